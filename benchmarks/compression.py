@@ -183,7 +183,7 @@ def main() -> None:
     import torch
 
     head = {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": describe_commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
         "load_before": round(load, 2),

@@ -259,7 +259,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=2, help="pairs to add")
     arguments = parser.parse_args()
     found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    about = {"commit": describe_commit(), "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat()}
+    about = {"commit": describe_commit(), "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
     part = arguments.part
     rows = found.get(part, [])
     with tempfile.TemporaryDirectory() as name:

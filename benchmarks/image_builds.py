@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def measure(cases: Sequence[str], folder: Path) -> None:
             content = {
                 "commit": describe_commit(),
                 "machine": describe_machine(),
-                "date": datetime.now(timezone.utc).date().isoformat(),
+                "date": datetime.now(UTC).date().isoformat(),
                 "load_before": round(load, 2),
                 "packages": packages,
                 "report": json.loads(report.read_text(encoding="utf-8")),

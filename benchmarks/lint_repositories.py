@@ -18,15 +18,11 @@ import platform
 import subprocess
 import sys
 import time
+import tomllib
 from collections import Counter
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 from hotloop import __version__
 from hotloop.core.lint import LintReport
@@ -66,7 +62,7 @@ def main() -> int:
     content = {
         "schema": "hotloop.lint_counts/1",
         "commit": git("rev-parse", "HEAD"),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {"words": f"{platform.machine()}, Python {platform.python_version()}"},
         "n": len(rows),
         "cpu_s": round(cpu_s, 1),

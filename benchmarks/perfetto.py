@@ -28,7 +28,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "schema": "hotloop.perfetto/1",
         "commit": describe_commit(),
         "machine": {"system": platform.platform(), "cores": len(os.sched_getaffinity(0))},
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "perfetto": version,
         "excerpts": found,
     }

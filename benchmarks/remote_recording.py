@@ -288,7 +288,7 @@ def main() -> int:
     arguments = parser.parse_args()
     about = {
         "commit": describe_commit(),
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
     }
     if arguments.part == "nodes":

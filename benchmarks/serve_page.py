@@ -38,8 +38,8 @@ from chromium_page import Page, start_chromium  # noqa: E402
 from hotloop.core.frames import HEAD_BYTES, KIND_ROW, decode_frames, encode_frame, frame_span_bytes  # noqa: E402
 from hotloop.core.outcome_file import outcome_to_json  # noqa: E402
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, TIME_FIELDS  # noqa: E402
-from hotloop.observe.writer import FrameWriter  # noqa: E402
 from hotloop.pipeline.live import LiveReader  # noqa: E402
+from hotloop.replay.recording_writer import RecordingWriter  # noqa: E402
 from hotloop.serve.listing import Listing  # noqa: E402
 from hotloop.serve.live import LiveFeeds  # noqa: E402
 
@@ -59,7 +59,7 @@ def write_run(folder: Path, steps: int, *, is_over: bool, rank: int = 0, world_s
     manifest = {"schema": "hotloop.run/1", "command": ["python", "train.py"], "started_wall_s": began_s}
     (folder / "run.json").write_text(json.dumps(manifest))
     path = folder / "processes" / f"host-{os.getpid()}-{rank}-0.hlr"
-    writer = FrameWriter(str(path))
+    writer = RecordingWriter(str(path))
     place = {"rank": rank, "world_size": world_size}
     process = {"kind": "process", "t": 0, "host": platform.node(), "pid": os.getpid(), **place}
     writer.write_fact({**process, "anchor_wall_s": began_s, "argv": ["train.py"]})
@@ -74,12 +74,12 @@ def write_run(folder: Path, steps: int, *, is_over: bool, rank: int = 0, world_s
             row[FIELD[name]] = value
         writer.write_row(row)
         if index % 1000 == 0:
-            writer.maintain()
+            writer.flush()
     if is_over:
         writer.close()
         (folder / "outcome.json").write_text(outcome_to_json(exit_code=0, signal=None, duration_s=end_ns * 1e-9))
     else:
-        writer.maintain()
+        writer.flush()
     return path
 
 

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def run_pass(tables: Path, limit: int | None) -> None:
         "set": "told_won and 2026-11-23",
         "commit": commit,
         "machine": fresh.describe_machine(PYTHON),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "method": f"one forecast, one run of script and twin a side, in turn; loaded: {LOAD} busy processes",
     }
     write_table(tables / f"{commit}.jsonl", header, (rows.get(one.id) or fresh.not_run(one) for _, one in scripts))

@@ -271,9 +271,9 @@ class Monitor:
         with self._lock:
             self._book_metric(name, value)
         agent = sys.modules.get("hotloop.attach.agent")
-        session = None if agent is None else agent.current_session()
-        if session is not None and value is not None:
-            session.record({"kind": "metric", "name": name, "value": value, "row": session.recorder.rows})
+        watched = None if agent is None else agent.current_agent()
+        if watched is not None and value is not None:
+            watched.tell({"kind": "metric", "name": name, "value": value})
 
     def _book_metric(self, name: str, value: float | None) -> None:
         for _, metrics in (self._in_epoch, self._in_all):
@@ -371,7 +371,7 @@ class Watch:
 def watch(
     name: str | None = None,
     *,
-    deep: bool = True,
+    deep: bool = False,
     trace: str | None = None,
     trace_ranks: str = "all",
     nvtx: bool = False,
@@ -453,7 +453,7 @@ def _judge_steps(
         return (), (), f"no suggestions: this Python has no {error.name}"
     cores = total_bytes = None
     if "torch" in sys.modules:  # these facts are read by code that imports torch
-        from hotloop.observe.facts import memory_limit_bytes
+        from hotloop.core.host_memory import memory_limit_bytes
 
         cores, total_bytes = count_cores(), memory_limit_bytes()
     memory = summary.memory

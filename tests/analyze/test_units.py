@@ -8,7 +8,7 @@ import pytest
 from hotloop.analyze.process import ProcessAnalysis, analyze_process
 from hotloop.analyze.trainings import analyze_run
 from hotloop.core.recording import FIELD, STEP_FIELDS
-from hotloop.observe.writer import merge_rows
+from hotloop.replay.recording_writer import merge_rows
 
 from .synthetic import Rows, recording
 

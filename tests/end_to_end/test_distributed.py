@@ -24,7 +24,8 @@ rank = dist.get_rank()
 
 
 def run_ranks(folder: Path, text: str, *options: str) -> Ran:
-    script = write_script(folder, text, head=DDP)
+    # An interpreter that ends at once may be aborted by a thread of gloo, hotloop or not.
+    script = write_script(folder, text.rstrip() + "\n        time.sleep(0.2)\n", head=DDP)
     return run_command(folder, *TORCHRUN, script.name, options=options)
 
 

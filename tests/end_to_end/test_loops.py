@@ -476,8 +476,9 @@ def test_a_forward_that_is_called_past_the_module(tmp_path: Path, layers: bool) 
     ran = run_script(tmp_path, OWN_FORWARD.replace("{layers}", str(layers)))
     assert ran.stdout == "forward\n", ran.stderr  # scripting sees the class as it was
     assert ran.seen["step"]["count"] == 60
-    assert ran.phase("forward")["share_ratio"] > 0  # one that is not seen has none: its time is 'other'
-    assert ran.phase("validation")["share_ratio"] > 0
+    # Without modules inside nothing is called: no class of the script's is touched, and the time is 'other'.
+    assert ran.phase("forward")["share_ratio"] > 0 or not layers
+    assert (ran.phase("validation")["share_ratio"] > 0) is layers
     assert not [line for line in ran.seen["health"] if "agent failed" in line["message"]]
 
 
@@ -523,7 +524,7 @@ def test_a_policy_in_eval_mode_that_acts_in_every_step_is_forward(tmp_path: Path
     assert ran.phase("forward")["share_ratio"] > 0.2
 
 
-def test_what_a_closure_does_besides_computing_is_not_the_optimizers_time(tmp_path: Path) -> None:
+def test_a_closure_belongs_to_the_optimizer_that_calls_it_but_for_its_forward_and_backward(tmp_path: Path) -> None:
     ran = run_script(
         tmp_path,
         """
@@ -542,7 +543,8 @@ def test_what_a_closure_does_besides_computing_is_not_the_optimizers_time(tmp_pa
         """,
     )
     assert ran.seen["step"]["count"] == 40
-    assert ran.phase("other")["mean_ns"] > 20_000_000 > 2 * ran.phase("optimizer")["mean_ns"]
+    assert ran.phase("optimizer")["mean_ns"] > 20_000_000 > 2 * ran.phase("other")["mean_ns"]
+    assert ran.phase("forward")["mean_ns"] > 0
     check_sums(ran.seen)
 
 

@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("use")
     (place / "train.py").write_text(TRAINING)
     targets = ["--target", "mfu=1", "--target", "cpu_utilization=1%", "--target", "utilization=0.8"]
-    command = [HOTLOOP, "run", "--name", "one", "-q", "--json", "report.json", *targets, "--", sys.executable]
+    command = [HOTLOOP, "run", "--deep", "--name", "one", "-q", "--json", "report.json", *targets, "--", sys.executable]
     subprocess.run([*command, "train.py"], cwd=place, check=True, timeout=120)
     return place
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.attach.child import attach_environment
+from hotloop.replay.collector import Collector
 
 from .reading import Recording, check_rows, read_run
 
@@ -42,13 +43,17 @@ def train(name: str, device: str, folder: Path, *, attached: bool) -> Ran:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("HOTLOOP_", "PYTHON", "PYTEST_"))}
     environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder.parent / "inductor")
+    (folder / "processes").mkdir()
+    collector = Collector(folder / "processes")
     if attached:
-        environment = attach_environment(environment, folder, {"deep": True})
+        options = {"deep": True, "address": collector.address, "token": collector.token}
+        environment = attach_environment(environment, folder, options)
     out = folder / "result.json"
     done = subprocess.run(
         [sys.executable, str(TRAININGS), name, device, str(out)],
         env=environment, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
+    collector.stop()
     assert done.returncode == 0, f"{name} on {device}, attached {attached}: {done.stderr[-3000:]}"
     recording = None
     if attached:

@@ -2,8 +2,8 @@
 
 import importlib.util
 import re
-import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,6 @@ from typing import Any
 import pytest
 
 from .load_script import ROOT
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 SITE = ROOT / "site"
 LONGEST_CELL = 170

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import yaml
 
 from hotloop.core.errors import UsageError
 from hotloop.core.manifest_tables import FOLDER
-from hotloop.core.toml import parse_toml
 from hotloop.launch import TARGETS
 from hotloop.launch.manifest_check import check_manifest, find_schema, read_manifest
 
@@ -162,9 +162,9 @@ def test_an_unknown_kind_is_one_error() -> None:
 
 
 def test_every_table_states_source_version_and_date_and_names_only_types_that_exist() -> None:
-    shared = parse_toml((FOLDER / "kubernetes.toml").read_text())["type"]
+    shared = tomllib.loads((FOLDER / "kubernetes.toml").read_text())["type"]
     for path in FOLDER.glob("*.toml"):
-        table = parse_toml(path.read_text())
+        table = tomllib.loads(path.read_text())
         types = {**(shared if table.get("kubernetes") else {}), **table["type"]}
         assert table["source"].startswith("https://")
         assert table["version"]

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from hotloop.observe.facts import loader_facts, model_facts, optimizer_facts
+from hotloop.core.events import LEARNS
+from hotloop.observe.objects import (
+    ModuleTree,
+    describe_loader,
+    describe_model,
+    describe_optimizer,
+    held_bytes,
+    look_at_module,
+)
+
+
+def describe(model: torch.nn.Module) -> dict[str, Any]:
+    return describe_model(model, ModuleTree(model))
 
 
 class Reviews(Dataset[Any]):
@@ -20,13 +32,13 @@ def join(rows: list[torch.Tensor]) -> torch.Tensor:
 
 
 def test_the_users_data_set_and_collate_function_are_places() -> None:
-    told = loader_facts(DataLoader(Reviews(), collate_fn=join, sampler=[1, 2]), 1, None)
+    told = describe_loader(DataLoader(Reviews(), collate_fn=join, sampler=[1, 2]), None)
     assert told["fetch_where"][2].endswith("__getitem__")
     assert told["collate_where"][2] == "join"
 
 
 def test_lines_of_torch_are_no_place_to_change_anything() -> None:
-    told = loader_facts(DataLoader(TensorDataset(torch.zeros(4)), batch_size=None), 1, None)
+    told = describe_loader(DataLoader(TensorDataset(torch.zeros(4)), batch_size=None), None)
     assert (told["fetch_where"], told["collate_where"]) == (None, None)
     assert told["collate"] == "default_convert"
 
@@ -35,16 +47,18 @@ def test_a_model_whose_weights_lie_in_parts_is_told_from_a_plain_one() -> None:
     class FSDPModule:
         """As FSDP2 does it: the class of a part is exchanged for one that also derives from this."""
 
+        __module__ = "torch.distributed.fsdp"
+
     class Part(FSDPModule, torch.nn.Linear):
         pass
 
-    assert model_facts(torch.nn.Sequential(Part(2, 2)), 1)["sharded"] is True
-    assert model_facts(torch.nn.Sequential(torch.nn.Linear(2, 2)), 2)["sharded"] is False
+    assert describe(torch.nn.Sequential(Part(2, 2)))["sharded"] is True
+    assert describe(torch.nn.Sequential(torch.nn.Linear(2, 2)))["sharded"] is False
 
 
 def test_a_model_with_recurrent_layers_is_told_from_one_without() -> None:
-    assert model_facts(torch.nn.Sequential(torch.nn.GRU(2, 2)), 1)["recurrent"] is True
-    assert model_facts(torch.nn.Sequential(torch.nn.GRUCell(2, 2)), 2)["recurrent"] is False
+    assert describe(torch.nn.Sequential(torch.nn.GRU(2, 2)))["recurrent"] is True
+    assert describe(torch.nn.Sequential(torch.nn.GRUCell(2, 2)))["recurrent"] is False
 
 
 def test_an_optimizer_of_torchs_name_is_told_from_torchs_own() -> None:
@@ -53,7 +67,51 @@ def test_an_optimizer_of_torchs_name_is_told_from_torchs_own() -> None:
 
     parameters = [torch.nn.Parameter(torch.zeros(2))]
     theirs = torch.optim.AdamW(parameters)
-    assert optimizer_facts(theirs, 0, None, 1)["own_class"] is False
-    assert optimizer_facts(type("AdamW", (torch.optim.AdamW,), {})(parameters), 0, None, 1)["own_class"] is False
-    assert optimizer_facts(AdamW(parameters, {}), 0, None, 1)["own_class"] is True
-    assert optimizer_facts(type("Lion", (AdamW,), {})(parameters, {}), 0, None, 1)["own_class"] is True
+    assert describe_optimizer(theirs, None)["own_class"] is False
+    assert describe_optimizer(type("AdamW", (torch.optim.AdamW,), {})(parameters), None)["own_class"] is False
+    assert describe_optimizer(AdamW(parameters, {}), None)["own_class"] is True
+    assert describe_optimizer(type("Lion", (AdamW,), {})(parameters, {}), None)["own_class"] is True
+
+
+class Trap:
+    """Every attribute that is asked for is a call of a person's code."""
+
+    asked: ClassVar[list[str]] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        Trap.asked.append(name)
+        raise RuntimeError(name)
+
+    def __len__(self) -> int:
+        Trap.asked.append("len")
+        return 3
+
+
+def test_nothing_of_a_persons_objects_is_called() -> None:
+    class Net(torch.nn.Linear):
+        def parameters(self, recurse: bool = True) -> Any:
+            raise NotImplementedError
+
+    loader = DataLoader(TensorDataset(torch.zeros(4)), batch_size=2)
+    loader.__dict__["dataset"] = loader.__dict__["sampler"] = loader.__dict__["collate_fn"] = Trap()
+    assert describe_loader(loader, None)["length"] is None
+    assert describe(Net(2, 2))["parameters"] == 6
+    flags, _ = look_at_module(Net(2, 2))
+    assert flags & LEARNS
+    assert Trap.asked == []
+
+
+def test_lengths_are_told_of_plain_sources_alone() -> None:
+    assert describe_loader(DataLoader(TensorDataset(torch.zeros(9)), batch_size=2), None)["length"] == 5
+    assert describe_loader(DataLoader(range(9), batch_size=2, drop_last=True), None)["length"] == 4
+    assert describe_loader(DataLoader(Reviews(), batch_size=2, sampler=[1, 2, 3]), None)["length"] is None
+
+
+def test_what_an_optimizer_holds_is_counted() -> None:
+    weight = torch.nn.Parameter(torch.zeros(10))
+    optimizer = torch.optim.Adam([weight])
+    weight.sum().backward()
+    optimizer.step()
+    held = held_bytes(optimizer)
+    assert (held["parameter_bytes"], held["gradient_bytes"]) == (40, 40)
+    assert held["optimizer_state_bytes"] == 2 * 40 + 4  # two averages, and the count of steps

@@ -14,6 +14,18 @@ from hotloop.observe.guard import GUARD
 from hotloop.observe.losses import read_values
 
 
+def wrap_step(watch: Any, step: Any) -> Any:
+    """As torch's global hooks of optimizers are called."""
+
+    def run(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        watch.before_step(optimizer, args, kwargs)
+        result = step(optimizer, *args, **kwargs)
+        watch.after_step(optimizer, args, kwargs)
+        return result
+
+    return run
+
+
 @pytest.fixture(autouse=True)
 def _forget_failures() -> Iterator[None]:
     before = dict(GUARD.failures)
@@ -48,7 +60,7 @@ class Stepping:
         return "done"
 
     def run(self, optimizer: Any = None) -> None:
-        assert self.watch.wrap_step(lambda one: self.do_step())(optimizer or self) == "done"
+        assert wrap_step(self.watch, lambda one: self.do_step())(optimizer or self) == "done"
 
     def read(self) -> list[tuple[int, float | None]]:
         return self.watch.read(read_values)
@@ -120,8 +132,8 @@ def test_parts_that_a_step_hands_to_another_optimizer_count_once() -> None:
         def __init__(self, *held: Any) -> None:
             self.param_groups = [{"params": list(held)}]
 
-    inner = watch.wrap_step(lambda optimizer: "done")
-    outer = watch.wrap_step(lambda optimizer: inner(Held(part, other)))
+    inner = wrap_step(watch, lambda optimizer: "done")
+    outer = wrap_step(watch, lambda optimizer: inner(Held(part, other)))
     outer(Held(whole))
     assert watch.read(read_values) == [(0, pytest.approx(13.0))]
 
@@ -155,6 +167,6 @@ def test_nothing_is_noted_while_a_step_is_compiled() -> None:
     model = torch.nn.Linear(2, 2)
     model(torch.ones(1, 2)).sum().backward()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    wrapped = one.watch.wrap_step(lambda optimizer: optimizer.param_groups[0]["lr"])
+    wrapped = wrap_step(one.watch, lambda optimizer: optimizer.param_groups[0]["lr"])
     assert torch.compile(wrapped, backend="eager")(optimizer) == 0.1
     assert one.read() == []

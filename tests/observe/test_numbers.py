@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, STEP_FIELDS
 from hotloop.observe import numbers
 from hotloop.observe.numbers import LateValues, NumbersWatch, Trend
+from tests.planted import failing
+
+
+def wrap_step(watch: Any, step: Any) -> Any:
+    """As torch's global hooks of optimizers are called."""
+
+    def run(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        watch.before_step(optimizer, args, kwargs)
+        result = step(optimizer, *args, **kwargs)
+        watch.after_step(optimizer, args, kwargs)
+        return result
+
+    return run
 
 
 def test_a_trend_keeps_what_is_finite_apart() -> None:
@@ -53,7 +67,7 @@ def train(watch: NumbersWatch, steps: int, bad: set[int]) -> None:
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     backward = watch.losses.wrap_backward(lambda roots: torch.autograd.backward(roots))
-    step_of = watch.gradients.wrap_step(type(optimizer).step)
+    step_of = wrap_step(watch.gradients, type(optimizer).step)
     for number in range(1, steps + 1):
         optimizer.zero_grad()
         loss = model(torch.ones(2, 4)).square().mean()
@@ -97,10 +111,7 @@ def test_a_healthy_training_has_one_line(monkeypatch) -> None:
 
 
 def test_a_failure_of_its_own_ends_only_the_watch(monkeypatch) -> None:
-    def broken(self: object, step: int, scalar: object) -> None:
-        raise RuntimeError("planted")
-
-    monkeypatch.setattr(numbers.LateValues, "add", broken)
+    monkeypatch.setattr(numbers.LateValues, "add", failing(RuntimeError("planted")))
     watch = NumbersWatch([].append)
     train(watch, 3, bad=set())
     assert watch.loss.count == 0
@@ -113,10 +124,7 @@ def test_a_device_that_failed_costs_only_the_last_values(monkeypatch) -> None:
     watch = NumbersWatch(told.append)
     train(watch, 4, bad=set())
 
-    def lost(self: object) -> None:
-        raise RuntimeError("device-side assert")
-
-    monkeypatch.setattr(numbers.LateValues, "finish", lost)
+    monkeypatch.setattr(numbers.LateValues, "finish", failing(RuntimeError("device-side assert")))
     watch.finish()
     line = told[-1]
     assert "finite in all of 4 steps" in line["message"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -12,7 +11,8 @@ from hotloop.core.recording import FIELD, TIME_FIELDS
 from hotloop.observe import pace as module
 from hotloop.observe.guard import GUARD
 from hotloop.observe.pace import FIRST_READINGS, Pace
-from hotloop.observe.recorder import FORWARD, OPTIMIZER, Recorder
+from hotloop.replay.recorder import FORWARD, OPTIMIZER, Recorder
+from tests.planted import failing
 
 
 class Bench:
@@ -20,27 +20,23 @@ class Bench:
 
     def __init__(self) -> None:
         self.now_ns = 1_000
-        self.recorder = Recorder(clock=lambda: self.now_ns, cpu_clock=lambda: 0)
+        self.recorder = Recorder(lambda: self.now_ns)
         self.pace = Pace()
         self.rows: list[list[int]] = []
         self.recorder.on_start = lambda: lambda row: self.rows.append(list(row))
         self.recorder.on_row = lambda row: self.pace(self, row)
 
-    def step(self, duration_ns: int, *, quick: bool = False) -> None:
+    def step(self, duration_ns: int) -> None:
         self.recorder.enter(FORWARD)
         self.now_ns += duration_ns
         self.recorder.leave()
         if self.rows:  # a backward before the first step would close a row of its own
             self.recorder.backward_ended(False)
         self.recorder.optimizer_began()
-        if quick:  # as the wrappers of every step end one
-            self.recorder.close_step(0)
-        else:
-            self.recorder.optimizer_ended(1, 0)
+        self.recorder.optimizer_ended(1, 0)
 
 
-@pytest.mark.parametrize("quick", [False, True])
-def test_its_time_belongs_to_no_step(monkeypatch, quick: bool) -> None:
+def test_its_time_belongs_to_no_step(monkeypatch) -> None:
     bench = Bench()
 
     def work(one: torch.Tensor, out: torch.Tensor) -> int:
@@ -48,8 +44,8 @@ def test_its_time_belongs_to_no_step(monkeypatch, quick: bool) -> None:
         return 300
 
     monkeypatch.setattr(module, "time_work", work)
-    for number in range(4):
-        bench.step(10_000, quick=quick and number > 0)
+    for _ in range(4):
+        bench.step(10_000)
     assert bench.pace.readings == [(1, 300), (2, 300), (3, 300)]
     for row in bench.rows:
         assert row[FIELD["end_ns"]] - row[FIELD["start_ns"]] == sum(row[FIELD[name]] for name in TIME_FIELDS) == 10_000
@@ -102,10 +98,7 @@ def test_what_fails_is_recorded_and_not_tried_again(monkeypatch) -> None:
     bench = Bench()
     before = dict(GUARD.failures)
 
-    def fail() -> None:
-        raise RuntimeError("no memory")
-
-    monkeypatch.setattr(module, "make_tensors", fail)
+    monkeypatch.setattr(module, "make_tensors", failing(RuntimeError("no memory")))
     try:
         for _ in range(3):
             bench.step(10_000)

@@ -12,12 +12,12 @@ import pytest
 from hotloop.core.errors import InvariantError
 from hotloop.core.live import LiveRank, LiveRun
 from hotloop.core.phases import PHASES
-from hotloop.observe.writer import FrameWriter
 from hotloop.pipeline.live import CLOSE_RANKS, OTHERS_AT_A_TIME, STALE_AFTER_S, LiveReader
 from hotloop.pipeline.runs import read_report
 from hotloop.trace.recording import RecordingFile
 from hotloop.trace.tail import RecordingTail
 from tests.analyze.synthetic import MS, Rows, process_fact
+from tests.recordings import InstantWriter
 
 
 class Training:
@@ -28,7 +28,7 @@ class Training:
         (folder / "processes").mkdir(parents=True, exist_ok=True)
         (folder / "run.json").write_text('{"schema": "hotloop.run/1", "command": ["python", "train.py"]}')
         self.path = folder / "processes" / f"box-{pid}-0-0.hlr"
-        self.writer = FrameWriter(str(self.path), raw_rows=raw_rows, level_blocks=8)
+        self.writer = InstantWriter(str(self.path), raw_rows=raw_rows, level_blocks=8)
         self.writer.write_fact(process_fact(pid=pid, **process) | {"t": 0})
         self.rows = Rows()
         self.steps_count = 0
@@ -203,7 +203,7 @@ def test_a_torn_row_is_left_out_until_it_is_whole(training: Training) -> None:
     training.step()
     whole = training.path.read_bytes()
     with training.path.open("r+b") as file:
-        file.seek(whole.rfind(b"\x05HLF") + 100)  # inside the newest row
+        file.seek(whole.rfind(b"\x01HLF") + 100)  # inside the newest row
         file.write(b"\xff" * 8)
     assert only_rank(reader.read()).steps_count == 1
     with training.path.open("r+b") as file:
@@ -284,7 +284,7 @@ def test_a_reading_of_many_ranks_looks_at_few_recordings(tmp_path: Path, monkeyp
     ranks = [Training(folder, pid=100 + rank, rank=rank) for rank in range(CLOSE_RANKS + 3 * OTHERS_AT_A_TIME)]
     for one in ranks:
         one.step()
-        one.writer.maintain()
+        one.writer.flush()
     looked: list[Path] = []
     read = RecordingFile.__init__
 

@@ -1,11 +1,11 @@
 """Devices from data files, and from a user's own."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.core.toml import parse_toml
 from hotloop.plan.hardware_files import FOLDER, list_hardware, read_hardware
 
 PROMISED = {
@@ -19,7 +19,7 @@ def test_the_promised_devices_are_known() -> None:
 
 @pytest.mark.parametrize("name", list_hardware())
 def test_every_figure_has_a_source(name: str) -> None:
-    tables = parse_toml((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    tables = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     figures = {key for key in tables if key not in ("name", "gpus_per_node", "prices", "sources")}
     assert figures == set(tables["sources"])
     assert all(price["source"].startswith("https://") and len(price["day"]) == 10 for price in tables.get("prices", ()))

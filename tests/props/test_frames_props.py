@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from hotloop.core.errors import RecordingError
 from hotloop.core.frames import KIND_FACT, KIND_ROW, decode_frames, encode_frame
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, UNKNOWN
-from hotloop.observe.writer import FrameWriter, merge_rows
+from hotloop.replay.recording_writer import merge_rows
 from hotloop.trace.recording import read_process
 from hotloop.trace.tail import RecordingTail
+from tests.recordings import InstantWriter
 
 PAYLOADS = st.lists(st.tuples(st.sampled_from([KIND_ROW, KIND_FACT]), st.binary(max_size=200)), max_size=20)
 
@@ -82,7 +83,7 @@ ROWS = 60
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recording") / "a.hlr"
-    writer = FrameWriter(str(path), segment_bytes=1 << 17, raw_rows=40, level_blocks=4)
+    writer = InstantWriter(str(path), segment_bytes=1 << 17, raw_rows=40, level_blocks=4)
     writer.write_fact({"kind": "process", "t": 0})
     for index in range(ROWS):
         writer.write_row(make_row(index))

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS
-from hotloop.observe.writer import FrameWriter
 from hotloop.pipeline.recordings import count_rows
 from hotloop.remote.store import RemoteStore
 from hotloop.remote.uploader import Uploader
 from hotloop.trace.recording import read_run
+from tests.recordings import InstantWriter
 
 STEP_NS = 10_000_000
 
@@ -26,7 +26,7 @@ class Node:
         manifest = {"schema": "hotloop.run/1", "command": ["train.py"], "started_wall_s": began_wall_s, "pid": 1}
         (folder / "run.json").write_text(json.dumps(manifest))
         self.rows_count = 0
-        self._writer = FrameWriter(str(folder / "processes" / f"{host}-{pid}-{rank}-0.hlr"))
+        self._writer = InstantWriter(str(folder / "processes" / f"{host}-{pid}-{rank}-0.hlr"))
         fact = {"kind": "process", "host": host, "pid": pid, "rank": rank, "local_rank": 0, "world_size": 2}
         self._writer.write_fact({**fact, "t": 0, "anchor_wall_s": began_wall_s})
 
@@ -39,7 +39,7 @@ class Node:
                 row[FIELD[name]] = value
             self._writer.write_row(row)
         self.rows_count += steps
-        self._writer.maintain()
+        self._writer.flush()
 
     def end(self) -> None:
         self._writer.close()

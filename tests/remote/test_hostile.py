@@ -156,7 +156,7 @@ def test_the_cache_drops_the_oldest_run(tmp_path: Path, store: Path) -> None:
     other.train(500)
     other.end()
     upload(other, f"file://{tmp_path}/other")
-    second = fetch_run(f"{tmp_path}/other", tmp_path / "cache", most_bytes=700_000)
+    second = fetch_run(f"{tmp_path}/other", tmp_path / "cache", most_bytes=560_000)
     assert not first.exists()
     assert count_ranks(second) == {0: 500}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS
-from hotloop.observe.writer import FrameWriter
+from tests.recordings import InstantWriter
 
 STEP_NS = 10_000_000
 DEAD_PID = 1 << 22
@@ -36,12 +36,12 @@ def build_run(
     manifest = {"schema": "hotloop.run/1", "command": list(command), "started_wall_s": started_s or began_s}
     (folder / "run.json").write_text(json.dumps(manifest))
     process = {"host": socket.gethostname(), "pid": pid or os.getpid(), "rank": 0, "world_size": 1}
-    writer = FrameWriter(str(folder / "processes" / f"host-{process['pid']}-0-0.hlr"))
+    writer = InstantWriter(str(folder / "processes" / f"host-{process['pid']}-0-0.hlr"))
     writer.write_fact({"kind": "process", "t": 0, "anchor_wall_s": began_s, **process})
     for index in range(steps):
         writer.write_row(make_row(index))
         if index % 1000 == 0:
-            writer.maintain()
+            writer.flush()
     if closed or outcome is not None:
         writer.close()
     if outcome is not None:

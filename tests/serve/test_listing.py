@@ -12,10 +12,10 @@ from build_runs import DEAD_PID, STEP_NS, build_run, make_row
 
 from hotloop.core.errors import UsageError
 from hotloop.core.recording import CLOSED_BY_BACKWARD
-from hotloop.observe.writer import FrameWriter
 from hotloop.pipeline import live
 from hotloop.serve import listing
 from hotloop.serve.listing import Listing, RunEntry, State, find_runs_folder
+from tests.recordings import InstantWriter
 
 
 def read(runs: Path) -> dict[str, RunEntry]:
@@ -88,7 +88,7 @@ def test_a_run_without_a_step_is_starting(tmp_path: Path) -> None:
 
 def test_the_backward_before_the_optimizer_is_no_step(tmp_path: Path) -> None:
     (tmp_path / "one" / "processes").mkdir(parents=True)
-    writer = FrameWriter(str(tmp_path / "one" / "processes" / "h-1-x-0.hlr"))
+    writer = InstantWriter(str(tmp_path / "one" / "processes" / "h-1-x-0.hlr"))
     writer.write_row(make_row(0, closed_by=CLOSED_BY_BACKWARD, optimizer_index=-1))
     for index in range(1, 8):
         writer.write_row(make_row(index))
@@ -97,7 +97,7 @@ def test_the_backward_before_the_optimizer_is_no_step(tmp_path: Path) -> None:
 
 def test_steps_of_several_optimizers_are_unknown(tmp_path: Path) -> None:
     (tmp_path / "one" / "processes").mkdir(parents=True)
-    writer = FrameWriter(str(tmp_path / "one" / "processes" / "h-1-x-0.hlr"))
+    writer = InstantWriter(str(tmp_path / "one" / "processes" / "h-1-x-0.hlr"))
     for index in range(8):
         writer.write_row(make_row(index, optimizer_index=index % 2))
     assert (read(tmp_path)["one"].steps_count, read(tmp_path)["one"].step_ns) == (None, None)

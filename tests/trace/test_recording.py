@@ -26,8 +26,8 @@ from hotloop.core.frames import (
     encode_status,
 )
 from hotloop.core.recording import CLOSED_BY_END, FIELD, STEP_FIELDS, UNKNOWN
-from hotloop.observe.writer import FrameWriter
 from hotloop.trace.recording import fill_device_times, find_newer, find_run, read_process, read_run, read_tail
+from tests.recordings import InstantWriter
 
 
 def make_row(index: int) -> list[int]:
@@ -38,7 +38,7 @@ def make_row(index: int) -> list[int]:
 
 
 def make_recording(path: Path, rows: int = 3) -> Path:
-    writer = FrameWriter(str(path))
+    writer = InstantWriter(str(path))
     writer.write_fact({"kind": "process", "t": 0, "rank": 0})
     for index in range(rows):
         writer.write_row(make_row(index))
@@ -104,7 +104,7 @@ def test_a_block_of_rows_has_no_device_time_of_one_of_them() -> None:
 
 
 def test_device_times_in_a_file_reach_its_rows(tmp_path: Path) -> None:
-    writer = FrameWriter(str(tmp_path / "one.hlr"))
+    writer = InstantWriter(str(tmp_path / "one.hlr"))
     unknown = make_row(0)
     unknown[FIELD["device_backward_ns"]] = UNKNOWN
     writer.write_row(unknown)

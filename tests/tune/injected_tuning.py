@@ -10,7 +10,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -60,10 +61,11 @@ def tune(project: Path, names: list[str]) -> tuple[Trial, ...]:
     """Tune the candidates with a store beside the project; everything that runs is in ``starts``."""
     starts = project.parent / "starts"
 
-    def environment(strategy: Strategy, folder: Path, options: Mapping[str, Any]) -> dict[str, str]:
+    @contextmanager
+    def environment(strategy: Strategy, folder: Path, options: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         act = "+".join(choice.technique for choice in strategy.choices) or "baseline"
         act = next((one for one in act.split("+") if one != "good"), "good")
-        return {"PATH": os.environ["PATH"], "FOLDER": str(folder), "ACT": act, "STARTS": str(starts)}
+        yield {"PATH": os.environ["PATH"], "FOLDER": str(folder), "ACT": act, "STARTS": str(starts)}
 
     bench = Bench(
         command=(sys.executable, "-S", "train.py"),

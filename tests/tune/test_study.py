@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ class Tuning:
             command=("python", "train.py"),
             plan=plan_workspace(folder / "source"),
             folder=folder,
-            environment=lambda strategy, run_folder, options: {},
+            environment=lambda strategy, run_folder, options: nullcontext({}),
             measure=lambda run_folder: None,
         )
         monkeypatch.setattr(study, "run_trial", self._run_trial)

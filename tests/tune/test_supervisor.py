@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ def try_script(tmp_path: Path, text: str, limits: TrialLimits = LIMITS, measured
     source.mkdir(exist_ok=True)
     (source / "train.py").write_text(text)
 
-    def environment(strategy: Strategy, folder: Path, options: Mapping[str, Any]) -> dict[str, str]:
-        return {"PATH": os.environ["PATH"], "FOLDER": str(folder)}
+    @contextmanager
+    def environment(strategy: Strategy, folder: Path, options: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+        yield {"PATH": os.environ["PATH"], "FOLDER": str(folder)}
 
     bench = Bench(
         command=(sys.executable, "-S", "train.py"),

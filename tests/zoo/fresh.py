@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,7 @@ def main(argv: Sequence[str] | None = None, draw: Callable[[Sequence[Table]], st
         "set": options.set.resolve().name,
         "commit": commit,
         "machine": describe_machine(python),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "method": f"{PAIRS[0]} to {PAIRS[1]} runs a side in turn, under hotloop run {' '.join(harness.QUIET)}",
     }
     write_table(options.tables / f"{name}.jsonl", header, rows)
@@ -261,7 +261,7 @@ def score_one(bench: Pass, one: Fresh, seen_count: int) -> dict[str, Any]:
     row = _stored(bench, one) or not_run(one) | {
         "script_sha256": _digest(bench.folder / one.script),
         "seen_count": seen_count,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     bench.others.forget()
     try:

@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +220,7 @@ def run_one(bench: Bench, scenario: Scenario, level: int) -> dict[str, Any]:
         "unit": scenario.unit,
         "commit": bench.commit,
         "machine": dict(bench.machine),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "status": "forecast",
     }
     try:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pytest brings it there
-    import tomli as tomllib
 
 UNITS = ("step", "sample", "token", "useful-step", "none")
 """``useful-step`` leaves out the steps that a loss scaler skipped; ``none`` is for faults that cost no time."""

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ def treat_one(bench: Bench, scenario: Scenario, level: int) -> dict[str, Any]:
         "unit": scenario.unit,
         "commit": bench.commit,
         "machine": dict(bench.machine),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     bench.others.forget()
     try:

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +241,7 @@ def tune_one(
             "unit": scenario.unit,
             "commit": bench.commit,
             "machine": dict(bench.machine),
-            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "budget_s": budget_s,
         }
         # The twin is what its own tuning starts from: fixed as the script's author would.

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +223,7 @@ def write_baseline(
         raise UsageError(f"{twice} is already in {path}; a launch can be added only once")
     after = [*present, *added][-MOST_LAUNCHES:]
     record: dict[str, Any] = {
-        "date": (now or datetime.now(timezone.utc)).isoformat(timespec="seconds"),
+        "date": (now or datetime.now(UTC)).isoformat(timespec="seconds"),
         "what": "added" if present else "replaced" if before is not None else "created",
         "launches": [launch.name for launch in added],
         "changes": _list_changes(before.launches if before is not None else (), after),

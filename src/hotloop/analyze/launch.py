@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,7 +55,7 @@ def describe_launch(
     started_s = (run.manifest or {}).get("started_wall_s")
     if isinstance(started_s, int | float) and 0 < started_s < 1e11:
         # Runs of CI often all have one name: the time tells a launch from a copy of another.
-        name += f" ({datetime.fromtimestamp(started_s, timezone.utc).isoformat(timespec='milliseconds')[:-6]}Z)"
+        name += f" ({datetime.fromtimestamp(started_s, UTC).isoformat(timespec='milliseconds')[:-6]}Z)"
     trainings = analyze_run(run.processes)
     if not trainings:
         raise RecordingError(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hotloop.core.errors import UsageError
-from hotloop.core.toml import parse_toml
 
 from .check import BUDGETS, CheckLimits
 
@@ -28,7 +28,7 @@ def load_limits(path: Path) -> CheckLimits:
 
 def parse_limits(text: str, *, source: str = "limits") -> CheckLimits:
     try:
-        content = parse_toml(text)
+        content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{source}: not TOML: {error}") from None
     if content.get("schema") != LIMITS_SCHEMA:

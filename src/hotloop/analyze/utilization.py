@@ -18,8 +18,8 @@ NO_DEVICE = "the training ran on the CPU: there is no device to measure"
 NO_NVML = "NVML told nothing of the devices while the steps were steady (the telemetry extra and a driver are needed)"
 NO_TIMELINE = "no kernel timeline was recorded (hotloop run --trace)"
 NO_OPERATORS = {
-    "cpu": "the operators of a step were not recorded: --no-deep, torch.compile, sharded tensors, or too few steps",
-    "": "the FLOPs of a step were not counted: on an accelerator, use hotloop run --target mfu=RATIO, or --trace",
+    "cpu": "the operators of a step were not recorded: no --deep, torch.compile, sharded tensors, or too few steps",
+    "": "FLOPs were not counted: on an accelerator, use hotloop run --deep --target mfu=RATIO, or --trace",
 }
 NO_CPU_PEAK = "no peak rate of this machine was measured: the probe after the training does (not with --no-probe)"
 NO_CORES = "nobody sampled the cores while the steps were steady"

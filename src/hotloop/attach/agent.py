@@ -1,98 +1,146 @@
-"""Options -> an armed process: every site patched once, a session that waits for the first step."""
+"""Options -> an armed process: every site patched once, and a memory that the events go to."""
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from hotloop.attach.forwards import ForwardPatches
 from hotloop.attach.imports import ImportWatch
-from hotloop.attach.narrowing import ModulePatch
 from hotloop.attach.sites import COPY_SITES, SITES, Site, Wrap, install
-from hotloop.attach.unsynced import FORWARD, wrap_forward
-from hotloop.observe import background, deep, distributed, graph_calls, tracing, wrappers
-from hotloop.observe.at_exit import run_at_exit
-from hotloop.observe.guard import GUARD
-from hotloop.observe.session import Session
+from hotloop.core.events import COMPILE_IN, COMPILE_OUT
+from hotloop.core.recording import FIELD
+from hotloop.observe import hooks
+from hotloop.observe.agent import Agent
+from hotloop.observe.guard import GUARD, guarded
+from hotloop.observe.ring import Ring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hotloop.observe.gradients import GradientWatch
-    from hotloop.observe.losses import LossWatch
+    from hotloop.observe.local import Session
 
-_STEP = "optimizer-step"
-"""What is noted of gradients at optimizers' steps: no site, because every class has a step of its own."""
-_session: Session | None = None
-
-
-def current_session() -> Session | None:
-    """The session of this process, when it is armed."""
-    return _session
+_agent: Agent | None = None
+LOCAL_OPTIONS = ("strategy", "trial", "numbers", "trace", "nvtx", "deep")
+"""Options that need steps inside the training."""
 
 
-def subscribers_of(session: Session) -> dict[str, Wrap]:
+def current_agent() -> Agent | None:
+    """The agent of this process, when it is armed."""
+    return _agent
+
+
+def subscribers_of(agent: Agent) -> dict[str, Wrap]:
     """What observe does at each site, by site id (collectives and copies by their prefix)."""
+    collective = hooks.wrap_phase(agent, FIELD["communication_ns"])
     return {
-        "loader-init": wrappers.wrap_loader_init(session),
-        "loader-iter": wrappers.wrap_loader_iter(session),
-        "loader-next": wrappers.wrap_loader_next(session),
-        "fetch": wrappers.wrap_fetcher_fetch(session),
-        "module-call": wrappers.wrap_module_call(session),
-        "run-backward": wrappers.wrap_run_backward(session),
-        "optimizer-init": wrappers.wrap_optimizer_init(session),
-        "scaler-init": wrappers.wrap_scaler_init(session),
-        "scaler-step": wrappers.wrap_scaler_step(session),
-        "scaler-unscale": wrappers.wrap_scaler_work(session),
-        "scaler-update": wrappers.wrap_scaler_work(session),
-        "save": wrappers.wrap_checkpoint(session),
-        "checkpoint": wrappers.wrap_activation_checkpoint(session),
-        "ddp-init": wrappers.wrap_ddp_init(session),
-        "work-wait": wrappers.wrap_collective(session),
-        "collective": wrappers.wrap_collective(session),
-        "compile": wrappers.wrap_compile(session),
-        "graph-call": graph_calls.wrap_graph_call(session),
-        "copy": wrappers.wrap_copy(session),
-        "graph-begin": session.captures.wrap_begin,
-        "graph-end": session.captures.wrap_end,
+        "loader-init": hooks.wrap_init(agent.loader_built),
+        "loader-iter": hooks.wrap_loader_iter(agent),
+        "loader-next": hooks.wrap_loader_next(agent),
+        "fetch": hooks.wrap_fetch(agent),
+        "module-call": hooks.wrap_module_call(agent),
+        "run-backward": hooks.wrap_run_backward(agent),
+        "optimizer-init": hooks.wrap_init(agent.optimizer_built),
+        "scaler-init": hooks.wrap_init(agent.scaler_built),
+        "scaler-step": hooks.wrap_scaler_step(agent),
+        "scaler-unscale": hooks.wrap_scaler_work(agent),
+        "scaler-update": hooks.wrap_scaler_work(agent),
+        "save": hooks.wrap_phase(agent, FIELD["checkpoint_ns"]),
+        "checkpoint": hooks.wrap_activation_checkpoint(agent),
+        "ddp-init": hooks.wrap_init(agent.ddp_built),
+        "work-wait": collective,
+        "collective": collective,
+        "compile": hooks.wrap_compile(agent),
+        "graph-call": hooks.wrap_graph_call(agent),
+        "copy": hooks.wrap_copy(agent, FIELD["h2d_ns"]),
     }
 
 
-def arm_agent(options: dict[str, Any]) -> Session:
-    """Patch torch in this process. Starts no thread and opens no file. Arming twice answers the same session."""
-    global _session
-    if _session is not None:
-        return _session
-    session = _session = Session(options)
+def arm_agent(options: dict[str, Any]) -> Agent | None:
+    """Patch torch in this process; None where nobody reads what it would note. Arming twice answers the same agent."""
+    global _agent
+    if _agent is not None:
+        return _agent
+    ring = _open_ring(options)
+    if ring is None:
+        return None
+    agent = _agent = Agent(options, ring)
     watch = ImportWatch()
-    subscribers = subscribers_of(session)
-    changes = _changes(options, session)
+    subscribers = subscribers_of(agent)
+    session = _local_session(agent, options)
+    changes = _changes(options, session) if session is not None else {}
     if options.get("unsynced"):
+        from hotloop.attach.unsynced import FORWARD, wrap_forward
+
         changes = {**changes, FORWARD: wrap_forward}
-    notes = _trial(options, session) or _numbers(options, session)
+    notes = _notes(options, session) if session is not None else {}
     for site in (*SITES, *(site for site in changes if site not in (*SITES, *COPY_SITES))):
         timing = subscribers.get(site.id) or subscribers.get(site.id.partition("-")[0])
         # What changes a call goes outside what times it.
         wraps = [wrap for wrap in (timing, notes.get(site.id), changes.get(site)) if wrap is not None]
-        watch.after_import(site.module, lambda site=site, wraps=wraps: _install(session, site, *wraps))  # type: ignore[misc]
-    _when_cuda_starts(lambda: _install_copies(session, subscribers["copy"], changes))
-    session.module_patch = ModulePatch(session)
-    session.patch_forward = ForwardPatches(session).patch
-    _patch_optimizers(session, notes.get(_STEP))
+        if wraps:
+            watch.after_import(site.module, lambda site=site, wraps=wraps: _install(agent, site, *wraps))  # type: ignore[misc]
+    _when_cuda_starts(lambda: _cuda_started(agent, session, subscribers["copy"], changes))
+    hooks.hook_optimizers(agent)
     watch.after_import("torch._dynamo.eval_frame", _hide_from_dynamo)
-    watch.after_import("torch._dynamo.callback", lambda: graph_calls.watch_compilation(session))
-    gc.callbacks.append(wrappers.gc_callback(session))
-    session.subscribe(deep.DeepWindow())
+    watch.after_import("torch._dynamo.callback", lambda: _watch_compilation(agent))
+    gc.callbacks.append(hooks.gc_callback(agent))
+    atexit.register(agent.end)
+    os.register_at_fork(after_in_child=agent.reset_after_fork)
+    return agent
+
+
+def _open_ring(options: dict[str, Any]) -> Ring | None:
+    """A memory that somebody reads: ``hotloop run``, or, where that is not on this machine, a process of its own."""
+    anchor_ns = time.perf_counter_ns()
+    if options.get("address"):
+        ring = Ring(options["address"], options["token"], anchor_ns)
+        if ring.hand_over():
+            return ring
+        ring.drop()
+    if not os.path.isdir(os.path.join(options["run"], "processes")):
+        return None
+    from hotloop.replay.collector import start_program
+
+    ring = Ring(*start_program(Path(options["run"])), anchor_ns)
+    if ring.hand_over():
+        return ring
+    ring.drop()
+    return None
+
+
+def _local_session(agent: Agent, options: dict[str, Any]) -> Session | None:
+    """Steps inside the training, where something was asked for that needs them, or torch is built for CUDA."""
+    import torch
+
+    if (
+        not any(options.get(name) for name in LOCAL_OPTIONS)
+        and torch.version.cuda is None
+        and torch.version.hip is None
+    ):
+        return None
+    from hotloop.observe.device_events import CaptureWatch
+    from hotloop.observe.local import Session
+
+    agent.captures = CaptureWatch()
+    if options.get("nvtx") and torch.cuda.is_available():
+        from hotloop.observe.nvtx import NvtxRecorder
+
+        return Session(agent, lambda clock: NvtxRecorder(torch.cuda.nvtx, clock))
+    session = Session(agent)
+    if options.get("deep"):
+        from hotloop.observe.deep import DeepWindow
+
+        session.subscribe(DeepWindow())
     if options.get("trace"):
-        session.subscribe(tracing.make_tracing(options))
-    session.make_background = background.Background
-    session.watch_ddp = distributed.DdpWatch
-    run_at_exit(session.end_without_a_step)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=session.reset_after_fork)
+        from hotloop.observe.tracing import make_tracing
+
+        session.subscribe(make_tracing(options))
     return session
 
 
@@ -108,29 +156,23 @@ def _changes(options: dict[str, Any], session: Session) -> dict[Site, Wrap]:
         return {}
 
 
-def _trial(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
-    """What a trial of ``hotloop tune`` notes beside the recording, by site id."""
-    if not options.get("trial"):
+def _notes(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
+    """What a trial of ``hotloop tune`` or ``--watch-numbers`` notes beside the recording, by site id."""
+    if options.get("trial"):
+        from hotloop.observe.trial import TrialWatch
+
+        watch: Any = TrialWatch(options["trial"], session.end)
+    elif options.get("numbers"):
+        from hotloop.observe.numbers import NumbersWatch
+
+        watch = NumbersWatch(session.record)
+    else:
         return {}
-    from hotloop.observe.trial import TrialWatch
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    watch = TrialWatch(options["trial"], session.end)
     session.subscribe(watch)
-    return _until_the_end(session, watch, watch.losses, watch.gradients)
-
-
-def _numbers(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
-    """What ``--watch-numbers`` notes beside the recording, by site id."""
-    if not options.get("numbers"):
-        return {}
-    from hotloop.observe.numbers import NumbersWatch
-
-    watch = NumbersWatch(session.record)
-    session.subscribe(watch)
-    return _until_the_end(session, watch, watch.losses, watch.gradients)
-
-
-def _until_the_end(session: Session, watch: Any, losses: LossWatch, gradients: GradientWatch) -> dict[str, Wrap]:
+    register_optimizer_step_pre_hook(watch.gradients.before_step)
+    register_optimizer_step_post_hook(watch.gradients.after_step)
     report_at_end = session.before_end
 
     def before_end() -> None:
@@ -138,16 +180,16 @@ def _until_the_end(session: Session, watch: Any, losses: LossWatch, gradients: G
         watch.finish()
 
     session.before_end = before_end
-    return {
-        "run-backward": losses.wrap_backward,
-        "scaler-init": losses.wrap_scaler_init,
-        _STEP: gradients.wrap_step,
-    }
+    return {"run-backward": watch.losses.wrap_backward, "scaler-init": watch.losses.wrap_scaler_init}
 
 
-def _install_copies(session: Session, timing: Wrap, changes: dict[Site, Wrap]) -> None:
+def _cuda_started(agent: Agent, session: Session | None, timing: Wrap, changes: dict[Site, Wrap]) -> None:
     for site in COPY_SITES:
-        _install(session, site, timing, *(wrap for wrap in (changes.get(site),) if wrap is not None))
+        _install(agent, site, timing, *(wrap for wrap in (changes.get(site),) if wrap is not None))
+    if session is None:
+        return
+    for name, wrap in (("begin", agent.captures.wrap_begin), ("end", agent.captures.wrap_end)):
+        _install(agent, Site(id=f"graph-{name}", module="torch.cuda.graphs", path=f"CUDAGraph.capture_{name}"), wrap)
 
 
 def _when_cuda_starts(then: Callable[[], Any]) -> None:
@@ -157,46 +199,31 @@ def _when_cuda_starts(then: Callable[[], Any]) -> None:
         lazy_call(then)
 
 
-def _install(session: Session, site: Site, *wraps: Wrap) -> None:
+def _install(agent: Agent, site: Site, *wraps: Wrap) -> None:
     try:
         problem = install(site, wraps)
     except Exception as error:
         GUARD.record(f"patching {site.id}", error)
         return
-    if problem is not None and not site.id.startswith(("collective-", "copy-", "graph-call")):
-        session.missing_sites.append(f"{site.id}: {problem}")
+    if problem is not None and not site.id.startswith(("collective-", "copy-", "graph-")):
+        agent.note_missing(f"{site.id}: {problem}")
 
 
-def _patch_optimizers(session: Session, note: Wrap | None) -> None:
-    """Wrap the step of every optimizer class: of those that have instances now, and of others at their first one."""
-    from torch.optim import Optimizer
+@guarded
+def _watch_compilation(agent: Agent) -> None:
+    """Ask torch.compile to say when it starts and ends compiling."""
 
-    timing = wrappers.wrap_optimizer_step(session)
-    wrap = timing if note is None else lambda step: note(timing(step))
-    wrapped: set[Any] = set()
+    def begins(*_: Any) -> None:
+        agent.compile_used = True
+        agent.ring.emit(COMPILE_IN)
 
-    def patch(cls: type) -> None:
-        for owner in cls.__mro__:
-            step = owner.__dict__.get("step")
-            if step is None:
-                continue
-            if owner is not Optimizer and step not in wrapped:
-                replacement = wrap(step)
-                wrapped.add(replacement)
-                type.__setattr__(owner, "step", replacement)
-            return
+    def ends(*_: Any) -> None:
+        agent.ring.emit(COMPILE_OUT)
+        agent.next_look_ns = 0
 
-    session.patch_optimizer_class = patch
-    for cls in _subclasses(Optimizer):
-        if getattr(cls.__dict__.get("step"), "hooked", False):  # torch marks the classes that have instances
-            patch(cls)
-
-
-def _subclasses(cls: type) -> list[type]:
-    found: list[type] = list(cls.__subclasses__())
-    for child in list(found):
-        found += _subclasses(child)
-    return found
+    handler = sys.modules["torch._dynamo.callback"].callback_handler
+    handler.register_start_callback(begins)
+    handler.register_end_callback(ends)
 
 
 def _hide_from_dynamo() -> None:

@@ -18,9 +18,9 @@ from hotloop.core.findings import Where
 from hotloop.core.strategy import Strategy, strategy_from_mapping
 from hotloop.core.techniques import CopyChange
 from hotloop.observe.guard import GUARD
+from hotloop.observe.hooks import unseen
+from hotloop.observe.local import Session
 from hotloop.observe.places import caller_place
-from hotloop.observe.session import Session
-from hotloop.observe.wrappers import unseen
 
 from .sites import ALIASES, COPY_SITES, SITES, Site, Wrap
 

@@ -76,15 +76,30 @@ def arm(options: dict[str, Any]) -> None:
 
         arm_agent(options)
     except Exception as error:
-        os.environ["HOTLOOP_ATTACH_ERROR"] = f"{type(error).__name__}: {error}"
+        _tell(options, f"{type(error).__name__}: {error}")
+
+
+def _tell(options: dict[str, Any], failure: str) -> None:
+    """Say to hotloop's own process that nothing of this one is recorded, and why."""
+    import _socket
+
+    try:
+        link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK, 0)
+        link.connect("\0" + options["address"])
+        link.send(f"{options['token']}\n{failure}".encode()[:2000])
+        link.close()
+    except Exception:
+        os.environ["HOTLOOP_ATTACH_ERROR"] = failure  # nobody listens: it can only be looked up
 
 
 def attach_from_environment() -> None:
     """For the .pth file: attach as HOTLOOP_ATTACH says, and never fail an interpreter's start."""
+    options: dict[str, Any] = {}
     try:
-        attach(json.loads(os.environ["HOTLOOP_ATTACH"]))
+        options = json.loads(os.environ["HOTLOOP_ATTACH"])
+        attach(options)
     except Exception as error:
-        os.environ["HOTLOOP_ATTACH_ERROR"] = f"{type(error).__name__}: {error}"
+        _tell(options, f"{type(error).__name__}: {error}")
 
 
 def attach(options: dict[str, Any]) -> None:

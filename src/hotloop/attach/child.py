@@ -112,7 +112,8 @@ def run_child(
     start_s = time.monotonic()
     try:
         try:
-            child = subprocess.Popen(list(command), env=dict(environment), close_fds=False, cwd=cwd)
+            # With a folder Python forks; posix_spawn would leave the signals 32 and 33 ignored in the child.
+            child = subprocess.Popen(list(command), env=dict(environment), close_fds=False, cwd=cwd or os.curdir)
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             raise CommandNotStarted(f"{command[0]}: {error.strerror}", exit_code=code) from error

@@ -78,8 +78,6 @@ SITES: tuple[Site, ...] = (
         path="Work.wait",
     ),
     Site(id="compile", module="torch", path="compile"),
-    Site(id="graph-begin", module="torch.cuda.graphs", path="CUDAGraph.capture_begin"),
-    Site(id="graph-end", module="torch.cuda.graphs", path="CUDAGraph.capture_end"),
     *(
         Site(id=f"collective-{name}", module=_C10D, path=name, aliases=(("torch.distributed", name),))
         for name in COLLECTIVES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from hotloop.observe.ranks import current_rank
 from .child import SOURCE
 from .run_folder import create_run_folder, default_name, join_run_folder, write_manifest
 
+REFRESH_S = 0.5
+"""hotloop's own process looks at what came several times in so long."""
 RUN_VARIABLE = "HOTLOOP_WATCH_RUN"
 """Run folder of the process that began to watch, for the processes that it spawns."""
 
@@ -30,11 +33,11 @@ def begin_watching(name: str | None, options: Mapping[str, Any]) -> str:
             "use the training's Python"
         ) from error
 
-    from .agent import arm_agent, current_session
+    from .agent import arm_agent, current_agent
 
-    session = current_session()
-    if session is not None:
-        return str(session.options["run"])
+    agent = current_agent()
+    if agent is not None:
+        return str(agent.options["run"])
     if options.get("trace"):
         plan = parse_trace_plan(options["trace"])
         parse_trace_ranks(options.get("trace_ranks") or "all")
@@ -51,24 +54,26 @@ def begin_watching(name: str | None, options: Mapping[str, Any]) -> str:
         folder, notes = create_run_folder(name, command)
         write_manifest(folder, command, notes)
     os.environ[RUN_VARIABLE] = str(folder)
-    session = arm_agent({"source": str(SOURCE), "run": str(folder), **options})
+    agent = arm_agent({"source": str(SOURCE), "run": str(folder), **options})
+    if agent is None:
+        raise HotloopError(f"nothing can be recorded: no process of hotloop's own could be started for {folder}")
     if not _is_spawned() and current_rank() == 0:
-        atexit.register(_write_where, session, folder, os.getpid())
+        atexit.register(_write_where, agent, folder, os.getpid())
     return str(folder)
 
 
 def refresh() -> None:
-    """Write down now what is otherwise written every few seconds."""
-    from .agent import current_session
+    """Have written down what is otherwise written every few seconds."""
+    from .agent import current_agent
 
-    session = current_session()
-    if session is not None and session.background is not None:
-        session.background.write_samples()
-        session.background.write_totals()
+    agent = current_agent()
+    if agent is not None:
+        agent.ring.tell({"kind": "refresh"})
+        time.sleep(REFRESH_S)
 
 
-def _write_where(session: Any, folder: Path, pid: int) -> None:
-    if session.writer is not None and os.getpid() == pid:
+def _write_where(agent: Any, folder: Path, pid: int) -> None:
+    if agent.started and os.getpid() == pid:
         shown = os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else folder
         print(f"hotloop: recorded; to see the report: hotloop report {shown}", file=sys.stderr)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,6 @@ from typing import Any
 
 from hotloop.core.benchmarks import Row
 from hotloop.core.errors import UsageError
-from hotloop.core.toml import parse_toml
 
 MOST_BYTES = 64 << 20
 """Of a log; more is left unread."""
@@ -277,7 +277,7 @@ def find_nvlink(device_name: str) -> dict[str, Any] | None:
     if re.search(r"PCIE|NVL\b", name):
         return None
     text = Path(__file__).with_name("fabrics.toml").read_text(encoding="utf-8")
-    rows: list[dict[str, Any]] = parse_toml(text)["nvlink"]
+    rows: list[dict[str, Any]] = tomllib.loads(text)["nvlink"]
     return next((row for row in rows if any(word in row["devices"] for word in words)), None)
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
-
-from hotloop.core.toml import parse_toml
 
 from .host import Host
 
@@ -50,7 +49,7 @@ class Effect:
 @cache
 def read_variables() -> tuple[Variable, ...]:
     """The variables that variables.toml describes."""
-    described = parse_toml(DESCRIPTIONS.read_text(encoding="utf-8"))
+    described = tomllib.loads(DESCRIPTIONS.read_text(encoding="utf-8"))
     unread = described["unread"]
     return tuple(_variable(name, one, unread) for one in described["variable"] for name in one["names"])
 

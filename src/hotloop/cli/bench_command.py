@@ -142,8 +142,7 @@ def execute_gemm(arguments: argparse.Namespace) -> int:
         recorded = training.lead.rank.ops
         if not recorded or not recorded.get("ops"):
             raise UsageError(
-                f"{arguments.run} contains no recorded operators (recorded only on a CPU, without --no-deep); use "
-                "--sizes"
+                f"{arguments.run} contains no recorded operators (recorded only on a CPU, with --deep); use --sizes"
             )
         shapes, left = find_products(recorded["ops"])
         if not shapes:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hotloop.core.strategy import Strategy
     from hotloop.pipeline.exports import RunExports
     from hotloop.pipeline.recordings import RunUpload
+    from hotloop.replay.collector import Collector
 
 
 ORDER, SUMMARY = 1, "run a training command and report what its steps wait for"
@@ -73,7 +74,13 @@ def add_parser(subparsers: Any) -> None:
         metavar="SECONDS",
         help="how long the end of the command waits for what was not sent yet (default: 30)",
     )
-    parser.add_argument("--no-deep", action="store_true", help="do not record the operators of one step")
+    deep = parser.add_mutually_exclusive_group()
+    deep.add_argument(
+        "--deep",
+        action="store_true",
+        help="record the operators of one step, for rules that need them (see docs/how-it-works.md)",
+    )
+    deep.add_argument("--no-deep", action="store_true", help="the default: record no operators")
     probing = parser.add_mutually_exclusive_group()
     probing.add_argument("--no-probe", action="store_true", help="do not measure opportunities after the training")
     probing.add_argument("--probe", action="store_true", help="measure opportunities even after Ctrl-C or SIGTERM")
@@ -113,6 +120,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
     from hotloop.core.utilization import parse_targets
     from hotloop.pipeline.exports import RunExports, follow_run, open_targets
+    from hotloop.replay.collector import Collector
 
     targets = parse_targets(arguments.target)
     command = take_command(arguments, "run", "run -- python train.py")
@@ -137,19 +145,19 @@ def execute(arguments: argparse.Namespace) -> int:
         notes.append(refusal)
     write_manifest(folder, command, notes, targets=targets, steps_total=arguments.steps_total)
     options = {
-        "deep": not arguments.no_deep,
-        "outside": True,
+        "deep": arguments.deep,
         "trace": arguments.trace,
         "trace_ranks": arguments.trace_ranks or "all",
         "nvtx": arguments.nvtx,
         "numbers": arguments.watch_numbers,
         "count_flops": bool({"mfu", "hfu"} & set(targets)),
     }
-    environment = prepare_environment(os.environ, folder, options, strategy)
+    collector = Collector(folder / "processes")
+    environment = prepare_environment(os.environ, folder, options, collector, strategy)
     kills_before = child.oom_kills()
     exports = RunExports(senders, partial(follow_run, folder))
     upload = None if record_url is None else _make_upload(record_url, run_id, folder)
-    watches = _Watches(folder, environment, exports, upload, is_live=arguments.live)
+    watches = _Watches(folder, environment, exports, upload, collector, is_live=arguments.live)
     try:
         end = child.run_child(resolved, environment, watches.tick, on_ending=watches.prepare_report)
     except BaseException as error:
@@ -191,10 +199,10 @@ class _Watches:
         environment: Mapping[str, str],
         exports: RunExports,
         upload: RunUpload | None,
+        collector: Collector,
         *,
         is_live: bool,
     ) -> None:
-        from hotloop.attach.sampling import StackSampling
         from hotloop.attach.unattached import UnattachedWatch
         from hotloop.telemetry.devices import DeviceWatch
         from hotloop.tune.supervisor import Cores
@@ -205,7 +213,7 @@ class _Watches:
         self.exports = exports
         self._upload = upload
         self.unattached = UnattachedWatch(folder / "processes")
-        self._stacks = StackSampling(folder / "processes")
+        self.collector = collector
         self._live = self._make_view(folder) if is_live else None
         self._imports: threading.Thread | None = None
 
@@ -217,7 +225,7 @@ class _Watches:
             self.cores.apart = self.unattached.apart = self._upload.pid
         self.cores.sample()
         self.unattached.tick()
-        self._stacks.tick()
+        self.collector.start()
         if self._live is not None:
             self._live.start()
 
@@ -251,7 +259,7 @@ class _Watches:
         if self._live is not None:
             self._live.stop()
         self.devices.stop()
-        self._stacks.stop()
+        self.collector.stop()
         if self._imports is not None:
             self._imports.join()
 
@@ -286,6 +294,8 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
     kills_after = oom_kills()
     watches.cores.sample(now=True)
     _write_best(folder / CORES_FILE, json.dumps(watches.cores.to_mapping() | {"allowed_cores": count_cores()}))
+    if watches.collector.failure is not None:
+        emit(f"part of the training was not recorded: {watches.collector.failure}")
     if watches.devices.failure is not None:
         emit(f"device monitoring stopped early: {watches.devices.failure}")
     text = outcome_to_json(

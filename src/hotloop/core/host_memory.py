@@ -33,3 +33,16 @@ def read_private_bytes(pid: int) -> int | None:
         if line.startswith(("Private_Clean:", "Private_Dirty:"))
     ]
     return sum(sizes) if sizes else None
+
+
+def memory_limit_bytes() -> int | None:
+    """The memory that this process may use: min(physical, cgroup limit)."""
+    limits = []
+    for line in read_system_file("/proc/meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            limits.append(int(line.split()[1]) * 1024)
+    for path in [*list_cgroup_files("memory.max"), "/sys/fs/cgroup/memory/memory.limit_in_bytes"]:
+        text = read_system_file(path).strip()
+        if text.isdigit() and int(text) < 1 << 60:
+            limits.append(int(text))
+    return min(limits) if limits else None

@@ -11,11 +11,10 @@ and a trailing "!" on the key says that it is required.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-
-from .toml import parse_toml
 
 FOLDER = Path(__file__).with_name("manifest_types")
 SHARED = "kubernetes"
@@ -34,7 +33,7 @@ TABLES = {
 @cache
 def read_types(table: str) -> Mapping[str, Mapping[str, str]]:
     """The types of a table by name, those that it shares included; ``root`` is the whole object."""
-    content = parse_toml((FOLDER / f"{table}.toml").read_text(encoding="utf-8"))
+    content = tomllib.loads((FOLDER / f"{table}.toml").read_text(encoding="utf-8"))
     types: dict[str, Mapping[str, str]] = dict(content["type"])
     return {**read_types(SHARED), **types} if content.get("kubernetes") else types
 

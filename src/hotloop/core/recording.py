@@ -6,9 +6,6 @@ A recording is one append-only file of frames per process (frames.py, docs/forma
 
 from __future__ import annotations
 
-ACCESS_SUFFIX, SAMPLES_SUFFIX = ".access", ".samples"
-"""Beside a recording: how its process's stack is read from outside, until somebody does; and what was read so."""
-
 UNKNOWN = -1
 """Value of a row field that was not measured (only fields whose comment says so may hold it)."""
 

@@ -115,10 +115,10 @@ def load_strategy(path: str | Path) -> Strategy:
 
 def parse_strategy(text: str, *, source: str = "strategy") -> Strategy:
     """TOML text -> Strategy. ``hotloop.apply.strategy_check`` knows the techniques and checks ids and settings."""
-    from .toml import parse_toml  # on Python 3.10 a training may lack tomli
+    import tomllib
 
     try:
-        content = parse_toml(text)
+        content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise StrategyError(f"{source}: not TOML: {error}") from error
     return strategy_from_mapping(content, source=source)

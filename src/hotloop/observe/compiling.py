@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from hotloop.core.stack_layout import Place
+
 from .guard import guarded
-from .places import Place, is_user_file
+from .places import is_user_file
 
 MAX_REASONS = 16
 LIMIT_WORDS = ("recompile limit exceeded", "recompile_limit reached", "cache_size_limit reached")

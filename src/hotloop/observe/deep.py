@@ -16,11 +16,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.core.operators import PRODUCTS
+from hotloop.replay.recorder import AFTER_FORWARD, AFTER_INPUT, BACKWARD, FORWARD, OTHER, Recorder
 
 from .facts import accelerator_type
 from .guard import guarded
-from .recorder import AFTER_FORWARD, AFTER_INPUT, BACKWARD, FORWARD, OTHER, Recorder
-from .session import Session
+from .local import Session
 
 FIRST_ROW = 12
 LATEST_ROW = 400
@@ -305,7 +305,7 @@ def _top_mode() -> Any:
 def _reason_not_to(session: Session) -> str | None:
     """Why there is no deep window; None when there may be one."""
     if not session.options.get("deep", False):
-        return "disabled by --no-deep"
+        return "not asked for (--deep)"
     if session.recorder.foreign_profiler or torch._C._autograd._profiler_enabled():
         return "another profiler is running"
     if session.compile_used or _compiled():

@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from hotloop.replay.recorder import BACKWARD, FORWARD, H2D, OPTIMIZER, Recorder
+
 from .event_pool import DeviceEvent, EventPool, StreamEvent
 from .guard import guarded
-from .recorder import BACKWARD, FORWARD, H2D, OPTIMIZER, Recorder
 
 PHASE_KEYS = ("forward_ns", "backward_ns", "optimizer_ns", "h2d_ns")
 PLACES = {FORWARD: 0, BACKWARD: 1, OPTIMIZER: 2, H2D: 3}
@@ -245,33 +246,30 @@ def time_device(recorder: Recorder, timer: DeviceTimer) -> None:
 
     Its class changes, so that a training without an accelerator pays nothing, not even a comparison.
     """
-    recorder.quick = False  # from here on enter and leave do more than charge the stack
-    recorder.__class__ = _recorder_with(timer)
+    recorder.__class__ = _recorder_with(timer, type(recorder))
 
 
-def _recorder_with(timer: DeviceTimer) -> type[Recorder]:
-    """A Recorder whose phases go to ``timer`` as well; the same slots, so that a live recorder can take the class."""
+def _recorder_with(timer: DeviceTimer, base: type[Recorder]) -> type[Recorder]:
+    """A recorder whose phases go to ``timer`` as well."""
 
-    class DeviceRecorder(Recorder):
-        __slots__ = ()
-
+    class DeviceRecorder(base):  # type: ignore[misc, valid-type]
         def reset(self) -> None:
             """A forked child has no device: a plain recorder again."""
-            self.__class__ = Recorder  # type: ignore[assignment]
-            Recorder.reset(self)
+            self.__class__ = base  # type: ignore[assignment]
+            base.reset(self)
 
         def enter(self, field: int) -> None:
-            Recorder.enter(self, field)
+            base.enter(self, field)
             if field in PLACES:
                 timer.enter(field)
 
         def leave(self) -> None:
             if self.stack[-1] in PLACES and len(self.stack) > 1:
                 timer.leave()
-            Recorder.leave(self)
+            base.leave(self)
 
         def close(self, closed_by: int, optimizer_index: int) -> None:
-            Recorder.close(self, closed_by, optimizer_index)
+            base.close(self, closed_by, optimizer_index)
             timer.close_row(self.rows - 1)
 
     return DeviceRecorder

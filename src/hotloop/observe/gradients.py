@@ -8,7 +8,6 @@ clipping.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,25 +40,20 @@ class GradientWatch:
         self.unseen = ""
         self.is_over = False
 
-    def wrap_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The step of an optimizer class; outside of what times it."""
+    def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """For torch's global hooks of optimizers, ahead of what times the step."""
+        if torch.compiler.is_compiling() or self.is_over:
+            return
+        try:
+            self._note(optimizer)
+        except Exception as error:
+            self.unseen = f"noting gradients failed ({type(error).__name__})"
+            GUARD.record("noting a gradient norm", error)
+        self._depth += 1
 
-        @functools.wraps(original)
-        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self.is_over:
-                return original(optimizer, *args, **kwargs)
-            try:
-                self._note(optimizer)
-            except Exception as error:
-                self.unseen = f"noting gradients failed ({type(error).__name__})"
-                GUARD.record("noting a gradient norm", error)
-            self._depth += 1
-            try:
-                return original(optimizer, *args, **kwargs)
-            finally:
-                self._depth -= 1
-
-        return step
+    def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not (torch.compiler.is_compiling() or self.is_over):
+            self._depth = max(0, self._depth - 1)
 
     def read(self, read_values: Callable[[list[Any]], list[float | None]]) -> list[tuple[int, float | None]]:
         """Row and norm, in order; None where a GradScaler skipped the step. Nothing is noted afterwards."""

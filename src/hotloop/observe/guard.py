@@ -1,36 +1,60 @@
-"""The one place where the agent's own failures end: recorded, counted, never raised into the training."""
+"""The one place where the agent's own failures end: counted, told once, never raised into the training."""
 
 from __future__ import annotations
 
 import functools
-import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .places import LIBRARIES
+
 F = TypeVar("F", bound=Callable[..., Any])
 
-MAX_FAILURES_KEPT = 20
+MOST_FAILURES = 20
 
 
 class Guard:
-    """Failures of the agent by place. ``failures`` maps 'function: error' to how often it happened."""
+    """Failures of the agent. ``failures`` maps 'place: error' to how often it happened; ``tell`` gets each new one."""
 
     def __init__(self) -> None:
         self.failures: dict[str, int] = {}
-        self.last_traceback = ""
+        self.tell: Callable[[str], None] = _tell_nobody
+        self._seen: dict[tuple[str, type], str] = {}
 
-    def record(self, place: str, error: BaseException) -> None:
-        key = f"{place}: {type(error).__name__}: {error}"[:300]
-        if key in self.failures or len(self.failures) < MAX_FAILURES_KEPT:
-            self.failures[key] = self.failures.get(key, 0) + 1
-        self.last_traceback = "".join(traceback.format_exception(error)[-3:])[-2000:]
+    def record(self, place: str, error: Exception) -> None:
+        """Note a failure. What a person's signal handler raised while our code ran is theirs, and raised again."""
+        if _is_theirs(error):
+            raise error
+        kind = (place, type(error))
+        key = self._seen.get(kind)
+        if key is not None:
+            self.failures[key] += 1
+        elif len(self._seen) < MOST_FAILURES:
+            key = self._seen[kind] = f"{place}: {type(error).__name__}: {error}"[:300]
+            self.failures[key] = 1
+            self.tell(key)
+
+
+def _is_theirs(error: BaseException) -> bool:
+    """Whether the innermost frame that an exception left is neither ours nor a library's: our hooks call no others."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    name = trace.tb_frame.f_code.co_filename
+    return not name.startswith((*LIBRARIES, "<frozen", "<string>", "<hotloop"))
+
+
+def _tell_nobody(failure: str) -> None:
+    """Until the process has somewhere to tell it."""
 
 
 GUARD = Guard()
 
 
 def guarded(function: F) -> F:
-    """The function, answering None instead of raising; what it raised is in GUARD."""
+    """The function, returning None instead of raising; what it raised is in GUARD."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:

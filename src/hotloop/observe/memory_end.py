@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
 from typing import Any
 
-from .places import Place, is_user_code
+from hotloop.core.stack_layout import Place
+
+from .places import is_user_code
 
 OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory|std::bad_alloc", re.I)
 DEVICE = re.compile(r"\b(cuda|hip|xpu|mps|npu)\b", re.I)
@@ -55,33 +56,7 @@ def read_amounts(text: str) -> dict[str, int]:
     return found
 
 
-def held_bytes(optimizers: Iterable[Any], models: Iterable[Any], device: str) -> dict[str, int]:
-    """Bytes on ``device`` ('cpu', 'cuda', ...) of parameters, the optimizers' states, and gradients once all exist."""
-    optimizers = [one for one in optimizers if one is not None]
-    parameters = [p for one in optimizers for group in one.param_groups for p in group["params"]]
-    parameters += [p for one in models if one is not None for p in one.parameters()]
-    states = [value for one in optimizers for state in one.state.values() for value in _tensors(state)]
-    return {
-        "parameter_bytes": _bytes_of(parameters, device),
-        "gradient_bytes": _bytes_of([p for p in parameters if p.requires_grad], device),
-        "optimizer_state_bytes": _bytes_of(states, device),
-    }
-
-
-def _tensors(state: Any) -> list[Any]:
-    import torch  # `Monitor` reads memory through this module also where torch is not wanted
-
-    values = state.values() if isinstance(state, dict) else ()
-    return [value for value in values if isinstance(value, torch.Tensor)]
-
-
-def _bytes_of(tensors: Iterable[Any], device: str) -> int:
-    """Each tensor counts once; of one that is sharded, this rank's part."""
-    local = {id(one): getattr(one, "_local_tensor", one) for one in tensors}
-    return sum(one.numel() * one.element_size() for one in local.values() if one.device.type == device)
-
-
-def describe_memory_end(optimizers: Iterable[Any], models: Iterable[Any]) -> dict[str, Any] | None:
+def describe_memory_end() -> dict[str, Any] | None:
     """The fact ``out_of_memory``; None where the process did not end for want of memory."""
     ended = uncaught_error()
     if ended is None or not is_out_of_memory(*ended):
@@ -96,7 +71,6 @@ def describe_memory_end(optimizers: Iterable[Any], models: Iterable[Any]) -> dic
         "where": _place_of(ended[1]),
         "peak_bytes": peak_resident_bytes() if device == "cpu" else None,
         **read_amounts(text),
-        **held_bytes(optimizers, models, device),
     }
 
 

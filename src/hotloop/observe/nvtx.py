@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from hotloop.core.recording import CLOSED_BY_END, STEP_FIELDS
-
-from .recorder import Recorder
+from hotloop.replay.recorder import Recorder
 
 _LABELS = {index: name.removesuffix("_ns") for index, name in enumerate(STEP_FIELDS)}
-
-
-def make_recorder(options: Mapping[str, Any]) -> Recorder:
-    """The recorder of a session: one that also marks NVTX ranges where that was asked for and CUDA exists."""
-    if options.get("nvtx") and torch.cuda.is_available():
-        return NvtxRecorder(torch.cuda.nvtx)
-    return Recorder()
 
 
 class NvtxRecorder(Recorder):
     """A recorder whose phases are NVTX ranges; steps are ranges that may overlap them."""
 
-    __slots__ = ("_nvtx", "_step_range")
-
-    def __init__(self, nvtx: Any, **clocks: Any) -> None:
+    def __init__(self, nvtx: Any, clock: Callable[[], int]) -> None:
         self._nvtx = nvtx
         self._step_range: Any = None
-        super().__init__(**clocks)
+        super().__init__(clock)
 
     def reset(self) -> None:
         for _ in range(len(getattr(self, "stack", ())) - 1):

@@ -8,10 +8,7 @@ import sys
 import sysconfig
 from types import CodeType, FrameType
 
-from .stacks import Stack, line_of
-
-Place = tuple[str, int, str]
-"""File, 1-based line, function."""
+from hotloop.core.stack_layout import Place, is_users
 
 _SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -29,7 +26,6 @@ def _library_folders() -> tuple[str, ...]:
 LIBRARIES = _library_folders()
 """Folders of code that is not the user's: ours, and those that this interpreter installs into."""
 _files: dict[str, bool] = {}
-_places: dict[tuple[str, int, str, int], Place] = {}
 
 
 def is_user_file(filename: str) -> bool:
@@ -41,19 +37,6 @@ def is_user_file(filename: str) -> bool:
             _files.clear()
         _files[filename] = known
     return known
-
-
-def is_users(filename: str, path: str, libraries: tuple[str, ...]) -> bool:
-    """As ``is_user_file``, for an interpreter with these folders of libraries; ``path`` is the absolute file."""
-    if filename.startswith(("<ipython", "<stdin")) or "ipykernel_" in filename:
-        return True
-    return not (
-        filename.startswith("<")
-        or path.startswith(libraries)
-        or f"{os.sep}site-packages{os.sep}" in path
-        or f"{os.sep}dist-packages{os.sep}" in path
-        or os.path.basename(filename) == "torchrun"
-    )
 
 
 def is_user_code(code: CodeType) -> bool:
@@ -81,34 +64,6 @@ def caller_place(depth: int = 1) -> Place | None:
     return fallback
 
 
-def user_stack(stack: Stack, limit: int = 12) -> tuple[tuple[Place, ...], str]:
-    """User frames, outermost first, and 'module:function' of the innermost frame of any kind."""
-    if not stack.calls:
-        return (), ""
-    leaf = f"{stack.module.get('__name__', '?')}:{stack.calls[0][0].co_name}"
-    places: list[Place] = []
-    known = _files
-    for code, instruction in stack.calls:
-        filename = code.co_filename
-        if known[filename] if filename in known else is_user_file(filename):
-            places.append(_place_in(code, instruction))
-            if len(places) == limit:
-                break
-    places.reverse()
-    return tuple(places), leaf
-
-
-def _place_in(code: CodeType, instruction: int) -> Place:
-    """Looking a line up takes long, and a loop comes by the same ones again and again."""
-    key = (code.co_filename, code.co_firstlineno, code.co_name, instruction)
-    place = _places.get(key)
-    if place is None:
-        if len(_places) > 20_000:
-            _places.clear()
-        place = _places[key] = (code.co_filename, line_of(code, instruction), code.co_name)
-    return place
-
-
 def place_of_callable(target: object) -> Place | None:
     """Where a function, method or callable object was defined; None for built-ins."""
     function = getattr(target, "__func__", target)
@@ -119,9 +74,3 @@ def place_of_callable(target: object) -> Place | None:
     if code is None:
         return None
     return (os.path.abspath(code.co_filename), code.co_firstlineno, getattr(code, "co_qualname", code.co_name))
-
-
-def user_place_of_callable(target: object) -> Place | None:
-    """As ``place_of_callable``; None as well for what a library defines: nobody changes a line there."""
-    place = place_of_callable(target)
-    return place if place is not None and is_user_file(place[0]) else None

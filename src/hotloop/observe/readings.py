@@ -12,33 +12,6 @@ MEMORY_PATH = "/proc/self/statm"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
-class ProcFile:
-    """A small file of /proc, read again and again without opening it each time; it belongs to one process."""
-
-    def __init__(self, path: str) -> None:
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._descriptor = -1
-
-    def read(self) -> bytes:
-        """What it holds now; nothing where there is no such file."""
-        try:
-            return os.pread(self._descriptor, 16384, 0) if self._descriptor >= 0 else b""
-        except OSError:
-            return b""
-
-
-def run_delay_in(schedstat: bytes) -> int | None:
-    """Time on the run queue in ns, from a thread's schedstat: ready, but without a core. None where it does not tell.
-
-    >>> run_delay_in(b"5000 700 3\\n")
-    700
-    """
-    words = schedstat.split()
-    return int(words[1]) if len(words) > 1 and words[1].isdigit() else None
-
-
 def resident_bytes() -> int | None:
     """Resident memory of this process; None where /proc does not tell."""
     try:
@@ -80,39 +53,3 @@ def device_memory(device_index: int | None = None) -> dict[str, int] | None:
         "total": device.get_device_properties(device_index).total_memory,
         "retries": stats.get("num_alloc_retries", 0),
     }
-
-
-def network_counters(device_table: bytes, speeds: dict[str, int | None]) -> dict[str, dict[str, int | None]]:
-    """Bytes received and sent by each network interface, and its nominal speed in bytes per second.
-
-    ``device_table`` is the text of /proc/net/dev; ``speeds`` remembers the speeds: asking a driver takes long.
-    """
-    found: dict[str, dict[str, int | None]] = {}
-    for line in device_table.decode("ascii", "replace").splitlines()[2:34]:
-        name, _, rest = line.partition(":")
-        fields = rest.split()
-        if len(fields) < 9:
-            continue
-        name = name.strip()
-        if name not in speeds:
-            speeds[name] = interface_speed(name)
-        found[name] = {
-            "rx_bytes": int(fields[0]),
-            "tx_bytes": int(fields[8]),
-            "speed_bytes_per_s": speeds[name],
-        }
-    return found
-
-
-def interface_speed(name: str, root: str = "/sys/class/net") -> int | None:
-    """Bytes per second; None where no hardware stands behind it: one end of a virtual cable, as in every container,
-    states 10 Gbit/s whatever carries it. A bond or a VLAN has the interfaces below it."""
-    folder = f"{root}/{name}"
-    try:
-        if not any(entry == "device" or entry.startswith("lower_") for entry in os.listdir(folder)):
-            return None
-        with open(f"{folder}/speed") as file:
-            megabits_per_s = int(file.read())
-    except (OSError, ValueError):
-        return None
-    return megabits_per_s * 125_000 if megabits_per_s > 0 else None

@@ -9,66 +9,28 @@ exactly once is not offered.
 from __future__ import annotations
 
 import ctypes
-import json
 import operator
 import os
-import platform
 import struct
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-from hotloop.core.recording import FIELD, TIME_FIELDS
+from hotloop.core.foreign_memory import prepare_read, read_spans
+from hotloop.core.stack_layout import (
+    CHUNK_HEADER_BYTES,
+    FRAME_BYTES,
+    MOST_CHUNK_BYTES,
+    STATE_BYTES,
+    TAG,
+    TEXT_KIND,
+    TEXT_LENGTH,
+)
 
-from .foreign_memory import prepare_read, read_spans
 from .places import LIBRARIES
-from .recorder import OTHER_INPUT, OTHER_ITERATOR, sampled_field
 
-STATE_BYTES = 320
-"""The first so many bytes of a thread's state hold the way to its frames (CPython 3.11: the first 312; 3.13: 248)."""
-FRAME_BYTES = 80
-"""An interpreter frame ahead of its variables."""
-CHUNK_HEADER_BYTES = 24
-"""Ahead of the frames in a chunk of them: the chunk before it, its size, and how far it was filled."""
-MOST_CHUNK_BYTES = 1 << 24
-TAG = 7
-"""Python 3.14 says in the lowest bits of an address whether it counts as a reference."""
-TEXT_LENGTH, LIST_ITEMS = 16, 24
-"""Offsets that are the same in every build with a lock: of a length behind an object's head, and of a list's items."""
-TEXT_KIND = 0b11111
-"""Bits in which a string says how wide its characters are, that they lie behind its head, and whether all are ASCII."""
 _TEXTS = (("hotloop reads", "ascii"), ("é hotloop", "latin-1"), ("ж hotloop", "utf-16-le"), ("😀 hotloop", "utf-32-le"))
-
-
-def offer_access(path: str, thread_state: int, stack: list[int], anchor_ns: int) -> str | None:
-    """Write into a file how a thread's calls are read, and its ``stack`` of time fields; why not, else None.
-
-    ``stack`` must live as long as the process. ``anchor_ns`` is the clock's time that the recording counts from.
-    """
-    described = describe_access(thread_state)
-    if described is None:
-        return f"the frames of this Python {platform.python_version()} cannot be read from outside"
-    described |= {
-        "host": platform.node(),
-        "pid": os.getpid(),
-        "token": [id(_TOKEN), _TOKEN.hex()],
-        "stack": id(stack),
-        "fields": {
-            str(id(field)): sampled_field(field)
-            for field in (*map(FIELD.__getitem__, TIME_FIELDS), OTHER_INPUT, OTHER_ITERATOR)
-        },
-        "anchor_ns": anchor_ns,
-        "libraries": list(LIBRARIES),
-        "folder": os.getcwd(),
-    }
-    try:
-        with open(path + ".part", "w") as file:
-            json.dump(described, file)
-        os.replace(path + ".part", path)
-    except OSError as error:
-        return f"cannot write {path}: {error.strerror}"
-    return None
 
 
 def current_thread_state() -> int:
@@ -87,6 +49,10 @@ def describe_access(thread_state: int) -> dict[str, Any] | None:
     try:
         return {
             "thread_state": thread_state,
+            "pid": os.getpid(),
+            "token": [id(_TOKEN), _TOKEN.hex()],
+            "libraries": list(LIBRARIES),
+            "folder": os.getcwd(),
             "code_type": id(CodeType),
             "code": _code_layout(),
             "texts": _text_layouts(),

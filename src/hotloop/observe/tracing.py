@@ -28,9 +28,9 @@ from hotloop.core.trace_plan import SAVE, WAIT, TracePlan, parse_trace_plan, par
 
 from .at_exit import run_at_exit
 from .guard import guarded
+from .local import Session
 from .profiling import quiet_profiler, supported_activities, torch_schedule, write_trace
 from .ranks import current_rank, worker_name
-from .session import Session
 
 FIRST_STEP = 2
 """The first step that can be recorded."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from hotloop.attach.launching import prepare_environment
 from hotloop.attach.run_folder import write_manifest
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy
+from hotloop.replay.collector import Collector
 from hotloop.telemetry.host_load import read_others_ratio
 from hotloop.trace.recording import move_places, read_run
 from hotloop.tune.attempt import OBSERVED, Search, TuningAttempt, observe_baseline, run_attempt, stop_early
@@ -122,10 +123,16 @@ def measure_run(folder: Path) -> Measurement | None:
     return excuse_norms(measure_training(training, processes, left, others), TECHNIQUES)
 
 
+@contextmanager
 def attach_trial(
     request: Request, strategy: Strategy, run_folder: Path, trial: Mapping[str, Any], *, deep: bool
-) -> dict[str, str]:
+) -> Iterator[dict[str, str]]:
     """The environment that makes the command of a request train under a strategy, recorded into a folder."""
     write_manifest(run_folder, request.command, [])
     options = {"deep": deep, "trace": None, "nvtx": False, "trial": dict(trial)}
-    return prepare_environment(request.variables, run_folder, options, strategy or None)
+    collector = Collector(run_folder / "processes")
+    collector.start()
+    try:
+        yield prepare_environment(request.variables, run_folder, options, collector, strategy or None)
+    finally:
+        collector.stop()

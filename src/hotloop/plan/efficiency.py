@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from hotloop.core.hardware import Hardware
-from hotloop.core.toml import parse_toml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,4 +82,4 @@ def read_efficiency(hardware: Hardware) -> Efficiency:
 
 @cache
 def _tables() -> dict[str, Any]:
-    return parse_toml(files(__package__).joinpath("efficiency.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(files(__package__).joinpath("efficiency.toml").read_text(encoding="utf-8"))

@@ -5,6 +5,7 @@ A user's own file may begin with ``base = "h100-80g-sxm"``: what it states overr
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -14,7 +15,6 @@ from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware, Price
 from hotloop.core.link_fit import LinkFit
 from hotloop.core.spelling import suggest_known
-from hotloop.core.toml import parse_toml
 
 FOLDER = Path(__file__).with_name("hardware")
 DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")
@@ -41,7 +41,7 @@ def _read_tables(name: str) -> dict[str, Any]:
             f"unknown gpu {name!r}: choose one of {', '.join(list_hardware())}, or give the path of a TOML file"
         )
     try:
-        tables = parse_toml(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or error
         raise UsageError(f"cannot read the hardware file {path}: {reason}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -11,7 +12,6 @@ from typing import Any
 from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware, Price
 from hotloop.core.spelling import suggest_known
-from hotloop.core.toml import parse_toml
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload, field_names, require_count
 
 from .cost import USUAL_FAILURES, Failures
@@ -64,7 +64,7 @@ def published_params(name: str) -> float:
 
 @cache
 def _read_models() -> Mapping[str, Any]:
-    return parse_toml(MODELS.read_text(encoding="utf-8"))
+    return tomllib.loads(MODELS.read_text(encoding="utf-8"))
 
 
 def read_workload_file(path: str) -> PlanRequest:
@@ -75,7 +75,7 @@ def read_workload_file(path: str) -> PlanRequest:
         reason = (isinstance(error, OSError) and error.strerror) or "it is no UTF-8 text"
         raise UsageError(f"cannot read {path}: {reason}") from error
     try:
-        tables = parse_toml(text)
+        tables = tomllib.loads(text)
     except ValueError as error:
         raise UsageError(f"{path} is no TOML: {error}") from error
     try:

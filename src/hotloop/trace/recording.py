@@ -36,8 +36,6 @@ from hotloop.core.frames import (
 )
 from hotloop.core.recording import CLOSED_BY_END, DEVICE_TIME_FIELDS, FIELD, STEP_FIELDS, UNKNOWN
 
-from .outside_samples import add_outside_samples
-
 RUNS_FOLDER = ".hotloop"
 FILE_SUFFIX = ".hlr"
 POINTER_SUFFIX = ".where"
@@ -138,7 +136,7 @@ def read_run(folder: Path) -> RunRecording:
             if _never_began(path):
                 health.append(f"{path.name} is empty: its process ended before it could record anything")
                 continue
-            process = add_outside_samples(read_process(path), folder / "processes" / path.name)
+            process = read_process(path)
         except RecordingError as error:
             refused.append(error)
             health.append(str(error))

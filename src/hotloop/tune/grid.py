@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,6 @@ from hotloop.core.errors import UsageError
 from hotloop.core.findings import Numerics
 from hotloop.core.spelling import suggest_known
 from hotloop.core.strategy import Choice, Strategy, StrategyError, strategy_from_mapping
-from hotloop.core.toml import parse_toml
 
 from .search import BASELINE, Check
 
@@ -106,7 +106,7 @@ def load_grid(path: str, check: Check) -> tuple[Configuration, ...]:
 def parse_grid(text: str, check: Check, *, source: str = "matrix") -> tuple[Configuration, ...]:
     """TOML text -> configurations in their order. Raises GridError."""
     try:
-        content = parse_toml(text)
+        content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise GridError(f"{source}: not TOML: {error}") from error
     if content.get("schema") != SCHEMA:

@@ -15,6 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from hotloop.core.strategy import Strategy
 
 from .workspace import WorkspacePlan, make_workspace, own_place, remove_workspace
 
-AttachTrial = Callable[[Strategy, Path, Mapping[str, Any]], Mapping[str, str]]
+AttachTrial = Callable[[Strategy, Path, Mapping[str, Any]], AbstractContextManager[Mapping[str, str]]]
 """Strategy, run folder and the agent's options for a trial -> the environment of its process."""
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -99,19 +100,20 @@ def run_trial(bench: Bench, strategy: Strategy, limits: TrialLimits, name: str) 
             "seconds": limits.seconds,
             "least_steps": 20,
         }
-        answer = run_supervised(
-            {
-                "command": list(bench.command),
-                "cwd": str(workspace),
-                "environment": protect_environment(bench.environment(strategy, run_folder, options)),
-                "folder": str(run_folder),
-                "mark": uuid.uuid4().hex,
-                "timeout_s": limits.timeout_s,
-                "start_s": limits.start_s,
-                "stall_s": limits.stall_s,
-                "least_memory_ratio": bench.least_memory_ratio,
-            }
-        )
+        with bench.environment(strategy, run_folder, options) as environment:
+            answer = run_supervised(
+                {
+                    "command": list(bench.command),
+                    "cwd": str(workspace),
+                    "environment": protect_environment(environment),
+                    "folder": str(run_folder),
+                    "mark": uuid.uuid4().hex,
+                    "timeout_s": limits.timeout_s,
+                    "start_s": limits.start_s,
+                    "stall_s": limits.stall_s,
+                    "least_memory_ratio": bench.least_memory_ratio,
+                }
+            )
     finally:
         remove_workspace(workspace)
     write_outcome(run_folder, answer)

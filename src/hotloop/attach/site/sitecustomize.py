@@ -2,15 +2,16 @@
 
 Reads HOTLOOP_ATTACH, a JSON object that holds the folder of hotloop's source, the run folder and the options.
 Leaves sys.path as it would be without hotloop and runs the sitecustomize that this file hides, if there is one.
+Valid in every Python that inherits the environment: those before 3.11 are left as they are.
 """
 
 import os
 import sys
 
 
-def _attach() -> None:
+def _attach():  # type: () -> None
     specification = os.environ.get("HOTLOOP_ATTACH")
-    if not specification:
+    if not specification or sys.version_info < (3, 11):
         return
     import json
     from importlib.util import module_from_spec, spec_from_file_location
@@ -19,18 +20,31 @@ def _attach() -> None:
     path = os.path.join(options["source"], "attach", "bootstrap.py")
     spec = spec_from_file_location("_hotloop_bootstrap", path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"cannot load {path}")
+        raise ImportError("cannot load " + path)
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     module.attach(options)
 
 
-def _run_hidden_sitecustomize() -> None:
+def _is_hiding():  # type: () -> bool
+    try:
+        from importlib.machinery import PathFinder
+
+        return PathFinder.find_spec("sitecustomize") is not None
+    except (AttributeError, ImportError):  # a Python before 3.4
+        import imp
+
+        try:
+            imp.find_module("sitecustomize")
+        except ImportError:
+            return False
+        return True
+
+
+def _run_hidden_sitecustomize():  # type: () -> None
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != here or not p]
-    from importlib.machinery import PathFinder
-
-    if PathFinder.find_spec("sitecustomize") is None:
+    if not _is_hiding():
         return
     ours = sys.modules.pop("sitecustomize", None)
     try:
@@ -44,5 +58,5 @@ try:
     _attach()
 except Exception as error:
     # A training must start whatever becomes of us; the parent says that nothing was recorded, and this is why.
-    os.environ["HOTLOOP_ATTACH_ERROR"] = f"{type(error).__name__}: {error}"
+    os.environ["HOTLOOP_ATTACH_ERROR"] = type(error).__name__ + ": " + str(error)
 _run_hidden_sitecustomize()

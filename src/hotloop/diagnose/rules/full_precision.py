@@ -68,7 +68,7 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
         saving = saving_within(share, 0.02, 0.2 * share, 0.5 * share, Basis.RULE_OF_THUMB)
         title = "a large model computes in float32"
     else:
-        return Skipped(reason="bfloat16 was not probed on this model's operators")
+        return Skipped(reason="bfloat16 was not probed on this model's operators (--deep records them)")
     return Finding(
         title=title,
         phase="forward",

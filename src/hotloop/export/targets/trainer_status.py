@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def build_status(snapshot: Snapshot) -> dict[str, Any]:
         status["estimatedRemainingSeconds"] = 0 if run.state == ENDED else round(run.eta_s)
     flat = {} if run.lead is None else {"step": run.lead.steps_count, **flatten_points(snapshot)}
     status["metrics"] = [{"name": name, "value": str(value)} for name, value in list(flat.items())[:_MOST_METRICS]]
-    moment = datetime.fromtimestamp(snapshot.wall_s, timezone.utc)
+    moment = datetime.fromtimestamp(snapshot.wall_s, UTC)
     status["lastUpdatedTime"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"trainerStatus": status}
 

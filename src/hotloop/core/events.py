@@ -1,0 +1,100 @@
+"""The contract between the hooks in a training and hotloop's own process: one memory, one slot an event.
+
+The memory is a header, a ring of slots, and a place for copies of batches' parts. A slot is eight little words: the
+clock, six arguments, and last its number with the event's code, so that a slot counts only when all of it is there.
+Nothing here imports anything that a training would not have: both sides load this file.
+"""
+
+from __future__ import annotations
+
+import struct
+
+MAGIC = 0x686C3031
+"""First word of the memory: 'hl01'."""
+SLOT = struct.Struct("=8q")
+DATA = struct.Struct("=48sqq")
+"""A slot of text: a part, ``part_of(number of its head, part)``, and the last word as in every slot."""
+PART_BYTES = 48
+HEADER_BYTES = 4096
+SLOT_BYTES = SLOT.size
+SLOTS = 1 << 16
+RING_BYTES = SLOTS * SLOT_BYTES
+COPY_AT = HEADER_BYTES + RING_BYTES
+COPY_BYTES = 2 << 20
+MOST_COPY_BYTES = 1 << 20
+MEMORY_BYTES = COPY_AT + COPY_BYTES
+CODE_BITS = 8
+MOST_TEXT_BYTES = 256 << 10
+
+HEADER = struct.Struct("=8q")
+"""Magic word, pid, anchor of the clock, requests from outside, end of the newest copy, steps only counted."""
+REQUEST_AT = 24
+COPY_NUMBER_AT = 32
+RESTED_AT = 40
+
+(
+    TEXT,  # a = length in bytes: so many slots of text follow, maybe with others between them
+    PART,
+    COPY,  # a = place in the copies' own ring, b = length in bytes, c = COPIED_*, d, e = rows and columns, f = item
+    OWNER,  # another thread than before trains: what came so far belongs to nothing
+    ITERATOR_IN,  # a = loader, b = iterators of it so far
+    ITERATOR_OUT,  # a = loader, b = iterator
+    BATCH_IN,  # a = iterator
+    BATCH_OUT,  # a = iterator, b = flags, c = samples that it declares, d = leading sizes, e = sizes of sequences
+    BATCH_END,  # a = iterator: there was no batch, or an error
+    FETCH,  # a = wall ns of reading samples, b = thread CPU ns of all, c = collating, d = draws (-1, 0, 1), e = batches
+    FORWARD_IN,  # a = module, b = flags, c = first input, d = all inputs, e = leading sizes, f = sizes of sequences
+    FORWARD_OUT,  # a = module, b = 1 where it raised, c = of a new module's result: 1 a tensor, 2 one with gradients
+    BACKWARD_IN,  # a = 1 where the graph is kept
+    BACKWARD_OUT,  # a = 1 where it raised
+    STEP_IN,  # a = optimizer
+    STEP_OUT,  # a = optimizer, b = CPU ns of the process, 0 where it was not read
+    SCALER_IN,  # a = optimizer
+    SCALER_OUT,  # a = optimizer, b = 1 where it raised
+    SCALER_WORK_IN,
+    SCALER_WORK_OUT,
+    PHASE_IN,  # a = field: a collective, a checkpoint, a copy to a device
+    PHASE_OUT,  # a = field
+    COLLECTED,  # a = ns, b = generation
+    COMPILE_IN,
+    COMPILE_OUT,
+    GRAPH,  # a = ns of one call of a compiled graph, b = 1 where gradients are on
+    INNER_BATCH,  # a = samples that a module inside the model got
+    RECOMPUTED,  # a = ns of module calls inside backward
+    FLAG,  # a = flag of rows, b = 1 on, 0 off
+    LEFT_OUT,  # the time since the last row is hotloop's own
+    RESTED,  # a = steps that were not timed since the last one, b = clock at the end of the last of them
+    SKIPPED,  # a = forwards without gradients that were not timed since the last one
+    END,  # how the interpreter ended: a = HOW_*
+) = range(1, 34)
+
+(
+    GRAD, TRAINING, LEARNS, HAS_INPUT, ALL_TENSORS, SYNC_KNOWN, SYNCED, DRAWS, ON_DEVICE, FIRST_TIME, HAS_SEQUENCES,
+    NEEDS_GRADIENTS, HIDES_MODULES, OPAQUE,
+) = (1 << bit for bit in range(14))  # fmt: skip
+"""Flags of FORWARD_IN and BATCH_OUT. Whether gradients are on, whether the module is in training mode, has parameters;
+whether an input was told apart, and all of them were; whether DDP or FSDP spreads gradients; whether the module may
+draw random numbers; whether the input lies on a device; whether the module is called for the first time; and whether
+the sizes of sequences are known. Whether an input needs gradients, and whether the module keeps others in lists, where
+torch does not count their weights. And whether it has weights that are no plain tensors."""
+
+EVENT_NS = 3_000
+"""What noting an event costs a training between torch's operators, which leave the caches cold (docs/overhead.md)."""
+
+COPIED_MASK, COPIED_KEY_MASK, COPIED_IDS, COPIED_FRAMES = range(4)
+"""What a copy holds: an attention mask, a mask of padding, numbers of tokens, or frames of float32 features."""
+
+HOW_COMPLETED, HOW_EXCEPTION, HOW_INTERRUPTED = range(3)
+
+
+def sizes(first: int, second: int) -> int:
+    """Two lengths in one word.
+
+    >>> split_sizes(sizes(8, 5))
+    (8, 5)
+    """
+    return min(first, 0x7FFFFFFF) | min(second, 0x7FFFFFFF) << 32
+
+
+def split_sizes(word: int) -> tuple[int, int]:
+    return word & 0xFFFFFFFF, word >> 32 & 0x7FFFFFFF

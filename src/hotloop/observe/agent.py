@@ -1,0 +1,554 @@
+"""What one training process knows while it is observed: identities, flags, and the memory that events go to.
+
+No object of the training is kept, not even by a weak reference: a thing is known again by its address, its type's, and
+that of a dictionary of its own. What is told of it is read once, when it is met.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from _thread import get_ident
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import torch
+
+from hotloop.core.events import (
+    END,
+    EVENT_NS,
+    FIRST_TIME,
+    FLAG,
+    FORWARD_IN,
+    GRAD,
+    HOW_COMPLETED,
+    HOW_EXCEPTION,
+    HOW_INTERRUPTED,
+    INNER_BATCH,
+    LEARNS,
+    OWNER,
+    RESTED,
+    SKIPPED,
+    SYNC_KNOWN,
+    SYNCED,
+    TRAINING,
+)
+
+from . import facts, inputs, objects
+from .compiling import compile_facts
+from .draws import random_states
+from .guard import GUARD, guarded
+from .inputs import dict_of, has_plain_keys, key_of
+from .memory_end import describe_memory_end, is_out_of_memory, uncaught_error
+from .places import caller_place, is_user_code, place_of
+from .readings import device_memory
+from .ring import Ring
+from .stack_access import current_thread_state, describe_access
+
+LEARNING_BACKWARDS = 4
+"""Until so many backwards have ended, modules inside the outermost one are looked at (autocast, sizes of batches)."""
+MOST_KNOWN = 1_000
+"""Objects of a kind that are known by their address; then all are forgotten."""
+MOST_TOLD = 256
+"""Models, loaders and optimizers of which facts are told; of later ones only events."""
+WATCHED_DRAWS = 4
+BUDGET_RATIO = 0.01
+"""How much of the time noting events may cost."""
+FULL_STEPS, MOST_RESTED, WEIGHED_STEPS = 256, 64, 63
+"""So many first steps are all timed; later at most so many pass between two that are, weighed after every 64th."""
+FULL_FORWARDS, SKIPPED_FORWARDS = 512, 15
+"""After so many forwards without gradients in one step one in sixteen is timed."""
+MATCHED_STEPS = 64
+"""In so many first steps inputs are identified in any case."""
+MOST_IDENTIFIED = 32
+"""Of so many forwards without gradients between two steps the inputs are identified: rollouts have thousands."""
+SLOW_NS, FAST_NS = 2_000_000_000, 250_000_000
+"""Between two looks at what torch counts by itself (compilation, a device's memory, DDP): at least so long."""
+HELD_STEPS = 3
+"""After so many steps of an optimizer its state is there."""
+FIRST_LOOK = 1 + HELD_STEPS
+DDP_LOOKS, DDP_EVERY = 12, 100
+"""Torch itself times DDP's first ten iterations, and then one in a hundred."""
+
+_module_dict = torch.nn.Module.__dict__["__dict__"].__get__
+_grad_mode = torch.is_grad_enabled
+_clock = time.perf_counter_ns
+_draw = Random(0).random
+
+
+class Agent:
+    """``owner`` is the thread whose calls are noted: 0 while there is none."""
+
+    __slots__ = (
+        "_autocast_told",
+        "_checkpointing_told",
+        "_collected_told",
+        "_compile_told",
+        "_copier",
+        "_ddp_iteration",
+        "_ddp_looks",
+        "_look_ns",
+        "_models_told",
+        "_parallel",
+        "_started_told",
+        "anchor_wall_s",
+        "backward",
+        "backwards",
+        "captures",
+        "compile_used",
+        "device_index",
+        "due",
+        "forwards",
+        "inside",
+        "is_single",
+        "learning",
+        "loaders",
+        "loaders_told",
+        "loading",
+        "may_rest",
+        "meets_model",
+        "missing",
+        "modules",
+        "next_look_ns",
+        "notes_fetches",
+        "optimizers",
+        "optimizers_told",
+        "options",
+        "owner",
+        "pending",
+        "phase",
+        "rest_from",
+        "rest_left",
+        "resting",
+        "rests_for",
+        "ring",
+        "session",
+        "shards",
+        "skips",
+        "started",
+        "steps",
+        "weighed_at",
+        "without_gradients",
+    )  # fmt: skip
+
+    def __init__(self, options: dict[str, Any], ring: Ring) -> None:
+        self.options, self.ring = options, ring
+        self.anchor_wall_s = time.time()
+        self.missing: list[str] = []
+        self.pending: list[dict[str, Any]] = []
+        self.session: Any = None
+        """What replays the events here too, where that was asked for (observe/local.py)."""
+        self.captures: Any = None
+        self.meets_model: Callable[[Any], Any] | None = None
+        """Called with every outermost module with parameters, before its first forward."""
+        self.begin()
+
+    def begin(self) -> None:
+        """The state of a process that has not trained yet."""
+        self.owner = get_ident()
+        self.inside = self.backward = self.loading = self.phase = self.started = False
+        self.learning = self.notes_fetches = True
+        self.due = True
+        self.backwards = self.without_gradients = self.forwards = 0
+        self.is_single = True
+        """Whether no forward can repeat another one: there is one in each step, and none without gradients."""
+        self.resting = False
+        """Whether the steps that pass are only counted."""
+        self.may_rest = True
+        self.steps = self.rests_for = self.rest_left = self.rest_from = self.skips = 0
+        self.weighed_at = (0, 0)
+        self.modules: dict[int, tuple[int, int, int, bool]] = {}
+        self.loaders: dict[int, tuple[int, int]] = {}
+        self.optimizers: dict[int, int] = {}
+        """Steps until an optimizer's state is looked at; 0 once that is done."""
+        self._parallel: dict[int, int] = {}
+        self.shards: dict[int, tuple[str, ...] | None] = {}
+        self._models_told = self.loaders_told = self.optimizers_told = 0
+        self._autocast_told = self._checkpointing_told = self._compile_told = self._collected_told = False
+        self._started_told = self.compile_used = False
+        self.next_look_ns, self._look_ns = 0, FAST_NS
+        self._ddp_looks, self._ddp_iteration = 0, -1
+        self.device_index: int | None = None
+        self._copier = inputs.Copier(self.ring)
+
+    def reset_after_fork(self) -> None:
+        """In a forked child: another memory, and a process that has not trained."""
+        self.ring.begin_in_child()
+        if self.session is not None:
+            self.session.reset_after_fork()
+        self.begin()
+
+    def claim(self) -> bool:
+        """The first thread that trains is the one that is observed; True when that is the calling thread."""
+        if self.started or self.owner == 0:
+            return False
+        self.owner = get_ident()
+        self.inside = self.loading = self.phase = False
+        self.ring.emit(OWNER)
+        return True
+
+    def tell(self, fact: dict[str, Any]) -> None:
+        """A fact for the recording; before the process trains it waits."""
+        if self._started_told:
+            self.ring.tell(fact)
+        elif len(self.pending) < MOST_KNOWN:
+            self.pending.append(fact)
+
+    def note_missing(self, what: str) -> None:
+        self.missing.append(what)
+
+    # -- loaders --------------------------------------------------------------------------------------------------
+
+    @guarded
+    def loader_built(self, loader: Any) -> None:
+        self._tell_place(loader)
+
+    def _tell_place(self, target: Any) -> None:
+        place = caller_place(4)
+        if place is not None:
+            self.ring.tell({"kind": "place", "of": key_of(target), "where": place})
+
+    @guarded
+    def loader_iterated(self, loader: Any) -> None:
+        """An iterator of the loader is about to be made: its settings, where they are new."""
+        key, seen = key_of(loader), (key_of(type(loader)), key_of(dict_of(loader)))
+        if self.loaders.get(key) == seen:
+            return
+        if len(self.loaders) > MOST_KNOWN:
+            self.loaders.clear()
+        self.loaders[key] = seen
+        if self.loaders_told < MOST_TOLD:
+            self.loaders_told += 1
+            self.ring.tell({"kind": "loader", "key": key, **objects.describe_loader(loader, None)})
+
+    @guarded
+    def iterator_made(self, loader: Any, iterator: Any) -> None:
+        pids = objects.worker_pids(iterator)
+        if pids:
+            self.ring.tell({"kind": "workers", "key": key_of(loader), "pids": pids})
+
+    def describe_batch(self, batch: Any) -> tuple[int, int, int, int]:
+        """What BATCH_OUT says of a batch."""
+        try:
+            described = inputs.describe_batch(batch)
+            self._copier.look(batch)
+            return described
+        except Exception as error:
+            GUARD.record("a batch", error)
+            return 0, 0, 0, 0
+
+    def in_worker(self) -> bool:
+        return torch.utils.data.get_worker_info() is not None
+
+    def random_states(self, count: int) -> Any:
+        """The random generators' states before one of the first batches is read here."""
+        if count > WATCHED_DRAWS or self.in_worker():
+            return None
+        try:
+            return random_states()
+        except Exception as error:
+            GUARD.record("random states", error)
+            return None
+
+    # -- modules --------------------------------------------------------------------------------------------------
+
+    def forward_begins(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """An outermost forward; 1 where its result is to be described."""
+        try:
+            held = _module_dict(module)
+            known = self.modules.get(key_of(module))
+            flags = 0
+            if (
+                known is None
+                or (known[3] and known[1] != key_of(held.get("_parameters")))
+                or known[0] != key_of(type(module))
+            ):
+                flags, known = FIRST_TIME, self._meet(module, held)
+            flags |= known[2]
+            if _grad_mode():
+                flags |= GRAD
+            if not known[3] or held.get("training") is not False:
+                flags |= TRAINING
+            if flags & SYNC_KNOWN:
+                spreads = self._spreads(module)
+                flags = flags & ~SYNC_KNOWN if spreads is None else flags | (SYNCED if spreads else 0)
+                self._ddp_looks += 1
+                if self._ddp_looks <= DDP_LOOKS or self._ddp_looks % DDP_EVERY == 0:
+                    self._look_at_ddp(module)
+            first = every = lead = sequences = 0
+            if not flags & GRAD:
+                self.is_single = False
+                if self.resting:
+                    self.wake()
+                self.without_gradients += 1
+                if self.without_gradients > FULL_FORWARDS:
+                    self.ring.emit(SKIPPED, SKIPPED_FORWARDS if self.without_gradients > FULL_FORWARDS + 1 else 0)
+                    self.skips = SKIPPED_FORWARDS
+                if self.without_gradients <= MOST_IDENTIFIED:
+                    own, first, every = inputs.identify_inputs(args, kwargs)
+                    flags |= own
+            elif flags & LEARNS:
+                self.forwards += 1
+                if self.forwards > 1:
+                    self.is_single = False
+                if not self.is_single or self.steps < MATCHED_STEPS:
+                    own, first, every = inputs.identify_inputs(args, kwargs)
+                    flags |= own
+                if not self.loaders:
+                    own, lead, sequences = inputs.size_inputs(args, kwargs)
+                    flags |= own
+            elif flags & FIRST_TIME:
+                flags |= inputs.needs_gradients(args, kwargs)
+            self.ring.emit(FORWARD_IN, key_of(module), flags, first, every, lead, sequences)
+            if flags & LEARNS and not self.loaders:
+                self._copier.look((*args, kwargs) if kwargs else args)
+            return int(bool(flags & FIRST_TIME) and not flags & LEARNS)
+        except Exception as error:
+            self.ring.emit(FORWARD_IN, key_of(module), (GRAD if _grad_mode() else 0) | TRAINING)
+            GUARD.record("a forward", error)
+            return 0
+
+    def describe_result(self, result: Any) -> int:
+        """Of what a new module returned: 1 for a tensor, 2 for one that needs gradients, else 0."""
+        try:
+            tensor = inputs.first_tensor(result)
+            return 0 if tensor is None else 1 + int(tensor.requires_grad)
+        except Exception as error:
+            GUARD.record("a result", error)
+            return 0
+
+    def _spreads(self, module: Any) -> bool | None:
+        return objects.spreads_gradients(module, self.shards.get(key_of(module), ()))
+
+    def _meet(self, module: Any, held: dict[str, Any]) -> tuple[int, int, int, bool]:
+        """A module that was not called before."""
+        flags, tree = objects.look_at_module(module)
+        if len(self.modules) > MOST_KNOWN:
+            self.modules.clear()
+        if "torch.distributed.fsdp" in sys.modules and tree.is_sharded():
+            self.shards[key_of(module)] = objects.path_to_shards(module)
+        if "torch.distributed" in sys.modules and self._spreads(module) is not None:
+            flags |= SYNC_KNOWN
+        is_plain = has_plain_keys(held)
+        parameters = key_of(held.get("_parameters")) if is_plain else 0
+        known = self.modules[key_of(module)] = (key_of(type(module)), parameters, flags, is_plain)
+        if flags & LEARNS and self.meets_model is not None:
+            self.meets_model(module)
+        if flags & LEARNS and self._models_told < MOST_TOLD:
+            self._models_told += 1
+            described = objects.describe_model(module, tree)
+            if self.device_index is None and described["device"] not in (None, "cpu"):
+                self.device_index = described["device_index"]
+            self.ring.tell({"kind": "model", "key": key_of(module), **described})
+        return known
+
+    @guarded
+    def nested_call(self, module: Any, args: tuple[Any, ...]) -> None:
+        """In the first steps only: what holds inside the outermost module."""
+        if get_ident() != self.owner or self.backward:
+            return
+        if not self._autocast_told:
+            self._look_for_autocast()
+        kind = type(module)
+        if key_of(kind) in objects._TIME_FIRST and dict_of(module).get("batch_first") is False and args:
+            if inputs.is_tensor(args[0]) and args[0].dim() == 3:
+                self.ring.emit(INNER_BATCH, args[0].shape[1])
+            elif type(args[0]) is torch.nn.utils.rnn.PackedSequence:
+                self.ring.emit(INNER_BATCH, int(args[0].batch_sizes[0]))
+        spreads = objects.spreads_gradients(module) if self._parallel else None
+        if spreads is not None and not self._parallel.get(key_of(module)):
+            self._parallel[key_of(module)] = 1
+            self._look_at_ddp(module)
+
+    def _look_for_autocast(self) -> None:
+        for device in ("cuda", "cpu"):
+            if torch.is_autocast_enabled(device):
+                self._autocast_told = True
+                dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+                self.tell({"kind": "autocast", "dtype": dtype, "device": device})
+
+    def _look_at_ddp(self, module: Any) -> None:
+        """Settings after buckets were rebuilt, and the times that torch's reducer takes of some iterations."""
+        if self._ddp_looks in (3, DDP_LOOKS) or self._ddp_looks % (5 * DDP_EVERY) == 0:
+            described = objects.describe_ddp(module, None)
+            if described is not None:
+                self.ring.tell({"of": key_of(module), **described})
+        timed = objects.ddp_times(module) if self._ddp_looks > 2 else None
+        if timed is not None and timed[0] != self._ddp_iteration:
+            self._ddp_iteration = timed[0]
+            self.ring.tell(timed[1])
+
+    @guarded
+    def ddp_built(self, ddp: Any) -> None:
+        self._parallel[key_of(ddp)] = 0
+        self._tell_place(ddp)
+
+    # -- backward, optimizers ---------------------------------------------------------------------------------------
+
+    @guarded
+    def backward_ended(self) -> None:
+        """At the first backwards, and when torch's own counters are to be looked at."""
+        self.backwards += 1
+        if not self._started_told:
+            self._tell_start()
+        if self.learning:
+            if not self._autocast_told:
+                self._look_for_autocast()
+            if self.backwards >= LEARNING_BACKWARDS:
+                self.learning = False
+                self.due = False
+                self.next_look_ns = _clock() + self._look_ns
+
+    @guarded
+    def _tell_start(self) -> None:
+        """The process trains: who it is, how its stack is read from outside, and what was seen before."""
+        self._started_told = True
+        restart = facts.integer(os.environ.get("TORCHELASTIC_RESTART_COUNT")) or 0
+        self.ring.tell(facts.process_facts(self.anchor_wall_s, restart, self.options.get("affinity_cores")))
+        access = describe_access(current_thread_state()) if self.options.get("stacks", True) else None
+        self.ring.tell({"kind": "access", "layout": access})
+        for missing in self.missing:
+            self.ring.tell({"kind": "health", "level": "warning", "message": f"not observed: {missing}"})
+        for fact in self.pending:
+            self.ring.tell(fact)
+        self.pending.clear()
+        GUARD.tell = self._tell_failure
+        for failure in tuple(GUARD.failures):
+            self._tell_failure(failure)
+
+    def _tell_failure(self, failure: str) -> None:
+        self.ring.tell({"kind": "health", "level": "warning", "message": f"hotloop's agent failed: {failure}"})
+
+    # -- a budget -------------------------------------------------------------------------------------------------
+
+    def weigh(self, now_ns: int, number: int) -> None:
+        """After a step: whether the hooks cost more than their budget, and for how many steps they rest."""
+        if self.steps & WEIGHED_STEPS == 0:
+            (before_ns, before), self.weighed_at = self.weighed_at, (now_ns, number)
+            spent_ns, may_ns = (number - before) * EVENT_NS, (now_ns - before_ns) * BUDGET_RATIO
+            is_measured = self.steps > FULL_STEPS and self.may_rest and self.session is None
+            is_single = len(self.optimizers) == 1
+            wanted = spent_ns / max(1.0, may_ns) * (1 + self.rests_for) if is_measured and is_single else 0.0
+            self.rests_for = min(MOST_RESTED, int(wanted)) if wanted > 1.0 else 0
+        if self.rests_for:
+            # Drawn, so that nothing that recurs is always rested over.
+            self.rest_left = self.rests_for if self.rests_for < 2 else 1 + int(_draw() * (2 * self.rests_for - 1))
+            self.resting = True
+            self.rest_from = self.rest_left
+
+    def step_rested(self) -> None:
+        """A step has passed that was only counted."""
+        self.rest_left -= 1
+        self.ring.note_rested(self.rest_from - self.rest_left)
+        if self.rest_left <= 0:
+            self.wake()
+
+    def wake(self) -> None:
+        """Time what comes from here on."""
+        self.resting = False
+        rested = self.rest_from - self.rest_left
+        if rested:
+            self.ring.emit(RESTED, rested)
+            self.ring.note_rested(0)
+
+    @guarded
+    def optimizer_built(self, optimizer: Any) -> None:
+        self._tell_place(optimizer)
+        self.optimizers[key_of(optimizer)] = FIRST_LOOK
+
+    @guarded
+    def step_ended(self, optimizer: Any, key: int) -> None:
+        """One of an optimizer's first steps."""
+        if not self._started_told:
+            self._tell_start()
+        left = self.optimizers.get(key, FIRST_LOOK)
+        if len(self.optimizers) > MOST_KNOWN:
+            self.optimizers.clear()
+        self.optimizers[key] = left - 1
+        if self.optimizers_told > MOST_TOLD:
+            self.optimizers[key] = 0
+            return
+        if left > HELD_STEPS:
+            self.optimizers_told += 1
+            self.ring.tell({"kind": "optimizer", "key": key, **objects.describe_optimizer(optimizer, None)})
+        if left > HELD_STEPS or left == 1:
+            self.ring.tell({"kind": "held", "key": key, **objects.held_bytes(optimizer)})
+
+    @guarded
+    def look(self, now_ns: int) -> None:
+        """What torch counts by itself: compilation, and the memory of a device."""
+        self._look_ns = min(SLOW_NS, self._look_ns * 2)
+        self.next_look_ns = now_ns + self._look_ns
+        if self.device_index is not None:
+            self.ring.tell({"kind": "device", "memory": device_memory(self.device_index)})
+        self.tell_compilation()
+
+    @guarded
+    def tell_compilation(self) -> None:
+        if self.compile_used:
+            fact = compile_facts(None)
+            if fact is not None:
+                self.ring.tell(fact)
+
+    # -- what else is called ----------------------------------------------------------------------------------------
+
+    @guarded
+    def scaler_built(self, scaler: Any) -> None:
+        held = dict_of(scaler)
+        if held.get("_enabled") is True:
+            device = held.get("_device")
+            place = caller_place(4)
+            self.tell(
+                {"kind": "scaler", "enabled": True, "where": place, "device": device if type(device) is str else None}
+            )
+
+    @guarded
+    def checkpointing_seen(self) -> None:
+        if not self._checkpointing_told:
+            self._checkpointing_told = True
+            self.tell({"kind": "checkpointing", "where": caller_place(4), "reentrant": None})
+
+    @guarded
+    def compile_called(self) -> None:
+        self.compile_used = True
+        if not self._compile_told:
+            self._compile_told = True
+            self.ring.tell({"kind": "compile_place", "where": caller_place(4)})
+
+    @guarded
+    def collected_all(self) -> None:
+        """The user's line when it calls gc.collect itself."""
+        if not self._collected_told:
+            frame = sys._getframe(2).f_back
+            if frame is not None and "collect" in frame.f_code.co_names and is_user_code(frame.f_code):
+                self._collected_told = True
+                self.ring.tell({"kind": "collect_place", "where": place_of(frame)})
+
+    @guarded
+    def end(self) -> None:
+        """At the interpreter's exit: how it ended, in one event."""
+        if self.resting:
+            self.wake()
+        if self.session is not None:
+            self.session.finish()
+        ended = uncaught_error()
+        out_of_memory = ended is not None and is_out_of_memory(*ended)
+        if not self._started_told and not out_of_memory:
+            return
+        if not self._started_told:
+            self._tell_start()
+        self.tell_compilation()
+        if ended is None:
+            self.ring.emit(END, HOW_COMPLETED)
+            return
+        if out_of_memory:
+            fact = describe_memory_end()
+            if fact is not None:
+                self.ring.tell(fact)
+        self.ring.tell({"kind": "exception", "name": ended[0].__name__})
+        self.ring.emit(END, HOW_INTERRUPTED if issubclass(ended[0], KeyboardInterrupt) else HOW_EXCEPTION)
+
+    def set_flag(self, flag: int, value: bool) -> None:
+        self.ring.emit(FLAG, flag, int(value))

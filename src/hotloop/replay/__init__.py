@@ -1,0 +1,1 @@
+"""Events of a training -> rows and facts, in hotloop's own process."""

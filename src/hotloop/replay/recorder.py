@@ -1,0 +1,455 @@
+"""Events of one training thread -> rows: an exclusive-time phase stack whose fields sum to the row exactly.
+
+Entering and leaving a phase charges the time since the last event to the field on top of the stack. An empty stack
+charges the gap field that belongs to the last phase. The clock is that of the events.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable
+
+from hotloop.core.recording import (
+    CLOSED_BY_BACKWARD,
+    CLOSED_BY_END,
+    CLOSED_BY_OPTIMIZER,
+    CLOSED_BY_SCALER_SKIP,
+    FIELD,
+    FLAG_DEEP,
+    FLAG_FOREIGN_PROFILER,
+    FLAG_WATCHED_ALL,
+    OTHER_WAIT_FIELD,
+    STEP_FIELDS,
+    TIME_FIELDS,
+    UNKNOWN,
+)
+
+OTHER = FIELD["other_ns"]
+INPUT = FIELD["input_wait_ns"]
+ITERATOR = FIELD["iterator_ns"]
+H2D = FIELD["h2d_ns"]
+FORWARD = FIELD["forward_ns"]
+NOGRAD = FIELD["nograd_ns"]
+BACKWARD = FIELD["backward_ns"]
+OPTIMIZER = FIELD["optimizer_ns"]
+COMMUNICATION = FIELD["communication_ns"]
+CHECKPOINT = FIELD["checkpoint_ns"]
+AFTER_INPUT = FIELD["after_input_ns"]
+AFTER_FORWARD = FIELD["after_forward_ns"]
+AFTER_NOGRAD = FIELD["after_nograd_ns"]
+AFTER_BACKWARD = FIELD["after_backward_ns"]
+GAPS = (OTHER, AFTER_INPUT, AFTER_FORWARD, AFTER_NOGRAD, AFTER_BACKWARD)
+
+GAP_AFTER = {
+    INPUT: AFTER_INPUT,
+    ITERATOR: AFTER_INPUT,
+    H2D: AFTER_INPUT,
+    FORWARD: AFTER_FORWARD,
+    NOGRAD: AFTER_NOGRAD,
+    BACKWARD: AFTER_BACKWARD,
+    OPTIMIZER: OTHER,
+}
+"""The gap field that follows a phase; a phase that is not here leaves the gap as it was."""
+
+
+OTHER_WAIT = FIELD[OTHER_WAIT_FIELD]
+"""What stack samples count for while a loader that does not feed backward is waited for."""
+
+_GAP_AFTER = [GAP_AFTER.get(field, 0) for field in range(len(STEP_FIELDS))]  # no gap is field 0
+
+_UNKNOWN_FIELDS = (
+    "padded_tokens",
+    "tokens",
+    "padding_tokens",
+    "longest_tokens",
+    "synced_backwards",
+    "recompute_ns",
+    "device_forward_ns",
+    "device_backward_ns",
+    "device_optimizer_ns",
+    "device_h2d_ns",
+    "device_allocated_bytes",
+    "device_reserved_bytes",
+)
+Row = array  # of int64: array("q")
+TEMPLATE = array("q", [0] * len(STEP_FIELDS))
+for _name in _UNKNOWN_FIELDS:
+    TEMPLATE[FIELD[_name]] = UNKNOWN
+TEMPLATE[FIELD["rows_merged"]] = 1
+
+INDEX = FIELD["index"]
+CLOSED_BY = FIELD["closed_by"]
+OPTIMIZER_INDEX = FIELD["optimizer_index"]
+START = FIELD["start_ns"]
+END = FIELD["end_ns"]
+CPU = FIELD["cpu_ns"]
+RECOMPUTE = FIELD["recompute_ns"]
+RSS = FIELD["rss_bytes"]
+DEVICE_ALLOCATED = FIELD["device_allocated_bytes"]
+DEVICE_RESERVED = FIELD["device_reserved_bytes"]
+FLAGS = FIELD["flags"]
+BACKWARDS = FIELD["backwards"]
+RETAINED = FIELD["retained_backwards"]
+BURST_INPUT = FIELD["burst_input_ns"]
+BURST_GAP = FIELD["burst_gap_ns"]
+BURST_H2D = FIELD["burst_h2d_ns"]
+BURSTS = FIELD["bursts"]
+BURSTS_OTHER_LOADER = FIELD["bursts_other_loader"]
+BURSTS_EVAL = FIELD["bursts_eval_mode"]
+GC_NS = FIELD["gc_ns"]
+GC_COUNT = FIELD["gc_count"]
+COMPILE_NS = FIELD["compile_ns"]
+COMPILES = FIELD["compiles"]
+
+SCALER = FIELD["scaler_ns"]
+_STEPPED = -1
+MERGED = FIELD["rows_merged"]
+TIMES = frozenset(FIELD[name] for name in TIME_FIELDS)
+KEPT = TIMES | {INDEX, CLOSED_BY, OPTIMIZER_INDEX, START, END, FLAGS, MERGED, RSS, DEVICE_ALLOCATED, DEVICE_RESERVED}
+RECENT = 32
+"""Of so many timed rows those that were only counted are taken to be like."""
+
+MAX_CLOSES = 16
+"""So many optimizer steps in a row close rows; further ones before the next backward do not (one per parameter)."""
+
+
+class Recorder:
+    """The phase stack and the current row of one training thread.
+
+    ``on_start`` is called once, at the first completed backward or optimizer step, and returns the function that
+    receives every finished row (which it must not keep). ``on_row`` is called after it. ``clock`` gives ns, and rows
+    hold ns since ``anchor_ns``.
+    """
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.clock = clock
+        self.anchor_ns = 0
+        self.on_start: Callable[[], Callable[[Row[int]], None] | None] | None = None
+        self.on_row: Callable[[Row[int]], None] | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, as in a freshly forked child."""
+        self._template = TEMPLATE[:]
+        self.row = TEMPLATE[:]
+        self.stack = [OTHER]
+        self.last_ns = 0
+        self.rows = 0
+        self.skipped = 0
+        self.started = False
+        self._flags = 0
+        self.other_wait = False
+        """Whether the wait on top of the stack is for a loader that does not feed backward."""
+        self._emit: Callable[[Row[int]], None] | None = None
+        self._cpu_ns = self._cpu_last_ns = 0
+        self._recent: deque[Row[int]] = deque(maxlen=RECENT)
+        self.optimizers: dict[int, int] = {}
+        """Number of each optimizer in order of its first step, by its identity."""
+        self.seen_optimizer = False
+        self.pending_close: int | None = None
+        self._scaler_ns = 0
+        self.closes = 0
+        self.burst: _Burst | None = None
+
+    @property
+    def watching_all(self) -> bool:
+        """Whether nested modules are watched too, from the beginning of this row on."""
+        return bool(self._flags & FLAG_WATCHED_ALL)
+
+    @watching_all.setter
+    def watching_all(self, value: bool) -> None:
+        self.set_flag(FLAG_WATCHED_ALL, value)
+        before, after = (UNKNOWN, 0) if value else (0, UNKNOWN)
+        self._template[RECOMPUTE] = after
+        if self.row[RECOMPUTE] == before:
+            self.row[RECOMPUTE] = after
+
+    @property
+    def in_deep_window(self) -> bool:
+        """Whether operators are being noted in this row."""
+        return bool(self._flags & FLAG_DEEP)
+
+    @in_deep_window.setter
+    def in_deep_window(self, value: bool) -> None:
+        self.set_flag(FLAG_DEEP, value)
+
+    @property
+    def foreign_profiler(self) -> bool:
+        """Whether somebody else's profiler is on in this row."""
+        return bool(self._flags & FLAG_FOREIGN_PROFILER)
+
+    @foreign_profiler.setter
+    def foreign_profiler(self, value: bool) -> None:
+        self.set_flag(FLAG_FOREIGN_PROFILER, value)
+
+    def set_flag(self, flag: int, value: bool) -> None:
+        self._flags = self._flags | flag if value else self._flags & ~flag
+        self.set_known(FLAGS, self._flags)
+
+    def set_known(self, field: int, value: int) -> None:
+        """The newest value of a field that holds for this row and those after it; from any thread."""
+        self._template[field] = value
+        self.row[field] = value
+
+    # -- the phase stack ------------------------------------------------------------------------------------------
+
+    def enter(self, field: int) -> None:
+        """Charge what has passed to the top of the stack; ``field`` is on top from here."""
+        now = self.clock()
+        stack = self.stack
+        if self.last_ns == 0:
+            self._open(now)
+        self.row[stack[-1]] += now - self.last_ns
+        self.last_ns = now
+        stack.append(field)
+
+    def leave(self) -> None:
+        """Charge the top of the stack and take it off."""
+        now = self.clock()
+        stack = self.stack
+        if len(stack) == 1:  # a reset (fork, new row owner) in between: nothing of ours is open
+            return
+        field = stack.pop()
+        self.row[field] += now - self.last_ns
+        self.last_ns = now
+        if len(stack) == 1:
+            stack[0] = _GAP_AFTER[field] or stack[0]
+
+    def unwind(self, depth: int) -> None:
+        """Leave until the stack is ``depth`` deep: what an exception left open."""
+        while len(self.stack) > max(depth, 1):
+            self.leave()
+
+    def _open(self, now: int) -> None:
+        self.row[START] = now - self.anchor_ns
+        self.last_ns = now
+
+    # -- bursts of forwards without gradients (validation, rollouts) ------------------------------------------------
+
+    def begin_nograd(self, eval_mode: bool) -> None:
+        """An outermost forward without gradients begins; call before ``enter``."""
+        if self.burst is None:
+            self._begin_burst()
+        if self.burst is not None:
+            self.burst.eval_mode |= eval_mode
+            self.burst.forwards += 1
+
+    def end_nograd(self) -> None:
+        """It ended; the burst lasts at least until here."""
+        if self.burst is not None:
+            self.burst.mark(self.row)
+
+    def other_loader(self) -> None:
+        """A batch of a loader that does not feed backward is about to be fetched."""
+        if self.burst is None:
+            self._begin_burst()
+        if self.burst is not None:
+            self.burst.other_loader = True
+
+    def _begin_burst(self) -> None:
+        if self.last_ns:
+            now = self.clock()
+            self.row[self.stack[-1]] += now - self.last_ns
+            self.last_ns = now
+        self.burst = _Burst(self.row)
+
+    def drop_empty_burst(self) -> None:
+        """A batch to train on came with that of another loader (``zip`` of two): the other one is not validated on."""
+        if self.burst is not None and not self.burst.forwards:
+            self.burst = None
+
+    def end_burst(self) -> None:
+        """Training goes on: what the burst covered is added to the row's burst fields."""
+        burst = self.burst
+        if burst is None:
+            return
+        self.burst = None
+        if burst.forwards:
+            burst.other_loader |= burst.own_data == burst.forwards
+            burst.add_to(self.row)
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    def optimizer_began(self) -> None:
+        """An optimizer's step begins."""
+        if self.burst is not None:
+            self.end_burst()
+        self.enter(OPTIMIZER)
+        if self._scaler_ns > 0:
+            self.row[SCALER] += self.last_ns - self._scaler_ns
+            self._scaler_ns = _STEPPED
+
+    def scaler_began(self) -> None:
+        """GradScaler.step: its own work is optimizer time and also counted apart."""
+        self.enter(OPTIMIZER)
+        self._scaler_ns = self.last_ns
+
+    def scaler_ended(self, depth: int) -> bool:
+        """Back from GradScaler.step at stack depth ``depth``; True when it called the optimizer."""
+        self.unwind(depth)
+        stepped = self._scaler_ns == _STEPPED
+        if not stepped:
+            self.row[SCALER] += self.last_ns - self._scaler_ns
+        self._scaler_ns = 0
+        return stepped
+
+    def optimizer_ended(self, depth: int, index: int) -> None:
+        """An optimizer's step is complete and the stack goes back to ``depth``.
+
+        The row closes, unless the step was nested in another optimizer's or in backward.
+        """
+        stack = self.stack
+        if len(stack) == depth + 1:
+            self.leave()
+        else:
+            self.unwind(depth)
+        self.seen_optimizer = True
+        if len(stack) > 1:
+            if OPTIMIZER in stack[(1 if self._scaler_ns == _STEPPED else 0) + 1 :]:
+                return
+            if BACKWARD in stack:
+                self.pending_close = index
+                return
+        self.closes += 1
+        if self.closes <= MAX_CLOSES:
+            self.close(CLOSED_BY_OPTIMIZER, index)
+
+    def cpu_read(self, cpu_ns: int) -> None:
+        """CPU time of the whole process so far, read at the end of an optimizer's step."""
+        self._cpu_ns = cpu_ns
+
+    @property
+    def sampled_field(self) -> int:
+        """What a stack sample counts for now."""
+        top = self.stack[-1]
+        return OTHER_WAIT if self.other_wait and top in (INPUT, ITERATOR) else top
+
+    def step_skipped(self, index: int) -> None:
+        """GradScaler found inf or NaN and did not call the optimizer: a step all the same."""
+        self.skipped += 1
+        self.seen_optimizer = True
+        self.close(CLOSED_BY_SCALER_SKIP, index)
+
+    def backward_ended(self, retain_graph: bool) -> None:
+        """The outermost backward is complete and has been left."""
+        row = self.row
+        row[BACKWARDS] += 1
+        self.closes = 0
+        if retain_graph:
+            row[RETAINED] += 1
+        if self.pending_close is not None:
+            index, self.pending_close = self.pending_close, None
+            self.close(CLOSED_BY_OPTIMIZER, index)
+        elif not self.seen_optimizer:
+            self.close(CLOSED_BY_BACKWARD, UNKNOWN)
+
+    def close(self, closed_by: int, optimizer_index: int) -> None:
+        """End the row at the last event, hand it on and begin the next one there."""
+        row = self.row
+        if self.burst is not None:
+            self.end_burst()
+        if self.last_ns == 0:
+            self._open(self.clock())
+        row[INDEX] = rows = self.rows
+        row[CLOSED_BY] = closed_by
+        row[OPTIMIZER_INDEX] = optimizer_index
+        row[END] = self.last_ns - self.anchor_ns
+        if self._cpu_ns:
+            row[CPU] = self._cpu_ns - self._cpu_last_ns if self._cpu_last_ns else 0
+            self._cpu_last_ns, self._cpu_ns = self._cpu_ns, 0
+        self.rows = rows = rows + 1
+        if closed_by == CLOSED_BY_OPTIMIZER:
+            self._recent.append(row[:])
+        if not self.started:
+            self._start()
+        if self._emit is not None:
+            self._emit(row)
+        try:
+            if self.on_row is not None:
+                self.on_row(row)
+        finally:  # it may end the training here, and the tail must not tell this row again
+            row[:] = self._template
+            row[START] = self.last_ns - self.anchor_ns
+
+    def close_rested(self, steps: int) -> None:
+        """``steps`` rows in one that nobody timed: as long as they took, and divided as the last rows were."""
+        known, now = self._recent, self.clock()
+        if not known or not self.last_ns or steps <= 0:
+            return
+        self.row[self.stack[-1]] += now - self.last_ns
+        self.last_ns = now
+        row, start_ns = self.row, self.row[START]
+        span_ns, count = now - self.anchor_ns - start_ns, len(known)
+        sums = [UNKNOWN if UNKNOWN in values else sum(values) for values in zip(*known, strict=True)]
+        whole_ns = max(1, sum(sums[field] for field in TIMES))
+        for field, value in enumerate(sums):
+            if field in KEPT:
+                continue
+            row[field] = value if value == UNKNOWN else value * steps // count
+        for field in TIMES:
+            row[field] = sums[field] * span_ns // whole_ns
+        row[OTHER] += span_ns - sum(row[field] for field in TIMES)
+        row[INDEX], row[CLOSED_BY], row[OPTIMIZER_INDEX] = self.rows, CLOSED_BY_OPTIMIZER, known[-1][OPTIMIZER_INDEX]
+        row[END], row[FLAGS], row[MERGED], row[CPU] = now - self.anchor_ns, self._flags, steps, 0
+        self.rows += steps
+        self.stack[0] = OTHER
+        if self._emit is not None:
+            self._emit(row)
+        row[:] = self._template
+        row[START] = now - self.anchor_ns
+
+    def leave_out(self) -> None:
+        """The time since the row ended is ours: it belongs to no row. To be called from ``on_row`` only.
+
+        The process's CPU time, which is not read in every row, keeps it.
+        """
+        self.last_ns = self.clock()
+
+    def close_tail(self) -> None:
+        """At the end of the process: what happened after the last row becomes a row of its own."""
+        if self.last_ns == 0:
+            return
+        now = self.clock()
+        self.row[self.stack[-1]] += now - self.last_ns
+        self.last_ns = now
+        del self.stack[1:]
+        self.close(CLOSED_BY_END, UNKNOWN)
+
+    def _start(self) -> None:
+        self.started = True
+        if self.on_start is not None:
+            self._emit = self.on_start()
+
+
+class _Burst:
+    """Forwards without gradients in a row: what the fields held at its start and at its last forward's end."""
+
+    __slots__ = ("_gap_ns", "_h2d_ns", "_input_ns", "_start", "eval_mode", "forwards", "other_loader", "own_data")
+
+    def __init__(self, row: Row[int]) -> None:
+        self.eval_mode = False
+        self.other_loader = False
+        self.forwards = 0
+        self.own_data = 0
+        """How many of the forwards were evaluations of the model that is trained, on data that stays the same."""
+        self._start = _burst_sums(row)
+        self._input_ns = self._gap_ns = self._h2d_ns = 0
+
+    def mark(self, row: Row[int]) -> None:
+        input_ns, gap_ns, h2d_ns = _burst_sums(row)
+        self._input_ns = input_ns - self._start[0]
+        self._gap_ns = gap_ns - self._start[1]
+        self._h2d_ns = h2d_ns - self._start[2]
+
+    def add_to(self, row: Row[int]) -> None:
+        row[BURST_INPUT] += self._input_ns
+        row[BURST_GAP] += self._gap_ns
+        row[BURST_H2D] += self._h2d_ns
+        row[BURSTS] += 1
+        row[BURSTS_OTHER_LOADER] += self.other_loader
+        row[BURSTS_EVAL] += self.eval_mode
+
+
+def _burst_sums(row: Row[int]) -> tuple[int, int, int]:
+    return row[INPUT] + row[ITERATOR], sum([row[g] for g in GAPS]), row[H2D]

@@ -1,0 +1,310 @@
+"""A process that told where its frames lie -> the Python calls that its training thread is in, read from outside.
+
+Nothing in that process is stopped or asked: memory is copied while it runs on. What was read is checked: every code
+must be one by its type, and a moment that does not hold together is read anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import sys
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotloop.core.foreign_memory import Span, read_spans
+from hotloop.core.stack_layout import (
+    CHUNK_HEADER_BYTES,
+    FRAME_BYTES,
+    MOST_CHUNK_BYTES,
+    STATE_BYTES,
+    TAG,
+    TEXT_KIND,
+    TEXT_LENGTH,
+    Place,
+    is_users,
+)
+
+MOST_FRAMES = 512
+MOST_USER_FRAMES = 12
+MOST_TEXT_BYTES = 1 << 16
+MOST_CODES = 1_000
+"""Known at a time; the kernel reads up to 1,024 places in one call."""
+TRIES = 6
+"""Copies of a moment until its parts fit. Before Python 3.13 the way to the innermost frame changes whenever C code
+calls Python; the last copy is taken as it is, and dropped if it leads to no code."""
+_CHUNK_STEP = 4096
+
+Sample = tuple[tuple[Place, ...], str]
+"""User frames, outermost first, and 'module:function' of the innermost frame of any kind."""
+
+
+class Inconsistent(Exception):
+    """The memory does not hold what it should: it changed while it was read, or it belongs to something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    identity: bytes
+    """The part of the code's memory that points to its file, name and lines."""
+    file: str
+    name: str
+    first_line: int
+    starts: tuple[int, ...]
+    lines: tuple[int, ...]
+    is_users: bool
+    module: str
+
+    def place(self, instruction: int) -> Place:
+        at = bisect_right(self.starts, instruction) - 1
+        return (self.file, (self.lines[at] if at >= 0 else 0) or self.first_line, self.name)
+
+
+class StackReader:
+    """Reads one process, by what ``describe_access`` says; KeyError, TypeError or ValueError for anything else."""
+
+    def __init__(self, access: Mapping[str, Any]) -> None:
+        self.pid = int(access["pid"])
+        self._token = bytes.fromhex(access["token"][1])
+        self._libraries = tuple(map(str, access["libraries"]))
+        self._folder = str(access["folder"])
+        self._code_type = int(access["code_type"])
+        self._code_layout = {name: int(at) for name, at in access["code"].items()}
+        self._texts = access["texts"]
+        self._bytes_at = int(access["bytes"])
+        self._frame_at = [int(at) for at in access["state_frame"]]
+        self._chunk_at = int(access["state_chunk"])
+        self._frame_fields = tuple(int(access[f"frame_{name}"]) for name in ("code", "previous", "instruction"))
+        self._instructions = int(access["instructions"])
+        pointers = [self._code_layout[name] for name in ("file", "name", "lines")]
+        self._identity_span = min(pointers), max(pointers) + 8 - min(pointers)
+        self._fixed: tuple[Span, ...] = (
+            (int(access["token"][0]) + self._bytes_at, len(self._token)),
+            (int(access["thread_state"]), STATE_BYTES),
+        )
+        self._inner = self._chunk = self._chunk_bytes = 0
+        self._codes: dict[int, _Code | None] = {}
+
+    def check_codes(self) -> None:
+        """Forget codes that are known by an address where another one lies by now."""
+        known = [(address, code.identity) for address, code in self._codes.items() if code is not None]
+        begin, length = self._identity_span
+        try:
+            memory = read_spans(self.pid, [(address + begin, length) for address, _ in known[:MOST_CODES]])
+        except OSError:
+            memory = b""
+        if len(known) > MOST_CODES or memory != b"".join(identity for _, identity in known):
+            self._codes.clear()
+
+    def read(self) -> Sample:
+        """What the thread is in now.
+
+        Raises OSError when the process cannot be read, Inconsistent when what was read makes no sense.
+        """
+        for tries_left in range(TRIES - 1, -1, -1):
+            try:
+                moment = self._copy()
+            except OSError:  # where something lay last time there may be no memory any more
+                self._inner = self._chunk = 0
+                moment = self._copy()
+            fits = self._follow(moment)
+            if not fits and tries_left:
+                continue
+            if not moment.chunk:
+                break
+            try:
+                return self._walk(moment)
+            except OSError as error:
+                if error.errno == errno.EFAULT:
+                    raise Inconsistent("a frame no longer exists") from None
+                raise
+        raise Inconsistent("the frames change too fast")
+
+    def _copy(self) -> _Moment:
+        """All that a sample needs in one copy, from where it lay last time."""
+        spans = [*self._fixed]
+        if self._inner:
+            spans.append((self._inner, CHUNK_HEADER_BYTES))
+        spans.append((self._chunk, self._chunk_bytes if self._chunk else 0))
+        memory = read_spans(self.pid, [span for span in spans if span[1]])
+        at, parts = 0, []
+        for _, length in spans:
+            parts.append(memory[at : at + length])
+            at += length
+        token, state, *inner, chunk = parts
+        if token != self._token:
+            raise Inconsistent("another process has this number")
+        frame = inner_at = _word(state, self._frame_at[0])
+        if len(self._frame_at) > 1:
+            frame = _word(inner[0], self._frame_at[1]) if inner and inner_at == self._inner else 0
+        chunk_at, chunk_end = struct.unpack_from("=QQ", state, self._chunk_at)
+        return _Moment(
+            inner_at=inner_at,
+            frame=frame,
+            chunk_at=chunk_at,
+            chunk_end=chunk_end,
+            chunk=chunk if chunk_at == self._chunk else b"",
+        )
+
+    def _follow(self, moment: _Moment) -> bool:
+        """Remember where everything lies; whether it lay there already when it was copied."""
+        chunk_bytes = moment.chunk_end - moment.chunk_at
+        if not 0 <= chunk_bytes <= MOST_CHUNK_BYTES:
+            raise Inconsistent("no chunk of frames")
+        fits = bool(moment.frame and chunk_bytes <= len(moment.chunk))
+        if len(self._frame_at) > 1:
+            self._inner = moment.inner_at
+        self._chunk = moment.chunk_at
+        self._chunk_bytes = -(-(chunk_bytes + 1) // _CHUNK_STEP) * _CHUNK_STEP
+        return fits
+
+    def _walk(self, moment: _Moment) -> tuple[tuple[Place, ...], str]:
+        """User frames, outermost first, and what the innermost frame of any kind is."""
+        frame, chunk, start = moment.frame, moment.chunk, moment.chunk_at
+        if not frame:  # the way to it changed in all tries
+            frame = _word(read_spans(self.pid, [(moment.inner_at, CHUNK_HEADER_BYTES)]), self._frame_at[1])
+        code_at, previous_at, instruction_at = self._frame_fields
+        places: list[Place] = []
+        leaf, seen = "", 0
+        while frame and len(places) < MOST_USER_FRAMES:
+            seen += 1
+            if seen > MOST_FRAMES:
+                raise Inconsistent("the frames have no end")
+            at = frame - start
+            inside = CHUNK_HEADER_BYTES <= at <= len(chunk) - FRAME_BYTES
+            held, at = (chunk, at) if inside else (read_spans(self.pid, [(frame, FRAME_BYTES)]), 0)
+            address = _word(held, at + code_at) & ~TAG
+            code = self._code(address)
+            if code is None and inside:
+                raise Inconsistent("a frame without code")
+            if code is not None:
+                leaf = leaf or f"{code.module}:{code.name}"
+                if code.is_users:
+                    places.append(code.place(_word(held, at + instruction_at) - address - self._instructions))
+            frame = _word(held, at + previous_at) & ~TAG
+        places.reverse()
+        return tuple(places), leaf
+
+    def _code(self, address: int) -> _Code | None:
+        """The code at an address; None when something else lies there."""
+        if address not in self._codes:
+            self._codes[address] = self._read_code(address)
+        return self._codes[address]
+
+    def _read_code(self, address: int) -> _Code | None:
+        memory = read_spans(self.pid, [(address, self._instructions)])
+        if _word(memory, 8) != self._code_type:
+            return None
+        layout = self._code_layout
+        file, name = (self._text(_word(memory, layout[key])) for key in ("file", "name"))
+        lines_at = _word(memory, layout["lines"])
+        (length,) = struct.unpack("=Q", read_spans(self.pid, [(lines_at + TEXT_LENGTH, 8)]))
+        table = self._read_bytes(lines_at + self._bytes_at, length)
+        (first_line,) = struct.unpack_from("=i", memory, layout["first_line"])
+        starts, lines = read_line_table(table, first_line)
+        path = os.path.normpath(os.path.join(self._folder, file))
+        begin, identity_bytes = self._identity_span
+        return _Code(
+            identity=memory[begin : begin + identity_bytes],
+            file=file,
+            name=name,
+            first_line=first_line,
+            starts=starts,
+            lines=lines,
+            is_users=is_users(file, path, self._libraries),
+            module=module_of(path, self._libraries),
+        )
+
+    def _text(self, address: int) -> str:
+        layout = self._texts
+        head = read_spans(self.pid, [(address, layout["at"] + 8)])
+        (length,) = struct.unpack_from("=Q", head, TEXT_LENGTH)
+        (state,) = struct.unpack_from("=I", head, layout["at"])
+        for kind, offset, codec, width in layout["kinds"]:
+            if kind == state >> layout["shift"] & TEXT_KIND:
+                return self._read_bytes(address + offset, length * width).decode(codec, "replace")
+        raise Inconsistent("no string")
+
+    def _read_bytes(self, address: int, length: int) -> bytes:
+        if not 0 <= length <= MOST_TEXT_BYTES:
+            raise Inconsistent("no such length")
+        return read_spans(self.pid, [(address, length)]) if length else b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moment:
+    """Addresses as they were, and what lay where the ones of the moment before pointed; empty where these differ."""
+
+    inner_at: int
+    frame: int
+    chunk_at: int
+    chunk_end: int
+    chunk: bytes
+
+
+def _word(memory: bytes, at: int) -> int:
+    return int.from_bytes(memory[at : at + 8], sys.byteorder)
+
+
+def module_of(path: str, libraries: tuple[str, ...]) -> str:
+    """The dotted name that a library's file is imported by; ``__main__`` for the user's own.
+
+    >>> module_of("/v/lib/json/encoder.py", ("/v/lib/",)), module_of("/v/lib/json/__init__.py", ("/v/", "/v/lib/"))
+    ('json.encoder', 'json')
+    >>> module_of("/home/train.py", ("/v/lib/",)), module_of("/w/site-packages/a/b.py", ("/v/lib/",))
+    ('__main__', 'a.b')
+    """
+    inside = [folder for folder in libraries if path.startswith(folder)]
+    for name in ("site-packages", "dist-packages"):  # also of another environment, which PYTHONPATH names
+        before, folder, _ = path.rpartition(f"{os.sep}{name}{os.sep}")
+        if folder:
+            inside.append(before + folder)
+    if not inside:
+        return "__main__"
+    name = path.removeprefix(max(inside, key=len)).removesuffix(".py").removesuffix(f"{os.sep}__init__")
+    return name.replace(os.sep, ".")
+
+
+def read_line_table(table: bytes, first_line: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Offsets of instructions in bytes, ascending, and the line that begins at each; 0 where there is none.
+
+    The form is that of CPython from 3.11 on (Objects/locations.md).
+    """
+    starts, lines = [], []
+    at, offset, line = 0, 0, first_line
+    while at < len(table):
+        kind, units = table[at] >> 3 & 15, (table[at] & 7) + 1
+        at += 1
+        shown = True
+        if kind == 15:
+            shown = False
+        elif kind in (13, 14):
+            delta, at = _read_varint(table, at)
+            line += -(delta >> 1) if delta & 1 else delta >> 1
+            for _ in range(3 if kind == 14 else 0):
+                _, at = _read_varint(table, at)
+        elif kind >= 10:
+            line += kind - 10
+            at += 2
+        else:
+            at += 1
+        starts.append(offset)
+        lines.append(line if shown else 0)
+        offset += 2 * units
+    return tuple(starts), tuple(lines)
+
+
+def _read_varint(table: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(table):
+            raise Inconsistent("no table of lines")
+        byte = table[at]
+        at += 1
+        value |= (byte & 63) << shift
+        shift += 6
+        if not byte & 64:
+            return value, at

@@ -1,0 +1,315 @@
+"""Events in, rows and facts out: what a training did is found out from what its hooks noted."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from hotloop.core import events as ev
+from hotloop.core.recording import CLOSED_BY_OPTIMIZER, CLOSED_BY_SCALER_SKIP, FIELD, STEP_FIELDS, TIME_FIELDS
+from hotloop.replay.engine import Engine
+
+MODEL, LOSS, OPTIMIZER, LOADER, ITERATOR = 11, 12, 21, 31, 32
+TRAIN = ev.GRAD | ev.TRAINING
+INPUT_1 = ev.HAS_INPUT | ev.ALL_TENSORS
+
+
+class Training:
+    """Events with a clock of 1 us each, unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, int]] = []
+        self.facts: list[dict[str, Any]] = []
+        self.engine = Engine(0, self._keep, self.facts.append)
+        self.now_ns = 0
+
+    def _keep(self, row: Any) -> None:
+        self.rows.append(dict(zip(STEP_FIELDS, row, strict=True)))
+
+    def __call__(self, code: int, *arguments: int, spend_ns: int = 1_000) -> None:
+        self.now_ns += spend_ns
+        self.engine.feed(code, self.now_ns, *(*arguments, 0, 0, 0, 0, 0, 0)[:6])
+
+    def forward(self, module: int = MODEL, flags: int = TRAIN | ev.LEARNS, first: int = 0, every: int = 0) -> None:
+        self(ev.FORWARD_IN, module, flags, first, every)
+        self(ev.FORWARD_OUT, module, spend_ns=20_000)
+
+    def backward(self) -> None:
+        self(ev.BACKWARD_IN)
+        self(ev.BACKWARD_OUT, spend_ns=30_000)
+
+    def step(self, optimizer: int = OPTIMIZER) -> None:
+        self(ev.STEP_IN, optimizer)
+        self(ev.STEP_OUT, optimizer, spend_ns=5_000)
+
+    def batch(self, iterator: int = ITERATOR, samples: int = 8) -> None:
+        self(ev.BATCH_IN, iterator)
+        self(ev.BATCH_OUT, iterator, ev.HAS_INPUT, 0, ev.sizes(samples, 4), spend_ns=10_000)
+
+    def iterate(self, loader: int = LOADER, iterator: int = ITERATOR) -> None:
+        self(ev.ITERATOR_IN, loader)
+        self(ev.ITERATOR_OUT, loader, iterator)
+
+    def whole_step(self) -> None:
+        self.forward()
+        self.backward()
+        self.step()
+
+    @property
+    def last(self) -> dict[str, int]:
+        return self.rows[-1]
+
+
+@pytest.fixture
+def training() -> Training:
+    made = Training()
+    made.whole_step()
+    return made
+
+
+def conserved(row: dict[str, int]) -> bool:
+    return sum(row[name] for name in TIME_FIELDS) == row["end_ns"] - row["start_ns"]
+
+
+def test_a_step_is_the_sum_of_its_phases(training: Training) -> None:
+    training.whole_step()
+    row = training.last
+    assert (row["forward_ns"], row["backward_ns"], row["optimizer_ns"]) == (20_000, 30_000, 5_000)
+    assert (row["forwards"], row["backwards"], row["closed_by"]) == (1, 1, CLOSED_BY_OPTIMIZER)
+    assert conserved(row)
+
+
+def test_batches_of_the_loader_that_feeds_backward_are_samples(training: Training) -> None:
+    training.iterate()
+    for _ in range(2):
+        training.batch(samples=8)
+        training.whole_step()
+    row = training.last
+    assert (row["batches"], row["micro_batches"], row["samples"], row["input_wait_ns"]) == (1, 1, 8, 10_000)
+
+
+def test_a_validation_on_another_loader_is_a_burst(training: Training) -> None:
+    training.iterate()
+    training.batch()
+    training.whole_step()
+    training.iterate(41, 42)
+    for _ in range(3):
+        training.batch(42)
+        training.forward(flags=ev.LEARNS)
+    training(ev.BATCH_IN, 42)
+    training(ev.BATCH_END, 42)
+    training.batch()
+    training.whole_step()
+    row = training.last
+    assert (row["bursts"], row["bursts_other_loader"], row["bursts_eval_mode"], row["nograd_forwards"]) == (1, 1, 1, 3)
+    assert row["burst_input_ns"] >= 20_000
+    assert row["samples"] == 8
+    assert conserved(row)
+
+
+def test_a_peek_into_the_loader_is_taken_back(training: Training) -> None:
+    training.iterate()
+    training.batch()
+    training.iterate()
+    training.batch()
+    training.whole_step()
+    assert (training.last["samples"], training.last["batches"]) == (8, 2)
+
+
+def test_a_step_that_the_scaler_skips_is_a_step(training: Training) -> None:
+    training.forward()
+    training.backward()
+    training(ev.SCALER_IN, OPTIMIZER)
+    training(ev.SCALER_OUT, OPTIMIZER)
+    assert training.last["closed_by"] == CLOSED_BY_SCALER_SKIP
+    training.forward()
+    training.backward()
+    training(ev.SCALER_IN, OPTIMIZER)
+    training.step()
+    training(ev.SCALER_OUT, OPTIMIZER)
+    assert training.last["closed_by"] == CLOSED_BY_OPTIMIZER
+    assert training.last["scaler_ns"] > 0
+
+
+def test_a_step_that_raised_is_over_when_the_loop_goes_on(training: Training) -> None:
+    training.iterate()
+    training(ev.STEP_IN, OPTIMIZER)
+    training.batch()
+    training.whole_step()
+    assert training.engine.recorder.stack == [FIELD["other_ns"]]
+    assert training.last["optimizer_index"] == 0
+
+
+def test_an_optimizer_that_evaluates_a_closure_is_one_step(training: Training) -> None:
+    before = len(training.rows)
+    training(ev.STEP_IN, OPTIMIZER)
+    for _ in range(2):
+        training.forward()
+        training.backward()
+    training(ev.STEP_OUT, OPTIMIZER)
+    assert len(training.rows) == before + 1
+    assert (training.last["forwards"], training.last["backwards"]) == (2, 2)
+
+
+def test_the_same_input_twice_in_a_step_is_computed_again(training: Training) -> None:
+    flags = TRAIN | ev.LEARNS | INPUT_1
+    training.forward(flags=flags, first=7, every=7)
+    training.forward(flags=flags, first=7, every=7)
+    training.backward()
+    training.step()
+    assert training.last["repeated_forwards"] == 1
+    training.forward(flags=flags | ev.DRAWS, first=8, every=8)
+    training.forward(flags=flags | ev.DRAWS, first=8, every=8)  # dropout: two results, on purpose or not
+    training.backward()
+    training.step()
+    assert training.last["repeated_forwards"] == 0
+
+
+def test_on_a_device_an_address_says_nothing_after_another_batch(training: Training) -> None:
+    flags = TRAIN | ev.LEARNS | INPUT_1 | ev.ON_DEVICE
+    training.iterate()
+    for _ in range(2):
+        training.batch()
+        training.forward(flags=flags, first=7, every=7)
+        training.backward()
+    training.step()
+    assert training.last["repeated_forwards"] == 0
+
+
+def test_what_prepares_the_batch_is_the_loops_own_code(training: Training) -> None:
+    for number in range(2):
+        training(ev.FORWARD_IN, LOSS, TRAIN | (ev.FIRST_TIME if not number else 0))
+        training(ev.FORWARD_OUT, LOSS, 0, 1, spend_ns=9_000)
+        training.whole_step()
+    assert (training.last["forwards"], training.last["forward_ns"]) == (1, 20_000)
+    assert training.last["other_ns"] >= 9_000
+
+
+def test_another_thread_that_trains_begins_anew(training: Training) -> None:
+    training(ev.OWNER)
+    training.whole_step()
+    assert [row["index"] for row in training.rows[-2:]] == [0, 1]  # the first backward closes a row of its own
+
+
+def test_facts_are_told_with_the_lines_of_their_objects(training: Training) -> None:
+    training.engine.tell({"kind": "place", "of": LOADER, "where": ["train.py", 7, "main"]})
+    training.engine.tell({"kind": "loader", "key": LOADER, "num_workers": 0, "first_batch_size": 8})
+    training.engine.tell({"kind": "model", "key": MODEL, "class": "Net", "parameters": 3})
+    training.whole_step()
+    training.whole_step()
+    told = {fact["kind"]: fact for fact in training.facts}
+    assert told["loader"]["where"] == ["train.py", 7, "main"]
+    assert told["loader"]["id"] == 0
+    assert "first_batch_size" not in told["loader"]
+
+
+def test_a_model_is_told_when_a_backward_follows_it() -> None:
+    training = Training()
+    training.engine.tell({"kind": "model", "key": MODEL, "class": "Net"})
+    training.forward()
+    assert training.facts == []
+    training.backward()
+    assert [(fact["kind"], fact["id"]) for fact in training.facts] == [("model", 0)]
+
+
+def test_events_of_no_sense_do_no_harm(training: Training) -> None:
+    for code in range(256):
+        training(code, 5, 6, 7, 8, 9, 10)
+    training.engine.tell({"kind": 7})
+    training.engine.tell({})
+    training.whole_step()
+    training.whole_step()
+    assert conserved(training.last)
+
+
+def test_skipped_forwards_are_counted_and_their_time_is_theirs(training: Training) -> None:
+    training.forward(flags=ev.TRAINING)
+    training(ev.SKIPPED, 15, spend_ns=300_000)
+    training.forward(flags=ev.TRAINING)
+    training.whole_step()
+    assert training.last["nograd_forwards"] == 17
+    assert training.last["nograd_ns"] > 200_000
+    assert conserved(training.last)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_events_in_any_order_conserve_time(seed: int) -> None:
+    draw, training = random.Random(seed), Training()
+    phases = [FIELD["communication_ns"], FIELD["h2d_ns"], FIELD["checkpoint_ns"]]
+    codes = [code for code in range(1, 40) if code not in (ev.OWNER, ev.LEFT_OUT, ev.FLAG)]
+    for _ in range(300):
+        code = draw.choice(codes)
+        first = draw.choice(phases) if code in (ev.PHASE_IN, ev.PHASE_OUT) else draw.randrange(4)
+        arguments = [first, draw.randrange(1 << 14), *(draw.randrange(4) for _ in range(4))]
+        training(code, *arguments, spend_ns=draw.randrange(2_000))
+        if draw.random() < 0.3:
+            training.engine.resume()
+            training.whole_step()
+    training.engine.finish(training.now_ns)
+    assert len(training.rows) > 50
+    assert all(conserved(row) for row in training.rows)
+    assert min(row[name] for row in training.rows for name in TIME_FIELDS) >= 0
+
+
+def test_time_that_is_left_out_is_of_no_row(training: Training) -> None:
+    training(ev.LEFT_OUT, spend_ns=500_000)
+    training.whole_step()
+    assert training.last["end_ns"] - training.last["start_ns"] < 100_000
+    assert conserved(training.last)
+
+
+def test_two_optimizers_are_numbered_in_order_of_their_first_steps(training: Training) -> None:
+    for optimizer in (77, OPTIMIZER, 77):
+        training.forward()
+        training.backward()
+        training.step(optimizer)
+    assert [row["optimizer_index"] for row in training.rows[-3:]] == [1, 0, 1]
+
+
+def test_a_garbage_collection_counts_with_its_line(training: Training) -> None:
+    training.engine.tell({"kind": "collect_place", "where": ["train.py", 7, "main"]})
+    training(ev.COLLECTED, 700, 2)
+    training.whole_step()
+    assert (training.last["gc_ns"], training.last["gc_count"]) == (700, 1)
+    (told,) = [fact for fact in training.engine.totals({}) if fact["kind"] == "gc"]
+    assert (told["by_generation"], told["explicit_where"]) == ([0, 0, 1], ["train.py", 7, "main"])
+
+
+def test_a_compilation_counts_while_it_lasts(training: Training) -> None:
+    training(ev.COMPILE_IN)
+    training(ev.COMPILE_OUT, spend_ns=40_000)
+    training(ev.COMPILE_OUT)
+    training.whole_step()
+    assert (training.last["compile_ns"], training.last["compiles"]) == (40_000, 1)
+
+
+def test_a_compiled_function_outside_modules_is_a_forward(training: Training) -> None:
+    training(ev.GRAPH, 9_000, 1, spend_ns=10_000)
+    training.backward()
+    training.step()
+    assert (training.last["forwards"], training.last["forward_ns"]) == (1, 9_000)
+    assert conserved(training.last)
+
+
+def test_what_an_optimizer_holds_is_told_once_all_have_said_it(training: Training) -> None:
+    training.step(77)
+    held = {"parameter_bytes": 40, "gradient_bytes": 40, "optimizer_state_bytes": 84}
+    for key in (OPTIMIZER, 77):
+        assert not [fact for fact in training.facts if fact["kind"] == "held"]
+        training.engine.tell({"kind": "held", "key": key, **held})
+    (told,) = [fact for fact in training.facts if fact["kind"] == "held"]
+    assert told["optimizer_state_bytes"] == 168
+
+
+@pytest.mark.parametrize(("how", "ended"), [(ev.HOW_COMPLETED, "completed"), (ev.HOW_EXCEPTION, "exception")])
+def test_how_it_ended_is_what_it_said_itself(training: Training, how: int, ended: str) -> None:
+    training(ev.END, how)
+    training.engine.finish(training.now_ns)
+    assert [fact["ended"] for fact in training.facts if fact["kind"] == "end"] == [ended]
+
+
+def test_of_a_process_that_was_killed_no_end_is_told(training: Training) -> None:
+    training.engine.finish(training.now_ns)
+    assert [fact for fact in training.facts if fact["kind"] == "end"] == []

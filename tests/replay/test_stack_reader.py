@@ -1,0 +1,132 @@
+"""Stacks of a process read from outside: where it is, and what is not taken for a stack."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hotloop.core.foreign_memory import read_spans
+from hotloop.observe.stack_access import describe_access
+from hotloop.replay.stack_reader import Inconsistent, StackReader, read_line_table
+
+CHILD = textwrap.dedent(
+    """
+    import json, sys
+    from hotloop.observe.stack_access import current_thread_state, describe_access
+
+
+    def wörk(n):
+        total = 0
+        for i in range(n):
+            total += i * i
+        return total
+
+
+    class Called:
+        def __call__(self, n):
+            return wörk(n)
+
+
+    def generate():
+        while True:
+            yield max([30_000], key=lambda n: Called()(n))
+
+
+    def main():
+        print(json.dumps(describe_access(current_thread_state())), flush=True)
+        for _ in generate():
+            pass
+
+
+    main()
+    """
+)
+USER_FRAMES = ["<module>", "main", "generate", "<lambda>", "__call__", "wörk"]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="read nowhere else")
+
+
+@pytest.fixture(scope="module")
+def access(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    script = tmp_path_factory.mktemp("code") / "häuslich.py"
+    script.write_text(CHILD)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        told = json.loads(child.stdout.readline())
+        assert told is not None
+        yield told
+        child.kill()
+
+
+def read_many(reader: StackReader, count: int) -> list[Any]:
+    found = []
+    for _ in range(count):
+        try:
+            found.append(reader.read())
+        except Inconsistent:
+            continue
+        time.sleep(0.001)
+    return found
+
+
+def test_every_call_of_python_and_c_is_followed(access: dict[str, Any]) -> None:
+    found = read_many(StackReader(access), 100)
+    assert len(found) > 80
+    whole = [sample for sample in found if [place[2] for place in sample[0]] == USER_FRAMES]
+    assert len(whole) > 60  # nearly all of its time
+    text = CHILD.splitlines()
+    for places, leaf in whole:
+        assert places[-1][0].endswith("häuslich.py")
+        assert leaf == "__main__:wörk"
+    lines = [text[places[-1][1] - 1].strip() for places, _ in whole]
+    hot = sum(line in ("for i in range(n):", "total += i * i") for line in lines)
+    assert hot > 0.8 * len(lines), lines
+
+
+def test_codes_stay_known_while_they_lie_where_they_did(access: dict[str, Any]) -> None:
+    reader = StackReader(access)
+    read_many(reader, 20)
+    known = len(reader._codes)
+    reader.check_codes()
+    assert len(reader._codes) == known > 4
+    address = next(iter(reader._codes))
+    reader._codes[address + 64] = reader._codes.pop(address)
+    reader.check_codes()
+    assert not reader._codes
+
+
+def test_a_process_with_another_token_is_not_read(access: dict[str, Any]) -> None:
+    other = {**access, "token": [access["token"][0], "00" * 16]}
+    with pytest.raises(Inconsistent, match="another process"):
+        StackReader(other).read()
+
+
+def test_a_thread_state_that_is_none_leads_nowhere(access: dict[str, Any]) -> None:
+    with pytest.raises((Inconsistent, OSError)):
+        StackReader({**access, "thread_state": access["token"][0]}).read()
+    assert describe_access(0) is None
+
+
+def test_a_process_that_has_gone_says_so() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+        with pytest.raises(OSError, match="process"):
+            read_spans(child.pid, [(4096, 8)])
+
+
+def test_lines_are_those_of_the_interpreter() -> None:
+    for code in (read_many.__code__, textwrap.dedent.__code__, json.JSONDecoder.decode.__code__):
+        starts, lines = read_line_table(code.co_linetable, code.co_firstlineno)
+        own = [(start, line or 0) for start, _, line in code.co_lines()]
+        told = [
+            (start, line)
+            for k, (start, line) in enumerate(zip(starts, lines, strict=True))
+            if k == 0 or lines[k - 1] != line
+        ]
+        assert told == [pair for k, pair in enumerate(own) if k == 0 or own[k - 1][1] != pair[1]]
