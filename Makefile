@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check evidence-check test browser golden docs new-rule new-technique changelog site site-check zoo fresh told-won under-load treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead tune-aa patches preemption trainer frameworks pythons numerics \
+.PHONY: setup demo check evidence-check test browser golden docs new-rule new-technique changelog site site-check zoo fresh told-won under-load treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead harm tune-aa patches preemption trainer frameworks pythons numerics \
   techniques image-proof slurm-proof record-proof compile-forecast tokenize-bench compression-quality plan-accuracy plan-estimators gpu clean
 
 setup: $(VENV)/.ready
@@ -118,8 +118,13 @@ what-if: setup
 perfetto: setup browser
 	$(BIN)/python benchmarks/perfetto.py
 
+# What the hooks add to a step, in blocks with and without them: ten minutes on two quiet cores.
 overhead: setup
-	$(BIN)/python benchmarks/overhead.py --with-traceml
+	$(BIN)/python benchmarks/hooks.py
+
+# Sound trainings that were written to attack hotloop, alone and under it, in turn: an hour; resumable.
+harm: setup $(VENV)-frameworks/.ready
+	$(BIN)/python tests/harm/battery.py --json .passes/harm.jsonl
 
 # What every technique does to the numbers, over 300 steps, several seeds, 1 and 2 ranks; resumable, docs/numerics.md.
 numerics: setup
