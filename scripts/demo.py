@@ -28,11 +28,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "report.json"
         command = ["torchrun", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
-        shown = ["hotloop", "run", "--html", PAGE.name, "--", *command]
+        shown = ["hotloop", "run", "--deep", "--html", PAGE.name, "--", *command]
         print(f"$ {' '.join(shown)}\n", flush=True)
         # torchrun sets one thread per rank by itself, but with a warning of six lines.
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
-        words = [str(binaries / "hotloop"), "run", "--html", str(PAGE), "--json", str(record), "--", *command]
+        words = [str(binaries / "hotloop"), "run", "--deep", "--html", str(PAGE), "--json", str(record), "--", *command]
         code = subprocess.run(words, cwd=ROOT, env=environment, check=False).returncode
         if code:
             print(f"\ndemo: the training ended with exit code {code}", file=sys.stderr)

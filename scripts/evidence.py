@@ -17,15 +17,11 @@ import argparse
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 for folder in ("tests/zoo", "tests/apply", "benchmarks"):
@@ -335,9 +331,9 @@ def _draw_claims(root: Path) -> str:
 
 
 def _draw_overhead(root: Path) -> str:
-    import overhead
+    import hooks
 
-    text: str = overhead.draw_table(json.loads((root / RAW / "overhead.json").read_text(encoding="utf-8")))
+    text: str = hooks.draw_page(json.loads((root / RAW / "hooks.json").read_text(encoding="utf-8")))
     return text
 
 
@@ -393,7 +389,7 @@ DRAWN = {
     "docs/tuned.md": Drawn(lambda root: tune_zoo.draw_page(treat.read_tables(root / RAW / "tuned")), _all("tuned")),
     "docs/numerics.md": Drawn(_draw_numerics, _one("numerics.json")),
     "docs/claims.md": Drawn(_draw_claims, _find_claims),
-    "docs/overhead.md": Drawn(_draw_overhead, _one("overhead.json")),
+    "docs/overhead.md": Drawn(_draw_overhead, _one("hooks.json")),
     "docs/compile-forecast.md": Drawn(_draw_compile_forecast, _one("compile_forecast.json")),
     "docs/image-builds.md": Drawn(
         lambda root: image_builds.draw_page(json.loads((root / RAW / "operations" / "image.json").read_text())),
