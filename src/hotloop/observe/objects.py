@@ -66,7 +66,7 @@ def user_place_of(function: Any) -> Place | None:
 def describe_loader(loader: Any, where: Place | None) -> dict[str, Any]:
     """Settings of a DataLoader."""
     held = dict_of(loader)
-    dataset, iterable = held.get("dataset"), held.get("_dataset_kind", 0) == 1
+    dataset, iterable = held.get("dataset"), _plain(held.get("_dataset_kind"), int) == 1
     inner, depth = dataset, 0
     names = ("__iter__",) if iterable else ("__getitems__", "__getitem__")
     while depth < 4:  # torch's Subset and its kin: the data set inside does the work
@@ -83,10 +83,10 @@ def describe_loader(loader: Any, where: Place | None) -> dict[str, Any]:
     samples = _samples_of(held.get("sampler"))
     length = None
     if samples is not None and batch_size and type(held.get("batch_sampler")) is torch.utils.data.BatchSampler:
-        length = samples // batch_size if held.get("drop_last") else -(-samples // batch_size)
+        length = samples // batch_size if _plain(held.get("drop_last"), bool) else -(-samples // batch_size)
     context = held.get("_DataLoader__multiprocessing_context")
     method = None
-    if held.get("num_workers"):
+    if _plain(held.get("num_workers"), int):
         own = dict_of(context).get("_actual_context", context)
         method = _get(dict(_names_of(type(own))), "_name") if own is not None else _default_start_method()
     is_function = type(collate) is FunctionType
@@ -197,12 +197,12 @@ def look_at_module(module: Any) -> tuple[int, ModuleTree]:
         flags |= HIDES_MODULES
     for kind, held in tree.kinds:
         if key_of(kind) in _DROPOUTS:
-            if held.get("p"):
+            if _plain(held.get("p"), float, int):
                 flags |= DRAWS
                 break
             continue
         if module_of_type(kind).startswith("torch.nn"):
-            if key_of(kind) in _RECURRENTS and held.get("dropout"):
+            if key_of(kind) in _RECURRENTS and _plain(held.get("dropout"), float, int):
                 flags |= DRAWS
             continue
         forward = function_of(kind, "forward")
@@ -357,9 +357,9 @@ def describe_ddp(ddp: Any, where: Place | None) -> dict[str, Any] | None:
     return {
         "kind": "ddp",
         "where": where,
-        "find_unused_parameters": bool(held.get("find_unused_parameters")),
-        "static_graph": bool(held.get("static_graph")),
-        "gradient_as_bucket_view": bool(held.get("gradient_as_bucket_view")),
+        "find_unused_parameters": bool(_plain(held.get("find_unused_parameters"), bool)),
+        "static_graph": bool(_plain(held.get("static_graph"), bool)),
+        "gradient_as_bucket_view": bool(_plain(held.get("gradient_as_bucket_view"), bool)),
         "bucket_cap_bytes": _plain(held.get("bucket_bytes_cap"), int),
         "bucket_sizes": [int(s) for s in buckets.replace(" ", "").split(",") if s.isdigit()],
         "parameter_bytes": _sum_bytes(learning),
