@@ -28,7 +28,6 @@ MOST_TEXT_BYTES = 256 << 10
 
 HEADER = struct.Struct("=8q")
 """Magic word, pid, anchor of the clock, requests from outside, end of the newest copy, steps only counted."""
-REQUEST_AT = 24
 COPY_NUMBER_AT = 32
 RESTED_AT = 40
 

@@ -15,32 +15,8 @@ LIMIT_WORDS = ("recompile limit exceeded", "recompile_limit reached", "cache_siz
 """How torch 2.13 and, in the other two, older ones say that a function was compiled too often."""
 
 
-class GraphCalls:
-    """Inductor's graphs as the training thread ran them inside forwards with gradients and their backwards; times in
-    ns, all totals. With an accelerator backwards run on a thread of their own, and none of theirs is counted."""
-
-    __slots__ = ("_last", "backward_calls", "backward_ns", "calls", "forwards", "ns")
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.ns = 0
-        self.backward_calls = 0
-        self.backward_ns = 0
-        self.forwards = 0
-        """Outermost forwards that ran at least one graph."""
-        self._last: tuple[int, int] | None = None
-
-    def count(self, forward: tuple[int, int], ns: int) -> None:
-        """One call that took ``ns``, inside the forward that ``forward`` stands for."""
-        self.calls += 1
-        self.ns += ns
-        if forward != self._last:
-            self._last = forward
-            self.forwards += 1
-
-
 @guarded
-def compile_facts(where: Place | None, graph_calls: GraphCalls | None = None) -> dict[str, Any] | None:
+def compile_facts(where: Place | None) -> dict[str, Any] | None:
     """Graphs, breaks and recompiles so far, with reasons and places; None while nothing was compiled."""
     utils = sys.modules.get("torch._dynamo.utils")
     if utils is None or not hasattr(utils, "counters"):  # it may be half imported by another thread
@@ -50,7 +26,6 @@ def compile_facts(where: Place | None, graph_calls: GraphCalls | None = None) ->
     frames = int(counters["frames"].get("total", 0)) if "frames" in counters else 0
     if not graphs and not frames:
         return None
-    calls = graph_calls if graph_calls is not None and graph_calls.calls else None
     breaks = dict(counters["graph_break"]) if "graph_break" in counters else {}
     recompiles: list[list[Any]] = []
     count = 0
@@ -70,11 +45,6 @@ def compile_facts(where: Place | None, graph_calls: GraphCalls | None = None) ->
         "graph_breaks": sum(int(n) for n in breaks.values()),
         "break_reasons": _break_reasons(utils, list(breaks)[:MAX_REASONS]),
         "recompiles": count,
-        "graph_calls": calls and calls.calls,
-        "graph_calls_ns": calls and calls.ns,
-        "graph_forwards": calls and calls.forwards,
-        "graph_backward_calls": calls and calls.backward_calls,
-        "graph_backward_calls_ns": calls and calls.backward_ns,
         "recompile_reasons": recompiles,
         "limit": _limit(metrics, counters),
     }

@@ -31,7 +31,6 @@ from hotloop.core.events import (
     MOST_TEXT_BYTES,
     PART,
     PART_BYTES,
-    REQUEST_AT,
     RESTED_AT,
     SLOT,
     SLOT_BYTES,
@@ -155,11 +154,6 @@ class Ring:
     def note_rested(self, steps: int) -> None:
         """Steps that were only counted and are told with the next event; a process that is killed leaves them here."""
         _WORD.pack_into(self._memory, RESTED_AT, steps)
-
-    def requests(self) -> int:
-        """The word that hotloop's process sets from outside."""
-        word: int = _WORD.unpack_from(self._memory, REQUEST_AT)[0]
-        return word
 
 
 def _make_emit(memory: memoryview, take: Callable[[], int]) -> Callable[..., int]:
