@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parent))
-import battery
+from tests.harm import battery
 
-sys.path.pop(0)
+pytest.importorskip("torch")
 HOTLOOP = Path(sys.executable).parent / "hotloop"
 QUICK = (
     "deep_modules",

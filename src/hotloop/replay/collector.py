@@ -32,8 +32,8 @@ FIRST_S = 5.0
 """For so long after a process began to train it is sampled more often: short runs have lines too."""
 FIRST_INTERVAL_S, LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.025, 0.050, 0.500
 """Between two samples of a process: the least at first and later, and the most, whatever the CPU time allows."""
-FIRST_CPU_RATIO, TARGET_CPU_RATIO = 0.005, 0.002
-"""Of one core, for each process that is sampled, at first and later."""
+FIRST_CPU_RATIO, TARGET_CPU_RATIO = 0.010, 0.002
+"""Of one core that reading stacks may use, for each process that is sampled, at first and later."""
 IDLE_S = 0.200
 """Between two looks while nothing trains."""
 TAKE_S = 0.100
@@ -81,7 +81,7 @@ class Collector:
 
     def run(self, *, until_idle: bool = False) -> None:
         """Until stopped; with ``until_idle`` until a process came and all are gone."""
-        interval_s, since_s, cpu_s = FIRST_INTERVAL_S, time.monotonic(), time.thread_time()
+        interval_s, since_s, sampling_s = FIRST_INTERVAL_S, time.monotonic(), 0.0
         first_s: float | None = None
         next_take_s = 0.0
         came = False
@@ -100,9 +100,10 @@ class Collector:
                 for process in training:
                     with self._noting_failure(process):
                         process.sample()
-                sampled = len(training)
+                sampled, used_s = len(training), time.thread_time() - before_s
+                sampling_s += used_s
                 for process in training:
-                    process.cpu_ns += int((time.thread_time() - before_s) * 1e9 / sampled)
+                    process.cpu_ns += int(used_s * 1e9 / sampled)
             if now_s >= next_take_s or not training:
                 next_take_s = now_s + TAKE_S
                 self._take()
@@ -110,10 +111,9 @@ class Collector:
                 if descriptor in self._processes:
                     self._finish(descriptor)
             if now_s - since_s >= 1.0:
-                used_s = time.thread_time() - cpu_s
                 is_first = first_s is not None and now_s - first_s < FIRST_S
-                interval_s = next_interval_s(interval_s, used_s / (now_s - since_s), sampled, is_first)
-                cpu_s, since_s = time.thread_time(), now_s
+                interval_s = next_interval_s(interval_s, sampling_s / (now_s - since_s), sampled, is_first)
+                sampling_s, since_s = 0.0, now_s
             if until_idle and came and not self._processes:
                 return
         with contextlib.suppress(OSError):
