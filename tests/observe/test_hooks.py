@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from hotloop.core.recording import CLOSED_BY_SCALER_SKIP, FIELD, TIME_FIELDS
 from hotloop.observe import hooks
@@ -149,19 +152,12 @@ def test_batches_that_are_read_here_are_timed_less_often_after_the_first(trainin
         time.sleep(0.0001)
         return len(samples)
 
-    class Fetcher:
-        collate_fn: Callable[[list[int]], int]
-
-        def __init__(self) -> None:
-            self.collate_fn = collate
-
-    fetcher = Fetcher()
-    fetch = hooks.wrap_fetch(training.agent)(lambda fetcher, index: fetcher.collate_fn(index))
+    fetcher = _MapDatasetFetcher([1, 2, 3], True, collate, False)
+    fetch = hooks.wrap_fetch(training.agent)(_MapDatasetFetcher.fetch)
     advance = hooks.wrap_loader_next(training.agent)(lambda iterator: fetch(fetcher, [1, 2]))
     rounds = WATCHED_FETCHES + 10 * FETCH_GAP
     for _ in range(rounds):
         assert advance(object()) == 2
-        assert fetcher.__dict__["collate_fn"] is collate
     assert collated == [2] * rounds
     assert training.rows is not None
     totals = training.engine.fetches
@@ -170,14 +166,38 @@ def test_batches_that_are_read_here_are_timed_less_often_after_the_first(trainin
     assert totals.fetch_ns < totals.collate_ns
     with pytest.raises(TypeError):
         fetch(fetcher, 1)
-    assert fetcher.__dict__["collate_fn"] is collate
+    assert hooks.wrap_fetch(training.agent)(collate) is collate  # as a torch that reads in another way
+
+
+def test_a_fetch_that_is_timed_is_torchs_to_whoever_looks(training: Training) -> None:
+    seen: list[list[tuple[str, str, str]]] = []
+
+    def look(samples: object) -> object:
+        frames = traceback.extract_stack()[-4:-1]
+        seen.append([(Path(frame.filename).name, frame.name, frame.line or "") for frame in frames])
+        return samples
+
+    class Rows(list[int]):
+        def __getitem__(self, index: Any) -> Any:
+            look(index)
+            return super().__getitem__(index)
+
+    fetcher = _MapDatasetFetcher(Rows([1, 2]), True, look, False)
+    stream = _IterableDatasetFetcher([1, 1], True, look, False)
+    for one in (fetcher, stream):
+        fetch: Callable[..., Any] = type(one).fetch
+        assert hooks.wrap_fetch(training.agent)(fetch)(one, [0]) == fetch(one, [0])
+    names = [[frame[:2] for frame in frames] for frames in seen]
+    assert (names[0], names[1], names[4]) == (names[2], names[3], names[5])
+    assert seen[1][-1] == seen[3][-1] == ("fetch.py", "fetch", "return self.collate_fn(data)")
 
 
 @pytest.mark.parametrize("draws", [True, False])
 def test_a_data_set_that_draws_is_told(draws: bool) -> None:
     hooked = Hooked(nn.Linear(2, 1))
-    fetch = hooks.wrap_fetch(hooked.agent)(lambda fetcher, index: [torch.rand(4, 2) if draws else torch.ones(4, 2)])
-    hooked.advance = hooks.wrap_loader_next(hooked.agent)(lambda iterator: fetch(fetch, [1]))
+    fetch = hooks.wrap_fetch(hooked.agent)(_MapDatasetFetcher.fetch)
+    fetcher = _MapDatasetFetcher([0], True, lambda _: [torch.rand(4, 2) if draws else torch.ones(4, 2)], False)
+    hooked.advance = hooks.wrap_loader_next(hooked.agent)(lambda iterator: fetch(fetcher, [0]))
     batches = hooked.take(DataLoader(TensorDataset(torch.ones(8, 2)), batch_size=4))
     for _ in range(3):
         hooked.train_on(next(batches)[0])

@@ -12,7 +12,7 @@ import time
 from _thread import get_ident
 from collections import OrderedDict
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
 import torch
@@ -81,6 +81,26 @@ def unseen(replacement: Call) -> Call:
     return replacement
 
 
+def in_place_of(original: Call, replacement: Call) -> Call:
+    """A function of torch's that is written anew: its frames, and those of its comprehensions, name torch's file and
+    the last line of torch's own, as warnings, loggers and tracebacks of the person's would without us."""
+    theirs = original.__code__
+    line = max(line for _, _, line in theirs.co_lines() if line is not None)
+
+    def placed(code: CodeType, **names: Any) -> CodeType:
+        units = len(code.co_code) // 2
+        # Without columns, all on the first line: entries of at most 8 units (CPython's Objects/locations.md).
+        table = b"".join(bytes((0x80 | 13 << 3 | min(8, units - at) - 1, 0)) for at in range(0, units, 8))
+        consts = tuple(placed(const) if isinstance(const, CodeType) else const for const in code.co_consts)
+        return code.replace(
+            co_filename=theirs.co_filename, co_firstlineno=line, co_linetable=table, co_consts=consts, **names
+        )  # fmt: skip
+
+    function: Any = replacement
+    function.__code__ = placed(function.__code__, co_name=theirs.co_name, co_qualname=theirs.co_qualname)
+    return functools.update_wrapper(replacement, original)
+
+
 # -- loading --------------------------------------------------------------------------------------------------------
 
 
@@ -136,62 +156,89 @@ def wrap_loader_next(agent: Agent) -> Callable[[Call], Call]:
     return wrap
 
 
-def _timed(collate: Any, spent_ns: list[int]) -> Call:
-    """A collate function for one call, that adds up how long it takes."""
-
-    def hotloop_timed(*values: Any, **named: Any) -> Any:
-        start_ns = _clock()
-        try:
-            return collate(*values, **named)
-        finally:
-            spent_ns[0] += _clock() - start_ns
-
-    return hotloop_timed
-
-
-# Once for all functions that it makes: a person's audit hook would see each of them changed.
-_timed.__code__ = _timed.__code__.replace(
-    co_consts=tuple(
-        const.replace(co_filename=_HIDDEN) if isinstance(const, CodeType) else const
-        for const in _timed.__code__.co_consts
-    )
-)
+_MAP_NAMES = ("auto_collation", "hasattr", "dataset", "__getitems__", "collate_fn")
+_STREAM_NAMES = (
+    "ended", "StopIteration", "auto_collation", "append", "next", "dataset_iter", "len", "drop_last", "collate_fn",
+)  # fmt: skip
+"""What torch's fetchers look up, in order: another torch may fetch in another way."""
 
 
 def wrap_fetch(agent: Agent) -> Callable[[Call], Call]:
-    """_MapDatasetFetcher.fetch and its iterable twin: reading the samples apart from collating them, in a worker or in
-    the training process."""
+    """_MapDatasetFetcher.fetch and its iterable twin, in a worker or in the training process: written anew, so that
+    reading the samples and collating them are timed apart with nothing of ours between torch and the person's. A torch
+    whose own does something else is called as it is."""
 
     def wrap(original: Call) -> Call:
         count = 0
 
-        @functools.wraps(original)
-        def fetch(self: Any, possibly_batched_index: Any, /) -> Any:
+        def is_watched() -> bool:
             nonlocal count
             count += 1
-            if not agent.notes_fetches or (count > WATCHED_FETCHES and count % FETCH_GAP):
-                return original(self, possibly_batched_index)
-            if not agent.in_worker() and get_ident() != agent.owner:
-                return original(self, possibly_batched_index)
-            held = dict_of(self)
-            collate = held.get("collate_fn")
-            spent_ns = [0]
-            timed = _timed(collate, spent_ns)
-            is_plain = type(collate) is FunctionType and collate.__name__ != timed.__name__
-            if is_plain:
-                held["collate_fn"] = timed
-            before = agent.random_states(count)
-            start_ns, start_busy_ns = _clock(), _thread_clock()
-            try:
-                return original(self, possibly_batched_index)
-            finally:
-                busy_ns, wall_ns = _thread_clock() - start_busy_ns, _clock() - start_ns
-                if is_plain and held.get("collate_fn") is timed:  # another thread may have put its own there
-                    held["collate_fn"] = collate
-                stands_for = 1 if count <= WATCHED_FETCHES else FETCH_GAP
-                agent.ring.emit(FETCH, wall_ns - spent_ns[0], busy_ns, spent_ns[0], drew(before), stands_for)
+            return (
+                agent.notes_fetches
+                and (count <= WATCHED_FETCHES or count % FETCH_GAP == 0)
+                and (agent.in_worker() or get_ident() == agent.owner)
+            )
 
-        return unseen(fetch)
+        def begin() -> tuple[Any, int, int]:
+            return agent.random_states(count), _thread_clock(), _clock()
+
+        def end(before: Any, start_busy_ns: int, start_ns: int, read_ns: int) -> None:
+            busy_ns, end_ns = _thread_clock() - start_busy_ns, _clock()
+            stands_for = 1 if count <= WATCHED_FETCHES else FETCH_GAP
+            read_ns = read_ns or end_ns
+            agent.ring.emit(FETCH, read_ns - start_ns, busy_ns, end_ns - read_ns, drew(before), stands_for)
+
+        def fetch_samples(self: Any, possibly_batched_index: Any, /) -> Any:
+            began = begin() if is_watched() else None
+            read_ns = 0
+            try:
+                if not self.auto_collation:
+                    data = self.dataset[possibly_batched_index]
+                elif hasattr(self.dataset, "__getitems__") and self.dataset.__getitems__:
+                    data = self.dataset.__getitems__(possibly_batched_index)
+                else:
+                    data = [self.dataset[index] for index in possibly_batched_index]
+                if began is not None:
+                    read_ns = _clock()
+                return self.collate_fn(data)
+            finally:
+                if began is not None:
+                    end(*began, read_ns)
+
+        def fetch_stream(self: Any, possibly_batched_index: Any, /) -> Any:
+            if self.ended:
+                raise StopIteration
+            began = begin() if is_watched() else None
+            read_ns = 0
+            try:
+                if self.auto_collation:
+                    data = []
+                    for _ in possibly_batched_index:
+                        try:
+                            data.append(next(self.dataset_iter))
+                        except StopIteration:
+                            self.ended = True
+                            break
+                    if not data or (self.drop_last and len(data) < len(possibly_batched_index)):
+                        raise StopIteration
+                else:
+                    data = next(self.dataset_iter)
+                if began is not None:
+                    read_ns = _clock()
+                return self.collate_fn(data)
+            finally:
+                if began is not None:
+                    end(*began, read_ns)
+
+        code = getattr(original, "__code__", None)
+        names = code.co_names if code is not None else ()
+        if names == _MAP_NAMES:
+            return in_place_of(original, fetch_samples)
+        if names == _STREAM_NAMES:
+            return in_place_of(original, fetch_stream)
+        agent.note_missing("fetch: this torch reads batches in another way")
+        return original
 
     return wrap
 
@@ -261,7 +308,7 @@ def wrap_module_call(agent: Agent) -> Callable[[Call], Call]:
                     agent.ring.emit(FORWARD_OUT, key_of(self), failed, told)
 
         if is_known:
-            return functools.update_wrapper(_wrapped_call_impl, original)
+            return in_place_of(original, _wrapped_call_impl)
         agent.note_missing("module-call: this torch calls modules in another way")
         return original
 
