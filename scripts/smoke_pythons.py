@@ -1,7 +1,10 @@
-"""Tests without torch in the oldest and the newest CPython of this machine -> benchmarks/results/pythons.json.
+"""What must hold in every Python: the tests of the hooks and of what reads them, in each CPython of this machine from
+3.11 on -> benchmarks/results/pythons.json.
 
-What reads, judges and draws is tested so; the agent inside the training needs a torch build for that Python. Each
-Python gets an environment of its own (.venv-3.10 ...) with hotloop and what the tests import.
+    python scripts/smoke_pythons.py [TORCH]        a requirement, torch==2.13.0 if none is given
+
+Each Python gets an environment of its own (.venv-3.12 ...) with hotloop, torch and what the tests import. What fails is
+named; a torch that was built for CUDA says so in its version.
 """
 
 from __future__ import annotations
@@ -19,9 +22,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "pythons.json"
-TOOLS = ("pytest", "hypothesis")
-MINORS = range(10, 20)
-TESTS = ("tests/core", "tests/analyze", "tests/diagnose", "tests/prescribe", "tests/report")
+TOOLS = ("pytest", "hypothesis", "PyYAML", "fsspec", "pyarrow")
+TORCH = "torch==2.13.0"
+MINORS = range(11, 20)
+TESTS = (
+    "tests/core", "tests/analyze", "tests/diagnose", "tests/prescribe", "tests/report", "tests/replay", "tests/observe",
+    "tests/attach",
+)  # fmt: skip
 
 
 def main() -> int:
@@ -29,12 +36,13 @@ def main() -> int:
     if not found:
         print(f"no python3.{MINORS[0]} or newer is on the PATH", file=sys.stderr)
         return 2
-    results = [smoke(name) for name in dict.fromkeys((found[0], found[-1]))]
+    torch = sys.argv[1] if len(sys.argv) > 1 else TORCH
+    results = [smoke(name, torch) for name in found]
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     RESULT.write_text(
         json.dumps(
             {
-                "schema": "hotloop.pythons/1",
+                "schema": "hotloop.pythons/2",
                 "date": date.today().isoformat(),
                 "commit": commit.stdout.strip() or None,
                 "machine": {"system": platform.platform(), "cores": len(os.sched_getaffinity(0))},
@@ -57,13 +65,13 @@ def runs(name: str) -> bool:
     return path is not None and subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0
 
 
-def smoke(name: str) -> dict[str, object]:
+def smoke(name: str, torch: str) -> dict[str, object]:
     folder = ROOT / f".venv-{name.removeprefix('python')}"
     python = folder / "bin" / "python"
     if not python.exists():
         subprocess.run([name, "-m", "venv", folder], check=True)
     pip = [python, "-m", "pip", "--disable-pip-version-check", "-q", "install"]
-    subprocess.run([*pip, *TOOLS, "-e", "."], cwd=ROOT, check=True)
+    subprocess.run([*pip, *TOOLS, torch, "-e", "."], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         command = [
@@ -79,14 +87,27 @@ def smoke(name: str) -> dict[str, object]:
             *TESTS,
         ]
         subprocess.run(command, cwd=ROOT, check=False)
-        counts = ElementTree.parse(report).getroot()[0].attrib
-    version = subprocess.run([python, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+        suite = ElementTree.parse(report).getroot()[0]
+    counts = suite.attrib
+    failed = [
+        f"{case.get('classname')}.{case.get('name')}"
+        for case in suite.iter("testcase")
+        if case.find("failure") is not None or case.find("error") is not None
+    ]
+    version, build = subprocess.run(
+        [python, "-W", "ignore", "-c", "import platform, torch; print(platform.python_version(), torch.__version__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
     failed_count = int(counts["failures"]) + int(counts["errors"])
     skipped_count = int(counts["skipped"])
     return {
         "python": version,
+        "torch": build,
         "passed_count": int(counts["tests"]) - failed_count - skipped_count,
         "failed_count": failed_count,
+        "failed": failed,
         "skipped_count": skipped_count,
     }
 

@@ -15,7 +15,6 @@ from hotloop.core.errors import UsageError
 from hotloop.core.trace_plan import RECORD, SAVE, WAIT, WARMUP, TracePlan
 
 from .ranks import current_rank, worker_name
-from .stderr_filter import without_profiler_lines
 
 SORT_KEYS = {
     "device_time": ("device_time_total", "cuda_time_total"),
@@ -172,11 +171,11 @@ class profile:
 
 @contextmanager
 def quiet_profiler() -> Iterator[None]:
-    """Around a change of the profiler's state: without its lines on standard error and its warning about cycles.
+    """Around a change of the profiler's state: without its warning about cycles.
 
     Torch warns that a new cycle forgets the last one; every cycle has been written or read by then.
     """
-    with without_profiler_lines(), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
         yield
 
