@@ -6,7 +6,6 @@ small, import nothing heavy and leave processes that never import torch untouche
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -37,8 +36,8 @@ class SourceFinder:
 class TorchFinder:
     """Calls ``then`` once when the import of torch is complete; until then every other import pays one comparison."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
+    def __init__(self, specification: str, cores: int | None) -> None:
+        self._specification, self._cores = specification, cores
         self._busy = False
 
     def find_spec(
@@ -63,15 +62,21 @@ class TorchFinder:
             del loader.exec_module
             sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
             execute(module)
-            arm(self._options)
+            arm(self._specification, self._cores)
 
         loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def arm(options: dict[str, Any]) -> None:
+def arm(specification: str, cores: int | None) -> None:
     """Patch torch; torch has been imported. A failure is recorded and never raised."""
+    import json
+
+    options: dict[str, Any] = {}
     try:
+        options = json.loads(specification)
+        if cores is not None:
+            options["affinity_cores"] = cores
         from hotloop.attach.agent import arm_agent
 
         arm_agent(options)
@@ -93,25 +98,28 @@ def _tell(options: dict[str, Any], failure: str) -> None:
 
 
 def attach_from_environment() -> None:
-    """For the .pth file: attach as HOTLOOP_ATTACH says, and never fail an interpreter's start."""
-    options: dict[str, Any] = {}
+    """For the .pth file: attach as HOTLOOP_ATTACH says, and never fail an interpreter's start.
+
+    Until torch is imported, ``sys.modules`` is as without hotloop.
+    """
     try:
-        options = json.loads(os.environ["HOTLOOP_ATTACH"])
-        attach(options)
+        attach(os.environ["HOTLOOP_ATTACH"])
     except Exception as error:
-        _tell(options, f"{type(error).__name__}: {error}")
+        _tell({}, f"{type(error).__name__}: {error}")
+    if "torch" not in sys.modules:
+        for name in ("hotloop", "hotloop.attach", __name__):
+            sys.modules.pop(name, None)
 
 
-def attach(options: dict[str, Any]) -> None:
+def attach(specification: str) -> None:
     """Wait for torch. Calling it twice in one process changes nothing, also through two copies of this file."""
     if getattr(sys, _MARK, False):
         return
     setattr(sys, _MARK, True)
-    if hasattr(os, "sched_getaffinity"):
-        # Read before torch is imported: with OMP_PROC_BIND its threads narrow the main thread's affinity to one core.
-        options["affinity_cores"] = len(os.sched_getaffinity(0))
-    sys.meta_path.insert(0, SourceFinder(options["source"]))
+    # Read before torch is imported: with OMP_PROC_BIND its threads narrow the main thread's affinity to one core.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    sys.meta_path.insert(0, SourceFinder(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     if "torch" in sys.modules:
-        arm(options)
+        arm(specification, cores)
     else:
-        sys.meta_path.insert(0, TorchFinder(options))
+        sys.meta_path.insert(0, TorchFinder(specification, cores))

@@ -51,7 +51,7 @@ class ChildEnd:
 def attach_environment(environment: Mapping[str, str], run_folder: Path, options: Mapping[str, Any]) -> dict[str, str]:
     """The environment of the child: ours, the attach variable, and the attach folder first on PYTHONPATH."""
     child = dict(environment)
-    child[ATTACH_VARIABLE] = json.dumps({"source": str(SOURCE), "run": str(run_folder), **options})
+    child[ATTACH_VARIABLE] = json.dumps({"run": str(run_folder), **options})
     inherited = child.get("PYTHONPATH")
     child["PYTHONPATH"] = str(SITE) + (os.pathsep + inherited if inherited else "")
     return child

@@ -14,7 +14,6 @@ from hotloop.core.errors import HotloopError
 from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
 from hotloop.observe.ranks import current_rank
 
-from .child import SOURCE
 from .run_folder import create_run_folder, default_name, join_run_folder, write_manifest
 
 REFRESH_S = 0.5
@@ -54,7 +53,7 @@ def begin_watching(name: str | None, options: Mapping[str, Any]) -> str:
         folder, notes = create_run_folder(name, command)
         write_manifest(folder, command, notes)
     os.environ[RUN_VARIABLE] = str(folder)
-    agent = arm_agent({"source": str(SOURCE), "run": str(folder), **options})
+    agent = arm_agent({"run": str(folder), **options})
     if agent is None:
         raise HotloopError(f"nothing can be recorded: no process of hotloop's own could be started for {folder}")
     if not _is_spawned() and current_rank() == 0:

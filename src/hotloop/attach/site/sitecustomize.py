@@ -1,6 +1,6 @@
 """Started by every Python under ``hotloop run`` (this folder is first on PYTHONPATH): attach, then get out of the way.
 
-Reads HOTLOOP_ATTACH, a JSON object that holds the folder of hotloop's source, the run folder and the options.
+HOTLOOP_ATTACH is a JSON object with the run folder and the options; it is read once torch is imported.
 Leaves sys.path as it would be without hotloop and runs the sitecustomize that this file hides, if there is one.
 Valid in every Python that inherits the environment: those before 3.11 are left as they are.
 """
@@ -13,17 +13,15 @@ def _attach():  # type: () -> None
     specification = os.environ.get("HOTLOOP_ATTACH")
     if not specification or sys.version_info < (3, 11):
         return
-    import json
     from importlib.util import module_from_spec, spec_from_file_location
 
-    options = json.loads(specification)
-    path = os.path.join(options["source"], "attach", "bootstrap.py")
+    path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bootstrap.py")
     spec = spec_from_file_location("_hotloop_bootstrap", path)
     if spec is None or spec.loader is None:
         raise ImportError("cannot load " + path)
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.attach(options)
+    module.attach(specification)
 
 
 def _is_hiding():  # type: () -> bool
