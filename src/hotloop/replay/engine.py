@@ -122,6 +122,8 @@ class Engine:
         self._learners: set[int] = set()
         """Modules with parameters that were called with gradients."""
         self._known: set[int] = set()
+        self._described: set[int] = set()
+        """Indexes of the optimizers that were told."""
         self._held: dict[int, dict[str, Any]] = {}
         self._held_told = False
         self._optimizer_facts: dict[int, dict[str, Any]] = {}
@@ -155,6 +157,7 @@ class Engine:
             if len(self._places) > 100 * MOST_KNOWN:
                 self._places.clear()
             self._places[fact.get("of", 0)] = fact.get("where")
+            self.recorder.optimizers.built(fact.get("of", 0))
         elif kind == "loader":
             state = self.loading.describe(key, fact)
             fact.pop("first_batch_size", None)
@@ -174,10 +177,12 @@ class Engine:
             else:
                 self.counting.time_first.pop(key, None)
         elif kind == "optimizer":
-            described = {"kind": kind, "index": self._index_of(key), **fact, "where": self._places.get(key), "steps": 0}
-            self._record(described)
+            index = self._index_of(key)
+            if index not in self._described:  # another one made in its place is as it was
+                self._described.add(index)
+                self._record({"kind": kind, "index": index, **fact, "where": self._places.get(key), "steps": 0})
         elif kind == "held":
-            self._held[key] = fact
+            self._held[self._index_of(key)] = fact
             if len(self._held) >= len(self.recorder.optimizers):
                 self._record({"kind": "held", "device": self._device(), **self._held_bytes()})
         elif kind == "process":
@@ -448,8 +453,7 @@ class Engine:
             self.repeats.backward_ended()
 
     def _index_of(self, key: int) -> int:
-        known = self.recorder.optimizers
-        return known.setdefault(key, len(known))
+        return self.recorder.optimizers.index_of(key, self._places.get(key))
 
     def _drop_aborted_steps(self) -> None:
         """An optimizer's step that raised has no end: the loop that goes on after it says so."""

@@ -25,6 +25,8 @@ from hotloop.core.recording import (
     UNKNOWN,
 )
 
+from .optimizers import OptimizerNumbers
+
 OTHER = FIELD["other_ns"]
 INPUT = FIELD["input_wait_ns"]
 ITERATOR = FIELD["iterator_ns"]
@@ -144,8 +146,8 @@ class Recorder:
         self._emit: Callable[[Row[int]], None] | None = None
         self._cpu_ns = self._cpu_last_ns = 0
         self._recent: deque[Row[int]] = deque(maxlen=RECENT)
-        self.optimizers: dict[int, int] = {}
-        """Number of each optimizer in order of its first step, by its identity."""
+        self.optimizers = OptimizerNumbers()
+        """Numbers in order of their first steps, by identity."""
         self.seen_optimizer = False
         self.pending_close: int | None = None
         self._scaler_ns = 0
