@@ -310,7 +310,7 @@ def test_a_profiler_of_another_thread_waits_until_the_recording_has_been_stopped
         "train(3)\n"
         "thread = threading.Thread(target=profile); thread.start()\n"
         "while thread.is_alive():\n"
-        "    train(1)\n"
+        "    train(1); time.sleep(0.05)\n"  # the 50 steps must not be over before the other one starts
     )
     said = run_beside(tmp_path, text)  # by two threads, in either order
     assert sorted(said) == ["True", "a trace was interrupted: another profiler started"]

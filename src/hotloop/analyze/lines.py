@@ -19,6 +19,7 @@ from hotloop.core.findings import Where
 from hotloop.core.recording import OTHER_WAIT_FIELD, SAMPLED_FIELDS
 
 from .facts import MAX_ITEMS, Fact, of_kind, read_items, read_where
+from .python_lines import runs_python
 from .source import SourceFiles
 
 MAX_LINES = 12
@@ -177,6 +178,11 @@ def _absolute(place: Where, base_folder: str) -> Where:
     return replace(place, file=os.path.normpath(os.path.join(base_folder, place.file)))
 
 
+def _is_python(files: SourceFiles, where: Where, leaf: str) -> bool:
+    module = None if leaf.partition(":")[0].split(".")[0] == "torch" else files.module(where.file)
+    return module is not None and runs_python(module, where.line) is True
+
+
 def _largest_lines(places: Mapping[Place, _Seen], files: SourceFiles) -> tuple[Line, ...]:
     total = sum(seen.all for seen in places.values())
     by_place: dict[Where, dict[Place, _Seen]] = {}
@@ -204,6 +210,7 @@ def _largest_lines(places: Mapping[Place, _Seen], files: SourceFiles) -> tuple[L
                 leaf=max(leaves, key=leaves.__getitem__),
                 calls=files.calls(where),
                 walks_gradients=files.walks_gradients(where),
+                is_python=_is_python(files, where, max(leaves, key=leaves.__getitem__)),
                 before_draws_ratio=sum(part for stack, part in ways.items() if files.is_before_draws(stack)),
                 late_ratio=min(1.0, sum(seen.late for seen in stacks.values()) / counts[where]),
             )

@@ -316,6 +316,7 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         model_dtype=read_text(model, "dtype"),
         model_parameters=read_count(model, "parameters"),
         model_is_recurrent=read_bool(model, "recurrent"),
+        hooks_where=tuple(w for one in read_items(model, "hooks") if (w := read_where(one)) is not None),
         model_is_sharded=read_bool(model, "sharded"),
         device_type=_device_type(read_text(model, "device"), anchor, read_text(work.process, "accelerator")),
         cores=read_count(work.process, "cores"),

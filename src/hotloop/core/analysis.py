@@ -157,6 +157,8 @@ class Line:
     the loss needs. False where it needs what the forward gave; None where the source does not tell."""
     beside_save: bool = False
     """It stands in the same ``if``, ``with`` or ``try`` of a loop or function as a line that was seen to save."""
+    is_python: bool = False
+    """Its statement runs no operator, as far as its source and its innermost frame tell."""
     before_draws_ratio: float = 0.0
     """Part of ``share_ratio`` in which a sample was read, and no random number had been drawn for it yet."""
     ways: tuple[tuple[tuple[Where, ...], float], ...] = ()
@@ -245,6 +247,8 @@ class RankAnalysis:
     """It holds LSTM, GRU or RNN layers of torch; None where it was not recorded."""
     model_is_sharded: bool | None = None
     """FSDP keeps the weights in parts on the ranks; None where it was not recorded."""
+    hooks_where: tuple[Where, ...] = ()
+    """Definitions of the functions that the script registered as hooks of modules before its first step."""
     batch_where: Where | None = None
     """The statement of the training loop that makes the batch, read from the source; None where it does not tell."""
     run_delay_ratio: float | None = None

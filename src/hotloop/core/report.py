@@ -9,6 +9,7 @@ from typing import Any
 from .applied import AppliedTechnique
 from .decode import Special, decode, decode_fields, to_plain
 from .errors import RecordingError
+from .explained import Explained
 from .findings import Finding, Severity, Skipped, Value
 from .hosts import Attempt, HostClock
 from .memory_snapshot import MemoryFile
@@ -53,6 +54,8 @@ class StepSummary:
     """Units per step in the ``first_third`` and ``last_third`` of the steady steps; None where they do not drift."""
     excluded: Excluded | None = None
     """What the steady steps leave out, of the lead rank; None where a file does not show the run."""
+    explained: Explained | None = None
+    """What the steady step consists of; None where a file does not show which lines ran."""
     mfu_ratio: float | None = None
     """As in Report.utilization."""
 

@@ -32,6 +32,8 @@ class Rule:
     """The same fault in files that a profiler wrote; None when such a file cannot show it."""
     asks: tuple[str, ...] = ()
     """Forecasts of TraceRank that ``judge_trace`` looks at: re-timed only where the rule finds something."""
+    judge_rest: Callable[[tuple[Analysis, Sequence[Finding]]], Judgement] | None = None
+    """Of a rule that is asked last, for what the findings of all others leave."""
 
 
 def rule(
@@ -61,6 +63,31 @@ def rule(
         )
 
     return make
+
+
+def rule_of_the_rest(
+    rule_id: str, summary: str
+) -> Callable[[Callable[[Analysis, Sequence[Finding]], Judgement]], Rule]:
+    """As ``rule``, for a function that is given what all other rules found."""
+
+    def make(judge: Callable[[Analysis, Sequence[Finding]], Judgement]) -> Rule:
+        def judge_these(seen: tuple[Analysis, Sequence[Finding]]) -> Judgement:
+            return judge(*seen)
+
+        return Rule(
+            id=rule_id,
+            summary=summary,
+            manual=inspect.cleandoc(judge.__doc__ or ""),
+            judge=_nothing_yet,
+            judge_rest=_signing(judge_these, rule_id, Kind.FAULT, lambda seen: seen[0].unit),
+        )
+
+    return make
+
+
+def _nothing_yet(analysis: Analysis) -> Judgement:
+    """Of a rule that is asked last."""
+    return None
 
 
 def sign(finding: Finding, rule_id: str, kind: Kind = Kind.FAULT, unit: str = "step") -> Finding:

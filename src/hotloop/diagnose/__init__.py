@@ -31,9 +31,11 @@ def find_problems(
     ``rules`` defaults to the whole catalogue. A rule that fails is reported as skipped, with its error. No time of
     a step is counted by two findings (see ownership.py).
     """
-    findings, skipped = _ask(analysis, ((one, one.judge) for one in (RULES.values() if rules is None else rules)))
+    asked = tuple(RULES.values() if rules is None else rules)
+    findings, skipped = _ask(analysis, ((one, one.judge) for one in asked))
     findings, not_owned = share_out(findings, analysis)
-    return findings, (*skipped, *not_owned)
+    rest, failed = _ask((analysis, findings), ((one, one.judge_rest) for one in asked if one.judge_rest is not None))
+    return (*findings, *rest), (*skipped, *not_owned, *failed)
 
 
 def find_problems_in_trace(

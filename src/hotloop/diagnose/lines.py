@@ -29,6 +29,8 @@ EXCHANGING = "exchanging"
 VALIDATING = "validating"
 """What the functions that validate do between their forwards and behind them. The validation's, whatever it looks like.
 """
+WAITING = "waiting"
+"""A call that blocks until another thread, process or machine has something, or until a time is over."""
 UNKNOWN = "unknown"
 
 _FINISHING_TEXT = re.compile(
@@ -51,6 +53,10 @@ _SAVING_NAME = re.compile(r"(^|_)(save|saves|checkpoint|ckpt|snapshot)(_|$)", re
 _LOGGING_LEAF = re.compile(
     r"^(logging|wandb|mlflow|tensorboard|tensorboardX|torch\.utils\.tensorboard|json|csv|matplotlib)\b"
 )
+_WAITING_LEAF = re.compile(
+    r"^(queue|threading|concurrent\.futures|multiprocessing|asyncio|selectors|select|socket|ssl|subprocess)\b"
+)
+_SLEEP_TEXT = re.compile(r"(?<![\w])(time\.)?sleep\(")
 _LIBRARY_CLIP = re.compile(r"\bclip_grad_(norm|value)_\(|\bget_total_norm\(|\bclip_grads_with_norm_\(")
 _WEIGHTS_TEXT = re.compile(
     # A call of grad() computes gradients (torch.autograd, torch.func) and handles none.
@@ -116,7 +122,20 @@ def loop_places(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
     Their names say nothing of what one of their lines does: ``train_and_log`` also computes.
     """
     stacks = [line.stack or (line.where,) for line in rank.lines.get("backward_ns", ())]
-    return frozenset((w.file, w.function) for stack in stacks for w in stack)
+    outside = (stack[: len(stack) - len(frames_inside_backward(rank, stack))] for stack in stacks)
+    return frozenset((w.file, w.function) for stack in outside for w in stack)
+
+
+def frames_inside_backward(rank: RankAnalysis, stack: tuple[Where, ...]) -> tuple[Where, ...]:
+    """The user's frames of a backward's sample that autograd called: those below a line at which torch itself was
+    seen."""
+    calls = {
+        (line.where.file, line.where.line)
+        for line in rank.lines.get("backward_ns", ())
+        if line.leaf.startswith("torch.") and len(line.stack) <= len(stack)
+    }
+    at = next((i for i, where in enumerate(stack) if (where.file, where.line) in calls), len(stack) - 1)
+    return stack[at + 1 :]
 
 
 def loop_bodies(rank: RankAnalysis) -> tuple[frozenset[str], ...]:
@@ -149,6 +168,8 @@ def line_kind(
         return COLLECTING
     if _LOGGING_TEXT.search(text) or _LOGGING_LEAF.match(line.leaf) or any(_LOGGING_NAME.search(n) for n in names):
         return LOGGING
+    if is_waiting(line):
+        return WAITING
     if _LIBRARY_CLIP.search(text) or _BOOKKEEPING_TEXT.search(text):
         return BOOKKEEPING
     if _WEIGHTS_TEXT.search(text) or any(_WEIGHTS_NAME.search(n) for n in names):
@@ -165,6 +186,15 @@ def line_kind(
     if _IN_PLACE_TEXT.search(text):
         return IN_PLACE
     return UNKNOWN
+
+
+def is_waiting(line: Line) -> bool:
+    """Whether the samples of a line stand in a call that blocks, by its innermost frame."""
+    return _WAITING_LEAF.match(line.leaf) is not None or is_sleeping(line)
+
+
+def is_sleeping(line: Line) -> bool:
+    return _SLEEP_TEXT.search(line.text) is not None
 
 
 def field_lines(rank: RankAnalysis, field_name: str) -> tuple[tuple[Line, str], ...]:

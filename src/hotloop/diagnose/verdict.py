@@ -12,6 +12,7 @@ from hotloop.core.phases import Breakdown, Excluded
 from hotloop.core.report import Device, LineShare, StepSummary
 from hotloop.core.rules import SUMMING_RULES
 from hotloop.core.timeline import IdleCauses
+from hotloop.diagnose.explained import HOST_CODE
 from hotloop.diagnose.wording import format_bytes, format_time
 
 _SERIOUS = (Severity.HIGH, Severity.MEDIUM)
@@ -47,11 +48,14 @@ def describe_verdict(
         line = next((one for one in lines if one.phase == "other" and one.share_ratio >= MOST_RATIO), None)
         place = "" if line is None else f", most of it at {os.path.basename(line.file)}:{line.line}"
         return f"{other:.0%} of every step is spent outside the model{place}; no rule can tell whether it is needed"
+    own = next((one for one in findings if one.rule == HOST_CODE), None)
     few = (
         f" (only {step.steady_count} steady step{'s' if step.steady_count != 1 else ''})"
         if step.steady_count < 10
         else ""
     )
+    if own is not None:
+        return f"no serious fault found{few}, but {own.title}"
     return f"no serious fault found{few}; the step is {_largest_phases(breakdown)}"
 
 

@@ -6,8 +6,11 @@ dictionary: no property, method or attribute hook of a person's code runs. What 
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
-from types import FunctionType
+from collections import OrderedDict
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -237,8 +240,30 @@ def describe_model(module: Any, tree: ModuleTree) -> dict[str, Any]:
         "time_first": any(
             key_of(kind) in _TIME_FIRST and held.get("batch_first") is False for kind, held in tree.kinds
         ),
+        "hooks": places_of_hooks(tree),
         "learning_bytes": sum(size for tensor, (size, _) in plain if tensor.requires_grad) if known else None,
     }
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+MOST_HOOKS = 16
+
+
+def places_of_hooks(tree: ModuleTree) -> list[Place]:
+    """Where the user's functions that are registered as hooks of modules are defined, each once."""
+    places: dict[Place, None] = {}
+    for _, held in tree.kinds:
+        for name in _HOOKS:
+            hooks = _plain(held.get(name), OrderedDict, dict)
+            for hook in () if not hooks else list(hooks.values()):
+                function = hook.func if type(hook) is functools.partial else hook
+                function = function.__func__ if type(function) is MethodType else function
+                if type(function) is FunctionType and is_user_file(function.__code__.co_filename):
+                    code = function.__code__
+                    places[os.path.abspath(code.co_filename), code.co_firstlineno, code.co_name] = None
+                if len(places) >= MOST_HOOKS:
+                    return list(places)
+    return list(places)
 
 
 def _is_sharding(kind: type) -> bool:

@@ -32,6 +32,7 @@ from hotloop.core.report import Health, Report
 from hotloop.core.rules import sign
 from hotloop.core.utilization import TARGETS, Utilization
 from hotloop.diagnose import find_problems
+from hotloop.diagnose.explained import explain_step, warn_of_unknown
 from hotloop.diagnose.rules.low_utilization import link_causes, list_waits
 from hotloop.diagnose.rules.memory_pressure import FULL_RATIO
 from hotloop.diagnose.rules.out_of_memory import describe_failures
@@ -133,9 +134,11 @@ def _report_training(
     breakdown = summarize_breakdown(training)
     ranked = state_rule_savings(rank_findings(link_causes(found)), breakdown)
     findings = fill_fixes(ranked, ACTS)
+    explained = explain_step(analysis.lead, findings)
     return replace(
         seen,
         verdict=describe_verdict(findings, breakdown, summarize_steps(training), seen.lines),
+        step=None if seen.step is None else replace(seen.step, explained=explained),
         device=None
         if traced is None or traced.device is None
         else replace(traced.device, utilization_ratio=analysis.utilization.utilization_ratio),
@@ -144,7 +147,7 @@ def _report_training(
         combined_saving=combine_savings(findings, breakdown),
         forecast_history=read_history(folder.parent / HISTORY),
         skipped=skipped,
-        health=(*health, *seen.health),
+        health=(*health, *seen.health, *warn_of_unknown(explained, analysis.lead)),
         # The last line says more of what the first line named.
         next_command=f"hotloop rule {(first_serious(findings) or findings[0]).rule}"
         if findings

@@ -37,6 +37,7 @@ from hotloop.diagnose.samples import (
     slow_tokenizer,
 )
 from hotloop.diagnose.thresholds import NOISE_MULTIPLE, threshold_ratio
+from hotloop.diagnose.waiting import find_wait
 from hotloop.diagnose.wording import format_share, format_time
 
 FLOOR_RATIO = 0.02
@@ -122,7 +123,8 @@ def _loads_in_main(rank: TraceRank) -> bool | None:
 def input_bound(analysis: Analysis) -> Sequence[Finding] | Finding | None:
     """## What it does
     Measures how long the training loop waits inside its DataLoader (`input_wait`), and why: slow samples
-    (`__getitem__`), a slow `collate_fn`, slow storage, or too few workers.
+    (`__getitem__`), a slow `collate_fn`, slow storage, or too few workers. In a loop without a DataLoader, measures the
+    calls that block while it takes its batch: a queue, a future, a socket, another process, a sleep.
 
     ## Why it costs
     Nothing is computed while the loop waits. Loading can nearly always run in parallel with computation.
@@ -168,7 +170,8 @@ def input_bound(analysis: Analysis) -> Sequence[Finding] | Finding | None:
     rank = waiting_rank(analysis)
     own = starts[analysis.ranks.index(rank)]
     steady = _judge_steady(analysis, rank, 0.0 if own is None else own.steady_ns)
-    return (steady, once) if steady is not None and once is not None else steady or once
+    found = [one for one in (steady, find_wait(analysis.lead), once) if one is not None]
+    return found[0] if len(found) == 1 else found or None
 
 
 def _report_cold_start(analysis: Analysis, rank: RankAnalysis, start: ColdStart) -> Finding:

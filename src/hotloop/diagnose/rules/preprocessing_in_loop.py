@@ -14,6 +14,7 @@ from hotloop.diagnose.lines import (
     LOGGING,
     SAVING,
     VALIDATING,
+    WAITING,
     WEIGHTS,
     FieldShare,
     add_shares,
@@ -191,7 +192,7 @@ def _gap_ns(rank: RankAnalysis) -> float:
 def _preparation(rank: RankAnalysis) -> FieldShare:
     """Between a batch and its forward all that is not plainly something else; without a loader, batch-like lines."""
     if _has_loader(rank):
-        others = (LOGGING, WEIGHTS, COLLECTING, BOOKKEEPING, SAVING, VALIDATING, EXCHANGING)
+        others = (LOGGING, WEIGHTS, COLLECTING, BOOKKEEPING, SAVING, VALIDATING, EXCHANGING, WAITING)
         return time_of_other_kinds(rank, "after_input_ns", *others)
     parts = [time_of_kinds(rank, name, BATCH) for name in GAPS_WITHOUT_LOADER]
     return add_shares(*parts, time_of_prefetching(rank), time_of_batches_after_acting(rank))

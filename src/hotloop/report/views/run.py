@@ -379,12 +379,29 @@ def _describe_time(report: Report) -> list[Section]:
         several = ", mean over ranks" if len(report.ranks) > 1 else ""
         sections.append(
             Section(
-                title=TIME, note=f"share and mean per step{several}", blocks=(_describe_phases(report),), group=TIME
+                title=TIME,
+                note=f"share and mean per step{several}",
+                blocks=(_describe_phases(report), *_describe_parts(step)),
+                group=TIME,
             )
         )
     if left_out is not None:
         sections += _describe_life(left_out)
     return sections
+
+
+def _describe_parts(step: StepSummary | None) -> tuple[Paragraph, ...]:
+    if step is None or step.explained is None:
+        return ()
+    explained = step.explained
+    parts = (
+        ("the model's own work", explained.model_ratio),
+        ("named by findings", explained.named_ratio),
+        ("your code", explained.your_code_ratio),
+        ("unknown", explained.unknown_ratio),
+    )
+    text = " · ".join(f"{name} {format_percent(ratio)}" for name, ratio in parts)
+    return (Paragraph(text=write((f"Of the step's wall time: {text}", "dim"))),)
 
 
 def _describe_steps(step: StepSummary) -> str:

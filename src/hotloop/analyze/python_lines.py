@@ -1,0 +1,64 @@
+"""A statement of the user's -> whether it runs Python alone, read from its source.
+
+In a forward a sample on a user's line may stand for an operator that the line calls. Only what cannot be one counts as
+Python: calls of builtins, of methods that tensors do not have, and of the standard library.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections.abc import Sequence
+
+from .source import Module, dotted, own_parts, path_to
+
+_LIBRARIES = frozenset(sys.stdlib_module_names) - {"operator", "copy", "functools", "statistics"}
+"""What their functions do with a tensor is Python's affair and not an operator's."""
+_BUILTINS = frozenset(name for name in dir(builtins) if name.islower()) - {
+    "abs", "all", "any", "bool", "divmod", "eval", "exec", "filter", "float", "getattr", "int", "map", "max", "min",
+    "pow", "round", "sum", "super",
+}  # fmt: skip
+"""Without those that compute with a tensor, read it back, or call what they are given."""
+_METHODS = frozenset(
+    {name for kind in (str, bytes, list, dict, set) for name in dir(kind) if not name.startswith("_")}
+    | {"appendleft", "most_common", "popleft", "group", "groups", "span"}
+) - {"add", "copy", "count", "index", "split", "clear", "sort", "expand", "ljust", "difference", "intersection"}
+"""Methods of text and of containers that no tensor has, or that do no work on one."""
+_AMBIGUOUS = frozenset({"add", "count", "index", "split", "sort", "sum", "max", "min", "abs", "round"})
+"""The same beside text that says what it is."""
+
+
+def runs_python(module: Module, line: int) -> bool | None:
+    """True where the statement at ``line`` runs no operator, False where it calls what may; None where it calls nothing
+    that tells."""
+    path = path_to(module.tree, line)
+    if not path:
+        return None
+    nodes = [node for part in own_parts(path[-1]) for node in ast.walk(part)]
+    names = [dotted(node.func) or "" for node in nodes if isinstance(node, ast.Call)]
+    text = any(
+        isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
+        for node in nodes
+    )
+    plain = [_is_plain(name, beside_text=text) for name in names]
+    if not all(plain):
+        return False
+    if plain or text:
+        return True
+    return True if _tests_membership(nodes) else None
+
+
+def _is_plain(name: str, *, beside_text: bool) -> bool:
+    head, _, last = name.rpartition(".")
+    if not head:
+        return last in _BUILTINS or last in _METHODS or (beside_text and last in _AMBIGUOUS)
+    if name.split(".", 1)[0] in _LIBRARIES:
+        return True
+    return last in _METHODS or (beside_text and last in _AMBIGUOUS)
+
+
+def _tests_membership(nodes: Sequence[ast.AST]) -> bool:
+    return any(
+        isinstance(op, (ast.In, ast.NotIn)) for node in nodes if isinstance(node, ast.Compare) for op in node.ops
+    )

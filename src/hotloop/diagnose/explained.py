@@ -1,0 +1,152 @@
+"""Findings -> what is left of a step: the model's own work, the script's own code, and what no evidence explains.
+
+A line of the script's is its own code where no finding names it. Between phases that is every line but what each loop
+does (``zero_grad``, a scheduler); inside a phase and between forward and backward, where the loss is computed, only a
+line that runs Python alone: all else there counts as the model's own work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hotloop.core.analysis import Line, RankAnalysis
+from hotloop.core.explained import Explained
+from hotloop.core.findings import Finding, Where
+from hotloop.core.phases import PHASES
+from hotloop.core.recording import GAP_FIELDS
+from hotloop.core.report import Health
+from hotloop.diagnose.lines import (
+    BOOKKEEPING,
+    EXCHANGING,
+    FEWEST_SAMPLES,
+    SAVING,
+    VALIDATING,
+    field_lines,
+    loop_places,
+    own_ns,
+)
+
+HOST_CODE = "host-code"
+PHASE_FIELDS = {"forward_ns": "forward", "backward_ns": "backward", "optimizer_ns": "optimizer"}
+WAITS = {"input_wait": "input_wait_ns", "checkpoint": "checkpoint_ns", "validation": "nograd_ns"}
+"""Phases that are no work of the model's, and the field whose samples tell the line that they stand at."""
+UNKNOWN_RATIO = 0.05
+"""Of the step: more without any evidence is a fault of ours."""
+_OF_EVERY_LOOP = frozenset({BOOKKEEPING, EXCHANGING, VALIDATING, SAVING})
+_NEEDS_PROOF = frozenset({*PHASE_FIELDS, "after_forward_ns"})
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLine:
+    """A line of the script's own code in one time field; ``ns`` is per steady step."""
+
+    field: str
+    line: Line
+    ns: float
+
+    @property
+    def phase(self) -> str:
+        return PHASE_FIELDS.get(self.field, "other")
+
+
+def own_code(rank: RankAnalysis, findings: Sequence[Finding]) -> tuple[OwnLine, ...]:
+    """The lines that no finding names, largest first; together no more of a phase than the findings leave of it."""
+    left_ns = unnamed_ns(rank, findings)
+    lines = list(_unnamed_lines(rank, findings))
+    kept = []
+    for phase in ("other", *PHASE_FIELDS.values()):
+        of_phase = [one for one in lines if one.phase == phase]
+        total_ns = sum(one.ns for one in of_phase)
+        if sum(one.line.samples for one in of_phase) < FEWEST_SAMPLES or total_ns <= 0:
+            continue
+        scale = min(1.0, left_ns[phase] / total_ns)
+        kept += [OwnLine(one.field, one.line, scale * one.ns) for one in of_phase]
+    return tuple(sorted(kept, key=lambda one: -one.ns))
+
+
+def unnamed_ns(rank: RankAnalysis, findings: Sequence[Finding]) -> dict[str, float]:
+    """What the findings leave of each phase, per step."""
+    named_ns = dict.fromkeys(PHASES, 0.0)
+    for finding in _specific(findings):
+        for phase, ns in (finding.time_ns or {}).items():
+            named_ns[phase] = named_ns.get(phase, 0.0) + ns
+    return {phase: max(0.0, rank.breakdown.mean_ns(phase) - named_ns[phase]) for phase in PHASES}
+
+
+def explain_step(rank: RankAnalysis, findings: Sequence[Finding]) -> Explained | None:
+    """The four parts of the steady step of one rank, as ratios that sum to 1; None without a steady step."""
+    step_ns = float(sum(rank.breakdown.mean_ns(phase) for phase in PHASES))
+    if step_ns <= 0:
+        return None
+    left_ns = unnamed_ns(rank, findings)
+    own_ns_by_phase = dict.fromkeys(PHASES, 0.0)
+    for one in own_code(rank, findings):
+        own_ns_by_phase[one.phase] += one.ns
+    unknown_ns = min(left_ns["other"] - min(left_ns["other"], own_ns_by_phase["other"]), _unseen_ns(rank))
+    for phase, field in WAITS.items():
+        if rank.lines.get(field):
+            own_ns_by_phase[phase] += left_ns[phase]
+        else:
+            unknown_ns += left_ns[phase]
+    named = 1.0 - sum(left_ns.values()) / step_ns
+    own = sum(own_ns_by_phase.values()) / step_ns
+    unknown = unknown_ns / step_ns
+    return Explained(
+        model_ratio=max(0.0, 1.0 - named - own - unknown),
+        named_ratio=named,
+        your_code_ratio=own,
+        unknown_ratio=unknown,
+    )
+
+
+def warn_of_unknown(explained: Explained | None, rank: RankAnalysis) -> tuple[Health, ...]:
+    """A warning where more of the step than UNKNOWN_RATIO has no evidence, with what was missing."""
+    if explained is None or explained.unknown_ratio <= UNKNOWN_RATIO:
+        return ()
+    seen = [line for name in GAP_FIELDS for line in rank.lines.get(name, ())]
+    samples = sum(line.samples for line in seen)
+    missing = (
+        "no stack sample lies there"
+        if not samples
+        else f"of it {samples} stack samples were taken, and others showed no line of yours"
+    )
+    return (Health(level="warning", message=f"{explained.unknown_ratio:.0%} of the step is not explained: {missing}"),)
+
+
+def _unseen_ns(rank: RankAnalysis) -> float:
+    """Of the gaps: the time of samples that no line of the user's was seen in, and of gaps without samples."""
+    return sum(
+        own_ns(rank, name) * (1.0 - min(1.0, sum(line.share_ratio for line in rank.lines.get(name, ()))))
+        for name in GAP_FIELDS
+    )
+
+
+def _unnamed_lines(rank: RankAnalysis, findings: Sequence[Finding]) -> Iterator[OwnLine]:
+    loop = loop_places(rank)
+    specific = tuple(_specific(findings))
+    places = {(where.file, where.line) for finding in specific for where in finding.where}
+    functions = {(where.file, where.function) for finding in specific for where in finding.where} - loop
+    for name in (*GAP_FIELDS, *PHASE_FIELDS):
+        field_ns = own_ns(rank, name)
+        for line, kind in field_lines(rank, name):
+            stack = line.stack or (line.where,)
+            if (
+                kind not in _OF_EVERY_LOOP
+                and (line.is_python or name not in _NEEDS_PROOF)
+                and (line.where.file, line.where.line) not in places
+                and not any((where.file, where.function) in functions for where in stack)
+            ):
+                yield OwnLine(name, line, line.share_ratio * field_ns)
+
+
+def _specific(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Those that name a cause and own time of the steady step."""
+    return (one for one in findings if one.rule != HOST_CODE and one.base == "steady" and one.time_ns)
+
+
+def entry_of(line: Line, loop: frozenset[tuple[str, str]]) -> Where:
+    """What the training loop called to get to the line; the line itself where it stands in the loop."""
+    stack = line.stack or (line.where,)
+    inside = [index for index, where in enumerate(stack) if (where.file, where.function) in loop]
+    return stack[min(len(stack) - 1, inside[-1] + 1)] if inside else stack[-1]

@@ -1,0 +1,62 @@
+"""A loop that takes its batches from a queue, a future, a socket or a sleep -> what it waits, and for what."""
+
+from __future__ import annotations
+
+import re
+
+from hotloop.core.analysis import Line, RankAnalysis
+from hotloop.core.findings import Basis, Finding, Fix, saving_within
+from hotloop.core.worker_model import LATENCY_CPU_RATIO
+from hotloop.diagnose.lines import WAITING, add_shares, is_sleeping, places, time_of_kinds
+from hotloop.diagnose.measured import known_count
+from hotloop.diagnose.thresholds import threshold_ratio
+from hotloop.diagnose.wording import format_share, format_time, shorten_code
+
+FLOOR_RATIO = 0.02
+FIELDS = ("other_ns", "after_input_ns")
+"""Where a loop takes its batch: after the last optimizer step, or before the forward."""
+LOW_RATIO, MID_RATIO = 0.3, 0.8
+"""Rule of thumb: what is won of a wait by whoever makes batches fast enough, or ahead."""
+CAUSES = (
+    ("waits-on-purpose", re.compile(r"sleep"), "a pause on purpose"),
+    ("slow-process", re.compile(r"^(multiprocessing|subprocess)"), "another process is too slow"),
+    ("slow-machine", re.compile(r"^(socket|ssl|selectors|select|asyncio)"), "another machine or a file is too slow"),
+    ("slow-producer", re.compile(r""), "what fills it is too slow, or waits in turn"),
+)
+
+
+def find_wait(rank: RankAnalysis) -> Finding | None:
+    """The wait of a loop for batches that no DataLoader makes."""
+    if known_count(rank, "micro_batches") > 0 or known_count(rank, "batches") >= 0.5 or rank.step_mean_ns <= 0:
+        return None
+    part = add_shares(*(time_of_kinds(rank, name, WAITING) for name in FIELDS))
+    cost_ratio = min(1.0, part.mean_ns / rank.step_mean_ns)
+    if not part.lines or cost_ratio < threshold_ratio(rank, floor_ratio=FLOOR_RATIO, judged_fields=FIELDS):
+        return None
+    line = part.lines[0]
+    cause, text = _cause_of(line)
+    sure_ratio = part.low_ns / rank.step_mean_ns
+    shown = f"`{shorten_code(line.text)}` in {line.where.function}" if line.text.strip() else line.where.function
+    return Finding(
+        title=f"every step waits {format_time(part.mean_ns)} ({format_share(cost_ratio)}) for its next batch, in "
+        f"{shown}: {text}",
+        phase="other",
+        cost_ns=round(part.mean_ns),
+        time_ns={"other": round(part.mean_ns)},
+        cost_ratio=cost_ratio,
+        saving=saving_within(
+            cost_ratio, LOW_RATIO * sure_ratio, MID_RATIO * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB
+        ),
+        evidence={
+            "cause": cause,
+            "samples": part.samples_count,
+            "uses_cpu_meanwhile": rank.mean.get("cpu_ns", 0.0) > LATENCY_CPU_RATIO * rank.step_mean_ns,
+        },
+        where=places(part.lines),
+        fix=Fix(technique="preprocess-in-workers"),
+    )
+
+
+def _cause_of(line: Line) -> tuple[str, str]:
+    leaf = "sleep" if is_sleeping(line) else line.leaf
+    return next((cause, text) for cause, pattern, text in CAUSES if pattern.search(leaf))

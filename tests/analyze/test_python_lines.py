@@ -1,0 +1,31 @@
+"""Which statements run Python alone, read from their source."""
+
+import pytest
+
+from hotloop.analyze.python_lines import runs_python
+from hotloop.analyze.source import parse_source
+
+
+@pytest.mark.parametrize(
+    ("statement", "known"),
+    [
+        ('key = "/".join(part.lower() for part in name.split("."))', True),
+        ("self.seen[key] = self.seen.get(key, 0) + 1", True),
+        ("found = re.findall(pattern, text)", True),
+        ("if token in self.table:\n    pass", True),
+        ("out.append(name)", True),
+        ('label = f"{name}.{index}"', True),
+        ("for index, name in enumerate(names):\n    pass", True),
+        ("x = self.inner(x)", False),
+        ("x = torch.relu(x)", False),
+        ("total = float(loss)", False),
+        ("out.append(self.head(x))", False),
+        ("mask = x.sum()", False),
+        ("x = x * 2 + y", None),
+        ("for layer in self.layers:\n    pass", None),
+    ],
+)
+def test_statements(statement: str, known: bool | None) -> None:
+    module = parse_source(statement)
+    assert module is not None
+    assert runs_python(module, 1) is known

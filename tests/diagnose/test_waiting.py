@@ -1,0 +1,36 @@
+"""Loops without a DataLoader: which blocking call they take their batch from."""
+
+import pytest
+
+from hotloop.core.findings import Finding
+from hotloop.diagnose.rules.input_bound import input_bound
+from hotloop.diagnose.rules.preprocessing_in_loop import preprocessing_in_loop
+
+from .build_analysis import make_analysis, make_line
+
+NO_LOADER = {"batches": 0, "micro_batches": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "leaf", "cause"),
+    [
+        ("return self.q.get()", "threading:wait", "slow-producer"),
+        ("batch = future.result()", "concurrent.futures._base:result", "slow-producer"),
+        ("batch = pipe.recv()", "multiprocessing.connection:_recv", "slow-process"),
+        ("data = sock.recv(n)", "socket:readinto", "slow-machine"),
+        ("time.sleep(pause)", "feed:next_batch", "waits-on-purpose"),
+    ],
+)
+def test_a_loop_that_waits_for_its_batch(text: str, leaf: str, cause: str) -> None:
+    lines = {"other_ns": (make_line(9, 1.0, text, function="next_batch", leaf=leaf),)}
+    analysis = make_analysis(other=0.4, lines=lines, fields=NO_LOADER)
+    one = input_bound.judge(analysis)
+    assert isinstance(one, Finding)
+    assert (one.evidence["cause"], one.cost_ratio) == (cause, pytest.approx(0.4))
+    assert [where.line for where in one.where] == [9]
+    assert not isinstance(preprocessing_in_loop.judge(analysis), Finding)
+
+
+def test_work_on_a_batch_is_no_wait() -> None:
+    lines = {"other_ns": (make_line(9, 1.0, "return torch.stack(rows)", function="next_batch"),)}
+    assert input_bound.judge(make_analysis(other=0.4, lines=lines, fields=NO_LOADER)) is None
