@@ -308,6 +308,9 @@ def main() -> int:
         "--quick", action="store_true", help="one pair, without the probe; times and memory are not judged"
     )
     args = ask.parse_args()
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background job ignores it, and so would scripts
     commit, how = find_commit(), "quick" if args.quick else "full"
     known = read_rows(args.json, commit, how)
     print(f"{'script':32} " + " ".join(COLUMNS), flush=True)

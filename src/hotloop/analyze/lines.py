@@ -79,6 +79,15 @@ def collect_lines(
     )
 
 
+def collect_start_lines(facts: Sequence[Fact], files: SourceFiles, base_folder: str) -> tuple[Line, ...]:
+    """The lines seen between the import of torch and the first step, largest share first."""
+    counts: dict[Place, _Seen] = {}
+    for fact in of_kind(facts, "start"):
+        for _, stack, leaf, seen in _read_counts(fact, base_folder):
+            counts.setdefault((stack, leaf), _Seen()).all += seen.all
+    return _largest_lines(counts, files) if counts else ()
+
+
 def describe_inside_samples(facts: Sequence[Fact]) -> str | None:
     """What samples from within the training may get wrong; None when there are none, or they came from outside."""
     samples = of_kind(facts, "samples")

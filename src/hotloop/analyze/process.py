@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hotloop.core.analysis import OptimizerFacts, RankAnalysis
+from hotloop.core.analysis import OptimizerFacts, RankAnalysis, Start
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.noise import noise_of_mean_ratio
 from hotloop.core.phases import PHASES, Excluded
@@ -42,7 +42,7 @@ from .facts import (
     read_text,
     read_where,
 )
-from .lines import SampledLines, collect_lines, describe_inside_samples
+from .lines import SampledLines, collect_lines, collect_start_lines, describe_inside_samples
 from .partition import build_breakdown, split_phases
 from .rank_memory import measure_memory
 from .segments import (
@@ -316,6 +316,7 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         model_dtype=read_text(model, "dtype"),
         model_parameters=read_count(model, "parameters"),
         model_is_recurrent=read_bool(model, "recurrent"),
+        start=_find_start(facts, steps, work.files, work.process),
         hooks_where=tuple(w for one in read_items(model, "hooks") if (w := read_where(one)) is not None),
         model_is_sharded=read_bool(model, "sharded"),
         device_type=_device_type(read_text(model, "device"), anchor, read_text(work.process, "accelerator")),
@@ -438,6 +439,19 @@ def _time_to_first_step(process: Fact, steps: Steps) -> int | None:
     if anchor_s is None or start_s is None or anchor_s < start_s:
         return None
     return round((anchor_s - start_s) * 1e9) + int(steps.columns["end_ns"][0])
+
+
+def _find_start(facts: Sequence[Fact], steps: Steps, files: SourceFiles, process: Fact) -> Start | None:
+    """None where the first rows were lost, or the recording does not hold the time before them."""
+    if not of_kind(facts, "start") or int(steps.columns["index"][0]) != 0:
+        return None
+    before_ns = int(steps.columns["start_ns"][0])
+    usual_ns = int(np.median(steps.step_ns))
+    return Start(
+        before_ns=max(0, before_ns),
+        first_step_ns=max(0, int(steps.step_ns[0]) - usual_ns),
+        lines=collect_start_lines(facts, files, read_text(process, "cwd") or ""),
+    )
 
 
 def _find_excluded(

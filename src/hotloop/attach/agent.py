@@ -92,6 +92,7 @@ def arm_agent(options: dict[str, Any]) -> Agent | None:
     gc.callbacks.append(hooks.gc_callback(agent))
     atexit.register(agent.end)
     os.register_at_fork(after_in_child=agent.reset_after_fork)
+    agent.tell_access()  # what passes before the first step is sampled too
     return agent
 
 

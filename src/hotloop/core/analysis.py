@@ -168,6 +168,22 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a process does between the import of torch and the end of its first step, beyond a usual step. Int ns."""
+
+    before_ns: int
+    """Until torch was first seen to load a batch or to run a module."""
+    first_step_ns: int
+    """The first step beyond the median one."""
+    lines: tuple[Line, ...] = ()
+    """Of the samples up to the first step's end, largest share first."""
+
+    @property
+    def ns(self) -> int:
+        return self.before_ns + self.first_step_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """What a probe measured: a technique's time per step for the probed part, against the present settings."""
 
@@ -247,6 +263,8 @@ class RankAnalysis:
     """It holds LSTM, GRU or RNN layers of torch; None where it was not recorded."""
     model_is_sharded: bool | None = None
     """FSDP keeps the weights in parts on the ranks; None where it was not recorded."""
+    start: Start | None = None
+    """None where it was not recorded."""
     hooks_where: tuple[Where, ...] = ()
     """Definitions of the functions that the script registered as hooks of modules before its first step."""
     batch_where: Where | None = None

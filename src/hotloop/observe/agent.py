@@ -407,8 +407,7 @@ class Agent:
         self._started_told = True
         restart = facts.integer(os.environ.get("TORCHELASTIC_RESTART_COUNT")) or 0
         self.ring.tell(facts.process_facts(self.anchor_wall_s, restart, self.options.get("affinity_cores")))
-        access = describe_access(current_thread_state()) if self.options.get("stacks", True) else None
-        self.ring.tell({"kind": "access", "layout": access})
+        self.tell_access()
         for missing in self.missing:
             self.ring.tell({"kind": "health", "level": "warning", "message": f"not observed: {missing}"})
         for fact in self.pending:
@@ -417,6 +416,12 @@ class Agent:
         GUARD.tell = self._tell_failure
         for failure in tuple(GUARD.failures):
             self._tell_failure(failure)
+
+    @guarded
+    def tell_access(self) -> None:
+        """Where the stack of the calling thread is read from outside."""
+        access = describe_access(current_thread_state()) if self.options.get("stacks", True) else None
+        self.ring.tell({"kind": "access", "layout": access})
 
     def _tell_failure(self, failure: str) -> None:
         self.ring.tell({"kind": "health", "level": "warning", "message": f"hotloop's agent failed: {failure}"})

@@ -29,7 +29,8 @@ from .memory import EventMemory, NotOurs
 from .process import RunProcess
 
 FIRST_S = 5.0
-"""For so long after a process began to train it is sampled more often: short runs have lines too."""
+"""For so long after a process imported torch, and after it began to train, it is sampled more often: short runs have
+lines too."""
 FIRST_INTERVAL_S, LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.025, 0.050, 0.500
 """Between two samples of a process: the least at first and later, and the most, whatever the CPU time allows."""
 FIRST_CPU_RATIO, TARGET_CPU_RATIO = 0.010, 0.002
@@ -82,11 +83,11 @@ class Collector:
     def run(self, *, until_idle: bool = False) -> None:
         """Until stopped; with ``until_idle`` until a process came and all are gone."""
         interval_s, since_s, sampling_s = FIRST_INTERVAL_S, time.monotonic(), 0.0
-        first_s: float | None = None
+        first_s, known = 0.0, 0
         next_take_s = 0.0
         came = False
         while not self._over.is_set():
-            training = [process for process, _ in self._processes.values() if process.trains]
+            training = [process for process, _ in self._processes.values() if process.is_sampled]
             wait_s = interval_s if training else IDLE_S if self._processes else IDLE_S / 4
             readable = {key.fd for key, _ in self._selector.select(wait_s)}
             if self._socket.fileno() in readable:
@@ -95,7 +96,8 @@ class Collector:
             now_s = time.monotonic()
             sampled = 0
             if training:
-                first_s = now_s if first_s is None else first_s
+                began = len(training) + sum(process.trains for process in training)
+                first_s, known = now_s if began > known else first_s, began
                 before_s = time.thread_time()
                 for process in training:
                     with self._noting_failure(process):
@@ -111,8 +113,8 @@ class Collector:
                 if descriptor in self._processes:
                     self._finish(descriptor)
             if now_s - since_s >= 1.0:
-                is_first = first_s is not None and now_s - first_s < FIRST_S
-                interval_s = next_interval_s(interval_s, sampling_s / (now_s - since_s), sampled, is_first)
+                ratio, is_first = sampling_s / (now_s - since_s), now_s - first_s < FIRST_S
+                interval_s = next_interval_s(interval_s, ratio, sampled, is_first)
                 sampling_s, since_s = 0.0, now_s
             if until_idle and came and not self._processes:
                 return

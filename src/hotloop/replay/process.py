@@ -23,6 +23,7 @@ RSS = FIELD["rss_bytes"]
 MOST_EVENTS = 50_000
 """Taken in at a time, so that other processes have their turn."""
 MOST_STACKS, MOST_STACKS_TOLD = 2_000, 200
+START_FIELD = "other_ns"
 HELD_S = 1.0
 """A sample waits no longer for the next event."""
 MOST_REFUSALS = 50
@@ -64,12 +65,19 @@ class RunProcess:
         self._taken = self._lost_events = 0
         self.cpu_ns = 0
         """What reading this process has cost."""
+        self._start_counts: dict[Sample, int] = {}
+        """Stacks before the first step."""
         self._began_ns = time.perf_counter_ns()
         self._next_ns = dict.fromkeys(_JOBS, 0)
 
     @property
     def trains(self) -> bool:
         return self.engine.recorder.started
+
+    @property
+    def is_sampled(self) -> bool:
+        """From the import of torch on: what passes before the first step is to be explained too."""
+        return self.trains or self._reader is not None
 
     # -- rows, facts ------------------------------------------------------------------------------------------------
 
@@ -99,6 +107,7 @@ class RunProcess:
         rank, restart = process.get("rank"), process.get("restart") or 0
         name = f"{process.get('host') or 'host'}-{self.pid}-{'x' if rank is None else rank}-{restart}.hlr"
         self._file = file = RecordingWriter(self._folder / name)
+        self._refusals = 0  # of the thread that trains from here on
         facts = [fact for is_row, fact in self._held if not is_row]
         for fact in sorted(facts, key=lambda fact: fact["kind"] != "process"):
             file.write_fact(fact)
@@ -106,6 +115,11 @@ class RunProcess:
             if is_row:
                 file.write_row(row)
         self._held.clear()
+        kept = sorted(self._start_counts.items(), key=lambda item: -item[1])[:MOST_STACKS_TOLD]
+        if kept:
+            told = [[START_FIELD, places, leaf, n] for (places, leaf), n in kept]
+            file.write_fact({"kind": "start", "counts": told, "t": 0})
+            self._start_counts.clear()
 
     def _describe_process(self) -> dict[str, Any]:
         """What the training's process is not asked: the kernel knows it."""
@@ -144,7 +158,7 @@ class RunProcess:
                 break
             _, sample, is_resting, _ = samples.pop(0)
             self._count(sample, is_resting)
-        if self._reader is None and engine.access is not None and self._refusals < MOST_REFUSALS:
+        if engine.access is not None and self._refusals < MOST_REFUSALS:
             self._make_reader()
         self._taken += taken
         return taken
@@ -180,7 +194,7 @@ class RunProcess:
 
     def sample(self) -> None:
         """One sample of the stack of the thread that trains, for the phase that it is in at that moment."""
-        if self._reader is None or not self.trains or self.engine.ended is not None:
+        if self._reader is None or self.engine.ended is not None:
             return
         for _ in range(3):
             before, is_resting = self._memory.newest(), self._memory.is_resting()
@@ -197,6 +211,10 @@ class RunProcess:
             self._refusals = 0
             if self._memory.newest() == before:
                 break
+        if not self.trains:
+            if sample in self._start_counts or len(self._start_counts) < MOST_STACKS:
+                self._start_counts[sample] = self._start_counts.get(sample, 0) + 1
+            return
         self._waiting_samples.append((before, sample, is_resting, time.monotonic()))
 
     def _count(self, sample: Sample, is_resting: bool) -> None:

@@ -1,0 +1,111 @@
+"""slow-start: much of the run passes before the first step is done."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from hotloop.core.analysis import Analysis, Line, Start
+from hotloop.core.findings import Finding, Severity
+from hotloop.core.rules import rule
+from hotloop.diagnose.lines import FEWEST_SAMPLES, places
+from hotloop.diagnose.once import severity_once
+from hotloop.diagnose.wording import format_share, format_time, shorten_code
+
+LEAST_RATIO, LEAST_NS = 0.10, 2_000_000_000
+LONG_NS = 10_000_000_000
+"""A start is told from this part of the run and this time on, or when it takes so long by itself."""
+_CAUSES = (
+    ("waiting-for-ranks", re.compile(r"^torch\.distributed\b"), "it waits for other ranks"),
+    ("compiling", re.compile(r"^torch\.(_dynamo|_inductor|_functorch)\b"), "it compiles"),
+    ("importing", re.compile(r"^(importlib|_frozen_importlib|zipimport|<frozen importlib)"), "it imports modules"),
+    ("downloading", re.compile(r"^(socket|ssl|http|urllib|urllib3|requests|httpx|huggingface_hub)\b"), "it downloads"),
+    ("tokenizing", re.compile(r"^(tokenizers|sentencepiece|tiktoken)\b|token", re.IGNORECASE), "it tokenizes text"),
+)
+_READING_LEAF = re.compile(r"^(torch\.utils\.data|multiprocessing|queue|selectors)\b")
+"""A loop that waits for a loader's workers before the first step."""
+_READS_SAMPLES = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__"})
+READING = (
+    "reading-samples",
+    "it reads samples: lengths, an index or batches that are skipped. Keep what was read for the next start (a column "
+    "of lengths, a saved index), or resume without reading",
+)
+OWN = ("your-code", "keep its result for the next start, or do it in parallel")
+
+
+@rule("slow-start", "much of the run passes before the first step is done")
+def slow_start(analysis: Analysis) -> Finding | None:
+    """## What it does
+    Measures the time from the import of torch to the end of the first step, beyond a usual step, and names the lines
+    of yours that it stands in: reading all samples for their lengths, skipping batches on resume, building indices,
+    tokenizing, downloading, compiling, importing, waiting for other ranks.
+
+    ## Why it costs
+    Nothing trains meanwhile, and you pay it once per start: each restart after a failure, each trial of a search.
+
+    ## How to tell
+    The start takes a tenth of the run and two seconds, or ten seconds. Stack samples are taken from the import of torch
+    on.
+
+    ## What to do
+    Keep what the start computes: lengths as a column of the data set, an index or token ids in a file, compiled code in
+    a cache. On resume, skip batches without reading them. Start slow work in a worker while the first steps run.
+
+    ## When it is wrong
+    The share is of this run. In a training of days, a start of a minute is nothing: no saving is forecast, and the
+    severity is one level below that of the same share lost in every step. Imports are reported at info.
+    """
+    lead = analysis.lead
+    start, left_out = lead.start, lead.excluded
+    if start is None or left_out is None:
+        return None
+    run_ns = start.before_ns + left_out.run_ns
+    ratio = start.ns / max(1, run_ns)
+    if start.ns < LONG_NS and (ratio < LEAST_RATIO or start.ns < LEAST_NS):
+        return None
+    cause, remedy = _cause_of(start)
+    shown = ""
+    if start.lines:
+        line = start.lines[0]
+        text = f" ({shorten_code(line.text)})" if line.text.strip() else ""
+        shown = (
+            f", {format_share(line.share_ratio)} of it at {os.path.basename(line.where.file)}:{line.where.line} in "
+            f"{line.where.function}{text}"
+        )
+    severity = severity_once(ratio)
+    return Finding(
+        title=f"{format_time(start.ns)} ({format_share(min(1.0, ratio))} of this run) pass before the first step is "
+        f"done{shown}" + (f": {remedy}" if remedy else ""),
+        cost_ns=start.ns,
+        cost_ratio=min(1.0, ratio),
+        evidence={
+            "cause": cause,
+            "before_first_event_ns": start.before_ns,
+            "first_step_ns": start.first_step_ns,
+            "samples": sum(line.samples for line in start.lines),
+        },
+        where=places(start.lines),
+        base="run",
+        severity_override=Severity.INFO if cause in ("importing", "unknown") else severity,
+    )
+
+
+def _cause_of(start: Start) -> tuple[str, str]:
+    """What most of the samples show, and what to do about it."""
+    votes: dict[tuple[str, str], float] = {}
+    for line in start.lines:
+        cause = _cause_of_line(line)
+        votes[cause] = votes.get(cause, 0.0) + line.share_ratio
+    if sum(line.samples for line in start.lines) < FEWEST_SAMPLES:
+        return "unknown", ""
+    return max(votes, key=lambda cause: votes[cause])
+
+
+def _cause_of_line(line: Line) -> tuple[str, str]:
+    for cause, pattern, text in _CAUSES:
+        if pattern.search(line.leaf):
+            return cause, text
+    if _READING_LEAF.match(line.leaf):
+        return READING
+    names = {where.function.rpartition(".")[2] for where in line.stack}
+    return READING if names & _READS_SAMPLES else OWN
