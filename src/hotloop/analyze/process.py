@@ -317,6 +317,7 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         model_parameters=read_count(model, "parameters"),
         model_is_recurrent=read_bool(model, "recurrent"),
         start=_find_start(facts, steps, work.files, work.process),
+        settings=tuple(one for one in read_items(work.process, "settings") if isinstance(one, str)),
         hooks_where=tuple(w for one in read_items(model, "hooks") if (w := read_where(one)) is not None),
         model_is_sharded=read_bool(model, "sharded"),
         device_type=_device_type(read_text(model, "device"), anchor, read_text(work.process, "accelerator")),

@@ -265,6 +265,8 @@ class RankAnalysis:
     """FSDP keeps the weights in parts on the ranks; None where it was not recorded."""
     start: Start | None = None
     """None where it was not recorded."""
+    settings: tuple[str, ...] = ()
+    """Ids of torch's settings for finding faults that were on at the first backward (rule debug-settings)."""
     hooks_where: tuple[Where, ...] = ()
     """Definitions of the functions that the script registered as hooks of modules before its first step."""
     batch_where: Where | None = None

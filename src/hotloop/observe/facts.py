@@ -26,6 +26,19 @@ def integer(text: str | None) -> int | None:
         return None
 
 
+def settings_left_on() -> list[str]:
+    """Settings of torch's own for finding faults, that cost time in every step and are on at its first backward."""
+    variables = os.environ.get
+    found = {
+        "anomaly-detection": torch.is_anomaly_enabled(),
+        "deterministic-algorithms": torch.are_deterministic_algorithms_enabled(),
+        "synchronous-launches": variables("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
+        "distributed-debug": variables("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
+        "verbose-logs": bool(variables("TORCH_LOGS")) or variables("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"),
+    }
+    return [name for name, is_on in found.items() if is_on]
+
+
 def process_facts(anchor_wall_s: float, restart: int, affinity_cores: int | None = None) -> dict[str, Any]:
     """Who this process is: ranks from the launcher's variables or an initialised process group.
 
@@ -62,6 +75,7 @@ def process_facts(anchor_wall_s: float, restart: int, affinity_cores: int | None
         "cwd": os.getcwd(),
         "anchor_wall_s": anchor_wall_s,
         "affinity_cores": affinity_cores,
+        "settings": settings_left_on(),
         "torch_threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
         "accelerator": accelerator,

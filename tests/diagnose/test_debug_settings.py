@@ -1,0 +1,20 @@
+import pytest
+
+from hotloop.core.findings import Finding, Severity
+from hotloop.diagnose.rules.debug_settings import debug_settings
+
+from .build_analysis import make_analysis
+
+
+def test_anomaly_detection_is_told_as_a_share_of_forward_and_backward() -> None:
+    (one,) = debug_settings.judge(make_analysis(forward=0.3, backward=0.6, settings=("anomaly-detection",)))  # type: ignore[misc]
+    assert isinstance(one, Finding)
+    assert one.evidence["setting"] == "anomaly-detection"
+    assert one.saving is not None
+    assert (one.saving.low_ratio, one.saving.mid_ratio) == (pytest.approx(0.135), pytest.approx(0.495))
+    assert one.severity is Severity.MEDIUM
+
+
+@pytest.mark.parametrize("setting", ["synchronous-launches", "deterministic-algorithms", "distributed-debug", "other"])
+def test_what_costs_nothing_here_is_not_told(setting: str) -> None:
+    assert debug_settings.judge(make_analysis(settings=(setting,))) == ()

@@ -1,0 +1,29 @@
+import pytest
+
+from hotloop.core.findings import Finding
+from hotloop.diagnose.rules.phase_drift import phase_drift
+
+from .build_analysis import make_analysis
+
+RISING = [2_000_000] * 30 + [4_000_000] * 30 + [9_000_000] * 40
+
+
+def test_an_optimizer_that_becomes_slower_is_told_with_both_times() -> None:
+    one = phase_drift.judge(make_analysis(columns={"optimizer_ns": RISING}))
+    assert isinstance(one, Finding)
+    assert one.phase == "optimizer"
+    assert (one.evidence["first_third_ns"], one.evidence["last_third_ns"]) == (2_000_000, 9_000_000)
+    assert one.cost_ns == pytest.approx(3_400_000, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"optimizer_ns": RISING[::-1]},
+        {"optimizer_ns": [5_000_000] * 90 + [90_000_000] * 10},  # bursts at the end
+        {"optimizer_ns": RISING, "tokens": [100] * 30 + [200] * 30 + [450] * 40},
+        {"optimizer_ns": RISING, "forward_ns": RISING, "backward_ns": RISING},  # the machine became busy
+    ],
+)
+def test_what_is_no_drift_of_the_phase(columns: dict[str, list[int]]) -> None:
+    assert phase_drift.judge(make_analysis(columns=columns)) is None
