@@ -42,8 +42,8 @@ def phase_drift(analysis: Analysis) -> Finding | None:
     the rest of the step; batches stay as large as they were.
 
     ## What to do
-    Look for what piles up at the lines of this phase. For an optimizer on the CPU whose gradients have become zero, call
-    `torch.set_flush_denormal(True)`.
+    Look for what piles up at the lines of this phase. For an optimizer on the CPU whose gradients have become zero,
+    call `torch.set_flush_denormal(True)`.
 
     ## When it is wrong
     A schedule that makes steps larger on purpose (longer sequences, layers that are unfrozen) looks alike where the
