@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from typing import Any
+
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
 
 from hotloop.observe import guard as module
 from hotloop.observe.guard import MOST_FAILURES, Guard, guarded
+from hotloop.observe.stack_access import current_thread_state, describe_access
 from tests.planted import failing
 
 
@@ -45,3 +52,39 @@ def test_an_end_of_the_program_passes(guard: Guard) -> None:
     for error in (KeyboardInterrupt(), SystemExit(3)):
         with pytest.raises(type(error)):
             guarded(failing(error))()  # type: ignore[arg-type]
+
+
+def test_what_is_asked_of_tensors_reaches_no_mode_of_the_scripts() -> None:
+    seen = []
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    @guarded
+    def look(tensor: torch.Tensor) -> tuple[int, torch.dtype]:
+        return tensor.numel(), tensor.dtype
+
+    with Mode():
+        assert look(torch.ones(3)) == (3, torch.float32)
+    assert len(seen) == 1  # torch.ones
+    assert look(torch.ones(2)) == (2, torch.float32)
+
+
+def test_reading_where_the_stack_lies_keeps_no_variable_of_the_callers() -> None:
+    class Held:
+        pass
+
+    def call() -> weakref.ref[Held]:
+        held = Held()
+        reference = weakref.ref(held)
+        assert describe_access(current_thread_state()) is not None
+        return reference
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert call()() is None
+    finally:
+        gc.enable()

@@ -39,7 +39,7 @@ from hotloop.core.events import (
 from . import facts, inputs, objects
 from .compiling import compile_facts
 from .draws import random_states
-from .guard import GUARD, guarded
+from .guard import GUARD, guarded, undispatched
 from .inputs import dict_of, has_plain_keys, key_of
 from .memory_end import describe_memory_end, is_out_of_memory, uncaught_error
 from .places import caller_place, is_user_code, place_of
@@ -229,6 +229,7 @@ class Agent:
         if pids:
             self.ring.tell({"kind": "workers", "key": key_of(loader), "pids": pids})
 
+    @undispatched
     def describe_batch(self, batch: Any) -> tuple[int, int, int, int]:
         """What BATCH_OUT says of a batch."""
         try:
@@ -254,6 +255,7 @@ class Agent:
 
     # -- modules --------------------------------------------------------------------------------------------------
 
+    @undispatched
     def forward_begins(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """An outermost forward; 1 where its result is to be described."""
         try:
@@ -310,6 +312,7 @@ class Agent:
             GUARD.record("a forward", error)
             return 0
 
+    @undispatched
     def describe_result(self, result: Any) -> int:
         """Of what a new module returned: 1 for a tensor, 2 for one that needs gradients, else 0."""
         try:

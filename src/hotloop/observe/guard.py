@@ -6,11 +6,14 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
+
 from .places import LIBRARIES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 MOST_FAILURES = 20
+_modes_count = torch._C._len_torch_function_stack
 
 
 class Guard:
@@ -53,13 +56,28 @@ def _tell_nobody(failure: str) -> None:
 GUARD = Guard()
 
 
+def undispatched(function: F) -> F:
+    """The function, in which what it asks of tensors reaches no ``TorchFunctionMode`` of the script's."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not _modes_count():
+            return function(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            return function(*args, **kwargs)
+
+    return run  # type: ignore[return-value]
+
+
 def guarded(function: F) -> F:
     """The function, returning None instead of raising; what it raised is in GUARD."""
+
+    plain = undispatched(function)
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
+            return plain(*args, **kwargs)
         except Exception as error:
             GUARD.record(function.__qualname__, error)
             return None

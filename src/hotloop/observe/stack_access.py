@@ -97,11 +97,16 @@ def _targets(words: Sequence[int], length: int) -> dict[int, tuple[int, ...]]:
 
 
 def _frame_layout() -> dict[str, Any]:
-    frame = sys._getframe()
-    caller, code = frame.f_back, frame.f_code
-    if caller is None:
-        raise LookupError("no caller")
-    words, there = _words(_interpreter_frame(frame), FRAME_BYTES), _interpreter_frame(caller)
+    frame: FrameType | None = sys._getframe()
+    caller = None if frame is None else frame.f_back
+    try:
+        if frame is None or caller is None:
+            raise LookupError("no caller")
+        code = frame.f_code
+        words, there = _words(_interpreter_frame(frame), FRAME_BYTES), _interpreter_frame(caller)
+    finally:
+        # A frame that refers to itself would keep all its callers', and so what the training has in its variables.
+        frame = caller = None
     start = id(code) + CodeType.__basicsize__
     return {
         "frame_code": _only(8 * at for at, word in enumerate(words) if word & ~TAG == id(code)),
