@@ -10,7 +10,7 @@ from hotloop.core.findings import Severity
 from hotloop.core.lint import FILE_KINDS, LintFinding
 from hotloop.lint import LINT_RULES, lint_paths
 
-from .cases import BESIDE, BRANCHED, CASES, FILES, KEPT, LOOP, SAVE_S, SAVED, WARNED, change, pod
+from .cases import BATCH, BESIDE, BRANCHED, CASES, FILES, KEPT, LOOP, SAVE_S, SAVED, WARNED, change, pod
 
 HEADINGS = ("What it does", "Why it costs", "How to tell", "What to do", "When it is wrong")
 
@@ -137,3 +137,20 @@ def test_what_a_cost_is_unknown_of_is_never_above_low(tmp_path: Path) -> None:
         found = [one for one in lint_text(CASES[rule_id][0], rule.reads, tmp_path) if one.rule == rule_id]
         if "never above `low`" in rule.manual:
             assert {one.severity for one in found} <= {Severity.LOW, Severity.INFO}
+
+
+@pytest.mark.parametrize(
+    ("signal", "start", "is_told"),
+    [
+        ("USR2@600", "srun torchrun train.py", True),
+        ("USR1@600", "srun -c 8 \\\n  accelerate launch train.py", True),
+        ("TERM@600", "srun torchrun train.py", False),
+        ("USR2@600", "srun python train.py", False),
+        ("B:USR2@600", "trap 'touch stop' USR2\nsrun torchrun train.py &\nwait", False),
+        ("USR2@600", "export TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGUSR2\nsrun torchrun train.py", False),
+    ],
+)
+def test_a_launcher_that_passes_no_such_signal_on(signal: str, start: str, is_told: bool, tmp_path: Path) -> None:
+    text = BATCH.format(nodes=1, more=f"#SBATCH --signal={signal}\n{start}")
+    told = {one.rule for one in lint_text(text, "sbatch", tmp_path)}
+    assert ("undelivered-signal" in told) is is_told

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +16,21 @@ from .formats.memory_snapshot import SNAPSHOT_SUFFIXES, TIMELINE_SUFFIXES, read_
 
 
 def is_memory_file(path: str) -> bool:
-    """Whether a name is that of a snapshot or a timeline."""
-    return path.lower().endswith((*SNAPSHOT_SUFFIXES, *TIMELINE_SUFFIXES))
+    """Whether a name is that of a snapshot or a timeline, or a JSON file is a list of lists: no trace is one."""
+    name = path.lower()
+    if name.endswith((*SNAPSHOT_SUFFIXES, *TIMELINE_SUFFIXES)):
+        return True
+    return name.endswith((".json", ".json.gz")) and _begins_with_rows(path)
+
+
+def _begins_with_rows(path: str) -> bool:
+    try:
+        if not os.path.isfile(path):
+            return False
+        with gzip.open(path) if path.lower().endswith(".gz") else open(path, "rb") as file:
+            return file.read(64).translate(None, b" \t\r\n").startswith(b"[[")
+    except (OSError, EOFError, ValueError, zlib.error):
+        return False
 
 
 def read_memory_file(
