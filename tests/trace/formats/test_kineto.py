@@ -287,6 +287,17 @@ def test_events_at_time_zero_of_a_late_clock_are_left_out(tmp_path: Path) -> Non
     assert "zero-times" in codes(trace)
 
 
+def test_device_events_of_another_clock_are_left_out_if_they_are_few(tmp_path: Path) -> None:
+    late_us, day_us = 1_700_000_000_000_000, 86_400_000_000
+    host = [op(ts=late_us), op(ts=late_us + 900)]
+    early, good = gemm(ts=late_us - day_us), [gemm(ts=late_us + 10, dur=5), gemm(ts=late_us + 20, dur=5)]
+    trace = read(write(tmp_path, [*host, early, *good]))
+    assert sorted(trace.start_ns.tolist()) == [0, 10_000, 20_000, 900_000]
+    assert {note.code: note.count for note in trace.notes}["impossible-times"] == 1
+    assert "impossible-times" not in codes(read(write(tmp_path, [*host, early, {**early, "ts": 5}, good[0]])))
+    assert "impossible-times" not in codes(read(write(tmp_path, [*host, *good])))
+
+
 def test_a_clock_that_begins_at_zero_keeps_its_first_event(tmp_path: Path) -> None:
     assert len(read(write(tmp_path, [op(ts=0), op(ts=9)]))) == 2
 

@@ -24,7 +24,7 @@ from msgspec import Raw, Struct
 from numpy.typing import NDArray
 
 from hotloop.core.errors import TraceError
-from hotloop.core.trace import Category, DeviceFacts, MemoryEvents, TraceFacts, TraceNote
+from hotloop.core.trace import DEVICE_WORK, Category, DeviceFacts, MemoryEvents, TraceFacts, TraceNote
 from hotloop.trace.byte_source import ByteSource, Progress
 from hotloop.trace.chrome_events import ABSENT, DAMAGE, Event, decode_window, in_brackets
 from hotloop.trace.columns import COLUMN_TYPES, SparseColumn, TraceColumns, assemble_trace
@@ -49,6 +49,7 @@ _MAX_OPEN_RANGES = 1 << 20
 _MAX_NAMED_THREADS = 1 << 20
 _MAX_EXTRA_TEXT = 1024
 _HOUR_NS = 3600 * 10**9
+_ON_DEVICE = (*DEVICE_WORK, Category.DEVICE_ANNOTATION, Category.SYNC)
 
 _CATEGORIES: Mapping[str, Category] = {
     "cpu_op": Category.CPU_OP,
@@ -589,7 +590,7 @@ class _Reader:
         columns = {name: column.finish() for name, column in self.columns.items()}
         self.columns.clear()
         sparse = self._finish_sparse()
-        columns, sparse = self._drop_zero_times(columns, sparse)
+        columns, sparse = self._drop_impossible_times(*self._drop_zero_times(columns, sparse))
         epoch_ns = int(columns["start_ns"].min()) if len(columns["start_ns"]) else 0
         columns["start_ns"] -= epoch_ns
         names = self._finish_names(columns)
@@ -635,15 +636,28 @@ class _Reader:
             return columns, sparse
         count = int(zero.sum())
         self._note("warning", "zero-times", f"{count:,} events at time 0 were left out: their time is unknown.", count)
-        keep = ~zero
-        place = np.cumsum(keep) - 1
-        kept = {
-            fact: SparseColumn(
-                rows=place[column.rows[keep[column.rows]]], values=column.values[keep[column.rows]], table=column.table
-            )
-            for fact, column in sparse.items()
-        }
-        return {name: values[keep] for name, values in columns.items()}, kept
+        return _keep(~zero, columns, sparse)
+
+    def _drop_impossible_times(
+        self, columns: dict[str, NDArray[Any]], sparse: dict[str, SparseColumn]
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, SparseColumn]]:
+        """Without device events that lie an hour or more outside what the host did, if most do not: CUPTI gave them in
+        another clock."""
+        start_ns, is_device = columns["start_ns"], np.isin(columns["category"], _ON_DEVICE)
+        if not is_device.any() or is_device.all():
+            return columns, sparse
+        first_ns, last_ns = start_ns[~is_device].min(), start_ns[~is_device].max()
+        wrong = is_device & ((start_ns < first_ns - _HOUR_NS) | (start_ns > last_ns + _HOUR_NS))
+        count = int(wrong.sum())
+        if not count or 2 * count >= int(is_device.sum()):
+            return columns, sparse
+        self._note(
+            "warning", "impossible-times",
+            f"{count:,} device events lie an hour or more before or after all host events and were left out: their "
+            "times are of another clock.",
+            count,
+        )  # fmt: skip
+        return _keep(~wrong, columns, sparse)
 
     def _finish_names(self, columns: dict[str, NDArray[Any]]) -> list[str]:
         numbers, names = merge_equal("" if name is None else str(name) for name in self.names)
@@ -693,6 +707,20 @@ class _Reader:
             device_type=device_type[order].astype(np.int32),
             device_index=device_index[order].astype(np.int32),
         )
+
+
+def _keep(
+    keep: NDArray[np.bool_], columns: dict[str, NDArray[Any]], sparse: dict[str, SparseColumn]
+) -> tuple[dict[str, NDArray[Any]], dict[str, SparseColumn]]:
+    """The chosen events alone."""
+    place = np.cumsum(keep) - 1
+    kept = {
+        fact: SparseColumn(
+            rows=place[column.rows[keep[column.rows]]], values=column.values[keep[column.rows]], table=column.table
+        )
+        for fact, column in sparse.items()
+    }
+    return {name: values[keep] for name, values in columns.items()}, kept
 
 
 _NO_STREAM = frozenset({"", "-1", "4294967295", "18446744073709551615"})
