@@ -9,7 +9,7 @@ RISING = [2_000_000] * 30 + [4_000_000] * 30 + [9_000_000] * 40
 
 
 def test_an_optimizer_that_becomes_slower_is_told_with_both_times() -> None:
-    one = phase_drift.judge(make_analysis(columns={"optimizer_ns": RISING}))
+    one = phase_drift.judge(make_analysis(columns={"optimizer_ns": RISING, "cpu_ns": RISING}))
     assert isinstance(one, Finding)
     assert one.phase == "optimizer"
     assert (one.evidence["first_third_ns"], one.evidence["last_third_ns"]) == (2_000_000, 9_000_000)
@@ -21,9 +21,10 @@ def test_an_optimizer_that_becomes_slower_is_told_with_both_times() -> None:
     [
         {"optimizer_ns": RISING[::-1]},
         {"optimizer_ns": [5_000_000] * 90 + [90_000_000] * 10},  # bursts at the end
+        {"optimizer_ns": RISING, "cpu_ns": [5_000_000] * 100},  # its threads wait for cores
         {"optimizer_ns": RISING, "tokens": [100] * 30 + [200] * 30 + [450] * 40},
         {"optimizer_ns": RISING, "forward_ns": RISING, "backward_ns": RISING},  # the machine became busy
     ],
 )
 def test_what_is_no_drift_of_the_phase(columns: dict[str, list[int]]) -> None:
-    assert phase_drift.judge(make_analysis(columns=columns)) is None
+    assert phase_drift.judge(make_analysis(columns={"cpu_ns": RISING} | columns)) is None

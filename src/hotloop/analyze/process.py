@@ -317,6 +317,7 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         model_parameters=read_count(model, "parameters"),
         model_is_recurrent=read_bool(model, "recurrent"),
         start=_find_start(facts, steps, work.files, work.process),
+        dense_table=_read_pair(model, "dense_table"),
         settings=tuple(one for one in read_items(work.process, "settings") if isinstance(one, str)),
         hooks_where=tuple(w for one in read_items(model, "hooks") if (w := read_where(one)) is not None),
         model_is_sharded=read_bool(model, "sharded"),
@@ -440,6 +441,11 @@ def _time_to_first_step(process: Fact, steps: Steps) -> int | None:
     if anchor_s is None or start_s is None or anchor_s < start_s:
         return None
     return round((anchor_s - start_s) * 1e9) + int(steps.columns["end_ns"][0])
+
+
+def _read_pair(fact: Fact, key: str) -> tuple[int, int] | None:
+    pair = [one for one in read_items(fact, key) if isinstance(one, int) and not isinstance(one, bool) and one > 0]
+    return (pair[0], pair[1]) if len(pair) == 2 else None
 
 
 def _find_start(facts: Sequence[Fact], steps: Steps, files: SourceFiles, process: Fact) -> Start | None:

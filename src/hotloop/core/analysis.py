@@ -265,6 +265,8 @@ class RankAnalysis:
     """FSDP keeps the weights in parts on the ranks; None where it was not recorded."""
     start: Start | None = None
     """None where it was not recorded."""
+    dense_table: tuple[int, int] | None = None
+    """Rows and width of the largest embedding table whose gradient is dense; None without one."""
     settings: tuple[str, ...] = ()
     """Ids of torch's settings for finding faults that were on at the first backward (rule debug-settings)."""
     hooks_where: tuple[Where, ...] = ()

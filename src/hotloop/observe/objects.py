@@ -39,6 +39,7 @@ _DRAWING = frozenset(
 """Names in a forward's code by which it may draw random numbers."""
 _RECURRENT = (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU)
 _RECURRENTS = frozenset(map(key_of, _RECURRENT))
+_TABLES = frozenset((key_of(torch.nn.Embedding), key_of(torch.nn.EmbeddingBag)))
 _TIME_FIRST = _RECURRENTS | {key_of(torch.nn.MultiheadAttention), key_of(torch.nn.TransformerEncoderLayer)}
 """Classes by their addresses: a metaclass may compare and hash as it likes."""
 _SHARDING = ("FSDPModule", "FullyShardedDataParallel")
@@ -241,8 +242,22 @@ def describe_model(module: Any, tree: ModuleTree) -> dict[str, Any]:
             key_of(kind) in _TIME_FIRST and held.get("batch_first") is False for kind, held in tree.kinds
         ),
         "hooks": places_of_hooks(tree),
+        "dense_table": largest_table(tree),
         "learning_bytes": sum(size for tensor, (size, _) in plain if tensor.requires_grad) if known else None,
     }
+
+
+def largest_table(tree: ModuleTree) -> list[int] | None:
+    """Rows and width of the largest trainable ``nn.Embedding`` or ``EmbeddingBag`` with dense gradients."""
+    largest = None
+    for kind, held in tree.kinds:
+        if key_of(kind) in _TABLES and held.get("sparse") is False and type(held.get("_parameters")) is dict:
+            weight = held["_parameters"].get("weight")
+            if is_tensor(weight) and weight.requires_grad and weight.dim() == 2:
+                rows, width = int(weight.size(0)), int(weight.size(1))
+                if largest is None or rows * width > largest[0] * largest[1]:
+                    largest = [rows, width]
+    return largest
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -10,6 +10,7 @@ from hotloop.core.findings import Basis, Finding, Fix, saving_within
 from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import places
+from hotloop.diagnose.loading import taken_cores
 from hotloop.diagnose.wording import format_share, format_time
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -24,6 +25,9 @@ LEAST_GROWTH = 1.5
 """The last third's median over the first one's, and over that of the rest of the step: a busy machine slows all."""
 FLOOR_RATIO = 0.05
 """Of the mean step: what the phase takes in the mean beyond its first third."""
+WORK_RATIO = 0.5
+"""Of a phase's growth that shows in the process's CPU time: threads that wait for cores have none."""
+BUSY_CORES = 0.2
 MOST_UNIT_DRIFT = 1.05
 
 
@@ -39,7 +43,8 @@ def phase_drift(analysis: Analysis) -> Finding | None:
 
     ## How to tell
     The phase's median grows from third to third, by half at least from the first to the last, and by half more than
-    the rest of the step; batches stay as large as they were.
+    the rest of the step, and the process's CPU time grows with it; batches stay as large as they were. Where other
+    programs used cores, the low forecast is zero.
 
     ## What to do
     Look for what piles up at the lines of this phase. For an optimizer on the CPU whose gradients have become zero,
@@ -68,20 +73,29 @@ def _judge(rank: RankAnalysis, phase: str, steps: Sequence[int]) -> Finding | No
     cost_ratio = min(1.0, max(0.0, beyond_ns) / rank.step_mean_ns)
     if not first <= middle <= last or growth < LEAST_GROWTH * max(1.0, rest) or cost_ratio < FLOOR_RATIO:
         return None
+    cpu = [int(value) for value in rank.columns.get("cpu_ns", ())]
+    if len(cpu) == len(column) and min(cpu) > 0:
+        cpu_first, _, cpu_last = _thirds(cpu)
+        if cpu_last - cpu_first < WORK_RATIO * (last - first):
+            return None
+    is_busy = taken_cores(rank) >= BUSY_CORES
+    sure_ratio = 0.0 if is_busy else 0.5 * cost_ratio
     why = ": denormal numbers in its averages do that" if phase == "optimizer" and rank.device_type == "cpu" else ""
     lines = [line for name in FIELDS[phase] for line in rank.lines.get(name, ())]
     return Finding(
         title=f"the {phase.replace('_', ' ')} becomes slower during the run, from {format_time(first)} to "
-        f"{format_time(last)} a step ({format_share(cost_ratio)} of the mean step is this growth){why}",
+        f"{format_time(last)} a step ({format_share(cost_ratio)} of the mean step is this growth)"
+        + (": other programs used cores, which may be why" if is_busy else why),
         phase=phase,
         cost_ns=round(beyond_ns),
         cost_ratio=cost_ratio,
-        saving=saving_within(cost_ratio, 0.5 * cost_ratio, 0.9 * cost_ratio, cost_ratio, Basis.SIMULATED),
+        saving=saving_within(cost_ratio, sure_ratio, 0.9 * cost_ratio, cost_ratio, Basis.SIMULATED),
         evidence={
             "first_third_ns": round(first),
             "middle_third_ns": round(middle),
             "last_third_ns": round(last),
             "growth_of_the_rest": round(rest, 3),
+            "cores_of_other_programs": round(taken_cores(rank), 2),
         },
         where=places(tuple(sorted(lines, key=lambda line: -line.samples))),
         fix=Fix(technique="stop-drift"),

@@ -30,6 +30,8 @@ READING = (
     "it reads samples: lengths, an index or batches that are skipped. Keep what was read for the next start (a column "
     "of lengths, a saved index), or resume without reading",
 )
+OF_EVERY_START = frozenset({"importing", "compiling", "unknown", "your-code"})
+"""What the first steps of a sound training stand in as well: torch imports parts of itself when they are first used."""
 OWN = ("your-code", "keep its result for the next start, or do it in parallel")
 
 
@@ -53,7 +55,8 @@ def slow_start(analysis: Analysis) -> Finding | None:
 
     ## When it is wrong
     The share is of this run. In a training of days, a start of a minute is nothing: no saving is forecast, and the
-    severity is one level below that of the same share lost in every step. Imports are reported at info.
+    severity is one level below that of the same share lost in every step; of less than ten seconds of imports,
+    compiling or your own code it is info.
     """
     lead = analysis.lead
     start, left_out = lead.start, lead.excluded
@@ -86,7 +89,7 @@ def slow_start(analysis: Analysis) -> Finding | None:
         },
         where=places(start.lines),
         base="run",
-        severity_override=Severity.INFO if cause in ("importing", "unknown") else severity,
+        severity_override=Severity.INFO if cause in OF_EVERY_START and start.ns < LONG_NS else severity,
     )
 
 
@@ -102,6 +105,8 @@ def _cause_of(start: Start) -> tuple[str, str]:
 
 
 def _cause_of_line(line: Line) -> tuple[str, str]:
+    if line.leaf.endswith(":<module>") and not line.leaf.startswith("__main__"):
+        return "importing", "it imports modules"
     for cause, pattern, text in _CAUSES:
         if pattern.search(line.leaf):
             return cause, text

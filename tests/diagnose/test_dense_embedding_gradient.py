@@ -1,0 +1,36 @@
+from typing import Any
+
+import pytest
+
+from hotloop.core.findings import Finding, Severity
+from hotloop.diagnose.rules.dense_embedding_gradient import dense_embedding_gradient
+
+from .build_analysis import make_analysis
+
+TABLE = {"dense_table": (500_000, 64), "tokens_per_step": 640.0, "model_parameters": 32_010_000}
+
+
+def test_a_table_of_which_a_step_uses_a_few_rows_is_told() -> None:
+    one = dense_embedding_gradient.judge(make_analysis(optimizer=0.7, forward=0.1, backward=0.2, **TABLE))
+    assert isinstance(one, Finding)
+    assert one.severity is Severity.HIGH
+    assert one.cost_ratio == pytest.approx(0.9, rel=0.01)
+    assert one.fix is not None
+    assert one.fix.technique == "sparse-gradients"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dense_table": None},
+        {"tokens_per_step": None},
+        {"tokens_per_step": 60_000.0},
+        {"dense_table": (20_000, 64), "model_parameters": 1_300_000},
+        {"model_parameters": 320_000_000},
+    ],
+)
+def test_what_is_no_such_table(changes: dict[str, Any]) -> None:
+    assert (
+        dense_embedding_gradient.judge(make_analysis(optimizer=0.7, forward=0.1, backward=0.2, **TABLE | changes))
+        is None
+    )
