@@ -7,6 +7,7 @@ inside a call that is noted already, go through at once.
 
 from __future__ import annotations
 
+import copy
 import functools
 import time
 from _thread import get_ident
@@ -83,14 +84,15 @@ def unseen(replacement: Call) -> Call:
 
 def in_place_of(original: Call, replacement: Call) -> Call:
     """A function of torch's that is written anew: its frames, and those of its comprehensions, name torch's file and
-    the last line of torch's own, as warnings, loggers and tracebacks of the person's would without us."""
+    the call at the end of torch's own, as warnings, loggers and tracebacks of the person's would without us."""
     theirs = original.__code__
-    line = max(line for _, _, line in theirs.co_lines() if line is not None)
+    line, columns = _last_call(theirs)
 
     def placed(code: CodeType, **names: Any) -> CodeType:
         units = len(code.co_code) // 2
-        # Without columns, all on the first line: entries of at most 8 units (CPython's Objects/locations.md).
-        table = b"".join(bytes((0x80 | 13 << 3 | min(8, units - at) - 1, 0)) for at in range(0, units, 8))
+        # Entries of at most 8 units, all at the same place (CPython's Objects/locations.md).
+        place = bytes((0, 0)) + b"".join(map(_varint, columns))
+        table = b"".join(bytes((0x80 | 14 << 3 | min(8, units - at) - 1,)) + place for at in range(0, units, 8))
         consts = tuple(placed(const) if isinstance(const, CodeType) else const for const in code.co_consts)
         return code.replace(
             co_filename=theirs.co_filename, co_firstlineno=line, co_linetable=table, co_consts=consts, **names
@@ -99,6 +101,26 @@ def in_place_of(original: Call, replacement: Call) -> Call:
     function: Any = replacement
     function.__code__ = placed(function.__code__, co_name=theirs.co_name, co_qualname=theirs.co_qualname)
     return functools.update_wrapper(replacement, original)
+
+
+def _last_call(code: CodeType) -> tuple[int, tuple[int, int]]:
+    """The last line of a function and the columns, counted from 1, of what its ``return`` gives; (0, 0) where columns
+    are not kept."""
+    spans = [(line, first, last) for line, end, first, last in code.co_positions() if line is not None and line == end]
+    line = max(line for _, _, line in code.co_lines() if line is not None)
+    on_line = [(first, last) for at, first, last in spans if at == line and first is not None and last is not None]
+    returned = min((first for first, _ in on_line), default=0)
+    calls = [(first, last) for first, last in on_line if first > returned]
+    first, last = max(calls, key=lambda span: span[1] - span[0], default=(-1, -1))
+    return line, (first + 1, last + 1)
+
+
+def _varint(value: int) -> bytes:
+    parts = []
+    while value > 63:
+        parts.append(0x40 | value & 63)
+        value >>= 6
+    return bytes((*parts, value))
 
 
 # -- loading --------------------------------------------------------------------------------------------------------
@@ -459,9 +481,28 @@ def wrap_init(then: Callable[[Any], None]) -> Callable[[Call], Call]:
             except Exception as error:
                 GUARD.record("a constructor", error)
 
-        return unseen(__init__)
+        return _Constructor(unseen(__init__), original)
 
     return wrap
+
+
+class _Constructor:
+    """In a class of torch's, what its constructor is here. Some picklers take such classes along by value (dill those
+    of ``torch.optim``): they get torch's own, and nothing of ours."""
+
+    __slots__ = ("_call", "_original")
+
+    def __init__(self, call: Call, original: Call) -> None:
+        self._call, self._original = call, original
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self._call.__get__(instance, owner)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return copy.copy, (self._original,)
 
 
 # -- collectives, checkpoints, copies -------------------------------------------------------------------------------

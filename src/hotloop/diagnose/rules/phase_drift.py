@@ -21,7 +21,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "other": GAP_FIELDS,
 }
 LEAST_STEPS = 30
-LEAST_GROWTH = 1.5
+LEAST_GROWTH = 2.0
 """The last third's median over the first one's, and over that of the rest of the step: a busy machine slows all."""
 FLOOR_RATIO = 0.05
 """Of the mean step: what the phase takes in the mean beyond its first third."""
@@ -42,7 +42,7 @@ def phase_drift(analysis: Analysis) -> Finding | None:
     averages on the CPU grow like this.
 
     ## How to tell
-    The phase's median grows from third to third, by half at least from the first to the last, and by half more than
+    The phase's median grows from third to third, to twice at least from the first to the last, and twice as much as
     the rest of the step, and the process's CPU time grows with it; batches stay as large as they were. Where other
     programs used cores, the low forecast is zero.
 
