@@ -157,7 +157,7 @@ def test_an_exception_in_the_block_ends_the_profiler():
     assert not torch._C._autograd._profiler_enabled()
 
 
-def test_standard_error_holds_the_plan_and_nothing_of_the_library():
+def test_standard_error_holds_the_plan_and_what_torch_writes_alone():
     script = (
         "import os, sys, torch, hotloop\n"
         "with hotloop.profile(activities=['cpu'], wait=1, warmup=1, active=1, repeat=2) as prof:\n"
@@ -166,4 +166,5 @@ def test_standard_error_holds_the_plan_and_nothing_of_the_library():
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True)
     plan = "hotloop: the profiler waits 1, warms up 1, records 1 step, 2 times: steps 3, 6\n"
-    assert done.stderr == plan + "mine\n" * 7
+    ours = [line for line in done.stderr.splitlines(keepends=True) if not line.startswith("USDT:")]
+    assert "".join(ours) == plan + "mine\n" * 7

@@ -1,6 +1,6 @@
 import pytest
 
-from hotloop.core.analysis import Line, Start
+from hotloop.core.analysis import Line, RunStart
 from hotloop.core.findings import Finding, Severity
 from hotloop.diagnose.rules.slow_start import slow_start
 
@@ -10,7 +10,7 @@ LEFT_OUT = make_excluded(warmup_count=1, warmup_ns=1_000_000_000, steady_ns=9_00
 
 
 def judge(before_s: float, *lines: Line) -> Finding | None:
-    start = Start(before_ns=round(before_s * 1e9), first_step_ns=0, lines=lines)
+    start = RunStart(before_ns=round(before_s * 1e9), first_step_ns=0, lines=lines)
     answer = slow_start.judge(make_analysis(start=start, excluded=LEFT_OUT))
     assert answer is None or isinstance(answer, Finding)
     return answer
@@ -51,7 +51,7 @@ def test_what_every_start_takes_is_not_told(before_s: float, is_told: bool) -> N
 
 def test_a_long_start_is_told_however_long_the_run() -> None:
     long_run = make_excluded(warmup_count=1, warmup_ns=1_000_000_000, steady_ns=900_000_000_000)
-    start = Start(before_ns=11_000_000_000, first_step_ns=0)
+    start = RunStart(before_ns=11_000_000_000, first_step_ns=0)
     one = slow_start.judge(make_analysis(start=start, excluded=long_run))
     assert isinstance(one, Finding)
     assert (one.severity, one.evidence["cause"]) == (Severity.INFO, "unknown")

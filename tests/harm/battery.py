@@ -117,9 +117,9 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 def _plain_error(line: str) -> str:
     """A line of standard error without what differs from run to run: addresses, process ids, times, marks."""
-    return re.sub(r"0x[0-9a-f]+|\b\d{2}:\d{2}:\d{2}(\.\d+)?\b|(?<=pid )\d+|\b[IWE]\d{4}\b|\b\d{3,}\b", "#", line).rstrip(
-        " ~^"
-    )
+    return re.sub(
+        r"0x[0-9a-f]+|\b\d{2}:\d{2}:\d{2}(\.\d+)?\b|(?<=pid )\d+|\b[IWE]\d{4}\b|\b\d{3,}\b", "#", line
+    ).rstrip(" ~^")
 
 
 def without_library_frames(lines: list[str]) -> list[str]:

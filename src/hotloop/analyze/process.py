@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hotloop.core.analysis import OptimizerFacts, RankAnalysis, Start
+from hotloop.core.analysis import OptimizerFacts, RankAnalysis, RunStart
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.noise import noise_of_mean_ratio
 from hotloop.core.phases import PHASES, Excluded
@@ -448,13 +448,13 @@ def _read_pair(fact: Fact, key: str) -> tuple[int, int] | None:
     return (pair[0], pair[1]) if len(pair) == 2 else None
 
 
-def _find_start(facts: Sequence[Fact], steps: Steps, files: SourceFiles, process: Fact) -> Start | None:
+def _find_start(facts: Sequence[Fact], steps: Steps, files: SourceFiles, process: Fact) -> RunStart | None:
     """None where the first rows were lost, or the recording does not hold the time before them."""
     if not of_kind(facts, "start") or int(steps.columns["index"][0]) != 0:
         return None
     before_ns = int(steps.columns["start_ns"][0])
     usual_ns = int(np.median(steps.step_ns))
-    return Start(
+    return RunStart(
         before_ns=max(0, before_ns),
         first_step_ns=max(0, int(steps.step_ns[0]) - usual_ns),
         lines=collect_start_lines(facts, files, read_text(process, "cwd") or ""),

@@ -168,7 +168,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class RunStart:
     """What a process does between the import of torch and the end of its first step, beyond a usual step. Int ns."""
 
     before_ns: int
@@ -263,7 +263,7 @@ class RankAnalysis:
     """It holds LSTM, GRU or RNN layers of torch; None where it was not recorded."""
     model_is_sharded: bool | None = None
     """FSDP keeps the weights in parts on the ranks; None where it was not recorded."""
-    start: Start | None = None
+    start: RunStart | None = None
     """None where it was not recorded."""
     dense_table: tuple[int, int] | None = None
     """Rows and width of the largest embedding table whose gradient is dense; None without one."""

@@ -490,10 +490,10 @@ class _Constructor:
     """In a class of torch's, what its constructor is here. Some picklers take such classes along by value (dill those
     of ``torch.optim``): they get torch's own, and nothing of ours."""
 
-    __slots__ = ("_call", "_original")
+    __slots__ = ("__wrapped__", "_call")
 
     def __init__(self, call: Call, original: Call) -> None:
-        self._call, self._original = call, original
+        self._call, self.__wrapped__ = call, original
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self._call.__get__(instance, owner)
@@ -502,7 +502,7 @@ class _Constructor:
         return self._call(*args, **kwargs)
 
     def __reduce__(self) -> Any:
-        return copy.copy, (self._original,)
+        return copy.copy, (self.__wrapped__,)
 
 
 # -- collectives, checkpoints, copies -------------------------------------------------------------------------------

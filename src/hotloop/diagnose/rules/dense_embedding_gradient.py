@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Fix, saving_within
+from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.wording import format_share
 
@@ -60,7 +60,7 @@ def dense_embedding_gradient(analysis: Analysis) -> Finding | None:
         phase="optimizer",
         cost_ns=round(cost_ratio * rank.step_mean_ns),
         cost_ratio=cost_ratio,
-        saving=saving_within(cost_ratio, 0.7 * sure, max(0.9 * sure, 0.8 * cost_ratio), cost_ratio, Basis.SIMULATED),
+        saving=saving_within(cost_ratio, REMOVED_LOW_RATIO * sure, sure, cost_ratio, Basis.SIMULATED),
         evidence={"rows": rows, "width": width, "tokens_per_step": round(used), "parameters_ratio": round(part, 3)},
         where=tuple(one.where for one in rank.optimizers if one.where is not None)[:1],
         fix=Fix(technique="sparse-gradients"),

@@ -28,6 +28,8 @@ FLOOR_RATIO = 0.05
 WORK_RATIO = 0.5
 """Of a phase's growth that shows in the process's CPU time: threads that wait for cores have none."""
 BUSY_CORES = 0.2
+SURE_RATIO, LIKELY_RATIO = 0.5, 0.9
+"""Rule of thumb: of the growth, what is won once its cause is gone."""
 MOST_UNIT_DRIFT = 1.05
 
 
@@ -79,7 +81,7 @@ def _judge(rank: RankAnalysis, phase: str, steps: Sequence[int]) -> Finding | No
         if cpu_last - cpu_first < WORK_RATIO * (last - first):
             return None
     is_busy = taken_cores(rank) >= BUSY_CORES
-    sure_ratio = 0.0 if is_busy else 0.5 * cost_ratio
+    sure_ratio = 0.0 if is_busy else SURE_RATIO * cost_ratio
     why = ": denormal numbers in its averages do that" if phase == "optimizer" and rank.device_type == "cpu" else ""
     lines = [line for name in FIELDS[phase] for line in rank.lines.get(name, ())]
     return Finding(
@@ -89,7 +91,7 @@ def _judge(rank: RankAnalysis, phase: str, steps: Sequence[int]) -> Finding | No
         phase=phase,
         cost_ns=round(beyond_ns),
         cost_ratio=cost_ratio,
-        saving=saving_within(cost_ratio, sure_ratio, 0.9 * cost_ratio, cost_ratio, Basis.SIMULATED),
+        saving=saving_within(cost_ratio, sure_ratio, LIKELY_RATIO * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
         evidence={
             "first_third_ns": round(first),
             "middle_third_ns": round(middle),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from hotloop.core.analysis import Analysis, Line, Start
+from hotloop.core.analysis import Analysis, Line, RunStart
 from hotloop.core.findings import Finding, Severity
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import FEWEST_SAMPLES, places
@@ -93,7 +93,7 @@ def slow_start(analysis: Analysis) -> Finding | None:
     )
 
 
-def _cause_of(start: Start) -> tuple[str, str]:
+def _cause_of(start: RunStart) -> tuple[str, str]:
     """What most of the samples show, and what to do about it."""
     votes: dict[tuple[str, str], float] = {}
     for line in start.lines:
