@@ -8,6 +8,13 @@ from .build_analysis import make_analysis
 RISING = [2_000_000] * 30 + [4_000_000] * 30 + [9_000_000] * 40
 
 
+def test_what_grew_and_stays_is_told_and_what_came_and_went_is_not() -> None:
+    grew = [2_000_000] * 34 + [7_100_000] * 33 + [6_800_000] * 33
+    went = [2_000_000] * 34 + [9_000_000] * 33 + [5_000_000] * 33
+    assert isinstance(phase_drift.judge(make_analysis(columns={"optimizer_ns": grew, "cpu_ns": grew})), Finding)
+    assert phase_drift.judge(make_analysis(columns={"optimizer_ns": went, "cpu_ns": went})) is None
+
+
 def test_an_optimizer_that_becomes_slower_is_told_with_both_times() -> None:
     one = phase_drift.judge(make_analysis(columns={"optimizer_ns": RISING, "cpu_ns": RISING}))
     assert isinstance(one, Finding)

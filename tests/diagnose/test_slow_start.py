@@ -44,6 +44,12 @@ def test_causes_by_the_innermost_frame(leaf: str, cause: str) -> None:
     assert (one.severity is Severity.INFO) is (cause in ("importing", "compiling", "your-code"))
 
 
+def test_a_line_that_imports_is_an_import_whatever_runs_in_it() -> None:
+    one = judge(9.0, make_line(9, 1.0, "from transformers import Trainer", function="<module>", leaf="re:compile"))
+    assert one is not None
+    assert one.evidence["cause"] == "importing"
+
+
 @pytest.mark.parametrize(("before_s", "is_told"), [(0.9, False), (1.9, False), (2.1, True), (0.5, False)])
 def test_what_every_start_takes_is_not_told(before_s: float, is_told: bool) -> None:
     assert (judge(before_s, make_line(9, 1.0, "x = make()", function="prepare")) is not None) is is_told

@@ -27,6 +27,8 @@ FLOOR_RATIO = 0.05
 """Of the mean step: what the phase takes in the mean beyond its first third."""
 WORK_RATIO = 0.5
 """Of a phase's growth that shows in the process's CPU time: threads that wait for cores have none."""
+STAYS_RATIO = 0.9
+"""What grew and stays so is a drift too."""
 BUSY_CORES = 0.2
 SURE_RATIO, LIKELY_RATIO = 0.5, 0.9
 """Rule of thumb: of the growth, what is won once its cause is gone."""
@@ -44,8 +46,8 @@ def phase_drift(analysis: Analysis) -> Finding | None:
     averages on the CPU grow like this.
 
     ## How to tell
-    The phase's median grows from third to third, to twice at least from the first to the last, and twice as much as
-    the rest of the step, and the process's CPU time grows with it; batches stay as large as they were. Where other
+    The phase's median grows and stays large: to twice at least from the first third to the last, and twice as much
+    as the rest of the step, and the process's CPU time grows with it; batches stay as large as they were. Where other
     programs used cores, the low forecast is zero.
 
     ## What to do
@@ -73,7 +75,8 @@ def _judge(rank: RankAnalysis, phase: str, steps: Sequence[int]) -> Finding | No
     beyond_ns = statistics.fmean(column) - first
     growth, rest = last / max(1.0, first), rest_last / max(1.0, rest_first)
     cost_ratio = min(1.0, max(0.0, beyond_ns) / rank.step_mean_ns)
-    if not first <= middle <= last or growth < LEAST_GROWTH * max(1.0, rest) or cost_ratio < FLOOR_RATIO:
+    grows = first <= middle and first <= last and last >= STAYS_RATIO * middle
+    if not grows or growth < LEAST_GROWTH * max(1.0, rest) or cost_ratio < FLOOR_RATIO:
         return None
     cpu = [int(value) for value in rank.columns.get("cpu_ns", ())]
     if len(cpu) == len(column) and min(cpu) > 0:

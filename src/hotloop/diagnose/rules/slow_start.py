@@ -105,7 +105,8 @@ def _cause_of(start: RunStart) -> tuple[str, str]:
 
 
 def _cause_of_line(line: Line) -> tuple[str, str]:
-    if line.leaf.endswith(":<module>") and not line.leaf.startswith("__main__"):
+    is_import = re.match(r"(import|from)\s", line.text.strip()) is not None
+    if is_import or (line.leaf.endswith(":<module>") and not line.leaf.startswith("__main__")):
         return "importing", "it imports modules"
     for cause, pattern, text in _CAUSES:
         if pattern.search(line.leaf):
