@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import time
 
 from hotloop.attach.child import run_child
 
@@ -41,3 +43,20 @@ def test_a_signal_that_ends_nothing_is_no_request_to_end() -> None:
     assert asked
     # Python may not have set its handler when the first one came.
     assert end.exit_code == 3 or end.signal_number == signal.SIGUSR1
+
+
+def test_who_is_stopped_for_a_while_goes_on_waiting() -> None:
+    """As with Ctrl-Z and fg: Python's sigtimedwait answers with garbage where SIGCONT comes after its time."""
+    waits = (
+        "import os, sys\n"
+        "from hotloop.attach.child import run_child\n"
+        "end = run_child([sys.executable, '-c', 'import time; time.sleep(3)'], dict(os.environ))\n"
+        "print(end.exit_code, end.interrupted)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", waits], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(0.8)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(1.3)
+    process.send_signal(signal.SIGCONT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out.split()) == (0, ["0", "False"]), err

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,8 @@ SITE = SOURCE / "attach" / "site"
 
 _SI_KERNEL = 128
 """si_code of a signal that the kernel sent, such as SIGINT from the terminal (it reaches the child by itself)."""
+TICK_S, LOOK_S = 1.0, 0.05
+"""Between two calls of ``on_tick``, and the most that a signal waits until it is passed on."""
 
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
 ENDING = frozenset({"SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"})
@@ -96,8 +100,6 @@ def run_child(
 
     ``on_tick`` is called about once a second while the command runs, ``on_ending`` when somebody asks it to end.
     """
-    import time
-
     known = [getattr(signal, name) for name in FORWARDED if hasattr(signal, name)]
     numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
     can_wait = hasattr(signal, "sigtimedwait")
@@ -144,23 +146,38 @@ def _wait_passing_signals(
 ) -> set[int]:
     """Wait for the child's end; answers the signals that came."""
     seen: set[int] = set()
-    watched = {signal.SIGCHLD, *numbers}
-    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    gone = _open_child(child.pid)
+    next_tick_s = time.monotonic() + TICK_S
     try:
         while child.poll() is None:
-            info = signal.sigtimedwait(watched, 1.0)
-            if info is None:
-                if on_tick is not None:
-                    on_tick()
-            elif info.si_signo != signal.SIGCHLD:
+            # Not one wait for both: Python's sigtimedwait answers with garbage where SIGCONT comes after its time.
+            if gone < 0:
+                time.sleep(LOOK_S)
+            else:
+                select.select([gone], [], [], LOOK_S)
+            while (info := signal.sigtimedwait(numbers, 0)) is not None and info.si_signo in numbers:
                 seen.add(info.si_signo)
                 if info.si_code != _SI_KERNEL and not watch.saw(info.si_signo):
                     child.send_signal(info.si_signo)
                 if on_ending is not None and signal.Signals(info.si_signo).name in ENDING:
                     on_ending()
+            if on_tick is not None and time.monotonic() >= next_tick_s:
+                next_tick_s = time.monotonic() + TICK_S
+                on_tick()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+        if gone >= 0:
+            os.close(gone)
     return seen
+
+
+def _open_child(pid: int) -> int:
+    """A descriptor that becomes readable when the child is gone; -1 where the kernel gives none."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return -1
 
 
 def oom_kills(cgroup_root: Path = Path("/sys/fs/cgroup")) -> int | None:
