@@ -124,6 +124,7 @@ overhead: setup
 
 # Sound trainings that were written to attack hotloop, alone and under it, in turn: an hour; resumable.
 harm: setup
+	$(BIN)/python tests/harm/machine_faults.py
 	$(BIN)/python tests/harm/battery.py --json .passes/harm.jsonl
 
 # What every technique does to the numbers, over 300 steps, several seeds, 1 and 2 ranks; resumable, docs/numerics.md.

@@ -83,7 +83,7 @@ def run_under_faults(
         while process.poll() is None:
             time.sleep(0.5)
             fault = draw.choice(tuple(counts))
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(IndexError, FileNotFoundError):  # nothing is there yet, or any more
                 make_fault(fault, process.pid, folder / ".hotloop", draw)
                 counts[fault] += 1
         out.seek(0)
@@ -108,7 +108,7 @@ def make_fault(fault: str, pid: int, disk: Path, draw: random.Random) -> None:
         time.sleep(draw.uniform(0.0, 1.0))
         run.with_name("away").rename(run)
     else:
-        with open(disk / "filler", "wb") as file:
+        with contextlib.suppress(OSError), open(disk / "filler", "wb") as file:  # no space is left: as wanted
             for _ in range(64):
                 file.write(b"x" * 65536)
                 file.flush()
