@@ -35,3 +35,10 @@ def test_an_optimizer_that_becomes_slower_is_told_with_both_times() -> None:
 )
 def test_what_is_no_drift_of_the_phase(columns: dict[str, list[int]]) -> None:
     assert phase_drift.judge(make_analysis(columns={"cpu_ns": RISING} | columns)) is None
+
+
+def test_on_a_busy_machine_no_saving_is_promised() -> None:
+    busy = make_analysis(columns={"optimizer_ns": RISING, "cpu_ns": RISING}, cores=2, idle_cores=(0.0, 2))
+    one = phase_drift.judge(busy)
+    assert isinstance(one, Finding)
+    assert one.saving is None

@@ -48,7 +48,7 @@ def phase_drift(analysis: Analysis) -> Finding | None:
     ## How to tell
     The phase's median grows and stays large: to twice at least from the first third to the last, and twice as much
     as the rest of the step, and the process's CPU time grows with it; batches stay as large as they were. Where other
-    programs used cores, the low forecast is zero.
+    programs used cores, no saving is forecast.
 
     ## What to do
     Look for what piles up at the lines of this phase. For an optimizer on the CPU whose gradients have become zero,
@@ -84,7 +84,6 @@ def _judge(rank: RankAnalysis, phase: str, steps: Sequence[int]) -> Finding | No
         if cpu_last - cpu_first < WORK_RATIO * (last - first):
             return None
     is_busy = taken_cores(rank) >= BUSY_CORES
-    sure_ratio = 0.0 if is_busy else SURE_RATIO * cost_ratio
     why = ": denormal numbers in its averages do that" if phase == "optimizer" and rank.device_type == "cpu" else ""
     lines = [line for name in FIELDS[phase] for line in rank.lines.get(name, ())]
     return Finding(
@@ -94,7 +93,11 @@ def _judge(rank: RankAnalysis, phase: str, steps: Sequence[int]) -> Finding | No
         phase=phase,
         cost_ns=round(beyond_ns),
         cost_ratio=cost_ratio,
-        saving=saving_within(cost_ratio, sure_ratio, LIKELY_RATIO * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
+        saving=None
+        if is_busy
+        else saving_within(
+            cost_ratio, SURE_RATIO * cost_ratio, LIKELY_RATIO * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB
+        ),
         evidence={
             "first_third_ns": round(first),
             "middle_third_ns": round(middle),
