@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 from hotloop.attach.child import run_child
@@ -18,7 +19,7 @@ def test_a_request_to_end_is_passed_on_and_told() -> None:
 
     def ask() -> None:
         if not told:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # other threads of a test run may take it
 
     end = run_child(SLEEPS, dict(os.environ), on_tick=ask, on_ending=lambda: told.append("ending"))
     assert told == ["ending"]
@@ -36,7 +37,7 @@ def test_a_signal_that_ends_nothing_is_no_request_to_end() -> None:
 
     def ask() -> None:
         asked.append(1)
-        os.kill(os.getpid(), signal.SIGUSR1)
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
 
     end = run_child(quick, dict(os.environ), on_tick=ask, on_ending=lambda: told.append("ending"))
     assert (told, end.interrupted) == ([], False)
