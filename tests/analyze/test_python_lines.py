@@ -11,7 +11,8 @@ from hotloop.analyze.source import parse_source
     [
         ('key = "/".join(part.lower() for part in name.split("."))', True),
         ("self.seen[key] = self.seen.get(key, 0) + 1", True),
-        ("found = re.findall(pattern, text)", True),
+        ("found = re.findall(pattern, text)\nimport re", True),
+        ("x = token.mean(1)", False),  # the name of a module of the standard library, which this file does not import
         ("if token in self.table:\n    pass", True),
         ("out.append(name)", True),
         ('label = f"{name}.{index}"', True),

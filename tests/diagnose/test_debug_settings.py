@@ -7,7 +7,9 @@ from .build_analysis import make_analysis
 
 
 def test_anomaly_detection_is_told_as_a_share_of_forward_and_backward() -> None:
-    (one,) = debug_settings.judge(make_analysis(forward=0.3, backward=0.6, settings=("anomaly-detection",)))  # type: ignore[misc]
+    answer = debug_settings.judge(make_analysis(forward=0.3, backward=0.6, settings=("anomaly-detection",)))
+    assert isinstance(answer, tuple)
+    (one,) = answer
     assert isinstance(one, Finding)
     assert one.evidence["setting"] == "anomaly-detection"
     assert one.saving is not None

@@ -19,6 +19,10 @@ def test_a_table_of_which_a_step_uses_a_few_rows_is_told() -> None:
     assert one.fix.technique == "sparse-gradients"
 
 
+def test_a_forward_that_multiplies_with_all_rows_needs_them() -> None:
+    assert dense_embedding_gradient.judge(make_analysis(optimizer=0.4, forward=0.3, backward=0.3, **TABLE)) is None
+
+
 @pytest.mark.parametrize(
     "changes",
     [

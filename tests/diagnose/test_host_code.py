@@ -1,7 +1,10 @@
 """What no other rule names: the script's own code, with its lines, and the four parts of a step."""
 
+from typing import Any
+
 import pytest
 
+from hotloop.core.analysis import Line
 from hotloop.core.findings import Finding, Severity, Where
 from hotloop.core.rules import sign
 from hotloop.diagnose import find_problems
@@ -12,7 +15,7 @@ from .build_analysis import make_analysis, make_line
 LOOP = Where(file="train.py", line=30, function="main")
 
 
-def below(line: int, share_ratio: float, text: str, function: str = "count", **overrides: object) -> object:
+def below(line: int, share_ratio: float, text: str, function: str = "count", **overrides: Any) -> Line:
     where = Where(file="spans.py", line=line, function=function)
     return make_line(
         line,
@@ -21,12 +24,12 @@ def below(line: int, share_ratio: float, text: str, function: str = "count", **o
         function=function,
         file="spans.py",
         stack=(LOOP, where),
-        **overrides,  # type: ignore[arg-type]
+        **overrides,
     )
 
 
-def host_code_of(**shares: object) -> list[Finding]:
-    findings, _ = find_problems(make_analysis(**shares))  # type: ignore[arg-type]
+def host_code_of(**shares: Any) -> list[Finding]:
+    findings, _ = find_problems(make_analysis(**shares))
     return [one for one in findings if one.rule == HOST_CODE]
 
 
@@ -68,6 +71,17 @@ def test_what_another_finding_names_and_what_every_loop_does_is_not_told_again()
         "backward_ns": BACKWARD,
     }
     assert host_code_of(other=0.3, lines=lines) == []
+
+
+def test_a_finding_of_any_phase_has_the_lines_that_it_names() -> None:
+    lines = {"other_ns": (below(5, 1.0, "gc.collect()", "tidy"),), "backward_ns": BACKWARD}
+    analysis = make_analysis(other=0.6, lines=lines)
+    where = (Where(file="spans.py", line=5, function="tidy"),)
+    named = sign(Finding(title="", evidence={}, cost_ns=round(0.6 * analysis.step_ns), where=where), "gc-pause")
+    assert own_code(analysis.lead, (named,)) == ()
+    parts = explain_step(analysis.lead, (named,))
+    assert parts is not None
+    assert parts.named_ratio == pytest.approx(0.6, abs=1e-6)
 
 
 def test_little_code_is_not_told() -> None:

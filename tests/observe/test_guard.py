@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from typing import Any
 
@@ -88,3 +89,13 @@ def test_reading_where_the_stack_lies_keeps_no_variable_of_the_callers() -> None
         assert call()() is None
     finally:
         gc.enable()
+
+
+def test_a_guarded_function_lies_one_frame_below_its_caller() -> None:
+    """Places of the user's lines are found by counting frames."""
+
+    @guarded
+    def names() -> list[str]:
+        return [sys._getframe(1).f_code.co_name, sys._getframe(2).f_code.co_name]
+
+    assert names() == ["run", "test_a_guarded_function_lies_one_frame_below_its_caller"]

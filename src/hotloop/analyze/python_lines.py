@@ -41,7 +41,8 @@ def runs_python(module: Module, line: int) -> bool | None:
         isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
         for node in nodes
     )
-    plain = [_is_plain(name, beside_text=text) for name in names]
+    libraries = _imported_libraries(module) if names else frozenset()
+    plain = [_is_plain(name, libraries, beside_text=text) for name in names]
     if not all(plain):
         return False
     if plain or text:
@@ -49,11 +50,22 @@ def runs_python(module: Module, line: int) -> bool | None:
     return True if _tests_membership(nodes) else None
 
 
-def _is_plain(name: str, *, beside_text: bool) -> bool:
+def _imported_libraries(module: Module) -> frozenset[str]:
+    """Names by which the file imports modules of the standard library: ``code`` and ``token`` may be tensors."""
+    return frozenset(
+        (alias.asname or alias.name).split(".", 1)[0]
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name.split(".", 1)[0] in _LIBRARIES
+    )
+
+
+def _is_plain(name: str, libraries: frozenset[str], *, beside_text: bool) -> bool:
     head, _, last = name.rpartition(".")
     if not head:
         return last in _BUILTINS or last in _METHODS or (beside_text and last in _AMBIGUOUS)
-    if name.split(".", 1)[0] in _LIBRARIES:
+    if name.split(".", 1)[0] in libraries:
         return True
     return last in _METHODS or (beside_text and last in _AMBIGUOUS)
 

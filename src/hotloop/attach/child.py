@@ -147,7 +147,9 @@ def _wait_passing_signals(
     """Wait for the child's end; answers the signals that came."""
     seen: set[int] = set()
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    gone = _open_child(child.pid)
+    gone, waiting = _open_child(child.pid), select.poll()
+    if gone >= 0:
+        waiting.register(gone, select.POLLIN)
     next_tick_s = time.monotonic() + TICK_S
     try:
         while child.poll() is None:
@@ -155,7 +157,7 @@ def _wait_passing_signals(
             if gone < 0:
                 time.sleep(LOOK_S)
             else:
-                select.select([gone], [], [], LOOK_S)
+                waiting.poll(1_000 * LOOK_S)
             while (info := signal.sigtimedwait(numbers, 0)) is not None and info.si_signo in numbers:
                 seen.add(info.si_signo)
                 if info.si_code != _SI_KERNEL and not watch.saw(info.si_signo):

@@ -110,8 +110,9 @@ class Finding:
     ``rule``, ``kind``, ``unit`` and ``next`` are filled in by the rule's decorator (core/rules.py).
     ``cost_ns`` is per step; ``cost_ratio`` and the saving are fractions of the time per ``unit``.
     With ``base`` "run" it is about what the steady steps leave out (compilation, a cold cache), paid once per start:
-    ``cost_ns`` is of this whole run and ``cost_ratio`` its share of the run, from the first step to the end; a saving
-    is not forecast, since the share shrinks as the training gets longer.
+    ``cost_ns`` is of this whole run and ``cost_ratio`` its share of the run, from the first step to the end (of
+    slow-start from the import of torch on); a saving is not forecast, since the share shrinks as the training gets
+    longer.
     ``severity_override`` is set only for harm that is no loss of time in every step (memory-growth and its kin, what is
     paid once); otherwise the severity follows from ``saving.low_ratio``.
     """

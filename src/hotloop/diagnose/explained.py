@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hotloop.core.analysis import Line, RankAnalysis
 from hotloop.core.explained import Explained
-from hotloop.core.findings import Finding, Where
+from hotloop.core.findings import Finding, Kind, Where
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.report import Health
@@ -66,11 +66,18 @@ def own_code(rank: RankAnalysis, findings: Sequence[Finding]) -> tuple[OwnLine, 
 
 
 def unnamed_ns(rank: RankAnalysis, findings: Sequence[Finding]) -> dict[str, float]:
-    """What the findings leave of each phase, per step."""
+    """What the findings leave of each phase, per step. One that says no phase (a collection may lie in any) has the
+    time of the lines that it names."""
     named_ns = dict.fromkeys(PHASES, 0.0)
-    for finding in _specific(findings):
+    timed = [finding for finding in _specific(findings) if finding.time_ns]
+    for finding in timed:
         for phase, ns in (finding.time_ns or {}).items():
             named_ns[phase] = named_ns.get(phase, 0.0) + ns
+    of_timed = _Places(rank, timed)
+    of_others = _Places(rank, [finding for finding in _specific(findings) if not finding.time_ns])
+    for one, _ in _lines(rank):
+        if of_others.hold(one.line) and not of_timed.hold(one.line):
+            named_ns[one.phase] += one.ns
     return {phase: max(0.0, rank.breakdown.mean_ns(phase) - named_ns[phase]) for phase in PHASES}
 
 
@@ -104,14 +111,12 @@ def warn_of_unknown(explained: Explained | None, rank: RankAnalysis) -> tuple[He
     """A warning where more of the step than UNKNOWN_RATIO has no evidence, with what was missing."""
     if explained is None or explained.unknown_ratio <= UNKNOWN_RATIO:
         return ()
-    seen = [line for name in GAP_FIELDS for line in rank.lines.get(name, ())]
-    samples = sum(line.samples for line in seen)
-    missing = (
-        "no stack sample lies there"
-        if not samples
-        else f"of it {samples} stack samples were taken, and others showed no line of yours"
+    samples = sum(line.samples for name in GAP_FIELDS for line in rank.lines.get(name, ()))
+    message = (
+        f"{explained.unknown_ratio:.0%} of the step is not explained: between its phases {samples} stack samples show "
+        "a line of yours, too few to divide that time; a longer run has more"
     )
-    return (Health(level="warning", message=f"{explained.unknown_ratio:.0%} of the step is not explained: {missing}"),)
+    return (Health(level="warning", message=message),)
 
 
 def _unseen_ns(rank: RankAnalysis) -> float:
@@ -122,27 +127,43 @@ def _unseen_ns(rank: RankAnalysis) -> float:
     )
 
 
-def _unnamed_lines(rank: RankAnalysis, findings: Sequence[Finding]) -> Iterator[OwnLine]:
-    loop = loop_places(rank)
-    specific = tuple(_specific(findings))
-    places = {(where.file, where.line) for finding in specific for where in finding.where}
-    functions = {(where.file, where.function) for finding in specific for where in finding.where} - loop
+def _lines(rank: RankAnalysis) -> Iterator[tuple[OwnLine, str]]:
+    """The lines of the gaps and of the phases in which a script's own code may run, with their kinds."""
     for name in (*GAP_FIELDS, *PHASE_FIELDS):
         field_ns = own_ns(rank, name)
         for line, kind in field_lines(rank, name):
-            stack = line.stack or (line.where,)
-            if (
-                kind not in _OF_EVERY_LOOP
-                and (line.is_python or name not in _NEEDS_PROOF)
-                and (line.where.file, line.where.line) not in places
-                and not any((where.file, where.function) in functions for where in stack)
-            ):
-                yield OwnLine(name, line, line.share_ratio * field_ns)
+            yield OwnLine(name, line, line.share_ratio * field_ns), kind
+
+
+def _unnamed_lines(rank: RankAnalysis, findings: Sequence[Finding]) -> Iterator[OwnLine]:
+    named = _Places(rank, list(_specific(findings)))
+    for one, kind in _lines(rank):
+        is_own = kind not in _OF_EVERY_LOOP and (one.line.is_python or one.field not in _NEEDS_PROOF)
+        if is_own and not named.hold(one.line):
+            yield one
+
+
+class _Places:
+    """Where some findings lie: their lines, and their functions but for those that hold the training loop."""
+
+    def __init__(self, rank: RankAnalysis, findings: Sequence[Finding]) -> None:
+        self._lines = {(where.file, where.line) for one in findings for where in one.where}
+        self._functions = {(where.file, where.function) for one in findings for where in one.where} - loop_places(rank)
+
+    def hold(self, line: Line) -> bool:
+        stack = line.stack or (line.where,)
+        return (line.where.file, line.where.line) in self._lines or any(
+            (where.file, where.function) in self._functions for where in stack
+        )
 
 
 def _specific(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Those that name a cause and own time of the steady step."""
-    return (one for one in findings if one.rule != HOST_CODE and one.base == "steady" and one.time_ns)
+    """Those that name a cause of time in the steady step."""
+    return (
+        one
+        for one in findings
+        if one.rule != HOST_CODE and one.kind is Kind.FAULT and one.base == "steady" and (one.time_ns or one.cost_ns)
+    )
 
 
 def entry_of(line: Line, loop: frozenset[tuple[str, str]]) -> Where:

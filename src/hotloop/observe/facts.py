@@ -34,7 +34,6 @@ def settings_left_on() -> list[str]:
         "deterministic-algorithms": torch.are_deterministic_algorithms_enabled(),
         "synchronous-launches": variables("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
         "distributed-debug": variables("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL",
-        "verbose-logs": bool(variables("TORCH_LOGS")) or variables("NCCL_DEBUG", "").upper() in ("INFO", "TRACE"),
     }
     return [name for name, is_on in found.items() if is_on]
 

@@ -72,12 +72,13 @@ def undispatched(function: F) -> F:
 def guarded(function: F) -> F:
     """The function, returning None instead of raising; what it raised is in GUARD."""
 
-    plain = undispatched(function)
-
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return plain(*args, **kwargs)
+        try:  # one frame, as ``undispatched``: places are found by counting them
+            if not _modes_count():
+                return function(*args, **kwargs)
+            with torch._C.DisableTorchFunction():
+                return function(*args, **kwargs)
         except Exception as error:
             GUARD.record(function.__qualname__, error)
             return None

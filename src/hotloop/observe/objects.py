@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -248,11 +248,16 @@ def describe_model(module: Any, tree: ModuleTree) -> dict[str, Any]:
 
 
 def largest_table(tree: ModuleTree) -> list[int] | None:
-    """Rows and width of the largest trainable ``nn.Embedding`` or ``EmbeddingBag`` with dense gradients."""
+    """Rows and width of the largest trainable ``nn.Embedding`` or ``EmbeddingBag`` with dense gradients, of those whose
+    weight no other module has: an output layer uses all rows."""
+    values = [
+        list(dict.values(own)) if isinstance(own := held.get("_parameters"), dict) else [] for _, held in tree.kinds
+    ]
+    holders = Counter(key_of(value) for own in values for value in own if value is not None)
     largest = None
-    for kind, held in tree.kinds:
-        if key_of(kind) in _TABLES and held.get("sparse") is False and type(held.get("_parameters")) is dict:
-            weight = held["_parameters"].get("weight")
+    for (kind, held), own in zip(tree.kinds, values, strict=True):
+        if key_of(kind) in _TABLES and held.get("sparse") is False and own and holders[key_of(own[0])] == 1:
+            weight = own[0]
             if is_tensor(weight) and weight.requires_grad and weight.dim() == 2:
                 rows, width = int(weight.size(0)), int(weight.size(1))
                 if largest is None or rows * width > largest[0] * largest[1]:

@@ -87,7 +87,7 @@ class Collector:
         next_take_s = 0.0
         came = False
         while not self._over.is_set():
-            training = [process for process, _ in self._processes.values() if process.is_sampled]
+            training = self._sampled()
             wait_s = interval_s if training else IDLE_S if self._processes else IDLE_S / 4
             readable = {key.fd for key, _ in self._selector.select(wait_s)}
             if self._socket.fileno() in readable:
@@ -122,6 +122,11 @@ class Collector:
             self._accept()
         for descriptor in tuple(self._processes):
             self._finish(descriptor)
+
+    def _sampled(self) -> list[RunProcess]:
+        """Those that train; until one does, all whose start may be that of a training. A launcher imports torch too."""
+        processes = [process for process, _ in self._processes.values() if process.is_sampled]
+        return [process for process in processes if process.trains] or processes
 
     def _take(self) -> None:
         now_ns = time.perf_counter_ns()

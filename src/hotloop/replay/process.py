@@ -24,6 +24,7 @@ MOST_EVENTS = 50_000
 """Taken in at a time, so that other processes have their turn."""
 MOST_STACKS, MOST_STACKS_TOLD = 2_000, 200
 START_FIELD = "other_ns"
+"""What samples before the first step are written as: no phase is known yet."""
 HELD_S = 1.0
 """A sample waits no longer for the next event."""
 MOST_REFUSALS = 50

@@ -14,6 +14,8 @@ MOST_USED_RATIO = 0.05
 LEAST_PART_RATIO = 0.5
 """Of the model's parameters: else the optimizer has other work."""
 FLOOR_RATIO = 0.2
+MOST_FORWARD_RATIO = 0.5
+"""Of the optimizer: a forward that multiplies with all rows (an output layer that shares them) takes longer."""
 
 
 @rule("dense-embedding-gradient", "every step fills and walks over a table of which it uses a few rows")
@@ -26,8 +28,8 @@ def dense_embedding_gradient(analysis: Analysis) -> Finding | None:
     averages, though only the rows of this batch have a gradient. The time does not depend on the batch.
 
     ## How to tell
-    The table has half of the model's parameters or more, a step uses at most one row in twenty, and optimizer and
-    backward take most of the step.
+    The table has half of the model's parameters or more and belongs to one module, a step uses at most one row in
+    twenty, and the forward takes less than half of the optimizer's time: it does not multiply with all rows.
 
     ## What to do
     `sparse=True` with `SparseAdam`, SGD or Adagrad for the table. A fused optimizer walks over all rows faster, and
@@ -35,7 +37,7 @@ def dense_embedding_gradient(analysis: Analysis) -> Finding | None:
 
     ## When it is wrong
     Adam moves rows without a gradient too, by their averages, and weight decay all of them: sparse updates train a
-    little differently. A table whose weight is shared with the output layer has a dense gradient by nature.
+    little differently.
     """
     rank = analysis.lead
     table, used = rank.dense_table, rank.tokens_per_step
@@ -49,6 +51,7 @@ def dense_embedding_gradient(analysis: Analysis) -> Finding | None:
         or used > MOST_USED_RATIO * rows
         or part < LEAST_PART_RATIO
         or phases_ratio < FLOOR_RATIO
+        or rank.breakdown.share("forward") > MOST_FORWARD_RATIO * rank.breakdown.share("optimizer")
     ):
         return None
     # What backward does beside filling the gradient is not known: the optimizer's part is sure, of backward none.
