@@ -250,9 +250,8 @@ def describe_model(module: Any, tree: ModuleTree) -> dict[str, Any]:
 def largest_table(tree: ModuleTree) -> list[int] | None:
     """Rows and width of the largest trainable ``nn.Embedding`` or ``EmbeddingBag`` with dense gradients, of those whose
     weight no other module has: an output layer uses all rows."""
-    values = [
-        list(dict.values(own)) if isinstance(own := held.get("_parameters"), dict) else [] for _, held in tree.kinds
-    ]
+    dicts = [held.get("_parameters") for _, held in tree.kinds]
+    values = [list(dict.values(own)) if isinstance(own, dict) else [] for own in dicts]
     holders = Counter(key_of(value) for own in values for value in own if value is not None)
     largest = None
     for (kind, held), own in zip(tree.kinds, values, strict=True):
