@@ -135,6 +135,20 @@ def test_batches_of_a_loader_begin_windows_and_the_last_may_be_cut() -> None:
     assert [s.is_complete for s in t.steps] == [True, False]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+        "Optimizer.step#SGD.step",
+        "ProfilerStep#1",
+        "step 1",
+    ],
+)
+def test_ranges_that_take_no_time_mark_no_steps(name: str) -> None:
+    t = reduce(op("aten::mm", 0, 50), mark(name, 10, 0), mark(name, 20, 0), mark(name, 30, 0))
+    assert t.step_source == "whole trace"
+
+
 def test_without_marks_the_whole_trace_is_one_window_and_says_so() -> None:
     t = reduce(op("aten::mm", 0, 50), call("cudaLaunchKernel", 10, 2, 1), kernel("a", 20, 10, 1), kernel("a", 40, 10))
     assert t.step_source == "whole trace"

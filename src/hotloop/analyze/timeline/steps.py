@@ -117,17 +117,18 @@ def _find_most_common(thread: NDArray[np.int32]) -> int:
 
 
 def _match_ranges(trace: Trace, links: Links) -> list[tuple[str, Int64s]]:
-    """(source, places in the nesting) of everything that could mark steps."""
+    """(source, places in the nesting) of everything that could mark steps: ranges that take no time mark none."""
     ranges = links.ranges
     name = trace.name[ranges.rows]
+    lasts = ranges.end_ns > ranges.start_ns
     found: list[tuple[str, Int64s]] = []
-    profiler = np.flatnonzero(match_names(trace, name, PROFILER_STEP))
+    profiler = np.flatnonzero(lasts & match_names(trace, name, PROFILER_STEP))
     if len(profiler):
         found.append(("ProfilerStep", profiler))
-    drawn = trace.category[ranges.rows] == Category.ANNOTATION
+    drawn = lasts & (trace.category[ranges.rows] == Category.ANNOTATION)
     iteration = np.flatnonzero(drawn & match_names(trace, name, ITERATION))
     found += _group_iterations(trace, links, iteration)
-    optimizer = np.flatnonzero(match_names(trace, name, OPTIMIZER_STEP))
+    optimizer = np.flatnonzero(lasts & match_names(trace, name, OPTIMIZER_STEP))
     if len(optimizer):
         # With several optimizers a step ends with the one that steps least often: the others run inside it.
         kinds, count = np.unique(name[optimizer], return_counts=True)
@@ -135,7 +136,7 @@ def _match_ranges(trace: Trace, links: Links) -> list[tuple[str, Int64s]]:
         if enough.any():
             rarest = kinds[enough][np.argmin(count[enough])]
             found.append(("optimizer", optimizer[name[optimizer] == rarest]))
-    loader = np.flatnonzero(match_names(trace, name, LOADER_NEXT))
+    loader = np.flatnonzero(lasts & match_names(trace, name, LOADER_NEXT))
     if len(loader) >= MIN_INFERRED_STEPS:
         found.append(("dataloader", loader))
     return found
@@ -220,7 +221,7 @@ def _keep_disjoint(links: Links, places: Int64s) -> Int64s:
     order = places[np.argsort(start[places], kind="stable")]
     kept, reach = [], None
     for place in order.tolist():
-        if end[place] > start[place] and (reach is None or start[place] >= reach):
+        if reach is None or start[place] >= reach:
             kept.append(place)
             reach = end[place]
     return np.array(kept, dtype=np.int64)
