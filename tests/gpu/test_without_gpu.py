@@ -75,7 +75,7 @@ def test_without_a_device_every_gpu_test_is_skipped_and_says_why(tmp_path: Path)
         ["bash", str(ROOT / "scripts" / "gpu.sh")], env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "SKIPPED [12] tests/gpu/test_cuda.py: no CUDA device" in done.stdout
+    assert "SKIPPED [11] tests/gpu/test_cuda.py: no CUDA device" in done.stdout
     assert "SKIPPED [6] tests/gpu/test_planted.py" in done.stdout
     assert "passed" not in done.stdout
     assert not list(tmp_path.iterdir()), "a result was written although nothing ran"

@@ -37,16 +37,16 @@ class Ran:
         return {fact["row"]: fact for fact in self.seen.of_kind("device_times")}
 
 
-def train(name: str, device: str, folder: Path, *, attached: bool) -> Ran:
+def train(name: str, device: str, folder: Path, *, attached: bool, deep: bool = False) -> Ran:
     folder = folder / f"{name}-{'with' if attached else 'without'}"
     folder.mkdir()
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("HOTLOOP_", "PYTHON", "PYTEST_"))}
     environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder.parent / "inductor")
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")  # what is cached is not warned of
     (folder / "processes").mkdir()
     collector = Collector(folder / "processes")
     if attached:
-        options = {"deep": True, "address": collector.address, "token": collector.token}
+        options = {"deep": deep, "address": collector.address, "token": collector.token}
         environment = attach_environment(environment, folder, options)
     out = folder / "result.json"
     done = subprocess.run(
@@ -64,6 +64,6 @@ def train(name: str, device: str, folder: Path, *, attached: bool) -> Ran:
     return Ran(result=json.loads(out.read_text()), recording=recording, stderr=done.stderr)
 
 
-def train_both(name: str, device: str, folder: Path) -> tuple[Ran, Ran]:
+def train_both(name: str, device: str, folder: Path, *, deep: bool = False) -> tuple[Ran, Ran]:
     """Without the agent, then with it."""
-    return train(name, device, folder, attached=False), train(name, device, folder, attached=True)
+    return train(name, device, folder, attached=False), train(name, device, folder, attached=True, deep=deep)

@@ -85,7 +85,8 @@ def arm_agent(options: dict[str, Any]) -> Agent | None:
         wraps = [wrap for wrap in (timing, notes.get(site.id), changes.get(site)) if wrap is not None]
         if wraps:
             watch.after_import(site.module, lambda site=site, wraps=wraps: _install(agent, site, *wraps))  # type: ignore[misc]
-    _when_cuda_starts(lambda: _cuda_started(agent, session, subscribers["copy"], changes))
+    _when_cuda_starts(lambda: _cuda_started(agent, subscribers["copy"], changes))
+    _time_devices(agent)
     hooks.hook_optimizers(agent)
     watch.after_import("torch._dynamo.eval_frame", _hide_from_dynamo)
     watch.after_import("torch._dynamo.callback", lambda: _watch_compilation(agent))
@@ -116,19 +117,13 @@ def _open_ring(options: dict[str, Any]) -> Ring | None:
 
 
 def _local_session(agent: Agent, options: dict[str, Any]) -> Session | None:
-    """Steps inside the training, where something was asked for that needs them, or torch is built for CUDA."""
+    """Steps inside the training, where something was asked for that needs them."""
+    if not any(options.get(name) for name in LOCAL_OPTIONS):
+        return None
     import torch
 
-    if (
-        not any(options.get(name) for name in LOCAL_OPTIONS)
-        and torch.version.cuda is None
-        and torch.version.hip is None
-    ):
-        return None
-    from hotloop.observe.device_events import CaptureWatch
     from hotloop.observe.local import Session
 
-    agent.captures = CaptureWatch()
     if options.get("nvtx") and torch.cuda.is_available():
         from hotloop.observe.nvtx import NvtxRecorder
 
@@ -184,13 +179,23 @@ def _notes(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
     return {"run-backward": watch.losses.wrap_backward, "scaler-init": watch.losses.wrap_scaler_init}
 
 
-def _cuda_started(agent: Agent, session: Session | None, timing: Wrap, changes: dict[Site, Wrap]) -> None:
+def _cuda_started(agent: Agent, timing: Wrap, changes: dict[Site, Wrap]) -> None:
     for site in COPY_SITES:
         _install(agent, site, timing, *(wrap for wrap in (changes.get(site),) if wrap is not None))
-    if session is None:
+
+
+def _time_devices(agent: Agent) -> None:
+    """With a torch that is built for CUDA: the device's own times of a step's phases, once a model lies on it."""
+    torch = sys.modules["torch"]
+    if torch.version.cuda is None and torch.version.hip is None:
         return
-    for name, wrap in (("begin", agent.captures.wrap_begin), ("end", agent.captures.wrap_end)):
-        _install(agent, Site(id=f"graph-{name}", module="torch.cuda.graphs", path=f"CUDAGraph.capture_{name}"), wrap)
+    from hotloop.observe.device_events import CaptureWatch, time_on_cuda
+
+    captures = CaptureWatch()
+    agent.time_on_device = lambda agent, index: time_on_cuda(agent, index, captures)
+    for name, wrap in (("begin", captures.wrap_begin), ("end", captures.wrap_end)):
+        site = Site(id=f"graph-{name}", module="torch.cuda.graphs", path=f"CUDAGraph.capture_{name}")
+        _when_cuda_starts(lambda site=site, wrap=wrap: _install(agent, site, wrap))  # type: ignore[misc]
 
 
 def _when_cuda_starts(then: Callable[[], Any]) -> None:

@@ -65,7 +65,9 @@ RESTED_AT = 40
     RESTED,  # a = steps that were not timed since the last one, b = clock at the end of the last of them
     SKIPPED,  # a = forwards without gradients that were not timed since the last one
     END,  # how the interpreter ended: a = HOW_*
-) = range(1, 34)
+    TIMED,  # to the next of these one step is timed by the device's clock too: a = its number, 0 where none is
+    DEVICE_TIMES,  # a = number of a timed step, b to e = device ns of forward, backward, optimizer, copies; -1 unknown
+) = range(1, 36)
 
 (
     GRAD, TRAINING, LEARNS, HAS_INPUT, ALL_TENSORS, SYNC_KNOWN, SYNCED, DRAWS, ON_DEVICE, FIRST_TIME, HAS_SEQUENCES,

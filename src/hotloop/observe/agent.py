@@ -96,7 +96,6 @@ class Agent:
         "anchor_wall_s",
         "backward",
         "backwards",
-        "captures",
         "compile_used",
         "device_index",
         "due",
@@ -129,6 +128,7 @@ class Agent:
         "skips",
         "started",
         "steps",
+        "time_on_device",
         "weighed_at",
         "without_gradients",
     )  # fmt: skip
@@ -140,7 +140,8 @@ class Agent:
         self.pending: list[dict[str, Any]] = []
         self.session: Any = None
         """What replays the events here too, where that was asked for (observe/local.py)."""
-        self.captures: Any = None
+        self.time_on_device: Callable[[Agent, int], None] | None = None
+        """Called with the index of the device of the first model on one, where a device can be timed."""
         self.meets_model: Callable[[Any], Any] | None = None
         """Called with every outermost module with parameters, before its first forward."""
         self.begin()
@@ -344,6 +345,8 @@ class Agent:
             described = objects.describe_model(module, tree)
             if self.device_index is None and described["device"] not in (None, "cpu"):
                 self.device_index = described["device_index"]
+                if self.time_on_device is not None and described["device"] == "cuda" and self.device_index is not None:
+                    self.time_on_device(self, self.device_index)
             self.ring.tell({"kind": "model", "key": key_of(module), **described})
         return known
 

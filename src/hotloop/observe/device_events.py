@@ -1,7 +1,7 @@
-"""Phases of a training on an accelerator -> facts ``device_times``: the device's time of each, known some rows later.
+"""Phases of a training on an accelerator -> events ``DEVICE_TIMES``: the device's time of each, known some steps later.
 
 Each timed phase records one pair of events on the current stream. Nothing ever waits for the device: completed pairs
-are read at row ends, on the training thread, and while any thread captures a CUDA graph nothing is recorded and nothing
+are read after steps, on the training thread, and while any thread captures a CUDA graph nothing is recorded and nothing
 is queried. A pair spans all that was queued between its ends, idle time included; it is no proof of what ran.
 """
 
@@ -13,21 +13,46 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from hotloop.replay.recorder import BACKWARD, FORWARD, H2D, OPTIMIZER, Recorder
+from hotloop.core.events import (
+    BACKWARD_IN,
+    BACKWARD_OUT,
+    DEVICE_TIMES,
+    FORWARD_IN,
+    FORWARD_OUT,
+    GRAD,
+    PHASE_IN,
+    PHASE_OUT,
+    RESTED,
+    SCALER_WORK_IN,
+    SCALER_WORK_OUT,
+    STEP_IN,
+    STEP_OUT,
+    TIMED,
+)
+from hotloop.core.recording import FIELD, UNKNOWN
 
 from .event_pool import DeviceEvent, EventPool, StreamEvent
 from .guard import guarded
 
-PHASE_KEYS = ("forward_ns", "backward_ns", "optimizer_ns", "h2d_ns")
-PLACES = {FORWARD: 0, BACKWARD: 1, OPTIMIZER: 2, H2D: 3}
-"""Field of the phase stack -> its place in PHASE_KEYS; the other phases are not timed on the device."""
+FORWARD, BACKWARD, OPTIMIZER, COPY = range(4)
+"""Places in what DEVICE_TIMES says."""
+BEGINS = {
+    FORWARD_IN: FORWARD, BACKWARD_IN: BACKWARD, STEP_IN: OPTIMIZER, SCALER_WORK_IN: OPTIMIZER, PHASE_IN: COPY,
+}  # fmt: skip
+ENDS = {
+    FORWARD_OUT: FORWARD_IN, BACKWARD_OUT: BACKWARD_IN, STEP_OUT: STEP_IN, SCALER_WORK_OUT: SCALER_WORK_IN,
+    PHASE_OUT: PHASE_IN,
+}  # fmt: skip
+"""Events that begin a timed phase, and those that end it; copies to the device alone of PHASE_IN and PHASE_OUT."""
+H2D = FIELD["h2d_ns"]
 
 POOL_PAIRS = 256
 """Pairs in flight at most. A launch queue holds about 1,000 kernels, so a step has far fewer pairs ahead of it."""
 MIN_INTERVAL_NS = 20_000_000
 """At most one row in so long is timed: about 10 us of recording a phase stay far below half a percent."""
 
-RecordFact = Callable[[dict[str, Any]], None]
+Note = Callable[..., Any]
+"""Notes an event: its code and arguments."""
 
 
 class CaptureWatch:
@@ -77,28 +102,25 @@ class CaptureWatch:
 
 
 class _Row:
-    """One timed row: ns of each phase, whether they are known, and how many pairs have not completed."""
+    """One timed step: ns of each phase, whether they are known, and how many pairs have not completed."""
 
-    __slots__ = ("closed", "index", "known", "ns", "waiting")
+    __slots__ = ("closed", "known", "ns", "number", "waiting")
 
-    def __init__(self) -> None:
-        self.index = 0
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.ns = [0, 0, 0, 0]
         self.known = [True, True, True, True]
         self.waiting = 0
         self.closed = False
 
-    def to_fact(self) -> dict[str, Any]:
-        times = (ns if known else None for ns, known in zip(self.ns, self.known, strict=True))
-        return {"kind": "device_times", "row": self.index, **dict(zip(PHASE_KEYS, times, strict=True))}
-
 
 class _Phase:
     """A phase and its pair. ``inner_ns`` is the device's time of timed phases inside it, which are not its own."""
 
-    __slots__ = ("inner_known", "inner_ns", "outer", "place", "row", "token")
+    __slots__ = ("code", "inner_known", "inner_ns", "outer", "place", "row", "token")
 
-    def __init__(self, place: int, outer: _Phase | None, row: _Row | None) -> None:
+    def __init__(self, code: int, place: int, outer: _Phase | None, row: _Row | None) -> None:
+        self.code = code
         self.place = place
         self.outer = outer
         self.row = row
@@ -110,9 +132,9 @@ class _Phase:
 class DeviceTimer:
     """Pairs of events per phase, from a pool of ``pool_size``. Used by the training thread alone; nothing raises.
 
-    ``record`` receives a fact for every timed row once all its pairs have completed. A phase that did not run in a row
-    took 0 ns there; one that could not be measured (pool exhausted, a capture, another stream at its end, an error of
-    the device) is None.
+    ``note`` receives TIMED where a timed step begins or ends, and DEVICE_TIMES once all of its pairs have completed: of
+    a phase that did not run 0 ns, of one that could not be measured (pool exhausted, a capture, another stream at its
+    end, an error of the device) UNKNOWN. ``fail`` receives the device's error, once.
     """
 
     def __init__(
@@ -121,48 +143,56 @@ class DeviceTimer:
         is_capturing: Callable[[], bool],
         pool_size: int = POOL_PAIRS,
         *,
-        record: RecordFact,
+        note: Note,
+        fail: Callable[[str], None],
         stream: Callable[[], Hashable] = lambda: None,
         lock: Any = None,
         clock: Callable[[], int] = time.perf_counter_ns,
         min_interval_ns: int = MIN_INTERVAL_NS,
     ) -> None:
         self._pool = EventPool(make_event, pool_size, is_capturing=is_capturing, stream=stream)
-        self._record = record
+        self._note, self._fail = note, fail
         self._lock = lock if lock is not None else threading.RLock()
         self._clock = clock
         self._min_interval_ns = min_interval_ns
         self._next_ns = clock()
+        self._numbers = 0
         self._open: list[_Phase] = []
         self._row: _Row | None = None  # the current one, when it is timed; the first is not: it has begun already
         self._waiting: set[_Row] = set()
 
     @property
     def waiting_rows(self) -> int:
-        """Rows that are complete but for their pairs; never more than pairs in the pool."""
+        """Steps that are complete but for their pairs; never more than pairs in the pool."""
         return len(self._waiting)
 
     @guarded
-    def enter(self, field: int) -> None:
-        """A timed phase begins (a key of PLACES)."""
+    def enter(self, code: int) -> None:
+        """A timed phase begins (a key of BEGINS)."""
         opened = self._open
-        phase = _Phase(PLACES[field], opened[-1] if opened else None, self._row)
+        phase = _Phase(code, BEGINS[code], opened[-1] if opened else None, self._row)
         if self._row is not None:
             with self._lock:
                 phase.token = self._pool.begin(phase)
         opened.append(phase)
 
     @guarded
-    def leave(self) -> None:
-        """The innermost timed phase ends."""
-        if not self._open:
-            return  # it began before the timer
-        phase = self._open.pop()
+    def leave(self, code: int) -> None:
+        """The innermost phase that ``code`` began ends; those inside it have no end (an optimizer's step raised)."""
+        if not any(phase.code == code for phase in self._open):
+            return  # it began before the timer, or is none that is timed
+        while True:
+            phase = self._open.pop()
+            self._end(phase, is_complete=phase.code == code)
+            if phase.code == code:
+                return
+
+    def _end(self, phase: _Phase, *, is_complete: bool) -> None:
         row, token, outer = self._row, phase.token, phase.outer
         ended = False
         if token is not None:
             with self._lock:
-                if row is not None and row is phase.row:
+                if is_complete and row is not None and row is phase.row:
                     ended = self._pool.end(token)
                 else:
                     self._pool.cancel(token)
@@ -178,17 +208,21 @@ class DeviceTimer:
                 touched.known[phase.place] = False
 
     @guarded
-    def close_row(self, index: int) -> None:
-        """Row ``index`` is complete; tell what has completed on the device, and decide whether to time the next row."""
-        row = self._row
+    def close_row(self, may_begin: bool = True) -> None:
+        """A step is complete: decide whether the next one is timed, and note what has completed on the device."""
+        row, self._row = self._row, None
         if row is not None:
-            for phase in self._open:  # its time belongs to two rows, and nobody knows how much to each
+            for phase in self._open:  # its time belongs to two steps, and nobody knows how much to each
                 row.known[phase.place] = False
-            row.index = index
             row.closed = True
-            self._row = None
             self._waiting.add(row)
-        pool = self._pool
+        pool, now_ns = self._pool, self._clock()
+        if may_begin and now_ns >= self._next_ns and pool.failure is None:
+            self._next_ns = now_ns + self._min_interval_ns
+            self._numbers += 1
+            self._row = _Row(self._numbers)
+        if row is not None or self._row is not None:
+            self._note(TIMED, 0 if self._row is None else self._row.number)
         if pool.failure is None:
             with self._lock:
                 resolved = pool.resolve()
@@ -199,10 +233,6 @@ class DeviceTimer:
             return
         if row is not None and row.waiting == 0:
             self._finish(row)
-        now_ns = self._clock()
-        if now_ns >= self._next_ns:
-            self._next_ns = now_ns + self._min_interval_ns
-            self._row = _Row()
 
     def _settle(self, phase: _Phase, duration_ns: int) -> None:
         """A pair has completed. Those inside it have before: pairs complete in the order in which they ended."""
@@ -221,62 +251,58 @@ class DeviceTimer:
     def _finish(self, row: _Row) -> None:
         if row in self._waiting:
             self._waiting.discard(row)
-            self._record(row.to_fact())
+            times = [ns if known else UNKNOWN for ns, known in zip(row.ns, row.known, strict=True)]
+            self._note(DEVICE_TIMES, row.number, *times)
 
     def _abandon(self, reason: str) -> None:
         """The device answered with an error: what waits stays unknown, and nothing is timed any more."""
         self._row = None
-        if self._waiting:
-            for row in sorted(self._waiting, key=lambda row: row.index):
-                row.known = [False] * len(row.known)
-                self._record(row.to_fact())
-            self._waiting.clear()
+        self._waiting.clear()
         if self._next_ns != _NEVER_NS:
             self._next_ns = _NEVER_NS
-            self._record(
-                {"kind": "health", "level": "warning", "message": f"device times are no longer recorded: {reason}"}
-            )
+            self._fail(reason)
 
 
 _NEVER_NS = 1 << 62
 
 
-def time_device(recorder: Recorder, timer: DeviceTimer) -> None:
-    """From here on ``recorder`` also times its phases on the device.
+def time_on_device(agent: Any, timer: Callable[..., DeviceTimer]) -> None:
+    """From here on what the agent notes is also timed on the device. ``timer(note, fail)`` makes the timer.
 
-    Its class changes, so that a training without an accelerator pays nothing, not even a comparison.
+    The function that notes events is replaced, so that a training without an accelerator pays nothing. A forked child
+    gets the plain one again: it has no device.
     """
-    recorder.__class__ = _recorder_with(timer, type(recorder))
+    emit = agent.ring.emit
+
+    def fail(reason: str) -> None:
+        agent.tell({"kind": "health", "level": "warning", "message": f"device times are no longer recorded: {reason}"})
+
+    timing = timer(emit, fail)
+    has_steps = False
+
+    def emit_timed(code: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0) -> int:
+        nonlocal has_steps
+        if code in BEGINS:
+            number: int = emit(code, a, b, c, d, e, f)
+            if a == H2D if code == PHASE_IN else code != FORWARD_IN or b & GRAD:
+                timing.enter(code)
+            return number
+        begun = ENDS.get(code)
+        if begun is not None and (code != PHASE_OUT or a == H2D):
+            timing.leave(begun)
+        number = emit(code, a, b, c, d, e, f)
+        has_steps = has_steps or code == STEP_OUT
+        if code == STEP_OUT or (code == BACKWARD_OUT and not has_steps):
+            timing.close_row(not agent.rests_for)
+        elif code == RESTED:
+            timing.close_row()
+        return number
+
+    agent.ring.emit = emit_timed
 
 
-def _recorder_with(timer: DeviceTimer, base: type[Recorder]) -> type[Recorder]:
-    """A recorder whose phases go to ``timer`` as well."""
-
-    class DeviceRecorder(base):  # type: ignore[misc, valid-type]
-        def reset(self) -> None:
-            """A forked child has no device: a plain recorder again."""
-            self.__class__ = base  # type: ignore[assignment]
-            base.reset(self)
-
-        def enter(self, field: int) -> None:
-            base.enter(self, field)
-            if field in PLACES:
-                timer.enter(field)
-
-        def leave(self) -> None:
-            if self.stack[-1] in PLACES and len(self.stack) > 1:
-                timer.leave()
-            base.leave(self)
-
-        def close(self, closed_by: int, optimizer_index: int) -> None:
-            base.close(self, closed_by, optimizer_index)
-            timer.close_row(self.rows - 1)
-
-    return DeviceRecorder
-
-
-def cuda_device_timer(device_index: int, record: RecordFact, captures: CaptureWatch) -> DeviceTimer:
-    """A timer of the current stream of one CUDA device, also while another device is current."""
+def time_on_cuda(agent: Any, device_index: int, captures: CaptureWatch) -> None:
+    """What the agent notes is timed on the current stream of one CUDA device too, also while another one is current."""
     import torch
 
     cuda: Any = torch.cuda
@@ -293,10 +319,14 @@ def cuda_device_timer(device_index: int, record: RecordFact, captures: CaptureWa
             found = streams[handle] = cuda.current_stream(device_index)
         return found
 
-    return DeviceTimer(
-        functools.partial(StreamEvent, current_stream),
-        lambda: captures.is_capturing() or is_current_capturing(),
-        record=record,
-        stream=lambda: raw_stream(device_index),
-        lock=captures.lock,
-    )
+    def make(note: Note, fail: Callable[[str], None]) -> DeviceTimer:
+        return DeviceTimer(
+            functools.partial(StreamEvent, current_stream),
+            lambda: captures.is_capturing() or is_current_capturing(),
+            note=note,
+            fail=fail,
+            stream=lambda: raw_stream(device_index),
+            lock=captures.lock,
+        )
+
+    time_on_device(agent, make)

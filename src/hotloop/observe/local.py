@@ -1,7 +1,7 @@
 """For what was asked for and needs steps inside the training: the events replayed here as well, row by row.
 
-Only with a strategy, a trial of ``tune``, ``--trace``, ``--nvtx``, ``--deep``, ``--watch-numbers``, or an accelerator
-whose phases are timed by its own clock. A person's plain run on a CPU loads none of this.
+Only with a strategy, a trial of ``tune``, ``--trace``, ``--nvtx``, ``--deep`` or ``--watch-numbers``. A person's plain
+run loads none of this.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class LocalRing:
         self._ring.note_rested(steps)
 
     def begin_in_child(self) -> None:
+        self.__dict__.pop("emit", None)  # timed on a device, which a child does not have
         self._ring.begin_in_child()
 
 
@@ -144,13 +145,6 @@ class Session:
     def end(self) -> None:
         """A trial ends here: as at the interpreter's exit."""
         self.agent.end()
-
-
-def time_phases_on_device(session: Session, device_index: int) -> None:
-    """Phases are timed by the device's own events as well."""
-    from .device_events import cuda_device_timer, time_device
-
-    time_device(session.recorder, cuda_device_timer(device_index, session.record, session.agent.captures))
 
 
 def _drop_row(row: Row[int]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hotloop.core import events as ev
-from hotloop.core.recording import FIELD
+from hotloop.core.recording import DEVICE_TIME_FIELDS, FIELD
 
 from .counting import Counting
 from .loader_state import FetchTotals
@@ -45,6 +45,7 @@ GC_NS, GC_COUNT = FIELD["gc_ns"], FIELD["gc_count"]
 COMPILE_NS, COMPILES = FIELD["compile_ns"], FIELD["compiles"]
 GAPS_BEFORE_FORWARD = (OTHER, AFTER_INPUT, AFTER_BACKWARD)
 """Where a loop makes its batch ready: before its first forward, after a batch came, between two micro-batches."""
+DEVICE_FIELDS = tuple(FIELD[name] for name in DEVICE_TIME_FIELDS)
 MOST_KNOWN = 1_000
 _COUNTERS = {COMMUNICATION: COLLECTIVES, CHECKPOINT: CHECKPOINTS}
 _ENDED = {ev.HOW_COMPLETED: "completed", ev.HOW_EXCEPTION: "exception", ev.HOW_INTERRUPTED: "signal"}
@@ -95,6 +96,7 @@ class Engine:
             ev.COMPILE_IN: self._compile_in, ev.COMPILE_OUT: self._compile_out, ev.GRAPH: self._graph,
             ev.INNER_BATCH: self._inner_batch, ev.RECOMPUTED: self._recomputed, ev.FLAG: self._flag,
             ev.LEFT_OUT: self._left_out, ev.END: self._end, ev.RESTED: self._rested, ev.SKIPPED: self._skipped,
+            ev.TIMED: self._timed, ev.DEVICE_TIMES: self._device_times,
         }  # fmt: skip
 
     def _reset(self) -> None:
@@ -130,6 +132,9 @@ class Engine:
         self._compile_ns = 0
         self._graphs = {"calls": 0, "ns": 0, "backward_calls": 0, "backward_ns": 0, "forwards": 0}
         self._graph_forward: tuple[int, int] = (-1, -1)
+        self._timed_row: tuple[int, int] | None = None
+        self._timed_rows: dict[int, int] = {}
+        """Numbers of timed steps, and the indexes of their rows."""
 
     def feed(self, code: int, now_ns: int, a: int, b: int, c: int, d: int, e: int, f: int) -> None:
         """One event. Codes that are not known mean nothing."""
@@ -266,6 +271,7 @@ class Engine:
         """Events are missing: what was open before them is not known to be open any more."""
         self.recorder.unwind(1)
         self._waiting = self._forward = self._scaler = self._scaler_work = self._backward_depth = None
+        self._timed_row = None
         self._steps.clear()
         self._phases.clear()
 
@@ -565,6 +571,20 @@ class Engine:
             row[NOGRAD] += part_ns
             row[gap] -= part_ns  # what the next event charges to it
             row[NOGRAD_FORWARDS] += forwards
+
+    def _timed(self, number: int, *_: int) -> None:
+        """What the device's clock timed since the last of these is one row, or nothing that a row could hold."""
+        recorder, before = self.recorder, self._timed_row
+        is_new = not any(recorder.row[field] for field in DEVICE_FIELDS)
+        if before is not None and is_new and recorder.rows == before[1] + 1 and len(self._timed_rows) < MOST_KNOWN:
+            self._timed_rows[before[0]] = before[1]
+        self._timed_row = (number, recorder.rows) if number and is_new else None
+
+    def _device_times(self, number: int, *times: int) -> None:
+        index = self._timed_rows.pop(number, None)
+        if index is not None:
+            known = [None if ns < 0 else ns for ns in times[: len(DEVICE_TIME_FIELDS)]]
+            self._record({"kind": "device_times", "row": index, **dict(zip(DEVICE_TIME_FIELDS, known, strict=True))})
 
     def _left_out(self, *_: int) -> None:
         recorder = self.recorder
