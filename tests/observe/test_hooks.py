@@ -19,7 +19,14 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFe
 
 from hotloop.core.recording import CLOSED_BY_SCALER_SKIP, FIELD, TIME_FIELDS
 from hotloop.observe import hooks
-from hotloop.observe.agent import FULL_FORWARDS, FULL_STEPS, MOST_RESTED
+from hotloop.observe.agent import (
+    FEWEST_STEPS,
+    FULL_EVENTS,
+    FULL_FORWARDS,
+    FULL_STEPS,
+    MOST_RESTED,
+    WEIGHED_EVENTS,
+)
 from hotloop.observe.guard import GUARD
 from hotloop.observe.hooks import FETCH_GAP, WATCHED_FETCHES
 from hotloop.observe.inputs import Copier
@@ -233,6 +240,14 @@ def test_a_backward_that_keeps_its_graph_is_counted(training: Training) -> None:
     assert training.column("retained_backwards") == [1]
 
 
+def test_a_backward_that_a_compiler_traces_is_none_of_the_trainings(training: Training) -> None:
+    training.agent.compiling = True
+    training.run_backward(training.call(training.model, torch.ones(4, 2)).sum())
+    training.agent.compiling = False
+    training.optimize()
+    assert training.column("backwards") == [0]
+
+
 def test_what_checkpointing_computes_again_is_backward_time_told_apart(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +283,25 @@ def test_hooks_that_would_cost_more_than_their_budget_rest(training: Training) -
     assert conserves_time(rows)
 
 
+def test_forwards_without_gradients_that_every_step_has_wake_nothing(training: Training) -> None:
+    def evaluate(count: int) -> None:
+        with torch.no_grad():
+            for _ in range(count):
+                training.call(training.model, torch.ones(4, 2))
+
+    steps = FULL_STEPS + 400
+    for _ in range(steps):
+        evaluate(2)
+        training.step()
+    training.agent.wake()
+    assert sum(training.column("rows_merged")) == steps
+    assert 0 < training.engine.rested_steps < 400
+    assert sum(training.column("nograd_forwards")) == 2 * steps
+    training.agent.resting, training.agent.rest_left, training.agent.skips = True, 5, 2
+    evaluate(3)
+    assert not training.agent.resting, "a forward more than usual was rested over"
+
+
 @pytest.mark.parametrize("hinders", ["scaler", "two optimizers", "local session"])
 def test_hooks_do_not_rest_where_steps_differ(training: Training, hinders: str) -> None:
     agent = training.agent
@@ -289,6 +323,17 @@ def test_a_budget_that_is_kept_needs_no_rest(training: Training) -> None:
     assert agent.rests_for == 0
     agent.weigh(2_000_000_000, 30_000)
     assert agent.rests_for == 8  # 8.1 times the budget
+
+
+def test_steps_of_many_forwards_are_weighed_by_their_events(training: Training) -> None:
+    agent = training.agent
+    agent.steps, agent.weighed_at = FEWEST_STEPS + 1, (0, 0)
+    agent.weigh(10_000_000, FULL_EVENTS)  # 24 ms of hooks in 10 ms
+    assert agent.rests_for == MOST_RESTED
+    assert agent.weigh_from == FULL_EVENTS + WEIGHED_EVENTS
+    agent.rests_for, agent.resting, agent.steps, agent.weigh_from = 0, False, FEWEST_STEPS - 1, 0
+    agent.weigh(20_000_000, 2 * FULL_EVENTS)
+    assert agent.rests_for == 0, "too few steps to take the others to be like them"
 
 
 def test_of_many_forwards_without_gradients_some_are_only_counted(training: Training) -> None:

@@ -8,13 +8,14 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hotloop.core.foreign_memory import read_spans
 from hotloop.observe.stack_access import describe_access
-from hotloop.replay.stack_reader import Inconsistent, StackReader, read_line_table
+from hotloop.replay.stack_reader import IMPORTING, Inconsistent, StackReader, read_line_table
 
 CHILD = textwrap.dedent(
     """
@@ -130,3 +131,36 @@ def test_lines_are_those_of_the_interpreter() -> None:
             if k == 0 or lines[k - 1] != line
         ]
         assert told == [pair for k, pair in enumerate(own) if k == 0 or own[k - 1][1] != pair[1]]
+
+
+def test_what_a_library_imports_when_it_is_used_is_an_import(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "used.py").write_text("def use():\n    import slow\n")
+    (library / "slow.py").write_text("while True:\n    sum(range(20_000))\n")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import json, sys\n"
+        f"sys.path.append({str(library)!r})\n"
+        "import used\n"
+        "from hotloop.observe.stack_access import current_thread_state, describe_access\n"
+        "print(json.dumps(describe_access(current_thread_state())), flush=True)\n"
+        "used.use()\n"
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        reader = StackReader(json.loads(child.stdout.readline()))
+        time.sleep(0.5)
+        seen = [sample for _ in range(50) if (sample := _try(reader)) is not None]
+        child.kill()
+    assert seen
+    for places, leaf in seen:
+        assert [place[1] for place in places] == [6]
+        assert leaf == IMPORTING
+
+
+def _try(reader: StackReader) -> Any:
+    try:
+        return reader.read()
+    except Inconsistent:
+        return None

@@ -19,6 +19,7 @@ from hotloop.core.report import DevicePhase, Health, MemorySummary, Overhead, Ti
 
 from .batch_source import find_batch_statement, mark_prefetches
 from .changes import RankSteps
+from .device_clock import charge_waits, charged_ratio, host_column
 from .facts import (
     Fact,
     build_compile,
@@ -69,6 +70,8 @@ MAX_COLUMN_LENGTH = 100_000
 MAX_TIMELINE_BUCKETS = 200
 LONG_TAIL_RATIO = 0.5
 """More than this share of a recording behind the last step, and of that without any work that is seen, is told."""
+TOLD_WAITS_RATIO = 0.05
+"""More than this share of the steady steps in which the host waits for the device is told."""
 NOT_SUMMED_FIELDS = frozenset((*IDENTITY_FIELDS, *LEVEL_FIELDS))
 
 
@@ -175,7 +178,7 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
 
     ``files`` reads the source lines that stack samples name (one for a whole run, so that each file is read once).
     """
-    steps = build_steps(recording.rows, closed=recording.closed)
+    steps = charge_waits(build_steps(recording.rows, closed=recording.closed))
     if not steps.count:
         return None
     work = _read_work(recording, steps, files or SourceFiles())
@@ -334,6 +337,7 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         batch_where=find_batch_statement(work.lines.by_field, work.files),
         run_delay_ratio=read_run_delay_ratio(facts, start_ns, end_ns),
         idle_cores=read_idle_cores(facts, start_ns, end_ns),
+        device_wait_ratio=charged_ratio(steps, base),
         ops=_ops(facts, "ops"),
         products=_ops(facts, "products"),
     )
@@ -405,7 +409,8 @@ def _device_phases(steps: Steps, base: BoolColumn) -> tuple[DevicePhase, ...]:
     for host_field, device_field in DEVICE_TIME_FIELDS.items():
         known = base & (steps.columns[device_field] >= 0)
         count = int(steps.weight[known].sum())
-        device_ns, host_ns = (int(steps.columns[name][known].sum()) for name in (device_field, host_field))
+        device_ns = int(steps.columns[device_field][known].sum())
+        host_ns = int(host_column(steps.columns, host_field)[known].sum())
         if count and (device_ns or host_ns):
             found.append(
                 DevicePhase(
@@ -542,6 +547,13 @@ def _health(
         message = (
             f"{len(steps.optimizer_steps)} optimizers are used: a training step ends with optimizer "
             f"{anchor.index + 1}, {anchor.name}{place}, the one that steps most regularly"
+        )
+        found.append(Health(level="info", message=message))
+    if rank.device_wait_ratio >= TOLD_WAITS_RATIO:
+        waits_ms = rank.device_wait_ratio * rank.step_mean_ns * 1e-6
+        message = (
+            f"the host waits {waits_ms:.3g} ms per step for the device between its phases: that time is counted for "
+            "the phases that the device computes meanwhile"
         )
         found.append(Health(level="info", message=message))
     if steps.unequal_rows_count:

@@ -15,7 +15,10 @@ from .timeline.flops import count_call
 from .timeline.peaks import find_peaks, name_type
 
 NO_DEVICE = "the training ran on the CPU: there is no device to measure"
-NO_NVML = "NVML told nothing of the devices while the steps were steady (the telemetry extra and a driver are needed)"
+NO_NVML = (
+    "NVML told nothing of the devices while the steps were steady, or too little in too short a time (the telemetry "
+    "extra and a driver are needed)"
+)
 NO_TIMELINE = "no kernel timeline was recorded (hotloop run --trace)"
 NO_OPERATORS = {
     "cpu": "the operators of a step were not recorded: no --deep, torch.compile, sharded tensors, or too few steps",

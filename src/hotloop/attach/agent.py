@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import time
+from _thread import get_ident
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
@@ -221,9 +222,11 @@ def _watch_compilation(agent: Agent) -> None:
 
     def begins(*_: Any) -> None:
         agent.compile_used = True
+        agent.compiling = get_ident() == agent.owner
         agent.ring.emit(COMPILE_IN)
 
     def ends(*_: Any) -> None:
+        agent.compiling = False
         agent.ring.emit(COMPILE_OUT)
         agent.next_look_ns = 0
 

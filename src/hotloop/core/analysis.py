@@ -282,6 +282,9 @@ class RankAnalysis:
     idle_cores: tuple[float, int] | None = None
     """Of the cores that this process may run on how many were idle, in the mean over the steady time, whoever ran on
     the others; and how many they are. None where not known."""
+    device_wait_ratio: float = 0.0
+    """Share of the steady step, 0..1, in which the host waits between its phases for a device that computes them: the
+    phases have that time. 0 too where no device was timed."""
     ops: Mapping[str, Any] | None = None
     """Operators of one step with shapes and times (probe input), when a deep window recorded them."""
     products: Mapping[str, Any] | None = None

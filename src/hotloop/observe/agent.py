@@ -58,6 +58,9 @@ BUDGET_RATIO = 0.01
 """How much of the time noting events may cost."""
 FULL_STEPS, MOST_RESTED, WEIGHED_STEPS = 256, 64, 63
 """So many first steps are all timed; later at most so many pass between two that are, weighed after every 64th."""
+FULL_EVENTS, WEIGHED_EVENTS, FEWEST_STEPS = 8_192, 4_096, 32
+"""A step of hundreds of forwards is weighed sooner: after so many events in all and since the last time, once so many
+steps were timed."""
 FULL_FORWARDS, SKIPPED_FORWARDS = 512, 15
 """After so many forwards without gradients in one step one in sixteen is timed."""
 MATCHED_STEPS = 64
@@ -97,8 +100,10 @@ class Agent:
         "backward",
         "backwards",
         "compile_used",
+        "compiling",
         "device_index",
         "due",
+        "fewest_nograd",
         "forwards",
         "inside",
         "is_single",
@@ -129,6 +134,8 @@ class Agent:
         "started",
         "steps",
         "time_on_device",
+        "usual_nograd",
+        "weigh_from",
         "weighed_at",
         "without_gradients",
     )  # fmt: skip
@@ -151,6 +158,8 @@ class Agent:
         self.owner = get_ident()
         self.inside = self.backward = self.loading = self.phase = self.started = False
         self.learning = self.notes_fetches = True
+        self.compiling = False
+        """Whether the thread that trains compiles: backwards in it are traced, and settings are the compiler's."""
         self.due = True
         self.backwards = self.without_gradients = self.forwards = 0
         self.is_single = True
@@ -159,7 +168,9 @@ class Agent:
         """Whether the steps that pass are only counted."""
         self.may_rest = True
         self.steps = self.rests_for = self.rest_left = self.rest_from = self.skips = 0
-        self.weighed_at = (0, 0)
+        self.weighed_at, self.weigh_from = (0, 0), WEIGHED_EVENTS
+        self.fewest_nograd, self.usual_nograd = MOST_KNOWN, 0
+        """Forwards without gradients that each step since the last weighing had; so many wake no hooks that rest."""
         self.modules: dict[int, tuple[int, int, int, bool]] = {}
         self.loaders: dict[int, tuple[int, int]] = {}
         self.optimizers: dict[int, int] = {}
@@ -436,22 +447,26 @@ class Agent:
 
     def weigh(self, now_ns: int, number: int) -> None:
         """After a step: whether the hooks cost more than their budget, and for how many steps they rest."""
-        if self.steps & WEIGHED_STEPS == 0:
+        if self.steps & WEIGHED_STEPS == 0 or number >= self.weigh_from:
+            self.weigh_from = number + WEIGHED_EVENTS
             (before_ns, before), self.weighed_at = self.weighed_at, (now_ns, number)
             spent_ns, may_ns = (number - before) * EVENT_NS, (now_ns - before_ns) * BUDGET_RATIO
-            is_measured = self.steps > FULL_STEPS and self.may_rest and self.session is None
+            is_known = self.steps > FULL_STEPS or (self.steps >= FEWEST_STEPS and number >= FULL_EVENTS)
+            is_measured = is_known and self.may_rest and self.session is None
             is_single = len(self.optimizers) == 1
             wanted = spent_ns / max(1.0, may_ns) * (1 + self.rests_for) if is_measured and is_single else 0.0
             self.rests_for = min(MOST_RESTED, int(wanted)) if wanted > 1.0 else 0
+            self.fewest_nograd, self.usual_nograd = MOST_KNOWN, self.fewest_nograd
         if self.rests_for:
             # Drawn, so that nothing that recurs is always rested over.
             self.rest_left = self.rests_for if self.rests_for < 2 else 1 + int(_draw() * (2 * self.rests_for - 1))
             self.resting = True
-            self.rest_from = self.rest_left
+            self.rest_from, self.skips = self.rest_left, self.usual_nograd
 
     def step_rested(self) -> None:
         """A step has passed that was only counted."""
         self.rest_left -= 1
+        self.skips = self.usual_nograd
         self.ring.note_rested(self.rest_from - self.rest_left)
         if self.rest_left <= 0:
             self.wake()
@@ -459,6 +474,7 @@ class Agent:
     def wake(self) -> None:
         """Time what comes from here on."""
         self.resting = False
+        self.skips = 0
         rested = self.rest_from - self.rest_left
         if rested:
             self.ring.emit(RESTED, rested)

@@ -348,7 +348,7 @@ def wrap_run_backward(agent: Agent) -> Callable[[Call], Call]:
         def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
             if _is_dynamo_tracing() or _tracing._is_compiling_flag or agent.backward or agent.resting:
                 return original(*args, **kwargs)
-            if get_ident() != agent.owner and not agent.claim():
+            if agent.compiling or (get_ident() != agent.owner and not agent.claim()):
                 return original(*args, **kwargs)
             retain = len(args) > 2 and args[2] is True and not (len(args) > 3 and args[3] is True)
             agent.backward = True
@@ -402,6 +402,8 @@ def hook_optimizers(agent: Agent) -> None:
             agent.step_rested()
             return
         agent.started = True
+        if agent.without_gradients < agent.fewest_nograd:
+            agent.fewest_nograd = agent.without_gradients
         agent.without_gradients = agent.skips = agent.forwards = 0
         key, now_ns, cpu_ns = key_of(optimizer), _clock(), 0
         if now_ns - cpu_at_ns > CPU_GAP_NS:
@@ -412,7 +414,7 @@ def hook_optimizers(agent: Agent) -> None:
         if now_ns > agent.next_look_ns:
             agent.look(now_ns)
         agent.steps += 1
-        if agent.rests_for or not agent.steps & WEIGHED_STEPS:
+        if agent.rests_for or not agent.steps & WEIGHED_STEPS or number >= agent.weigh_from:
             agent.weigh(now_ns, number)
 
     for name, hook in (("_global_optimizer_pre_hooks", before_step), ("_global_optimizer_post_hooks", after_step)):

@@ -174,10 +174,16 @@ def read_targets(run: RunRecording) -> dict[str, float]:
     return {name: float(value) for name, value in known if name in TARGETS and isinstance(value, (int, float))}
 
 
+FEWEST_USE_SAMPLES = 5
+"""NVML's samples trail what they measure by up to a second: fewer in the steady steps tell of the start as well."""
+
+
 def measure_use(run: RunRecording, training: Training, *, folder: Path, traced: Report | None) -> Utilization:
     """What the steady steps used of the hardware; ``traced`` is the report of the traces that the run kept."""
     span_s = steady_span_s(training, run.processes, _started_on(run))
     use, load = read_device_use(folder / DEVICES, span_s), read_host_load(folder / CORES_FILE, span_s)
+    if use is not None and use.samples_count < FEWEST_USE_SAMPLES:
+        use = None
     lead = find_lead(run.processes, training)
     sampled = Sampled(
         utilization_ratio=None if use is None else use.utilization_ratio,

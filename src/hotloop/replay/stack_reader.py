@@ -37,6 +37,8 @@ TRIES = 6
 """Copies of a moment until its parts fit. Before Python 3.13 the way to the innermost frame changes whenever C code
 calls Python; the last copy is taken as it is, and dropped if it leads to no code."""
 _CHUNK_STEP = 4096
+IMPORTING = "importlib:import_module"
+"""The leaf of all that is imported below a user's line, also where a library imports parts of itself when used."""
 
 Sample = tuple[tuple[Place, ...], str]
 """User frames, outermost first, and 'module:function' of the innermost frame of any kind."""
@@ -162,7 +164,8 @@ class StackReader:
         return fits
 
     def _walk(self, moment: _Moment) -> tuple[tuple[Place, ...], str]:
-        """User frames, outermost first, and what the innermost frame of any kind is."""
+        """User frames, outermost first, and what the innermost frame of any kind is: where the innermost user frame
+        leads to an import, however deep, the import."""
         frame, chunk, start = moment.frame, moment.chunk, moment.chunk_at
         if not frame:  # the way to it changed in all tries
             frame = _word(read_spans(self.pid, [(moment.inner_at, CHUNK_HEADER_BYTES)]), self._frame_at[1])
@@ -182,6 +185,8 @@ class StackReader:
                 raise Inconsistent("a frame without code")
             if code is not None:
                 leaf = leaf or f"{code.module}:{code.name}"
+                if not places and code.file.startswith("<frozen importlib"):
+                    leaf = IMPORTING
                 if code.is_users:
                     places.append(code.place(_word(held, at + instruction_at) - address - self._instructions))
             frame = _word(held, at + previous_at) & ~TAG

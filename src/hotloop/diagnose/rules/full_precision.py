@@ -11,6 +11,11 @@ from hotloop.diagnose.thresholds import is_material
 from hotloop.diagnose.wording import SURE_RATIO
 
 LARGE_MODEL_PARAMETERS = 10_000_000
+BOUND_RATIO = 0.2
+"""A host that waits so much of the step for the device has a device that computes all the time."""
+UNSURE_PARTS, BOUND_PARTS = (0.02, 0.2, 0.5), (0.2, 0.5, 0.85)
+"""Low, middle and high part of forward and backward that bfloat16 saves on an accelerator. Rule of thumb: from matrix
+units two times as fast (after TF32) to ten times, and kernels that are bound by memory in between."""
 
 
 @rule("full-precision", "the model computes in float32 where bfloat16 would be faster", kind=Kind.OPPORTUNITY)
@@ -26,7 +31,8 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
 
     ## How to tell
     The model's parameters are float32, no autocast was seen, and the replay is faster in bfloat16. On an accelerator
-    without a replay, a large float32 model is reported as low at most.
+    without a replay, a large float32 model has a rule of thumb: a wide one where the host waits for the device between
+    phases, so that the device is the bottleneck, and else little.
 
     ## What to do
     Run forward and loss under `torch.autocast(device_type, dtype=torch.bfloat16)`. Parameters and optimizer state stay
@@ -65,8 +71,11 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
             )
     elif rank.device_type != "cpu" and (rank.model_parameters or 0) >= LARGE_MODEL_PARAMETERS:
         share = train_share(analysis)
-        saving = saving_within(share, 0.02, 0.2 * share, 0.5 * share, Basis.RULE_OF_THUMB)
-        title = "a large model computes in float32"
+        is_bound = rank.device_wait_ratio >= BOUND_RATIO
+        low, mid, high = (part * share for part in (BOUND_PARTS if is_bound else UNSURE_PARTS))
+        saving = saving_within(share, low, mid, high, Basis.RULE_OF_THUMB)
+        title = "a large model computes in float32" + (", and the host waits for the device" if is_bound else "")
+        evidence["device_wait_ratio"] = round(rank.device_wait_ratio, 4)
     else:
         return Skipped(reason="bfloat16 was not probed on this model's operators (--deep records them)")
     return Finding(

@@ -18,6 +18,7 @@ LONG_NS = 10_000_000_000
 _CAUSES = (
     ("waiting-for-ranks", re.compile(r"^torch\.distributed\b"), "it waits for other ranks"),
     ("compiling", re.compile(r"^torch\.(_dynamo|_inductor|_functorch)\b"), "it compiles"),
+    ("starting-device", re.compile(r"^torch\.cuda(\.[\w.]+)?:(_lazy_init|init)$"), "it starts the device"),
     ("importing", re.compile(r"^(importlib|_frozen_importlib|zipimport|<frozen importlib)"), "it imports modules"),
     ("downloading", re.compile(r"^(socket|ssl|http|urllib|urllib3|requests|httpx|huggingface_hub)\b"), "it downloads"),
     ("tokenizing", re.compile(r"^(tokenizers|sentencepiece|tiktoken)\b|token", re.IGNORECASE), "it tokenizes text"),
@@ -30,7 +31,7 @@ READING = (
     "it reads samples: lengths, an index or batches that are skipped. Keep what was read for the next start (a column "
     "of lengths, a saved index), or resume without reading",
 )
-OF_EVERY_START = frozenset({"importing", "compiling", "unknown", "your-code"})
+OF_EVERY_START = frozenset({"importing", "starting-device", "compiling", "unknown", "your-code"})
 """What the first steps of a sound training stand in as well: torch imports parts of itself when they are first used."""
 OWN = ("your-code", "keep its result for the next start, or do it in parallel")
 
