@@ -10,7 +10,7 @@ import pytest
 from .training import Ran, run_script
 
 HEAD = """
-import json, os, torch
+import json, os, shutil, torch
 from torch import nn
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -85,6 +85,7 @@ def test_the_fsync_around_a_save_in_the_loop_is_the_checkpoint_s(tmp_path: Path)
                     torch.save(model.state_dict(), file)
                     file.flush()
                     os.fsync(file.fileno())
+                    shutil.copyfile("last.tmp", "last.copy")  # where the disk takes a file at once
                 os.replace("last.tmp", "last.pt")
         """,
         head=HEAD,
