@@ -56,3 +56,19 @@ def test_a_teacher_beside_the_validation_does_not_blur_its_interval() -> None:
     one = frequent_validation.judge(analysis)
     assert isinstance(one, Finding)
     assert one.evidence["steps_per_validation"] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("peaks", "is_told"),
+    [
+        ({"training": 800 << 20, "validation": 2100 << 20}, True),
+        ({"start": 2000 << 20, "training": 800 << 20, "validation": 2100 << 20}, False),
+        ({"training": 800 << 20, "validation": 900 << 20}, False),
+        ({}, False),
+    ],
+)
+def test_a_peak_of_memory_that_is_made_in_validation_is_told(peaks: dict[str, int], is_told: bool) -> None:
+    one = frequent_validation.judge(validating(1 / 3, peaks_bytes=peaks))
+    assert isinstance(one, Finding)
+    assert one.evidence["validation_peak_bytes"] == peaks.get("validation")
+    assert ("host memory peaks in it, at 2.1 GiB (800.0 MiB elsewhere)" in one.title) == is_told

@@ -6,13 +6,16 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Severity, Skipped
 from hotloop.diagnose.rules.memory_growth import memory_growth
 
-from .build_analysis import make_analysis
+from .build_analysis import make_analysis, make_line
 
 MIB = 1 << 20
 
 
-def growing(per_step_bytes: float, *, noise_bytes: float = 100.0, total_bytes: int = 16 << 30) -> Analysis:
+def growing(
+    per_step_bytes: float, *, noise_bytes: float = 100.0, total_bytes: int = 16 << 30, **rank: object
+) -> Analysis:
     return make_analysis(
+        **rank,
         columns={"rss_bytes": [round(500 * MIB + i * per_step_bytes) for i in range(100)]},
         memory_growth_bytes_per_step=per_step_bytes,
         memory_growth_noise_bytes_per_step=noise_bytes,
@@ -193,3 +196,19 @@ def test_a_heap_that_looks_for_room_for_large_blocks_is_no_leak() -> None:
     levels = [level << 10 for level, steps in FSDP_KIB for _ in range(steps)]
     assert memory_growth.judge(measured(levels)) is None
     assert isinstance(memory_growth.judge(measured([one + MIB // 2 * i for i, one in enumerate(levels)])), Finding)
+
+
+@pytest.mark.parametrize(
+    ("text", "leaf", "is_named"),
+    [
+        ("value = precision(chance, tags)", "torchmetrics.utilities.data:dim_zero_cat", True),
+        ("losses.append(loss)", "__main__:main", True),
+        ("total_loss += loss", "__main__:main", True),
+        ("bar.update(1)", "tqdm.std:update", False),
+    ],
+)
+def test_a_line_that_may_keep_what_it_gets_is_named(text: str, leaf: str, is_named: bool) -> None:
+    line = make_line(7, 1.0, text, leaf=leaf)
+    one = memory_growth.judge(growing(MIB, lines={"other_ns": (line,)}))
+    assert isinstance(one, Finding)
+    assert one.where == ((line.where,) if is_named else ())

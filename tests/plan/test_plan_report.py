@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hotloop.core.planning import plan_from_json, plan_to_json
 from hotloop.core.strategy import load_strategy
 from hotloop.pipeline.plans import make_plan
 from hotloop.plan.workload_file import read_workload_file
+from hotloop.report import render
 
 FILE = """
 [model]
@@ -191,3 +193,14 @@ def test_nonsense_is_one_line(
 ) -> None:
     assert main(["plan", workload_file, *arguments]) != 0
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("margin", "title"),
+    [(0.2, "fits: "), (0.15, "fits narrowly: "), (0.06, "too close to call: "), (-0.1, "does not fit: ")],
+)
+def test_what_is_left_is_weighed_by_the_forecasts_error(workload_file: str, margin: float, title: str) -> None:
+    report = make_plan(read_workload_file(workload_file))
+    memory = replace(report.memory, margin_ratio=margin, error_ratio=0.18, is_tight=0 <= margin < 0.18)
+    text = render("terminal", replace(report, memory=memory, fits=margin >= 0), width=100, color=False)
+    assert text.startswith(title)

@@ -38,9 +38,14 @@ def test_the_larger_saving_stands_first() -> None:
     assert order_of(make_finding("gc-pause", 0.1), make_finding("input-bound", 0.4)) == ["input-bound", "gc-pause"]
 
 
-def test_a_guess_never_outranks_what_was_simulated() -> None:
-    guess = make_finding("oversubscription", 0.9, Basis.RULE_OF_THUMB)
-    assert order_of(guess, make_finding("gc-pause", 0.02)) == ["gc-pause", "oversubscription"]
+def test_a_guess_outranks_what_was_simulated_only_if_its_low_end_alone_is_more() -> None:
+    simulated, larger = make_finding("gc-pause", 0.06), make_finding("input-bound", 0.6)
+    guess = make_finding("pageable-transfer", 0.22, Basis.RULE_OF_THUMB)  # from 0.11 on
+    assert order_of(larger, guess, simulated) == ["input-bound", "pageable-transfer", "gc-pause"]
+    unsure = replace(guess, saving=Saving(low_ratio=0.02, mid_ratio=0.3, high_ratio=0.9, basis=Basis.RULE_OF_THUMB))
+    assert order_of(unsure, simulated) == ["gc-pause", "pageable-transfer"]
+    tip = replace(guess, kind=Kind.OPPORTUNITY)
+    assert order_of(tip, simulated) == ["gc-pause", "pageable-transfer"]
 
 
 def test_a_measured_saving_outranks_a_simulated_one_of_nearly_the_same_size() -> None:

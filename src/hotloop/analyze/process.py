@@ -70,6 +70,7 @@ MAX_COLUMN_LENGTH = 100_000
 MAX_TIMELINE_BUCKETS = 200
 LONG_TAIL_RATIO = 0.5
 """More than this share of a recording behind the last step, and of that without any work that is seen, is told."""
+PEAK_PARTS = ("start", "training", "validation")
 TOLD_WAITS_RATIO = 0.05
 """More than this share of the steady steps in which the host waits for the device is told."""
 NOT_SUMMED_FIELDS = frozenset((*IDENTITY_FIELDS, *LEVEL_FIELDS))
@@ -337,6 +338,7 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         batch_where=find_batch_statement(work.lines.by_field, work.files),
         run_delay_ratio=read_run_delay_ratio(facts, start_ns, end_ns),
         idle_cores=read_idle_cores(facts, start_ns, end_ns),
+        peaks_bytes=_read_peaks(facts),
         device_wait_ratio=charged_ratio(steps, base),
         ops=_ops(facts, "ops"),
         products=_ops(facts, "products"),
@@ -451,6 +453,11 @@ def _time_to_first_step(process: Fact, steps: Steps) -> int | None:
 def _read_pair(fact: Fact, key: str) -> tuple[int, int] | None:
     pair = [one for one in read_items(fact, key) if isinstance(one, int) and not isinstance(one, bool) and one > 0]
     return (pair[0], pair[1]) if len(pair) == 2 else None
+
+
+def _read_peaks(facts: Sequence[Fact]) -> dict[str, int]:
+    peaks = (last_of_kind(facts, "memory") or {}).get("peaks")
+    return {name: n for name in PEAK_PARTS if (n := read_count(peaks, name))} if isinstance(peaks, Mapping) else {}
 
 
 def _find_start(facts: Sequence[Fact], steps: Steps, files: SourceFiles, process: Fact) -> RunStart | None:

@@ -282,6 +282,8 @@ class RankAnalysis:
     idle_cores: tuple[float, int] | None = None
     """Of the cores that this process may run on how many were idle, in the mean over the steady time, whoever ran on
     the others; and how many they are. None where not known."""
+    peaks_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Highest resident memory by part of the run ('start', 'training', 'validation'), where it was read."""
     device_wait_ratio: float = 0.0
     """Share of the steady step, 0..1, in which the host waits between its phases for a device that computes them: the
     phases have that time. 0 too where no device was timed."""

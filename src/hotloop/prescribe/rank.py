@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from hotloop.core.findings import Basis, Finding, Kind, Severity
@@ -20,7 +21,8 @@ ENDING_RULES = frozenset({"out-of-memory"})
 def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Findings by their expected saving, weighted by its basis; ties in the order of rule ids.
 
-    What rests on a rule of thumb stands behind every fault that was measured or simulated, however large the guess.
+    What rests on a rule of thumb stands behind every fault that was measured or simulated, however large the guess, but
+    for a fault whose low end alone is more than all that the other's forecast expects.
     Findings of severity info stand last, whatever their expected saving: their low end promises nothing.
     """
     found = list(findings)
@@ -38,14 +40,27 @@ def _rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     guesses = [finding for finding in found if _is_guess(finding)]
     known = [finding for finding in found if not _is_guess(finding)]
     last_fault = max((i for i, finding in enumerate(known) if finding.kind is Kind.FAULT), default=-1)
-    behind = sorted([*known[last_fault + 1 :], *guesses], key=lambda finding: (-_weight(finding), finding.rule))
-    return (*known[: last_fault + 1], *behind)
+    ahead = known[: last_fault + 1]
+    least_weight = min(map(_weight, ahead), default=math.inf)
+    sure = [finding for finding in guesses if finding.kind is Kind.FAULT and _low(finding) > least_weight]
+    known_ids = set(map(id, known))
+    for finding in sure:
+        ahead.insert(
+            next(i for i, one in enumerate(ahead) if id(one) in known_ids and _weight(one) < _low(finding)), finding
+        )
+    ahead_ids = set(map(id, ahead))
+    rest = [finding for finding in (*known, *guesses) if id(finding) not in ahead_ids]
+    return (*ahead, *sorted(rest, key=lambda finding: (-_weight(finding), finding.rule)))
 
 
 def _is_guess(finding: Finding) -> bool:
     return (
         finding.severity_override is None and finding.saving is not None and finding.saving.basis is Basis.RULE_OF_THUMB
     )
+
+
+def _low(finding: Finding) -> float:
+    return 0.0 if finding.saving is None else finding.saving.low_ratio
 
 
 def _weight(finding: Finding) -> float:

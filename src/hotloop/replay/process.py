@@ -31,7 +31,6 @@ MOST_REFUSALS = 50
 """Samples in a row that made no sense, after which a process is not read any more."""
 MOST_CORES_COUNTED = 32
 """On hosts with more cores nobody asks whether one is free, and the kernel takes longer to say it."""
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _S = 1_000_000_000
 
 
@@ -62,6 +61,9 @@ class RunProcess:
         self._failed = False
         self._cores = _cores_of(pid)
         self._peak_rss_bytes = 0
+        self._peaks: dict[str, int] = {}
+        """Highest resident memory in the start, in training steps and in validations, as far as it was read in them."""
+        self._validated = False
         self._speeds: dict[str, int | None] = {}
         self._taken = self._lost_events = 0
         self.cpu_ns = 0
@@ -263,21 +265,27 @@ class RunProcess:
         self._write_fact(fact)
 
     def read_memory(self) -> None:
-        resident = _read(f"/proc/{self.pid}/statm").split()
-        if len(resident) > 1:
-            rss_bytes = int(resident[1]) * _PAGE_BYTES
-            self.engine.recorder.set_known(RSS, rss_bytes)
-            self._peak_rss_bytes = max(self._peak_rss_bytes, rss_bytes)
+        """The kernel keeps the peak: a new one belongs to what the process does now, or did at the last look."""
+        sizes = _status_bytes(_read(f"/proc/{self.pid}/status"))
+        if sizes is None:
+            return
+        rss_bytes, peak_bytes = sizes
+        self.engine.recorder.set_known(RSS, rss_bytes)
+        burst = self.engine.recorder.burst
+        validates = burst is not None and burst.forwards > 0
+        part = "start" if not self.trains else "validation" if validates or self._validated else "training"
+        highest = peak_bytes if peak_bytes > self._peak_rss_bytes else rss_bytes
+        self._peaks[part] = max(self._peaks.get(part, 0), highest)
+        self._peak_rss_bytes, self._validated = max(self._peak_rss_bytes, peak_bytes), validates
 
     def write_memory(self) -> None:
         recorder = self.engine.recorder
-        for line in _read(f"/proc/{self.pid}/status").splitlines():
-            if line.startswith(b"VmHWM:"):
-                self._peak_rss_bytes = max(self._peak_rss_bytes, int(line.split()[1]) * 1024)
+        self.read_memory()
         idle = idle_in(_read("/proc/stat"), self._cores) if len(self._cores) <= MOST_CORES_COUNTED else None
         self._write_now(
             {"kind": "memory", "row": recorder.rows, "rss_bytes": recorder.row[RSS],
-             "peak_rss_bytes": self._peak_rss_bytes, "device": self.engine.device_memory, "idle": idle}
+             "peak_rss_bytes": self._peak_rss_bytes, "peaks": self._peaks,
+             "device": self.engine.device_memory, "idle": idle}
         )  # fmt: skip
 
     def write_network(self) -> None:
@@ -366,6 +374,18 @@ def _read(path: str) -> bytes:
             return file.read(1 << 16)
     except OSError:
         return b""
+
+
+def _status_bytes(status: bytes) -> tuple[int, int] | None:
+    """Resident memory and its peak of a process; None where the kernel does not tell them.
+
+    >>> _status_bytes(b"VmHWM:\t     12 kB\nVmRSS:\t      8 kB\n")
+    (8192, 12288)
+    """
+    found = {name: rest for name, _, rest in (line.partition(b":") for line in status.splitlines())}
+    if b"VmRSS" not in found or b"VmHWM" not in found:
+        return None
+    return int(found[b"VmRSS"].split()[0]) * 1024, int(found[b"VmHWM"].split()[0]) * 1024
 
 
 def _started_wall_s(pid: int) -> float | None:

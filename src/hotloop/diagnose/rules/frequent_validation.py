@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from hotloop.core.analysis import Analysis
+from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Skipped, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import VALIDATING, places_in_loop, time_between_phases
 from hotloop.diagnose.measured import known_count
 from hotloop.diagnose.thresholds import recurs_unevenly, steps_between
-from hotloop.diagnose.wording import format_interval, format_share, format_time
+from hotloop.diagnose.wording import format_bytes, format_interval, format_share, format_time
 
 FLOOR_RATIO = 0.10
 """A validation per epoch that takes a few percent is what a careful training looks like."""
@@ -19,6 +19,9 @@ AIM_RATIO = 0.03
 """Share of the run that validation should fall to."""
 
 MOST_TIMES_RARER = 100
+
+PEAK_BYTES, PEAK_PART = 200 << 20, 1.2
+"""A validation whose peak of host memory lies so far above that of all else keeps something: predictions, mostly."""
 
 
 @rule("frequent-validation", "validation takes a large part of the run")
@@ -37,7 +40,9 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
 
     ## What to do
     Validate every k-th time only (the finding gives k), or on a fixed part of the validation set, with the full set at
-    the end. Use larger batches: validation keeps no gradients.
+    the end. Use larger batches: validation keeps no gradients. Where the title says that the host's memory peaks in
+    validation, predictions of the whole set are kept and joined: reduce them batch by batch
+    (`preprocess_logits_for_metrics` of the Trainer, a metric's `update`).
 
     ## When it is wrong
     Early stopping and schedules that react to the validation loss see it later. A short run meant for evaluation is
@@ -63,7 +68,8 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
     how_often = format_interval(every, recurs_unevenly(rank.columns["validations"]))
     saved = cost_ratio * (1.0 - 1.0 / times_rarer)
     return Finding(
-        title=f"validation takes {format_share(cost_ratio)} of the run: {format_time(mean_ns / per_step)} {how_often}",
+        title=f"validation takes {format_share(cost_ratio)} of the run: {format_time(mean_ns / per_step)} {how_often}"
+        f"{_describe_peak(rank)}",
         phase="validation",
         cost_ns=round(mean_ns),
         time_ns={"validation": in_phase_ns, "other": round(beside.mean_ns)},
@@ -74,8 +80,20 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
             "validations": round(seen),
             "steps_per_validation": round(every, 1),
             "validation_ns": round(mean_ns / per_step),
+            "validation_peak_bytes": rank.peaks_bytes.get("validation"),
+            "training_peak_bytes": rank.peaks_bytes.get("training"),
             "behind_its_forwards_ns": round(beside.mean_ns / per_step) if beside.mean_ns > 0 else None,
         },
         where=places_in_loop(rank, "nograd_ns", beside="forward_ns")[:2],
         fix=Fix(technique="validate-less-often", settings={"every": times_rarer}),
     )
+
+
+def _describe_peak(rank: RankAnalysis) -> str:
+    """Where validation needs much more of the host's memory than anything else."""
+    peak = rank.peaks_bytes.get("validation", 0)
+    others = max((size for part, size in rank.peaks_bytes.items() if part != "validation"), default=0)
+    if not others or peak < max(PEAK_PART * others, others + PEAK_BYTES):
+        return ""
+    sizes = f"at {format_bytes(peak)} ({format_bytes(others)} elsewhere)"
+    return f"; host memory peaks in it, {sizes}: predictions may be kept"

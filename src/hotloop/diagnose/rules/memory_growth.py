@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 import statistics
 from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
 
-from hotloop.core.analysis import Analysis, RankAnalysis
+from hotloop.core.analysis import Analysis, Line, RankAnalysis
 from hotloop.core.findings import Finding, Fix, Severity, Skipped
+from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
+from hotloop.diagnose.lines import places
 from hotloop.diagnose.wording import format_bytes
 
 SMALLEST_GROWTH_BYTES = 16 << 20
@@ -29,6 +33,10 @@ cut after 20 to 399 steps, passed every other test five times; their second halv
 
 LASTING_RATIO = 0.75
 """The second half's slope over the first's, at the least; a warm-up flattens out."""
+
+_KEEPING_LEAF = re.compile(r"^(torchmetrics|torcheval|ignite|evaluate)\b")
+_KEEPING_TEXT = re.compile(r"\.(append|extend|appendleft|insert|setdefault)\(|\w*loss\w*\s*\+=")
+"""Lines that may keep what they are given: a list, a dictionary, a metric, a sum of losses."""
 
 HIGH_STEPS_COUNT = 1_000
 MEDIUM_STEPS_COUNT = 10_000
@@ -92,8 +100,9 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
     lists grows by copy-on-write: hold it as arrays.
 
     ## When it is wrong
-    Caches that fill during the first epoch grow and then stop; memory-mapped data counts as resident although the
-    system can drop it at once. A short run sees only a part of either.
+    The line that is named may keep something by its source and by what it calls; others may as well. Caches that fill
+    during the first epoch grow and then stop; memory-mapped data counts as resident although the system can drop it at
+    once. A short run sees only a part of either.
     """
     judged = [rank for rank in analysis.ranks if rank.memory_growth_bytes_per_step is not None]
     if not judged:
@@ -109,8 +118,12 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
     if total is not None and used is not None:
         left = max(0.0, (total - together * used) / (together * slope))
     severity = _severity_of(left)
+    keeping = _keeping_lines(rank)
     slow_ranks = tuple(one.rank for _, one in growing if one.rank is not None)
     then = "" if left is None else f"; {format_bytes(total or 0)} will be full in about {_format_count(left)} steps"
+    if keeping:
+        where = keeping[0].where
+        then += f"; {os.path.basename(where.file)}:{where.line} in {where.function} may keep what it is given"
     return Finding(
         title=f"memory grows by {format_bytes(slope)} per step{then}",
         evidence={
@@ -122,10 +135,22 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
             "total_bytes": total,
             "steps_left": None if left is None else round(left),
         },
+        where=places(keeping),
         ranks=slow_ranks if len(analysis.ranks) > 1 and len(slow_ranks) < len(analysis.ranks) else (),
         fix=Fix(technique="detach-kept-tensors"),
         severity_override=severity,
     )
+
+
+def _keeping_lines(rank: RankAnalysis) -> tuple[Line, ...]:
+    """Lines of the steady step that may keep what they are given, those with most samples first."""
+    found = [
+        line
+        for name in (*GAP_FIELDS, "forward_ns", "nograd_ns")
+        for line in rank.lines.get(name, ())
+        if _KEEPING_LEAF.match(line.leaf) or _KEEPING_TEXT.search(line.text)
+    ]
+    return tuple(sorted(found, key=lambda line: -line.samples))
 
 
 def _severity_of(steps_left: float | None) -> Severity:

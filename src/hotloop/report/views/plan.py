@@ -47,6 +47,8 @@ from hotloop.report.view import View
 
 T = TypeVar("T")
 
+CLOSE_PART = 0.5
+"""A plan that leaves less than this part of the forecast's error free may as well run out of memory."""
 REMEDIES_COUNT = 8
 """That are listed; the JSON holds all."""
 
@@ -57,6 +59,9 @@ def describe_plan(report: PlanReport, surface: Surface) -> Document:
     device = f"{format_count(report.gpus)} x {clean(report.device)}"
     if not report.fits:
         title, tone = f"does not fit: {need} of {room} on each of {device}", "high"
+    elif memory.is_tight and memory.margin_ratio < CLOSE_PART * memory.error_ratio:
+        error = f"the forecast may be {format_percent(memory.error_ratio)} off"
+        title, tone = f"too close to call: {need} of {room} on each of {device}, and {error}", "high"
     elif memory.is_tight:
         title, tone = f"fits narrowly: {need} of {room} on each of {device}", "medium"
     else:
