@@ -364,10 +364,9 @@ ROWS: dict[str, Callable[[], list[Row]]] = {
 
 SENT = Path("compression", "steps-100mbit.json")
 TOKENIZED = Path("tokenize", "speed.json")
-LOADED = Path("loader_controller.json")
 BUILT = Path("operations", "image.json")
 STOPPED = Path("operations", "slurm.json")
-CITED = (SENT, TOKENIZED, LOADED, BUILT, STOPPED)
+CITED = (SENT, TOKENIZED, BUILT, STOPPED)
 """Below benchmarks/results."""
 NO_GPU = "not measurable here: it needs a GPU"
 UNMEASURED: tuple[tuple[str, str, str], ...] = (
@@ -400,7 +399,7 @@ def cite(results: Path = RESULTS) -> list[Row]:
     """The rows that follow from the raw tables of other benchmarks, each with its machine, date and commit."""
     return [
         row
-        for path, rows in zip(CITED, (_sent, _tokenized, _loaded, _built, _stopped), strict=True)
+        for path, rows in zip(CITED, (_sent, _tokenized, _built, _stopped), strict=True)
         for row in _from(results, path, rows)
     ] + [{"claim": claim, "what": what, "ratio": None, "verdict": verdict} for claim, what, verdict in UNMEASURED]
 
@@ -466,29 +465,6 @@ def _tokenized(table: Row) -> list[Row]:
             f"{others}",
         }
     ]
-
-
-def _loaded(table: Row) -> list[Row]:
-    found, loads = [], [row["load"] for row in table["rows"]]
-    for case in dict.fromkeys(row["case"] for row in table["rows"]):
-        halves = {
-            int(row["arm"]): row["last_half_s"] for row in table["rows"] if row["case"] == case and row["arm"].isdigit()
-        }
-        few = min(halves[count] for count in (2, 4))
-        best = min(halves, key=lambda count: halves[count])
-        found.append(
-            {
-                "claim": "2-4 loader workers are right",
-                "what": f"{case}: time of a run's last half with 2 or 4 workers, the better, over the best of "
-                f"{', '.join(map(str, sorted(halves)))}: {best}",
-                "ratio": few / halves[best],
-                "low": None,
-                "high": None,
-                "n": 1,
-                "unit": f"run of each; load {min(loads):.1f} to {max(loads):.1f}",
-            }
-        )
-    return found
 
 
 def _built(table: Row) -> list[Row]:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from hotloop.pipeline.runs import read_report as read_report
     from hotloop.plan.zero import zero_memory as zero_memory
     from hotloop.train.activation_memory import compare_memory as compare_memory
-    from hotloop.train.adaptive_loader import AdaptiveLoader as AdaptiveLoader
     from hotloop.train.batch_size import find_batch_size as find_batch_size
     from hotloop.train.benchmark import benchmark_training as benchmark_training
     from hotloop.train.cached_dataset import CachedDataset as CachedDataset
@@ -48,7 +47,6 @@ __version__ = "0.1.0"
 _HOME = {
     "CachedDataset": "hotloop.train.cached_dataset",
     "LengthGroupedSampler": "hotloop.train.length_sampler",
-    "AdaptiveLoader": "hotloop.train.adaptive_loader",
     "DevicePrefetcher": "hotloop.train.loader",
     "ElasticLoader": "hotloop.data.datasets",
     "CheckpointError": "hotloop.train.checkpoint",

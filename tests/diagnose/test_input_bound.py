@@ -370,14 +370,6 @@ def test_in_a_run_of_one_epoch_samples_are_prepared_and_the_cache_says_from_when
     assert "in memory it pays from the second epoch on" in str(one.evidence["cache"])
 
 
-def test_a_loader_that_chooses_its_workers_is_not_said_to_have_none() -> None:
-    analysis = make_analysis(input_wait=0.5, loaders=(make_loader(num_workers=0, chooses_workers=True),))
-    one = found(analysis)
-    assert "num_workers" not in one.title
-    assert one.fix is None
-    assert "AdaptiveLoader chooses their number" in str(one.evidence["workers"])
-
-
 def test_waiting_for_storage_is_told_on_a_busy_machine_too() -> None:
     """The loop gets a third of a core. What the kernel counted as ready is in the CPU time, and needs no such guess."""
 

@@ -30,7 +30,7 @@ def forecast_workers(analysis: Analysis, workers: int) -> Saving | None:
     """
     rank = analysis.lead
     loaders = [one for one in rank.loaders if one.feeds_backward]
-    if len(loaders) != 1 or loaders[0].num_workers != 0 or loaders[0].fetch_ns is None or loaders[0].chooses_workers:
+    if len(loaders) != 1 or loaders[0].num_workers != 0 or loaders[0].fetch_ns is None:
         return None
     loader, step_ns, wait_ns, cpu_ns = loaders[0], rank.step_mean_ns, rank.mean["input_wait_ns"], rank.mean["cpu_ns"]
     batches = rank.mean["micro_batches"]

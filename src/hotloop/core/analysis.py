@@ -22,8 +22,6 @@ class LoaderFacts:
     id: int
     where: Where | None = None
     num_workers: int | None = None
-    chooses_workers: bool | None = None
-    """hotloop's AdaptiveLoader, which adds and retires workers while it runs."""
     batch_size: int | None = None
     pin_memory: bool | None = None
     persistent_workers: bool | None = None

@@ -1,7 +1,6 @@
 """What batches cost to make -> batches per second, and the step, by number of loader workers.
 
-The one model of loader workers: the rules ask it about a recorded run, the benchmark about measured parts of a loader,
-and AdaptiveLoader about the batches that it has just made.
+The one model of loader workers: the rules ask it about a recorded run, the benchmark about measured parts of a loader.
 """
 
 from __future__ import annotations

@@ -97,7 +97,6 @@ def describe_loader(loader: Any, where: Place | None) -> dict[str, Any]:
     return {
         "where": where,
         "num_workers": _plain(held.get("num_workers"), int) or 0,
-        "chooses_workers": bool(_plain(held.get("chooses_workers"), bool)),
         "batch_size": batch_size,
         "first_batch_size": None if not batch_size else batch_size if samples is None else min(batch_size, samples),
         "pin_memory": bool(_plain(held.get("pin_memory"), bool)),

@@ -24,7 +24,6 @@ from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.strategy import Choice, Strategy, StrategyError, chain, load_strategy, strategy_to_mapping
 
 from .accumulate import batch_size, micro_batches
-from .adaptive_loader import AdaptiveLoader
 from .checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -376,7 +375,7 @@ class Trainer:
                 drop_last=given.drop_last,
             )
             order = BatchOrder(layout, shuffle=shuffled, seed=self.seed)
-            loader = given.with_batches(order) if isinstance(given, AdaptiveLoader) else _with_order(given, order)
+            loader = _with_order(given, order)
         elif self.ranks.world_size > 1 and not hasattr(getattr(given, "sampler", None), "num_replicas"):
             warnings.warn(
                 f"{type(given).__name__} defines its own order, so hotloop does not split it over the "
@@ -640,8 +639,7 @@ class _Run:
             private = None
         if self.order is not None:
             self.order.set_position(place.epoch, place.samples)
-            if not isinstance(self.loader, AdaptiveLoader):  # which takes the order's seed
-                self.loader.generator.manual_seed(self.order.pass_seed)
+            self.loader.generator.manual_seed(self.order.pass_seed)
             batches = iter(self.loader)
         else:
             if private is not None and place.samples:
@@ -856,11 +854,7 @@ def _identity_of(order: BatchOrder) -> dict[str, Any]:
 
 def _is_shuffled(loader: Any) -> bool | None:
     """Whether a loader shuffles; None when its order is not one that follows from a seed alone."""
-    if (
-        type(loader) not in (DataLoader, AdaptiveLoader)
-        or isinstance(loader.dataset, IterableDataset)
-        or loader.batch_size is None
-    ):
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
         return None
     sampler = loader.sampler
     if type(sampler) is RandomSampler:

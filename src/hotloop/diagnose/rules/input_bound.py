@@ -65,10 +65,7 @@ WORKERS_ON_TRACE = {
     False: "the workers are too few or too slow: more of them help while cores are free",
 }
 
-NOT_JUDGED = {
-    False: "not judged: no DataLoader was observed making these batches",
-    True: "AdaptiveLoader chooses their number: where it still waits, the samples have to become cheaper",
-}
+NOT_JUDGED = "not judged: no DataLoader was observed making these batches"
 
 UNKNOWN_LOW_RATIO, UNKNOWN_MID_RATIO = 0.2, 0.6
 """Rule of thumb: part of the wait that is won where nothing is known of the loader."""
@@ -211,7 +208,7 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
         return None
     ranks, who = _who_waits(analysis, rank)
     work = None if loader is None else loading_work(rank, loader, wait_ns)
-    if loader is None or work is None or loader.chooses_workers:
+    if loader is None or work is None:
         return Finding(
             title=f"{who} waits {format_time(wait_ns)} ({format_share(cost_ratio)}) for the next batch",
             phase="input_wait",
@@ -221,7 +218,7 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
             saving=saving_within(
                 cost_ratio, UNKNOWN_LOW_RATIO * cost_ratio, UNKNOWN_MID_RATIO * cost_ratio, cost_ratio, _THUMB
             ),
-            evidence={"cause": "unknown", "workers": NOT_JUDGED[loader is not None and bool(loader.chooses_workers)]},
+            evidence={"cause": "unknown", "workers": NOT_JUDGED},
             where=places(rank.lines.get("input_wait_ns", ())),
             ranks=ranks,
         )
