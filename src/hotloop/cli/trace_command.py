@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> None:
         help=SUMMARY,
         description="Read the traces of one training: torch.profiler's Kineto JSON (plain or .gz) or the SQLite "
         "export of Nsight Systems, as one file, several files, or a folder with one file per rank. Or read a "
-        "memory snapshot (.pickle), or a table of a pipeline training's operations (.parquet).",
+        "memory snapshot (.pickle).",
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files, folders of them, or URLs (s3://...)")
     add_output_options(parser)
@@ -103,7 +103,6 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.cli.show import check_counts, check_outputs
     from hotloop.core.errors import UsageError
     from hotloop.trace.memory_files import is_memory_file
-    from hotloop.trace.operation_table import is_operation_table
 
     check_outputs(arguments.json, arguments.html, arguments.export)
     check_counts(arguments, "top", "workers")
@@ -116,8 +115,6 @@ def execute(arguments: argparse.Namespace) -> int:
     _check_changes(arguments)
     if any(is_memory_file(path) for path in arguments.paths):
         return _report_memory(arguments)
-    if any(is_operation_table(path) for path in arguments.paths):
-        return _report_stragglers(arguments)
     import tempfile
     from pathlib import Path
 
@@ -291,26 +288,6 @@ def _report_memory(arguments: argparse.Namespace) -> int:
     command = redact_command(("hotloop", "trace", *arguments.paths))
     show_report(report_memory_files([Path(path) for path in arguments.paths], command), arguments, sys.stdout)
     return 0
-
-
-def _report_stragglers(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from hotloop.cli.show import show_report
-    from hotloop.core.errors import UsageError
-    from hotloop.core.findings import Severity
-    from hotloop.pipeline.traces import report_stragglers
-
-    if len(arguments.paths) > 1:
-        raise UsageError(f"{len(arguments.paths)} paths: give one table of operations (.parquet) at a time")
-    for option in ("what_if", "sql", "export"):
-        if getattr(arguments, option):
-            raise UsageError(
-                f"--{option.replace('_', '-')} needs a profiler's trace; {arguments.paths[0]} is a table of operations"
-            )
-    report = report_stragglers(Path(arguments.paths[0]))
-    show_report(report, arguments, sys.stdout)
-    return 1 if report.severity in (Severity.HIGH, Severity.MEDIUM) and not arguments.exit_zero else 0
 
 
 def _fetch(path: str, folder: Path, progress: Progress | None) -> str | Path:

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from hotloop import __version__
-from hotloop.analyze.straggler_replay import replay_stragglers
 from hotloop.analyze.timeline.memory import list_categories
 from hotloop.analyze.timeline.reduce import ReduceOptions
 from hotloop.analyze.timeline.reduced_rank import (
@@ -26,7 +25,6 @@ from hotloop.apply import ACTS
 from hotloop.core.acts import fill_fixes
 from hotloop.core.report import Report
 from hotloop.core.rules import sign
-from hotloop.core.stragglers import StragglerReport
 from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.diagnose import RULES, find_problems_in_trace
@@ -38,7 +36,6 @@ from hotloop.prescribe import combine_savings, rank_findings
 from hotloop.trace.byte_source import Progress
 from hotloop.trace.inputs import is_remote, map_traces
 from hotloop.trace.memory_files import read_memory_file
-from hotloop.trace.operation_table import read_operation_table
 
 
 def report_traces(
@@ -110,8 +107,3 @@ def report_memory_files(paths: Sequence[Path], command: tuple[str, ...] = ()) ->
         health=describe_notes([note for _, notes in read for note in notes]),
         memory_files=tuple(file for file, _ in read),
     )
-
-
-def report_stragglers(path: Path) -> StragglerReport:
-    """What stragglers cost the steps in a table of operations. Raises TraceError for a file that is none."""
-    return replay_stragglers(read_operation_table(path))
