@@ -25,7 +25,7 @@ from hotloop.report import RENDERERS
         (("run", "--trace-ranks", "0", "true"), "--trace-ranks 0 needs --trace PLAN, such as --trace 5:2:3"),
         (("run", "--trace-ranks", "x", "true"), "--trace-ranks 'x': write ranks such as 0,1 or 0-3, or all"),
         (("report", "a", "b"), "unexpected: b; see hotloop --help"),
-        (("tune", "--search", "gredy", "x"), "--search: unknown 'gredy'; did you mean 'greedy'?"),
+        (("tune", "--goal", "sped", "x"), "--goal: unknown 'sped'; did you mean 'speed'?"),
         (("tune", "--format", "markdwn", "x"), "argument --format: unknown 'markdwn'; did you mean 'markdown'?"),
         (
             ("run", "--format", "junit", "x"),

@@ -43,12 +43,6 @@ def add_parser(subparsers: Any) -> None:
         "accumulation, FSDP2 and ZeRO-1 with the unchanged command",
     )
     parser.add_argument(
-        "--search",
-        choices=("greedy", "optuna"),
-        default="greedy",
-        help="how to combine candidates: all proven ones (default), or Optuna (needs hotloop[optuna])",
-    )
-    parser.add_argument(
         "--price-per-hour",
         metavar="PRICE",
         type=float,
@@ -82,7 +76,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.cli.show import emit, make_probe, take_command
     from hotloop.pipeline.runs import no_probe
     from hotloop.pipeline.tuning import check, measure_matrix, tune_command
-    from hotloop.tune.attempt import SEARCHES
+    from hotloop.tune.attempt import try_findings
     from hotloop.tune.matrix import check_prices, load_matrix
     from hotloop.tune.request import Progress, Request
 
@@ -101,7 +95,6 @@ def execute(arguments: argparse.Namespace) -> int:
     refusal = child.refuses_agent(resolved, os.environ.get("PATH"))
     if refusal is not None:
         raise UsageError(refusal)
-    check_search(arguments.search, arguments.goal, is_declared=is_declared)
     rows = load_matrix(arguments.matrix, resolved, check) if is_declared else ()
     if rows:
         check_prices(rows, arguments.goal, price_per_hour)
@@ -125,8 +118,7 @@ def execute(arguments: argparse.Namespace) -> int:
         if rows:
             measure_matrix(rows, request, progress, _make_teller(arguments.quiet, budget_s), probe)
         else:
-            search = SEARCHES[arguments.search]
-            tune_command(request, progress, _make_teller(arguments.quiet, budget_s), search, probe=probe)
+            tune_command(request, progress, _make_teller(arguments.quiet, budget_s), try_findings, probe=probe)
     except KeyboardInterrupt:
         if progress.report is None:
             emit("interrupted before the baseline was measured: nothing to write")
@@ -224,19 +216,6 @@ def check_price(price_per_hour: float | None, goal: str, *, is_declared: bool) -
             "--goal cost needs the hourly price of all machines the command uses; add --price-per-hour, such as 12.50"
         )
     return price_per_hour
-
-
-def check_search(search: str, goal: str, *, is_declared: bool) -> None:
-    """Raises UsageError where Optuna is asked for and cannot be used."""
-    if search != "optuna":
-        return
-    if is_declared:
-        raise UsageError("--search optuna and --matrix exclude each other: a matrix is measured as declared")
-    if goal == "pareto":
-        raise UsageError("--search optuna optimises a single number; use --goal speed, memory or cost")
-    from hotloop.tune.suggested import make_optuna
-
-    make_optuna({})
 
 
 def make_folder(out: str | None) -> Path:

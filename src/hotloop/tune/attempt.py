@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from hotloop.core.measurement import Measurement
@@ -14,13 +14,12 @@ from hotloop.core.techniques import Technique
 from .budget import Budget
 from .goals import MEMORY, PARETO
 from .memory_candidates import add_memory_candidates
-from .one_time import ADVICE, Room, leave_out_unjudged, trial_s
+from .one_time import Room, leave_out_unjudged, trial_s
 from .patch import Patch, make_patch
 from .patch_check import check_patch, describe_unchecked
 from .request import Progress, Request, TuneError
 from .search import Candidate, find_candidates
 from .study import CodeChanged, Study
-from .suggested import group_candidates, make_optuna, tune_suggested
 from .trials import OK, AttachTrial, Bench, Ran, run_trial
 from .tuner import BaselineFailed, Campaign, best_arm, end_early, go_on, tune_candidates
 from .workspace import changed_code, changed_files
@@ -51,21 +50,6 @@ def try_findings(attempt: TuningAttempt) -> None:
     candidates = _choose_candidates(attempt)
     attempt.campaign.emit(_describe_plan(candidates, attempt.study.limits.steps))
     tune_candidates(attempt.campaign, candidates, [attempt.observed])
-
-
-def try_suggestions(attempt: TuningAttempt) -> None:
-    """The same candidates, in combinations that Optuna suggests."""
-    why = f"not tried: its cost is paid once per start, which needs --search greedy; or {ADVICE}"
-    candidates = tuple(
-        replace(one, why_not=why) if one.is_one_time and not one.why_not else one for one in _choose_candidates(attempt)
-    )
-    count, steps = sum(not one.why_not for one in candidates), attempt.study.limits.steps
-    attempt.campaign.emit(f"{count} candidates for optuna, {steps} steps in each process")
-    tune_suggested(attempt.campaign, candidates, [attempt.observed], make_optuna(group_candidates(candidates)))
-
-
-SEARCHES: Mapping[str, Search] = {"greedy": try_findings, "optuna": try_suggestions}
-"""The ways to search, by the name that the command line gives them."""
 
 
 def observe_baseline(bench: Bench, baseline: Strategy, budget: Budget, progress: Progress) -> tuple[Ran, Measurement]:
