@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from hotloop.bench.checklist import fill_checklist
 from hotloop.core.doctor import DoctorReport, MachineCheck
 from hotloop.report import render
 
@@ -20,8 +19,8 @@ def make_check(check_id: str, status: Any, measured: str = "3 GiB", why: str = "
     return MachineCheck(id=check_id, group="cpu", title=check_id, status=status, measured=measured, why=why, fix=fix)
 
 
-def draw_doctor(checks: Any, items: Any, command: str, *, width: int, color: bool) -> str:
-    report = DoctorReport(tool_version="1", python=None, checks=checks, checklist=items, run=None, next=command)
+def draw_doctor(checks: Any, command: str, *, width: int, color: bool) -> str:
+    report = DoctorReport(tool_version="1", python=None, checks=checks, next=command)
     return render("terminal", report, width=width, color=color)
 
 
@@ -56,7 +55,7 @@ def test_problems_come_first_and_good_ones_take_a_line_per_group() -> None:
         make_check("quota", "good", "none"),
         make_check("frequency", "unknown", "unknown", "the kernel does not report it"),
     )
-    text = draw_doctor(checks, None, "hotloop run -- python train.py", width=100, color=False)
+    text = draw_doctor(checks, "hotloop run -- python train.py", width=100, color=False)
     assert text == (
         "this machine slows or breaks a training: 1 harmful, 1 warning, 2 good, 1 unknown\n"
         "\n"
@@ -76,27 +75,17 @@ def test_problems_come_first_and_good_ones_take_a_line_per_group() -> None:
 
 
 def test_a_healthy_machine_is_said_to_be_in_a_few_lines() -> None:
-    text = draw_doctor((make_check("clock", "good", "tsc"),), None, "x", width=100, color=False)
+    text = draw_doctor((make_check("clock", "good", "tsc"),), "x", width=100, color=False)
     assert text.splitlines()[0] == "this machine is set up well: 1 good"
     assert len(text.splitlines()) <= 6
 
 
 def test_colours_only_where_they_are_wanted() -> None:
     checks = (make_check("load", "warning", "\x1b[31mred\x07", "w", "f"),)
-    assert "\x1b" not in draw_doctor(checks, None, "x", width=100, color=False)
-    painted = draw_doctor(checks, None, "x", width=100, color=True)
+    assert "\x1b" not in draw_doctor(checks, "x", width=100, color=False)
+    painted = draw_doctor(checks, "x", width=100, color=True)
     assert "\x1b[1;33mwarning" in painted
     assert "\x1b[31m" not in painted
-
-
-def test_the_checklist_is_drawn_by_stage() -> None:
-    text = draw_doctor((), fill_checklist((), None), "x", width=60, color=False)
-    assert "before training (this machine, now)" in text
-    assert "[?] torch supports the machine and its accelerator" in text
-    assert "0 ticked, 0 open" in text
-    assert "no run was given" not in text
-    assert text.count("No run was given") == 1
-    assert max(len(line) for line in text.splitlines()) <= 60
 
 
 def test_a_python_without_torch_is_one_line_and_no_failure(tmp_path: Path, quick_python: str) -> None:
@@ -125,16 +114,8 @@ def test_json_holds_every_check(tmp_path: Path, quick_python: str) -> None:
     assert answer["schema"] == "hotloop.doctor/1"
     assert set(answer["checks"][0]) == {"id", "group", "title", "status", "measured", "why", "fix", "values"}
     assert sum(answer["counts"].values()) == len(answer["checks"])
-    assert answer["checklist"] is None
     speed = next(c for c in answer["checks"] if c["id"] == "read-speed")
     assert speed["values"]["sampled_count"] == 1
-
-
-def test_the_checklist_needs_no_run(tmp_path: Path, quick_python: str) -> None:
-    done = run_doctor("--python", quick_python, "--checklist", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "[?] gradients are compressed if the network is the bottleneck" in done.stdout
-    assert "No run was given" in done.stdout
 
 
 def test_json_on_standard_output_is_alone_there(tmp_path: Path, quick_python: str) -> None:
@@ -147,7 +128,6 @@ def test_json_on_standard_output_is_alone_there(tmp_path: Path, quick_python: st
     [
         (("--data", "nowhere"), "--data nowhere: no such folder"),
         (("--python", "/no/python"), "--python /no/python: not found"),
-        (("--checklist", "no-such-run"), "no-such-run"),
         (("--json", "/no/such/folder/x.json"), "the folder /no/such/folder does not exist"),
         (("--zebra",), "unknown option '--zebra'; see hotloop --help"),
     ],

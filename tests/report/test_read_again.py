@@ -24,7 +24,7 @@ from hotloop.core.applied import AppliedTechnique
 from hotloop.core.benchmarks import BenchmarkResult
 from hotloop.core.check import Check, CheckVerdict, Judged
 from hotloop.core.comparison import Comparison, DiffSide
-from hotloop.core.doctor import ChecklistItem, DoctorReport, MachineCheck
+from hotloop.core.doctor import DoctorReport, MachineCheck
 from hotloop.core.errors import RecordingError
 from hotloop.core.findings import Severity, Where
 from hotloop.core.graph import DiffTerm, DiffTerms
@@ -216,8 +216,7 @@ def kinds() -> dict[str, Any]:
     checks = (
         MachineCheck(id="a", group="cpu", title="t", status="harmful", measured="m", why="w", fix="f", values={"x": 1}),
     )
-    items = (ChecklistItem(id="i", stage="before", title="t", tick="ticked", evidence="e"),)
-    doctor = DoctorReport(tool_version="1", python=None, checks=checks, checklist=items, run=None, next="n")
+    doctor = DoctorReport(tool_version="1", python=None, checks=checks, next="n")
     return {"check": check, "diff": comparison, "bench": bench, "doctor": doctor}
 
 

@@ -1,4 +1,4 @@
-"""hotloop doctor: is this machine set up well for training, and which points of the usual checklist are met?"""
+"""hotloop doctor: is this machine set up well for training?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hotloop.core.doctor import MachineCheck
-    from hotloop.core.report import Report
 
 MOST_WIDTH = 110
 LEAST_WIDTH = 40
@@ -30,13 +29,6 @@ def add_parser(subparsers: Any) -> None:
         description="Check this machine, the training's Python and the environment for anything that slows or breaks a "
         "training. Exits with 1 if something is harmful.",
     )
-    parser.add_argument(
-        "--checklist",
-        metavar="RUN",
-        nargs="?",
-        const="",
-        help="also print the tuning checklist; give a recorded run (folder, name or 'last') to fill it in",
-    )
     parser.add_argument("--data", metavar="FOLDER", help="measure for one second how fast this folder can be read")
     parser.add_argument("--python", metavar="PATH", help="the training's Python (default: python on PATH)")
     add_output_options(parser, "checks", kind="doctor", html=None, quiet="nothing")
@@ -48,7 +40,6 @@ def execute(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
     from hotloop import __version__
-    from hotloop.bench.checklist import fill_checklist
     from hotloop.bench.doctor import has_harm, run_checks
     from hotloop.bench.host import examine_host
     from hotloop.bench.storage import read_folder
@@ -57,8 +48,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.core.errors import UsageError
 
     check_outputs(arguments.json)
-    report, recorded_python = _read_run(arguments.checklist) if arguments.checklist else (None, None)
-    interpreter = _find_python(arguments.python, recorded_python)
+    interpreter = _find_python(arguments.python)
     reading = None
     if arguments.data is not None:
         folder = Path(arguments.data)
@@ -66,37 +56,19 @@ def execute(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--data {arguments.data}: no such folder; give the folder of the training data")
         reading = read_folder(str(folder.resolve()))
     checks = run_checks(examine_host(interpreter, os.environ, reading=reading))
-    items = None if arguments.checklist is None else fill_checklist(checks, report)
     answer = DoctorReport(
         tool_version=__version__,
         python=interpreter,
         checks=checks,
-        checklist=items,
-        run=None if report is None else report.run_folder,
-        next=_next_command(checks, arguments),
+        next=_next_command(checks),
     )
     width = max(LEAST_WIDTH, min(choose_width(sys.stdout), MOST_WIDTH))
     show_report(answer, arguments, sys.stdout, width=width)
     return 1 if has_harm(checks) and not arguments.exit_zero else 0
 
 
-def _read_run(run: str) -> tuple[Report, str | None]:
-    """The report of a recorded run and the interpreter that it trained with."""
-    from pathlib import Path
-
-    from hotloop.pipeline.runs import recorded_probe, report_run
-    from hotloop.trace.recording import find_run, read_run
-
-    folder = find_run(run, Path.cwd())
-    recording = read_run(folder)
-    executable = recording.processes[0].process.get("executable") if recording.processes else None
-    return report_run(recording, folder=folder, probe=recorded_probe), executable if isinstance(
-        executable, str
-    ) else None
-
-
-def _find_python(asked: str | None, recorded: str | None) -> str | None:
-    """The training's python: the one that was asked for, the recorded one, or the one on PATH; None without any.
+def _find_python(asked: str | None) -> str | None:
+    """The training's python: the one that was asked for, or the one on PATH; None without any.
 
     Raises UsageError when the one that was asked for cannot be run.
     """
@@ -109,15 +81,11 @@ def _find_python(asked: str | None, recorded: str | None) -> str | None:
         if found is None:
             raise UsageError(f"--python {asked}: not found, or not executable; give the path of the training's Python")
         return found
-    if recorded is not None and os.access(recorded, os.X_OK):
-        return recorded
     return shutil.which("python") or shutil.which("python3")
 
 
-def _next_command(checks: Sequence[MachineCheck], arguments: argparse.Namespace) -> str:
+def _next_command(checks: Sequence[MachineCheck]) -> str:
     """The next command worth typing."""
     if any(c.id == "torch" and c.status == "unknown" for c in checks):
         return "hotloop doctor --python PATH   (the training's Python)"
-    if arguments.checklist:
-        return f"hotloop report {arguments.checklist}"
     return "hotloop run -- python train.py"

@@ -1,4 +1,4 @@
-"""DoctorReport: how well a machine is set up, and a checklist; the contract hotloop.doctor/1."""
+"""DoctorReport: how well a machine is set up; the contract hotloop.doctor/1."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ DOCTOR_SCHEMA = "hotloop.doctor/1"
 
 
 Status = Literal["good", "warning", "harmful", "unknown"]
-Stage = Literal["before", "during", "after"]
-Tick = Literal["ticked", "unticked", "unknown", "not-applicable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,25 +31,12 @@ class MachineCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChecklistItem:
-    """One answered line of the checklist."""
-
-    id: str
-    stage: Stage
-    title: str
-    tick: Tick
-    evidence: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorReport:
-    """``checks`` stand worst first; ``checklist`` is None where it was not asked for."""
+    """``checks`` stand worst first."""
 
     tool_version: str
     python: str | None
     checks: tuple[MachineCheck, ...]
-    checklist: tuple[ChecklistItem, ...] | None
-    run: str | None
     next: str | None
 
     @property

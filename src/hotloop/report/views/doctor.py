@@ -1,20 +1,16 @@
-"""doctor: the checks of a machine -> what is bad first and in full, what is good in a line per group, the checklist."""
+"""doctor: the checks of a machine -> what is bad first and in full, what is good in a line per group."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hotloop.core.doctor import DOCTOR_SCHEMA, ChecklistItem, DoctorReport, MachineCheck
+from hotloop.core.doctor import DOCTOR_SCHEMA, DoctorReport, MachineCheck
 from hotloop.report.document import Document, Paragraph, Section, Span, write
 from hotloop.report.renderer import Surface
 from hotloop.report.text import clean
 from hotloop.report.view import View
 
 TONES = {"harmful": "high", "warning": "medium", "good": "good", "unknown": "dim"}
-TICK_TONES = {"ticked": "good", "unticked": "medium", "unknown": "dim", "not-applicable": "dim"}
-BOXES = {"ticked": "[x]", "unticked": "[ ]", "unknown": "[?]", "not-applicable": "[-]"}
-NO_RUN = "no run was given"
-"""The evidence of an item that a run would answer (bench/checklist.py)."""
 
 
 def describe_doctor(report: DoctorReport, surface: Surface) -> Document:
@@ -38,7 +34,6 @@ def describe_doctor(report: DoctorReport, surface: Surface) -> Document:
         sections=(
             *problems,
             Section(title="", blocks=tuple(_describe_good(report.checks))),
-            *(() if report.checklist is None else _describe_checklist(report.checklist)),
         ),
         next_label="next",
         next_command=report.next,
@@ -69,35 +64,6 @@ def _describe_good(checks: Sequence[MachineCheck]) -> list[Paragraph]:
     lines = [(group, "; ".join(texts)) for group, texts in good.items()]
     lines += [("unknown", f"{', '.join(titles)} ({reason})") for reason, titles in reasons.items()]
     return [Paragraph(label=Span(name.ljust(13)), text=write(text), indent=0) for name, text in lines]
-
-
-def _describe_checklist(items: Sequence[ChecklistItem]) -> list[Section]:
-    """The checklist by stage, with its evidence."""
-    ticks: list[str] = [item.tick for item in items]
-    count = ", ".join(
-        f"{ticks.count(tick)} {name}"
-        for tick, name in (
-            ("ticked", "ticked"),
-            ("unticked", "open"),
-            ("unknown", "unknown"),
-            ("not-applicable", "not applicable"),
-        )
-    )
-    head = [Paragraph(text=write((f"checklist: {count}", "strong")), indent=0)]
-    if any(item.evidence == NO_RUN for item in items):
-        text = "No run was given. To fill in the rest: hotloop doctor --checklist RUN"
-        head.append(Paragraph(text=write(text), indent=0))
-    sections = [Section(title="", blocks=tuple(head))]
-    for stage in dict.fromkeys(item.stage for item in items):
-        now = " (this machine, now)" if stage == "before" else ""
-        blocks = [Paragraph(text=write((f"{clean(stage)} training{now}", "strong")), indent=0)]
-        for item in (one for one in items if one.stage == stage):
-            box = Span(f"{BOXES.get(item.tick, '[?]')} ", TICK_TONES.get(item.tick, "dim"))
-            blocks.append(Paragraph(label=box, text=write(clean(item.title)), indent=0))
-            if item.evidence != NO_RUN:
-                blocks.append(Paragraph(text=write(clean(item.evidence)), indent=6))
-        sections.append(Section(title="", blocks=tuple(blocks)))
-    return sections
 
 
 DOCTOR = View(
