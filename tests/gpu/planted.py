@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, schedule
 
 Step = Callable[[int], Any]
 
@@ -137,8 +137,14 @@ def record(name: str, device: str, path: str, *, planted: bool) -> None:
     if device == "cuda":
         activities.append(ProfilerActivity.CUDA)
         torch.cuda.synchronize()
-    with profile(activities=activities, profile_memory=name.startswith("memory-"), acc_events=True) as profiler:
-        for number in range(STEPS_COUNT if device == "cuda" else 3):
+    count = STEPS_COUNT if device == "cuda" else 3
+    with profile(
+        activities=activities,
+        profile_memory=name.startswith("memory-"),
+        acc_events=True,
+        schedule=schedule(wait=0, warmup=1, active=count + 1),  # without one torch marks no steps
+    ) as profiler:
+        for number in range(count + 1):
             step(number)
             profiler.step()
         if device == "cuda":
