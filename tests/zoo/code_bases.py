@@ -53,13 +53,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     kept = SCRATCH / name
     kept.mkdir(parents=True, exist_ok=True)
     scenarios = tomllib.loads((folder / "scenarios.toml").read_text())["scenario"]
-    python, hotloop, rows = options.python.absolute(), tuple(options.hotloop.split()), []
-    for number, one in enumerate(scenarios, 1):
-        path = kept / f"{one['id']}.json"
-        if not path.exists():
-            harness._store(path, score(one, folder, python, hotloop))
-        rows.append(json.loads(path.read_text()))
-        print(f"[{number}/{len(scenarios)}] {describe(rows[-1])}", flush=True)
+    python, hotloop = options.python.absolute(), tuple(options.hotloop.split())
+    for part in (forecast, pair):  # what is said first, so that an interrupted pass has heard of all
+        for one in scenarios:
+            path = kept / f"{one['id']}.json"
+            row = json.loads(path.read_text()) if path.exists() else {**one, "status": "not run"}
+            before = row["status"]
+            row = part(row, folder, python, hotloop)
+            if row["status"] != before:
+                harness._store(path, row)
+                print(f"{row['status']}: {describe(row)}", flush=True)
+    rows = [json.loads((kept / f"{one['id']}.json").read_text()) for one in scenarios]
     header = {
         "pass": "code_bases", "set": folder.name, "commit": commit, "machine": describe_machine(python),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -70,24 +74,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def score(one: Mapping[str, Any], folder: Path, python: Path, hotloop: Sequence[str]) -> dict[str, Any]:
-    """The forecast; then the pairs."""
-    others = Others()
-    row: dict[str, Any] = {**one, "status": "done", "date": datetime.now(UTC).isoformat(timespec="seconds")}
+def forecast(row: dict[str, Any], folder: Path, python: Path, hotloop: Sequence[str]) -> dict[str, Any]:
+    """What hotloop says of a code base, where that is not known yet."""
+    if row["status"] != "not run":
+        return row
+    others, date = Others(), datetime.now(UTC).isoformat(timespec="seconds")
     try:
-        report, wall_s = run(one, folder, python, hotloop, (), None, others)
-        row |= keep(report) | {"wall_s": round(wall_s, 1)}
-        forms: dict[str, list[float]] = {}
-        switches = [fault["switch"] for fault in one.get("fault", ())]
-        for _ in range(PAIRS if switches else 0):
-            for form in ("", *switches):
-                timed, _ = run(one, folder, python, hotloop, harness.QUIET, form or None, others)
-                forms.setdefault(form, []).append(_unit_ns(timed, one))
-        row["forms_ns"] = forms
+        report, wall_s = run(row, folder, python, hotloop, (), None, others)
+        row |= keep(report) | {"wall_s": round(wall_s, 1), "status": "heard"}
     except RunFailed as failure:
         row |= {"status": "failed", "reason": str(failure)}
-    row["others_ratio"] = others.ratio()
-    return row
+    return {**row, "date": date, "others_ratio": others.ratio()}
+
+
+def pair(row: dict[str, Any], folder: Path, python: Path, hotloop: Sequence[str]) -> dict[str, Any]:
+    """The code base and each of its forms without a fault, in turn."""
+    if row["status"] != "heard":
+        return row
+    others = Others()
+    forms: dict[str, list[float]] = {}
+    switches = [fault["switch"] for fault in row.get("fault", ())]
+    try:
+        for _ in range(PAIRS if switches else 0):
+            for form in ("", *switches):
+                timed, _ = run(row, folder, python, hotloop, harness.QUIET, form or None, others)
+                forms.setdefault(form, []).append(_unit_ns(timed, row))
+    except RunFailed as failure:
+        return {**row, "status": "failed", "reason": str(failure)}
+    return {**row, "status": "done", "forms_ns": forms, "others_in_pairs_ratio": others.ratio()}
 
 
 def run(
@@ -184,7 +198,7 @@ def _is_place(finding: Mapping[str, Any], fault: Mapping[str, Any]) -> bool:
 
 
 def describe(row: Mapping[str, Any]) -> str:
-    if row["status"] != "done":
+    if row["status"] not in ("heard", "done"):
         return f"{row['id']}: {row['status']}: {row.get('reason', '')}"
     told = judge(row)
     pairs = "; ".join(
@@ -202,7 +216,7 @@ def describe(row: Mapping[str, Any]) -> str:
 
 def draw(rows: Sequence[Mapping[str, Any]]) -> str:
     """Every row, then the counts."""
-    done = [(row, judge(row)) for row in rows if row["status"] == "done"]
+    done = [(row, judge(row)) for row in rows if row["status"] in ("heard", "done")]
     planted = [(row, told) for row, told in done if row.get("fault")]
     sound = [(row, told) for row, told in done if not row.get("fault")]
     doubles = [told for row, told in planted if len(row["fault"]) == 2]
