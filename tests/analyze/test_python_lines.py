@@ -30,3 +30,27 @@ def test_statements(statement: str, known: bool | None) -> None:
     module = parse_source(statement)
     assert module is not None
     assert runs_python(module, 1) is known
+
+
+SEARCH = """
+def best_path(value):
+    n, t = value.shape
+    for j in range(t):
+        for i in range(max(0, n + j - t), min(n, j + 1)):
+            stay = score[i, j - 1] if j and i < j else LOW
+            score[i, j] = value[i, j] + max(stay, LOW)
+            cell = self.cell(value[i, j])
+    for j in range(t):
+        for layer in layers:
+            x = x * gate[:, j] + layer
+        path[j] = x
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "known"), [(5, True), (6, True), (7, True), (8, False), (11, None), (12, None), (4, True)]
+)
+def test_loops_over_single_elements_are_python(line: int, known: bool | None) -> None:
+    module = parse_source(SEARCH)
+    assert module is not None
+    assert runs_python(module, line) is known

@@ -38,3 +38,15 @@ def test_what_is_no_such_table(changes: dict[str, Any]) -> None:
         dense_embedding_gradient.judge(make_analysis(optimizer=0.7, forward=0.1, backward=0.2, **TABLE | changes))
         is None
     )
+
+
+def test_rows_are_counted_where_no_tokens_are_known() -> None:
+    counted = TABLE | {"tokens_per_step": None, "table_rows": 900}
+    analysis = make_analysis(optimizer=0.2, forward=0.1, backward=0.7, **counted)
+    one = dense_embedding_gradient.judge(analysis)
+    assert isinstance(one, Finding)
+    assert one.evidence["rows_per_step"] == 900
+    assert one.saving is not None
+    assert one.saving.mid_ratio == pytest.approx(0.2 + 0.8 * (0.7 - 2 * 0.1), rel=0.01)
+    many = make_analysis(optimizer=0.2, forward=0.1, backward=0.7, **counted | {"table_rows": 60_000})
+    assert dense_embedding_gradient.judge(many) is None

@@ -355,3 +355,23 @@ def test_a_forked_child_begins_with_a_memory_of_its_own(training: Training) -> N
     training.agent.ring.emit(200)
     assert training.memory.newest() == before
     assert not training.agent.started
+
+
+def test_rows_of_tables_are_counted_in_the_first_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Towers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(100, 4)
+            self.head = nn.Linear(4, 1)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.head(self.table(ids).mean(1))
+
+    hooked = Hooked(Towers())
+    monkeypatch.setattr(nn.Module, "__call__", hooked.call)
+    for _ in range(6):
+        out = hooked.call(hooked.model, torch.zeros(8, 5, dtype=torch.long))
+        hooked.run_backward(out.sum())
+        hooked.optimize()
+    facts = hooked.facts("table_rows")
+    assert [fact["per_backward"] for fact in facts] == [40]

@@ -322,6 +322,7 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         model_is_recurrent=read_bool(model, "recurrent"),
         start=_find_start(facts, steps, work.files, work.process),
         dense_table=_read_pair(model, "dense_table"),
+        table_rows=read_count(last_of_kind(facts, "table_rows") or {}, "per_backward"),
         settings=tuple(one for one in read_items(work.process, "settings") if isinstance(one, str)),
         hooks_where=tuple(w for one in read_items(model, "hooks") if (w := read_where(one)) is not None),
         model_is_sharded=read_bool(model, "sharded"),

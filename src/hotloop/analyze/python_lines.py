@@ -20,6 +20,8 @@ _BUILTINS = frozenset(name for name in dir(builtins) if name.islower()) - {
     "pow", "round", "sum", "super",
 }  # fmt: skip
 """Without those that compute with a tensor, read it back, or call what they are given."""
+_NUMBERS = frozenset({"bool", "float", "int"})
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _METHODS = frozenset(
     {name for kind in (str, bytes, list, dict, set) for name in dir(kind) if not name.startswith("_")}
     | {"appendleft", "most_common", "popleft", "group", "groups", "span"}
@@ -36,6 +38,8 @@ def runs_python(module: Module, line: int) -> bool | None:
     if not path:
         return None
     nodes = [node for part in own_parts(path[-1]) for node in ast.walk(part)]
+    if _walks_elements(path, nodes):
+        return True
     names = [dotted(node.func) or "" for node in nodes if isinstance(node, ast.Call)]
     text = any(
         isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
@@ -48,6 +52,34 @@ def runs_python(module: Module, line: int) -> bool | None:
     if plain or text:
         return True
     return True if _tests_membership(nodes) else None
+
+
+def _walks_elements(path: Sequence[ast.AST], nodes: Sequence[ast.AST]) -> bool:
+    """Whether the statement belongs to two nested loops over the single elements of an array or tensor: no operator
+    computes anything there but one number at a time."""
+    inside = max((i for i, node in enumerate(path) if isinstance(node, _SCOPES)), default=0)
+    loops = [node for node in path[inside:] if isinstance(node, ast.For)]
+    if len(loops) < 2 or any(isinstance(node, ast.MatMult) for node in nodes):
+        return False
+    calls = {dotted(node.func) or "" for node in nodes if isinstance(node, ast.Call)}
+    outer, inner = (_names(loop.target) for loop in loops[-2:])
+    return calls <= _BUILTINS | _AMBIGUOUS | _NUMBERS and any(
+        outer & _names(node.slice) and inner & _names(node.slice) and _is_element(node.slice)
+        for node in ast.walk(loops[-1])
+        if isinstance(node, ast.Subscript)
+    )
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _is_element(index: ast.expr) -> bool:
+    """Of two indices or more, none a slice: one element."""
+    return isinstance(index, ast.Tuple) and not any(
+        isinstance(node, ast.Slice) or (isinstance(node, ast.Constant) and node.value in (None, ...))
+        for node in ast.walk(index)
+    )
 
 
 def _imported_libraries(module: Module) -> frozenset[str]:

@@ -265,6 +265,8 @@ class RankAnalysis:
     """None where it was not recorded."""
     dense_table: tuple[int, int] | None = None
     """Rows and width of the largest embedding table whose gradient is dense; None without one."""
+    table_rows: int | None = None
+    """Rows that a micro-batch looks up in all embedding tables together, counted in the first ones; None if in none."""
     settings: tuple[str, ...] = ()
     """Ids of torch's settings for finding faults that were on at the first backward (rule debug-settings)."""
     hooks_where: tuple[Where, ...] = ()

@@ -9,7 +9,7 @@ from typing import Any
 from .applied import AppliedTechnique
 from .decode import Special, decode, decode_fields, to_plain
 from .errors import RecordingError
-from .explained import Explained
+from .explained import Explained, RunParts
 from .findings import Finding, Severity, Skipped, Value
 from .hosts import Attempt, HostClock
 from .memory_snapshot import MemoryFile
@@ -56,6 +56,8 @@ class StepSummary:
     """What the steady steps leave out, of the lead rank; None where a file does not show the run."""
     explained: Explained | None = None
     """What the steady step consists of; None where a file does not show which lines ran."""
+    run_parts: RunParts | None = None
+    """What the run consists of; None where its start is not known."""
     mfu_ratio: float | None = None
     """As in Report.utilization."""
 

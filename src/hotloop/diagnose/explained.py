@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hotloop.core.analysis import Line, RankAnalysis
-from hotloop.core.explained import Explained
+from hotloop.core.explained import Explained, RunParts
 from hotloop.core.findings import Finding, Kind, Where
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import GAP_FIELDS
@@ -104,6 +104,32 @@ def explain_step(rank: RankAnalysis, findings: Sequence[Finding]) -> Explained |
         named_ratio=named,
         your_code_ratio=own,
         unknown_ratio=unknown,
+    )
+
+
+def divide_run(rank: RankAnalysis) -> RunParts | None:
+    """The five parts of one rank's run; None where its start is not known."""
+    left_out = rank.excluded
+    if rank.start is None or left_out is None or not left_out.run_ns:
+        return None
+    steady_ns = left_out.run_ns - left_out.total_ns
+    found_ns = {
+        phase: steady_ns * rank.breakdown.share(phase)
+        + left_out.phase_ns.get(phase, 0)
+        + left_out.tail_phase_ns.get(phase, 0)
+        for phase in ("validation", "checkpoint")
+    }
+    tail_ns = left_out.tail_ns - sum(left_out.tail_phase_ns.get(phase, 0) for phase in found_ns)
+    whole_ns = rank.start.before_ns + left_out.run_ns
+    start, end, validation, checkpoint = (
+        max(0.0, ns) / whole_ns for ns in (rank.start.ns, tail_ns, found_ns["validation"], found_ns["checkpoint"])
+    )
+    return RunParts(
+        start_ratio=start,
+        training_ratio=max(0.0, 1.0 - start - end - validation - checkpoint),
+        validation_ratio=validation,
+        checkpoint_ratio=checkpoint,
+        end_ratio=end,
     )
 
 

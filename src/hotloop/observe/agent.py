@@ -133,6 +133,7 @@ class Agent:
         "skips",
         "started",
         "steps",
+        "table_rows",
         "time_on_device",
         "usual_nograd",
         "weigh_from",
@@ -162,6 +163,8 @@ class Agent:
         """Whether the thread that trains compiles: backwards in it are traced, and settings are the compiler's."""
         self.due = True
         self.backwards = self.without_gradients = self.forwards = 0
+        self.table_rows = 0
+        """Rows that modules inside the outermost one looked up in tables, until LEARNING_BACKWARDS are over."""
         self.is_single = True
         """Whether no forward can repeat another one: there is one in each step, and none without gradients."""
         self.resting = False
@@ -374,6 +377,8 @@ class Agent:
                 self.ring.emit(INNER_BATCH, args[0].shape[1])
             elif type(args[0]) is torch.nn.utils.rnn.PackedSequence:
                 self.ring.emit(INNER_BATCH, int(args[0].batch_sizes[0]))
+        elif key_of(kind) in objects._TABLES and args and inputs.is_tensor(args[0]):
+            self.table_rows += args[0].numel()
         spreads = objects.spreads_gradients(module) if self._parallel else None
         if spreads is not None and not self._parallel.get(key_of(module)):
             self._parallel[key_of(module)] = 1
@@ -416,6 +421,8 @@ class Agent:
             if self.backwards >= LEARNING_BACKWARDS:
                 self.learning = False
                 self.due = False
+                if self.table_rows:
+                    self.ring.tell({"kind": "table_rows", "per_backward": self.table_rows // self.backwards})
                 self.next_look_ns = _clock() + self._look_ns
 
     @guarded

@@ -32,7 +32,7 @@ from hotloop.core.report import Health, Report
 from hotloop.core.rules import sign
 from hotloop.core.utilization import TARGETS, Utilization
 from hotloop.diagnose import find_problems
-from hotloop.diagnose.explained import explain_step, warn_of_unknown
+from hotloop.diagnose.explained import divide_run, explain_step, warn_of_unknown
 from hotloop.diagnose.rules.low_utilization import link_causes, list_waits
 from hotloop.diagnose.rules.memory_pressure import FULL_RATIO
 from hotloop.diagnose.rules.out_of_memory import describe_failures
@@ -138,7 +138,9 @@ def _report_training(
     return replace(
         seen,
         verdict=describe_verdict(findings, breakdown, summarize_steps(training), seen.lines),
-        step=None if seen.step is None else replace(seen.step, explained=explained),
+        step=None
+        if seen.step is None
+        else replace(seen.step, explained=explained, run_parts=divide_run(analysis.lead)),
         device=None
         if traced is None or traced.device is None
         else replace(traced.device, utilization_ratio=analysis.utilization.utilization_ratio),

@@ -400,8 +400,22 @@ def _describe_parts(step: StepSummary | None) -> tuple[Paragraph, ...]:
         ("your code", explained.your_code_ratio),
         ("unknown", explained.unknown_ratio),
     )
-    text = " · ".join(f"{name} {format_percent(ratio)}" for name, ratio in parts)
-    return (Paragraph(text=write((f"Of the step's wall time: {text}", "dim"))),)
+    lines = [f"Of the step's wall time: {_join(parts)}"]
+    run = step.run_parts
+    if run is not None:
+        parts = (
+            ("start", run.start_ratio),
+            ("training steps", run.training_ratio),
+            ("validation", run.validation_ratio),
+            ("checkpoints", run.checkpoint_ratio),
+            ("end", run.end_ratio),
+        )
+        lines.append(f"Of the run's: {_join(parts)}")
+    return tuple(Paragraph(text=write((line, "dim"))) for line in lines)
+
+
+def _join(parts: Sequence[tuple[str, float]]) -> str:
+    return " · ".join(f"{name} {format_percent(ratio)}" for name, ratio in parts)
 
 
 def _describe_steps(step: StepSummary) -> str:
