@@ -15,6 +15,8 @@ from hotloop.analyze.source import parse_source
         ("x = token.mean(1)", False),  # the name of a module of the standard library, which this file does not import
         ("if token in self.table:\n    pass", True),
         ("out.append(name)", True),
+        ("keys = torch.stack(list(self.items))", True),
+        ("x = torch.stack([a, b])", False),
         ('label = f"{name}.{index}"', True),
         ("for index, name in enumerate(names):\n    pass", True),
         ("x = self.inner(x)", False),

@@ -21,6 +21,7 @@ _BUILTINS = frozenset(name for name in dir(builtins) if name.islower()) - {
 }  # fmt: skip
 """Without those that compute with a tensor, read it back, or call what they are given."""
 _NUMBERS = frozenset({"bool", "float", "int"})
+_JOINS = frozenset({"array", "as_tensor", "cat", "concat", "concatenate", "hstack", "stack", "tensor", "vstack"})
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _METHODS = frozenset(
     {name for kind in (str, bytes, list, dict, set) for name in dir(kind) if not name.startswith("_")}
@@ -38,7 +39,7 @@ def runs_python(module: Module, line: int) -> bool | None:
     if not path:
         return None
     nodes = [node for part in own_parts(path[-1]) for node in ast.walk(part)]
-    if _walks_elements(path, nodes):
+    if _walks_elements(path, nodes) or any(_joins_container(node) for node in nodes):
         return True
     names = [dotted(node.func) or "" for node in nodes if isinstance(node, ast.Call)]
     text = any(
@@ -67,6 +68,18 @@ def _walks_elements(path: Sequence[ast.AST], nodes: Sequence[ast.AST]) -> bool:
         outer & _names(node.slice) and inner & _names(node.slice) and _is_element(node.slice)
         for node in ast.walk(loops[-1])
         if isinstance(node, ast.Subscript)
+    )
+
+
+def _joins_container(node: ast.AST) -> bool:
+    """Whether a call joins the single entries of a container (``torch.stack(list(self.items))``): what it takes grows
+    with their number, and the tensor that it makes could have been kept."""
+    return (
+        isinstance(node, ast.Call)
+        and (dotted(node.func) or "").rpartition(".")[2] in _JOINS
+        and bool(node.args)
+        and isinstance(node.args[0], ast.Call)
+        and dotted(node.args[0].func) in ("list", "tuple", "sorted")
     )
 
 
