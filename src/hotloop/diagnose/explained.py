@@ -73,11 +73,13 @@ def unnamed_ns(rank: RankAnalysis, findings: Sequence[Finding]) -> dict[str, flo
     for finding in timed:
         for phase, ns in (finding.time_ns or {}).items():
             named_ns[phase] = named_ns.get(phase, 0.0) + ns
-    of_timed = _Places(rank, timed)
-    of_others = _Places(rank, [finding for finding in _specific(findings) if not finding.time_ns])
-    for one, _ in _lines(rank):
-        if of_others.hold(one.line) and not of_timed.hold(one.line):
-            named_ns[one.phase] += one.ns
+    others = [finding for finding in _specific(findings) if not finding.time_ns]
+    of_timed, of_others = _Places(rank, timed), _Places(rank, others)
+    held = [one for one, _ in _lines(rank) if of_others.hold(one.line) and not of_timed.hold(one.line)]
+    # Such a finding names no more of these lines' time than it says to cost: they do other work too.
+    scale = min(1.0, sum(finding.cost_ns or 0 for finding in others) / max(1.0, sum(one.ns for one in held)))
+    for one in held:
+        named_ns[one.phase] += scale * one.ns
     return {phase: max(0.0, rank.breakdown.mean_ns(phase) - named_ns[phase]) for phase in PHASES}
 
 
