@@ -46,11 +46,17 @@ def best_path(value):
         for layer in layers:
             x = x * gate[:, j] + layer
         path[j] = x
+    for a in range(n):
+        for p in range(n):
+            for k in others:
+                if d[a, p] < d[a, k] and d[a, k] < best:
+                    best = d[a, k]
 """
 
 
 @pytest.mark.parametrize(
-    ("line", "known"), [(5, True), (6, True), (7, True), (8, False), (11, None), (12, None), (4, True)]
+    ("line", "known"),
+    [(5, True), (6, True), (7, True), (8, False), (11, None), (12, None), (4, True), (16, True), (17, True)],
 )
 def test_loops_over_single_elements_are_python(line: int, known: bool | None) -> None:
     module = parse_source(SEARCH)

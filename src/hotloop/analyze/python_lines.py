@@ -63,7 +63,8 @@ def _walks_elements(path: Sequence[ast.AST], nodes: Sequence[ast.AST]) -> bool:
     if len(loops) < 2 or any(isinstance(node, ast.MatMult) for node in nodes):
         return False
     calls = {dotted(node.func) or "" for node in nodes if isinstance(node, ast.Call)}
-    outer, inner = (_names(loop.target) for loop in loops[-2:])
+    inner = _names(loops[-1].target)
+    outer = {name for loop in loops[:-1] for name in _names(loop.target)}
     return calls <= _BUILTINS | _AMBIGUOUS | _NUMBERS and any(
         outer & _names(node.slice) and inner & _names(node.slice) and _is_element(node.slice)
         for node in ast.walk(loops[-1])
