@@ -375,3 +375,23 @@ def test_rows_of_tables_are_counted_in_the_first_micro_batches(monkeypatch: pyte
         hooked.optimize()
     facts = hooked.facts("table_rows")
     assert [fact["per_backward"] for fact in facts] == [40]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_generator_that_runs_twice_for_the_same_noise_repeats_itself(is_shared: bool) -> None:
+    """The critic's optimizer steps in between, and leaves the generator's weights as they are."""
+    generator, critic = nn.Linear(3, 2), nn.Linear(2, 1)
+    hooked = Hooked(generator)
+    for_critic = torch.optim.SGD(critic.parameters(), 0.1)
+    hooked.agent.optimizer_built(for_critic)
+    for _ in range(8):
+        noise = torch.randn(4, 3)
+        fakes = hooked.call(generator, noise)
+        for_critic.zero_grad()
+        hooked.run_backward(hooked.call(critic, fakes.detach()).sum())
+        hooked.optimize(for_critic)
+        again = fakes if is_shared else hooked.call(generator, noise)
+        hooked.run_backward(hooked.call(critic, again).sum())
+        hooked.optimize()
+    repeated = sum(hooked.column("repeated_forwards"))
+    assert repeated == (0 if is_shared else 7)  # once both optimizers have been seen

@@ -71,13 +71,14 @@ RESTED_AT = 40
 
 (
     GRAD, TRAINING, LEARNS, HAS_INPUT, ALL_TENSORS, SYNC_KNOWN, SYNCED, DRAWS, ON_DEVICE, FIRST_TIME, HAS_SEQUENCES,
-    NEEDS_GRADIENTS, HIDES_MODULES, OPAQUE,
-) = (1 << bit for bit in range(14))  # fmt: skip
+    NEEDS_GRADIENTS, HIDES_MODULES, OPAQUE, NEW_WEIGHTS, SAME_WEIGHTS,
+) = (1 << bit for bit in range(16))  # fmt: skip
 """Flags of FORWARD_IN and BATCH_OUT. Whether gradients are on, whether the module is in training mode, has parameters;
 whether an input was told apart, and all of them were; whether DDP or FSDP spreads gradients; whether the module may
 draw random numbers; whether the input lies on a device; whether the module is called for the first time; and whether
 the sizes of sequences are known. Whether an input needs gradients, and whether the module keeps others in lists, where
-torch does not count their weights. And whether it has weights that are no plain tensors."""
+torch does not count their weights. And whether it has weights that are no plain tensors. With several optimizers:
+whether its weights were changed since its last forward with gradients, or are those of then."""
 
 EVENT_NS = 3_000
 """What noting an event costs a training between torch's operators, which leave the caches cold (docs/overhead.md)."""

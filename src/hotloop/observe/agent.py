@@ -28,8 +28,10 @@ from hotloop.core.events import (
     HOW_INTERRUPTED,
     INNER_BATCH,
     LEARNS,
+    NEW_WEIGHTS,
     OWNER,
     RESTED,
+    SAME_WEIGHTS,
     SKIPPED,
     SYNC_KNOWN,
     SYNCED,
@@ -138,6 +140,7 @@ class Agent:
         "usual_nograd",
         "weigh_from",
         "weighed_at",
+        "weights",
         "without_gradients",
     )  # fmt: skip
 
@@ -180,6 +183,8 @@ class Agent:
         """Steps until an optimizer's state is looked at; 0 once that is done."""
         self._parallel: dict[int, int] = {}
         self.shards: dict[int, tuple[str, ...] | None] = {}
+        self.weights: dict[int, tuple[tuple[str, ...] | None, int | None]] = {}
+        """By module: where its first trainable parameter is, and its version at the last forward with gradients."""
         self._models_told = self.loaders_told = self.optimizers_told = 0
         self._autocast_told = self._checkpointing_told = self._compile_told = self._collected_told = False
         self._started_told = self.compile_used = False
@@ -308,6 +313,8 @@ class Agent:
                     flags |= own
             elif flags & LEARNS:
                 self.forwards += 1
+                if len(self.optimizers) > 1:
+                    flags |= self._compare_weights(module)
                 if self.forwards > 1:
                     self.is_single = False
                 if not self.is_single or self.steps < MATCHED_STEPS:
@@ -326,6 +333,19 @@ class Agent:
             self.ring.emit(FORWARD_IN, key_of(module), (GRAD if _grad_mode() else 0) | TRAINING)
             GUARD.record("a forward", error)
             return 0
+
+    def _compare_weights(self, module: Any) -> int:
+        """With several optimizers a step of one of them may leave the weights of this module as they are."""
+        key = key_of(module)
+        before = self.weights.get(key)
+        if before is None and len(self.weights) > MOST_KNOWN:
+            self.weights.clear()
+        path = objects.path_to_weights(module) if before is None else before[0]
+        version = None if path is None else objects.weights_version(module, path)
+        self.weights[key] = (path, version)
+        if before is None or version is None:
+            return 0
+        return SAME_WEIGHTS if version == before[1] else NEW_WEIGHTS
 
     @undispatched
     def describe_result(self, result: Any) -> int:

@@ -447,6 +447,37 @@ def path_to_shards(module: Any) -> tuple[str, ...] | None:
     return None
 
 
+def path_to_weights(module: Any) -> tuple[str, ...] | None:
+    """The way by ``_modules`` to the first trainable parameter of a module, and its name; None where there is none."""
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), module)]
+    for _ in range(MOST_MODULES):
+        if not waiting:
+            return None
+        path, part = waiting.pop()
+        held = dict_of(part)
+        own, children = held.get("_parameters"), held.get("_modules")
+        for name, value in dict.items(own) if isinstance(own, dict) else ():
+            if value is not None and is_tensor(value) and value.requires_grad:
+                return (*path, name)
+        if isinstance(children, dict):
+            waiting += [
+                ((*path, name), child) for name, child in reversed(list(dict.items(children))) if child is not None
+            ]
+    return None
+
+
+def weights_version(module: Any, path: tuple[str, ...]) -> int | None:
+    """How often torch changed that parameter in place; None where it is not there any more."""
+    for name in path[:-1]:
+        children = dict_of(module).get("_modules")
+        module = dict.get(children, name) if isinstance(children, dict) else None
+        if module is None:
+            return None
+    own = dict_of(module).get("_parameters")
+    value = dict.get(own, path[-1]) if isinstance(own, dict) else None
+    return value._version if value is not None and is_tensor(value) else None
+
+
 def _reduces(part: Any) -> bool | None:
     """Whether the group of an FSDP2 module reduces gradients; None without a group."""
     state_of = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hotloop.core.events import ALL_TENSORS, DRAWS, HAS_INPUT, ON_DEVICE, OPAQUE, TRAINING
+from hotloop.core.events import ALL_TENSORS, DRAWS, HAS_INPUT, ON_DEVICE, OPAQUE, SAME_WEIGHTS, TRAINING
 from hotloop.core.recording import FIELD, UNKNOWN
 
 from .recorder import BACKWARDS, FORWARD, Recorder
@@ -68,7 +68,8 @@ class Repeats:
         is_lasting = len({sight.row for sight in seen if not sight.without_gradients}) > 1
         known = answered
         if not without_gradients and learns and flags & ALL_TENSORS and every and not flags & OPAQUE:
-            known = self._is_computed_again(module, in_training, (every, since)) and not (in_training and flags & DRAWS)
+            is_same = self._is_computed_again(module, in_training, (every, since), bool(flags & SAME_WEIGHTS))
+            known = is_same and not (in_training and flags & DRAWS)
         known = known or any(
             sight.without_gradients != without_gradients
             # A forward for metrics often comes after the optimizer's step: the previous row counts too.
@@ -84,8 +85,11 @@ class Repeats:
         self._seen.append(_Sight(module, tensor, without_gradients, row, in_training))
         return known
 
-    def _is_computed_again(self, module: int, mode: bool, inputs: tuple[int, int]) -> bool:
-        """Whether the module's forward with gradients just before had the same inputs, weights and mode."""
+    def _is_computed_again(self, module: int, mode: bool, inputs: tuple[int, int], keeps_weights: bool) -> bool:
+        """Whether the module's forward with gradients just before had the same inputs, weights and mode.
+
+        ``keeps_weights``: no optimizer's step since then changed them, so that it may belong to the row before.
+        """
         row, before = self._recorder.rows, self._computed.get(module)
         stays = before is not None and before.inputs == inputs
         if not stays:
@@ -96,6 +100,9 @@ class Repeats:
             self._computed.clear()
         if before is None:
             return False
+        if keeps_weights and (before.mode, before.inputs) == (mode, inputs) and 0 <= row - before.row <= 1:
+            self._goes_backward = row == before.row and backwards > before.backwards
+            return True
         if (before.mode, before.steps, before.inputs) != (mode, self.steps, inputs):
             # The batch that the row before trained on last, with the weights of after its step: maybe for metrics.
             if row - before.row == 1 and stays and not before.stays:
