@@ -5,6 +5,7 @@ import pytest
 from hotloop.core.findings import Finding
 from hotloop.diagnose.rules.input_bound import input_bound
 from hotloop.diagnose.rules.preprocessing_in_loop import preprocessing_in_loop
+from hotloop.diagnose.waiting import find_wait
 
 from .build_analysis import make_analysis, make_line
 
@@ -34,3 +35,22 @@ def test_a_loop_that_waits_for_its_batch(text: str, leaf: str, cause: str) -> No
 def test_work_on_a_batch_is_no_wait() -> None:
     lines = {"other_ns": (make_line(9, 1.0, "return torch.stack(rows)", function="next_batch"),)}
     assert input_bound.judge(make_analysis(other=0.4, lines=lines, fields=NO_LOADER)) is None
+
+
+TAKES = make_line(9, 1.0, "item = q.get()", function="__iter__", file="batcher.py", leaf="queue:get")
+MAKES = make_line(30, 0.9, "pieces = merge(word)", function="encode", file="batcher.py", leaf="__main__:encode")
+READS = make_line(31, 0.9, "x = np.load(path)", function="read", file="batcher.py", leaf="numpy.lib:load")
+
+
+@pytest.mark.parametrize(
+    ("line", "at_work", "takes", "is_told"),
+    [(MAKES, 0.9, TAKES, True), (MAKES, 0.2, TAKES, False), (READS, 0.9, TAKES, False), (MAKES, 0.9, None, False)],
+)
+def test_a_thread_that_holds_the_lock(line: object, at_work: float, takes: object, is_told: bool) -> None:
+    lines = {"other_ns": (takes,)} if takes is not None else {}
+    rank = make_analysis(other=0.01, lines=lines, fields=NO_LOADER, thread_lines=(line,), threads_at_work=at_work).lead
+    one = find_wait(rank)
+    assert isinstance(one, Finding) == is_told
+    if one is not None:
+        assert [(where.file, where.function) for where in one.where] == [("batcher.py", "encode")]
+        assert one.evidence["cause"] == "thread-holds-lock"

@@ -164,3 +164,39 @@ def _try(reader: StackReader) -> Any:
         return reader.read()
     except Inconsistent:
         return None
+
+
+THREADS = """
+import json, threading, time
+from hotloop.observe.stack_access import current_thread_state, describe_access
+
+
+def busy():
+    while True:
+        sum(range(1_000))
+
+
+def idle():
+    threading.Event().wait()
+
+
+for target in (busy, idle):
+    threading.Thread(target=target, daemon=True).start()
+print(json.dumps(describe_access(current_thread_state())), flush=True)
+time.sleep(60)
+"""
+
+
+def test_other_threads_are_read_too(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(THREADS)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        reader = StackReader(json.loads(child.stdout.readline()))
+        time.sleep(0.2)
+        seen = [[(places[-1][2], leaf) for places, leaf in reader.read_others() if places] for _ in range(20)]
+        child.kill()
+    functions = {name for look in seen for name, _ in look}
+    assert functions == {"busy", "idle"}
+    assert {leaf for look in seen for name, leaf in look if name == "idle"} == {"threading:wait"}
+    assert sum(any(name == "busy" for name, _ in look) for look in seen) > 15

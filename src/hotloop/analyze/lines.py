@@ -18,7 +18,7 @@ from hotloop.core.analysis import Line
 from hotloop.core.findings import Where
 from hotloop.core.recording import OTHER_WAIT_FIELD, SAMPLED_FIELDS
 
-from .facts import MAX_ITEMS, Fact, of_kind, read_items, read_where
+from .facts import MAX_ITEMS, Fact, last_of_kind, of_kind, read_count, read_items, read_where
 from .python_lines import runs_python
 from .source import SourceFiles
 
@@ -79,10 +79,27 @@ def collect_lines(
     )
 
 
+def collect_thread_lines(
+    facts: Sequence[Fact], files: SourceFiles, base_folder: str
+) -> tuple[tuple[Line, ...], float | None]:
+    """Lines of the script that other threads than the one that trains were seen in, largest share first, and how many
+    of them were at work at a time, in the mean; None where nobody looked."""
+    fact = last_of_kind(facts, "threads")
+    looks = read_count(fact, "looks") if fact is not None else None
+    if fact is None or not looks:
+        return (), None
+    lines = _collect((fact,), files, base_folder)
+    return lines, sum(line.samples for line in lines) / looks
+
+
 def collect_start_lines(facts: Sequence[Fact], files: SourceFiles, base_folder: str) -> tuple[Line, ...]:
     """The lines seen between the import of torch and the first step, largest share first."""
+    return _collect(of_kind(facts, "start"), files, base_folder)
+
+
+def _collect(facts: Sequence[Fact], files: SourceFiles, base_folder: str) -> tuple[Line, ...]:
     counts: dict[Place, _Seen] = {}
-    for fact in of_kind(facts, "start"):
+    for fact in facts:
         for _, stack, leaf, seen in _read_counts(fact, base_folder):
             counts.setdefault((stack, leaf), _Seen()).all += seen.all
     return _largest_lines(counts, files) if counts else ()

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hotloop.core.analysis import OptimizerFacts, RankAnalysis, RunStart
+from hotloop.core.analysis import Line, OptimizerFacts, RankAnalysis, RunStart
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.noise import noise_of_mean_ratio
 from hotloop.core.phases import PHASES, Excluded
@@ -43,7 +43,7 @@ from .facts import (
     read_text,
     read_where,
 )
-from .lines import SampledLines, collect_lines, collect_start_lines, describe_inside_samples
+from .lines import SampledLines, collect_lines, collect_start_lines, collect_thread_lines, describe_inside_samples
 from .partition import build_breakdown, split_phases
 from .rank_memory import measure_memory
 from .segments import (
@@ -162,6 +162,7 @@ class _Work:
     memory_slope: Slope | None
     tail: Tail
     lines: SampledLines
+    thread_lines: tuple[tuple[Line, ...], float | None]
     files: SourceFiles
     anchor_wall_s: float | None
 
@@ -262,6 +263,7 @@ def _read_work(recording: Recording, steps: Steps, files: SourceFiles) -> _Work:
             trains_on_others=trains_on_others(steps, validation),
         ),
         files=files,
+        thread_lines=collect_thread_lines(facts, files, read_text(process, "cwd") or ""),
         anchor_wall_s=read_float(process, "anchor_wall_s"),
     )
 
@@ -340,6 +342,8 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         run_delay_ratio=read_run_delay_ratio(facts, start_ns, end_ns),
         idle_cores=read_idle_cores(facts, start_ns, end_ns),
         peaks_bytes=_read_peaks(facts),
+        thread_lines=work.thread_lines[0],
+        threads_at_work=work.thread_lines[1],
         device_wait_ratio=charged_ratio(steps, base),
         ops=_ops(facts, "ops"),
         products=_ops(facts, "products"),

@@ -284,6 +284,10 @@ class RankAnalysis:
     the others; and how many they are. None where not known."""
     peaks_bytes: Mapping[str, int] = field(default_factory=dict)
     """Highest resident memory by part of the run ('start', 'training', 'validation'), where it was read."""
+    thread_lines: tuple[Line, ...] = ()
+    """Lines of the script that other threads of this process were at work in, largest share of them first."""
+    threads_at_work: float | None = None
+    """So many other threads were at work in lines of the script at a time, in the mean; None where nobody looked."""
     device_wait_ratio: float = 0.0
     """Share of the steady step, 0..1, in which the host waits between its phases for a device that computes them: the
     phases have that time. 0 too where no device was timed."""

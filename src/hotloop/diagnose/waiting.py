@@ -7,7 +7,15 @@ import re
 from hotloop.core.analysis import Line, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, saving_within
 from hotloop.core.worker_model import LATENCY_CPU_RATIO
-from hotloop.diagnose.lines import WAITING, add_shares, is_sleeping, places, time_of_kinds
+from hotloop.diagnose.lines import (
+    FEWEST_SAMPLES,
+    WAITING,
+    add_shares,
+    is_sleeping,
+    is_waiting,
+    places,
+    time_of_kinds,
+)
 from hotloop.diagnose.measured import known_count
 from hotloop.diagnose.thresholds import threshold_ratio
 from hotloop.diagnose.wording import format_share, format_time, shorten_code
@@ -15,6 +23,9 @@ from hotloop.diagnose.wording import format_share, format_time, shorten_code
 FLOOR_RATIO = 0.02
 FIELDS = ("other_ns", "after_input_ns")
 """Where a loop takes its batch: after the last optimizer step, or before the forward."""
+LEAST_HELD_RATIO = 0.3
+HELD_PARTS = (0.05, 0.35, 0.7)
+"""Rule of thumb: what is saved of the time in which another thread runs Python; it gives the lock away every 5 ms."""
 LOW_RATIO, MID_RATIO = 0.3, 0.8
 """Rule of thumb: what is won of a wait by whoever makes batches fast enough, or ahead."""
 CAUSES = (
@@ -32,7 +43,7 @@ def find_wait(rank: RankAnalysis) -> Finding | None:
     part = add_shares(*(time_of_kinds(rank, name, WAITING) for name in FIELDS))
     cost_ratio = min(1.0, part.mean_ns / rank.step_mean_ns)
     if not part.lines or cost_ratio < threshold_ratio(rank, floor_ratio=FLOOR_RATIO, judged_fields=FIELDS):
-        return None
+        return _find_lock_holder(rank)
     line = part.lines[0]
     cause, text = _cause_of(line)
     sure_ratio = part.low_ns / rank.step_mean_ns
@@ -52,9 +63,38 @@ def find_wait(rank: RankAnalysis) -> Finding | None:
             "samples": part.samples_count,
             "uses_cpu_meanwhile": rank.mean.get("cpu_ns", 0.0) > LATENCY_CPU_RATIO * rank.step_mean_ns,
         },
-        where=places(part.lines),
+        where=(*places(part.lines), *places(_own_lines(rank))[:2]),
         fix=Fix(technique="preprocess-in-workers"),
     )
+
+
+def _find_lock_holder(rank: RankAnalysis) -> Finding | None:
+    """A thread of the script's that makes the batches in Python: the loop hardly waits for them, but each of its lines
+    and operators waits for the interpreter's lock."""
+    if not any(is_waiting(line) for name in FIELDS for line in rank.lines.get(name, ())):
+        return None
+    python = _own_lines(rank)
+    seen = sum(line.samples for line in rank.thread_lines)
+    held_ratio = (rank.threads_at_work or 0.0) * sum(line.samples for line in python) / max(1, seen)
+    if held_ratio < LEAST_HELD_RATIO or sum(line.samples for line in python) < FEWEST_SAMPLES:
+        return None
+    held_ratio = min(1.0, held_ratio)
+    low, mid, high = (part * held_ratio for part in HELD_PARTS)
+    line = python[0]
+    return Finding(
+        title=f"a thread of yours makes the batches and runs Python for {format_share(held_ratio)} of the time, in "
+        f"{line.where.function}: the training loop waits for the interpreter's lock in all that it does",
+        cost_ratio=high,
+        saving=saving_within(high, low, mid, high, Basis.RULE_OF_THUMB),
+        evidence={"cause": "thread-holds-lock", "held_ratio": round(held_ratio, 3), "samples": seen},
+        where=places(python),
+        fix=Fix(technique="preprocess-in-workers"),
+    )
+
+
+def _own_lines(rank: RankAnalysis) -> tuple[Line, ...]:
+    """Lines of other threads that no function of a library was called from: they run the script's own Python."""
+    return tuple(line for line in rank.thread_lines if line.leaf.startswith("__main__:"))
 
 
 def _cause_of(line: Line) -> tuple[str, str]:

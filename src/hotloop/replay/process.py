@@ -25,6 +25,13 @@ MOST_EVENTS = 50_000
 MOST_STACKS, MOST_STACKS_TOLD = 2_000, 200
 START_FIELD = "other_ns"
 """What samples before the first step are written as: no phase is known yet."""
+THREADS_EVERY = 4
+"""The other threads are looked at with every so many'th sample."""
+WAITING_MODULES = (
+    "threading:", "queue:", "selectors:", "select:", "socket:", "ssl:", "subprocess:", "multiprocessing.", "asyncio.",
+    "concurrent.futures.", "torch.utils.data.",
+)  # fmt: skip
+"""A thread whose innermost Python function is of these waits, or is a loader's own."""
 HELD_S = 1.0
 """A sample waits no longer for the next event."""
 MOST_REFUSALS = 50
@@ -64,6 +71,8 @@ class RunProcess:
         self._peaks: dict[str, int] = {}
         """Highest resident memory in the start, in training steps and in validations, as far as it was read in them."""
         self._validated = False
+        self._ticks = self._thread_looks = 0
+        self._thread_counts: dict[Sample, int] = {}
         self._speeds: dict[str, int | None] = {}
         self._taken = self._lost_events = 0
         self.cpu_ns = 0
@@ -219,6 +228,23 @@ class RunProcess:
                 self._start_counts[sample] = self._start_counts.get(sample, 0) + 1
             return
         self._waiting_samples.append((before, sample, is_resting, time.monotonic()))
+        self._look_at_threads()
+
+    def _look_at_threads(self) -> None:
+        """One look in so many: which lines of the user's other threads are in, those that wait left out."""
+        self._ticks += 1
+        if self._reader is None or self._ticks % THREADS_EVERY:
+            return
+        try:
+            samples = self._reader.read_others()
+        except (OSError, Inconsistent):
+            return
+        self._thread_looks += 1
+        for sample in samples:
+            places, leaf = sample
+            is_known = sample in self._thread_counts or len(self._thread_counts) < MOST_STACKS
+            if places and is_known and not leaf.startswith(WAITING_MODULES):
+                self._thread_counts[sample] = self._thread_counts.get(sample, 0) + 1
 
     def _count(self, sample: Sample, is_resting: bool) -> None:
         if not is_resting:
@@ -303,6 +329,10 @@ class RunProcess:
     def write_totals(self) -> None:
         for fact in (*self.engine.totals(self._fetches_by_pid), self._overhead()):
             self._write_now(fact)
+        if self._thread_counts:
+            kept = sorted(self._thread_counts.items(), key=lambda item: -item[1])[:MOST_STACKS_TOLD]
+            told = [[START_FIELD, places, leaf, n] for (places, leaf), n in kept]
+            self._write_now({"kind": "threads", "looks": self._thread_looks, "counts": told})
 
     def _overhead(self) -> dict[str, Any]:
         return {

@@ -33,6 +33,9 @@ MOST_USER_FRAMES = 12
 MOST_TEXT_BYTES = 1 << 16
 MOST_CODES = 1_000
 """Known at a time; the kernel reads up to 1,024 places in one call."""
+LINKS_BYTES = 24
+MOST_THREADS = 8
+"""On each side of the thread that trains."""
 TRIES = 6
 """Copies of a moment until its parts fit. Before Python 3.13 the way to the innermost frame changes whenever C code
 calls Python; the last copy is taken as it is, and dropped if it leads to no code."""
@@ -124,6 +127,38 @@ class StackReader:
                     raise Inconsistent("a frame no longer exists") from None
                 raise
         raise Inconsistent("the frames change too fast")
+
+    def read_others(self) -> list[Sample]:
+        """What the other threads that run Python are in now, as far as they can be read; it is no single moment."""
+        own = self._fixed[1][0]
+        samples = []
+        for state in self._neighbors(own, 0, 8) + self._neighbors(own, 8, 0):
+            try:
+                samples.append(self._walk(self._moment_of(state)))
+            except (OSError, Inconsistent):
+                continue
+        return samples
+
+    def _neighbors(self, state: int, link: int, back: int) -> list[int]:
+        """States of threads along the interpreter's list, which each state begins with: the one before, the one after,
+        and the interpreter. Where these do not point back, it is no such list."""
+        found: list[int] = []
+        words = read_spans(self.pid, [(state, LINKS_BYTES)])
+        while len(found) < MOST_THREADS and (there := _word(words, link)):
+            linked = read_spans(self.pid, [(there, LINKS_BYTES)])
+            if _word(linked, back) != state or _word(linked, 16) != _word(words, 16):
+                raise Inconsistent("no list of threads")
+            found.append(there)
+            state, words = there, linked
+        return found
+
+    def _moment_of(self, state: int) -> _Moment:
+        frame = inner_at = _word(read_spans(self.pid, [(state + self._frame_at[0], 8)]), 0)
+        if len(self._frame_at) > 1:
+            frame = _word(read_spans(self.pid, [(inner_at + self._frame_at[1], 8)]), 0)
+        if not frame:
+            raise Inconsistent("a thread without a frame")
+        return _Moment(inner_at=inner_at, frame=frame, chunk_at=0, chunk_end=0, chunk=b"")
 
     def _copy(self) -> _Moment:
         """All that a sample needs in one copy, from where it lay last time."""
