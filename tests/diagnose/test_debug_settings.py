@@ -1,17 +1,21 @@
 import pytest
 
-from hotloop.core.findings import Finding, Severity
+from hotloop.core.findings import Finding, Severity, Where
 from hotloop.diagnose.rules.debug_settings import debug_settings
 
 from .build_analysis import make_analysis
 
 
 def test_anomaly_detection_is_told_as_a_share_of_forward_and_backward() -> None:
-    answer = debug_settings.judge(make_analysis(forward=0.3, backward=0.6, settings=("anomaly-detection",)))
+    place = Where(file="runtime.py", line=12, function="prepare")
+    where = {"anomaly-detection": place}
+    analysis = make_analysis(forward=0.3, backward=0.6, settings=("anomaly-detection",), settings_where=where)
+    answer = debug_settings.judge(analysis)
     assert isinstance(answer, tuple)
     (one,) = answer
     assert isinstance(one, Finding)
     assert one.evidence["setting"] == "anomaly-detection"
+    assert one.where == (place,)
     assert one.saving is not None
     assert (one.saving.low_ratio, one.saving.mid_ratio) == (pytest.approx(0.135), pytest.approx(0.495))
     assert one.severity is Severity.MEDIUM

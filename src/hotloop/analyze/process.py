@@ -12,6 +12,7 @@ import numpy as np
 
 from hotloop.core.analysis import Line, OptimizerFacts, RankAnalysis, RunStart
 from hotloop.core.applied import AppliedTechnique
+from hotloop.core.findings import Where
 from hotloop.core.noise import noise_of_mean_ratio
 from hotloop.core.phases import PHASES, Excluded
 from hotloop.core.recording import DEVICE_TIME_FIELDS, STEP_FIELDS
@@ -326,6 +327,7 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         dense_table=_read_pair(model, "dense_table"),
         table_rows=read_count(last_of_kind(facts, "table_rows") or {}, "per_backward"),
         settings=tuple(one for one in read_items(work.process, "settings") if isinstance(one, str)),
+        settings_where=_read_setting_places(facts),
         hooks_where=tuple(w for one in read_items(model, "hooks") if (w := read_where(one)) is not None),
         model_is_sharded=read_bool(model, "sharded"),
         device_type=_device_type(read_text(model, "device"), anchor, read_text(work.process, "accelerator")),
@@ -458,6 +460,15 @@ def _time_to_first_step(process: Fact, steps: Steps) -> int | None:
 def _read_pair(fact: Fact, key: str) -> tuple[int, int] | None:
     pair = [one for one in read_items(fact, key) if isinstance(one, int) and not isinstance(one, bool) and one > 0]
     return (pair[0], pair[1]) if len(pair) == 2 else None
+
+
+def _read_setting_places(facts: Sequence[Fact]) -> dict[str, Where]:
+    places: dict[str, Where] = {}
+    for fact in of_kind(facts, "setting_place"):
+        name, where = read_text(fact, "setting"), read_where(fact.get("where"))
+        if name is not None and where is not None:
+            places.setdefault(name, where)
+    return places
 
 
 def _read_peaks(facts: Sequence[Fact]) -> dict[str, int]:

@@ -60,6 +60,8 @@ SITES: tuple[Site, ...] = (
     Site(id="scaler-step", module="torch.amp.grad_scaler", path="GradScaler.step"),
     Site(id="scaler-unscale", module="torch.amp.grad_scaler", path="GradScaler.unscale_"),
     Site(id="scaler-update", module="torch.amp.grad_scaler", path="GradScaler.update"),
+    Site(id="anomaly-set", module="torch.autograd.anomaly_mode", path="set_detect_anomaly.__init__"),
+    Site(id="anomaly-in", module="torch.autograd.anomaly_mode", path="detect_anomaly.__init__"),
     Site(id="graph-call", module="torch._inductor.output_code", path="CompiledFxGraph.__call__"),
     Site(id="save", module="torch.serialization", path="save", aliases=(("torch", "save"),)),
     Site(id="save-safetensors", module="safetensors.torch", path="save_file"),

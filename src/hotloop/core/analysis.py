@@ -269,6 +269,8 @@ class RankAnalysis:
     """Rows that a micro-batch looks up in all embedding tables together, counted in the first ones; None if in none."""
     settings: tuple[str, ...] = ()
     """Ids of torch's settings for finding faults that were on at the first backward (rule debug-settings)."""
+    settings_where: Mapping[str, Where] = field(default_factory=dict)
+    """Where a setting was first made, by its id; of those that torch sets by a call."""
     hooks_where: tuple[Where, ...] = ()
     """Definitions of the functions that the script registered as hooks of modules before its first step."""
     batch_where: Where | None = None

@@ -559,6 +559,12 @@ class Agent:
             )
 
     @guarded
+    def anomaly_set(self, _mode: Any) -> None:
+        """Where anomaly detection is turned on, or off; a compiler does so for itself."""
+        if not self.compiling:
+            self.tell({"kind": "setting_place", "setting": "anomaly-detection", "where": caller_place(4)})
+
+    @guarded
     def checkpointing_seen(self) -> None:
         if not self._checkpointing_told:
             self._checkpointing_told = True

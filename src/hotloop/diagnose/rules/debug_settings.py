@@ -83,6 +83,7 @@ def debug_settings(analysis: Analysis) -> Sequence[Finding]:
                 cost_ratio=high,
                 saving=saving_within(high, low, mid, high, Basis.RULE_OF_THUMB),
                 evidence={"setting": name, "phases_ratio": round(phases_ratio, 4)},
+                where=(lead.settings_where[name],) if name in lead.settings_where else (),
                 fix=Fix(technique="turn-off-debugging"),
             )
         )
