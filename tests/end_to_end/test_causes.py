@@ -128,3 +128,24 @@ def test_two_kinds_of_repeated_computing_state_what_mending_both_wins(tmp_path: 
     parts = [one["saving"]["mid_ratio"] for one in found]
     assert [one["rule_saving"]["mid_ratio"] for one in found] == pytest.approx([sum(parts)] * 2)
     assert ran.seen["combined_saving"]["mid_ratio"] >= sum(parts) - 1e-9
+
+
+def test_the_line_that_turns_anomaly_detection_on_is_named(tmp_path: Path) -> None:
+    ran = run_script(
+        tmp_path,
+        """
+        def prepare():
+            torch.autograd.set_detect_anomaly(True)
+        prepare()
+        model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+        x, y = torch.randn(32, 64), torch.randint(0, 8, (32,))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(200):
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+        """,
+        head=HEAD,
+    )
+    (setting,) = findings_of(ran)["debug-settings"]
+    assert [where["function"] for where in setting["where"]] == ["prepare"]

@@ -48,7 +48,7 @@ def subscribers_of(agent: Agent) -> dict[str, Wrap]:
         "run-backward": hooks.wrap_run_backward(agent),
         "optimizer-init": hooks.wrap_init(agent.optimizer_built),
         "scaler-init": hooks.wrap_init(agent.scaler_built),
-        "anomaly": hooks.wrap_init(agent.anomaly_set),
+        "anomaly": hooks.wrap_traced_init(agent.anomaly_set),
         "scaler-step": hooks.wrap_scaler_step(agent),
         "scaler-unscale": hooks.wrap_scaler_work(agent),
         "scaler-update": hooks.wrap_scaler_work(agent),

@@ -488,6 +488,19 @@ def wrap_init(then: Callable[[Any], None]) -> Callable[[Call], Call]:
     return wrap
 
 
+def wrap_traced_init(then: Callable[[Any], None]) -> Callable[[Call], Call]:
+    """The same for a constructor that Dynamo may meet: it sees a function of torch's file, as without us."""
+
+    def wrap(original: Call) -> Call:
+        def __init__(self: Any, /, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            then(self)
+
+        return in_place_of(original, __init__)
+
+    return wrap
+
+
 class _Constructor:
     """In a class of torch's, what its constructor is here. Some picklers take such classes along by value (dill those
     of ``torch.optim``): they get torch's own, and nothing of ours."""
