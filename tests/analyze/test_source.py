@@ -1,5 +1,6 @@
 import os
 import textwrap
+from pathlib import Path
 
 from hotloop.analyze.source import (
     MAX_SOURCE_BYTES,
@@ -174,3 +175,21 @@ def test_only_what_a_sample_reads_before_its_first_draw_is_the_same_in_every_epo
     assert not is_before((2, "encode"))  # not while a sample was read
     (tmp_path / "texts.py").write_text(SAMPLES.replace("random.random()", "self.seed").replace("torch.randint", "min"))
     assert not SourceFiles(base=str(tmp_path)).is_before_draws((Where(file="texts.py", line=10, function=reading),))
+
+
+def test_two_methods_of_one_name_in_a_file_are_told_apart(tmp_path: Path) -> None:
+    script = tmp_path / "callbacks.py"
+    script.write_text(
+        "class Scores:\n    def on_step_end(self):\n        score()\n\n\n"
+        "class Saver:\n    def on_step_end(self):\n        if due():\n            save()\n\n"
+        "    def close(self):\n        pass\n"
+    )
+    files = SourceFiles()
+
+    def named(line: int, function: str) -> str:
+        return files.qualify(Where(file=str(script), line=line, function=function)).function
+
+    assert [named(3, "on_step_end"), named(9, "on_step_end")] == ["Scores.on_step_end", "Saver.on_step_end"]
+    assert named(12, "close") == "close"
+    assert named(1, "<module>") == "<module>"
+    assert Where(file="f.py", line=1, function="Saver.on_step_end").name == "on_step_end"

@@ -61,7 +61,7 @@ def collect_lines(
     inside = [fact for fact in samples if _lies_within(fact, first_row, last_row)]
     counts: dict[str, dict[Place, _Seen]] = {}
     for fact in inside or samples:
-        for name, stack, leaf, seen in _read_counts(fact, base_folder):
+        for name, stack, leaf, seen in _read_counts(fact, files, base_folder):
             if name == OTHER_WAIT_FIELD and trains_on_others:
                 name = "input_wait_ns"
             there = counts.setdefault(name, {}).setdefault((stack, leaf), _Seen())
@@ -100,7 +100,7 @@ def collect_start_lines(facts: Sequence[Fact], files: SourceFiles, base_folder: 
 def _collect(facts: Sequence[Fact], files: SourceFiles, base_folder: str) -> tuple[Line, ...]:
     counts: dict[Place, _Seen] = {}
     for fact in facts:
-        for _, stack, leaf, seen in _read_counts(fact, base_folder):
+        for _, stack, leaf, seen in _read_counts(fact, files, base_folder):
             counts.setdefault((stack, leaf), _Seen()).all += seen.all
     return _largest_lines(counts, files) if counts else ()
 
@@ -176,7 +176,7 @@ def _lies_within(fact: Fact, first_row: int, last_row: int) -> bool:
     return first_row <= middle < last_row + 1
 
 
-def _read_counts(fact: Fact, base_folder: str) -> Iterator[tuple[str, Stack, str, _Seen]]:
+def _read_counts(fact: Fact, files: SourceFiles, base_folder: str) -> Iterator[tuple[str, Stack, str, _Seen]]:
     late, taken = read_items(fact, "late"), read_items(fact, "taken")
     for index, item in enumerate(read_items(fact, "counts")):
         if not isinstance(item, (list, tuple)) or len(item) != 4:
@@ -187,7 +187,7 @@ def _read_counts(fact: Fact, base_folder: str) -> Iterator[tuple[str, Stack, str
         if not isinstance(count, int) or not 0 < count < 1 << 40:
             continue
         places = [read_where(frame) for frame in frames[-MAX_STACK_DEPTH:]]
-        stack = tuple(_absolute(place, base_folder) for place in places if place is not None)
+        stack = tuple(files.qualify(_absolute(place, base_folder)) for place in places if place is not None)
         seen = _Seen(count, _part_of(count, late, index), _part_of(count, taken, index))
         yield name, stack, leaf[:MAX_ITEMS] if isinstance(leaf, str) else "", seen
 

@@ -7,7 +7,7 @@ import os
 import stat
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hotloop.core.findings import Where
 
@@ -54,6 +54,7 @@ class SourceFiles:
 
     base: str = ""
     _modules: dict[str, Module | None] = field(default_factory=dict)
+    _methods: dict[str, dict[str, list[tuple[int, int, str]]]] = field(default_factory=dict)
 
     def module(self, file: str) -> Module | None:
         """The parsed file; None when it cannot be read, is too large, or is no Python."""
@@ -61,6 +62,20 @@ class SourceFiles:
             text = read_source(os.path.join(self.base, file))
             self._modules[file] = None if text is None else parse_source(text)
         return self._modules[file]
+
+    def qualify(self, where: Where) -> Where:
+        """The place with its function's class, where the file defines several functions of that name: two callbacks in
+        one file are two functions."""
+        module = self.module(where.file)
+        if module is None:
+            return where
+        if where.file not in self._methods:
+            self._methods[where.file] = _methods_of(module)
+        spans = self._methods[where.file].get(where.function, ())
+        if len(spans) < 2:
+            return where
+        around = [span for span in spans if span[0] <= where.line <= span[1] and span[2]]
+        return replace(where, function=f"{max(around)[2]}.{where.function}") if around else where
 
     def text(self, where: Where) -> str:
         """The line as it stands in the file, stripped; empty when it cannot be read."""
@@ -253,3 +268,18 @@ def dotted(node: ast.expr) -> str | None:
     if isinstance(node, ast.Name):
         parts.append(node.id)
     return ".".join(reversed(parts)) or None
+
+
+def _methods_of(module: Module) -> dict[str, list[tuple[int, int, str]]]:
+    """By name of each function of a file: its first and last line, and the class that it stands in, or nothing."""
+    found: dict[str, list[tuple[int, int, str]]] = {}
+    waiting: list[tuple[ast.AST, str]] = [(module.tree, "")]
+    while waiting:
+        node, owner = waiting.pop()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                found.setdefault(child.name, []).append((child.lineno, child.end_lineno or child.lineno, owner))
+                waiting.append((child, ""))
+            else:
+                waiting.append((child, child.name if isinstance(child, ast.ClassDef) else owner))
+    return found

@@ -80,6 +80,12 @@ class Where:
     file: str
     line: int
     function: str
+    """With its class, ``Saver.on_step_end``, where the file has several of the name."""
+
+    @property
+    def name(self) -> str:
+        """The function's name alone."""
+        return self.function.rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,7 +162,7 @@ def line_kind(
     >>> line_kind(Line(where=where, share_ratio=1.0, samples=9, text="p.grad.mul_(scale)"))
     'weights'
     """
-    names = [where.function for where in _below_the_loop(line, loop)]
+    names = [where.name for where in _below_the_loop(line, loop)]
     text = line.text
     if _COLLECTING_TEXT.search(text):
         return COLLECTING
@@ -267,7 +267,7 @@ def saving_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
         found |= {
             (where.file, where.function)
             for where in around
-            if _SAVING_NAME.search(where.function) and not _LOGGING_NAME.search(where.function)
+            if _SAVING_NAME.search(where.name) and not _LOGGING_NAME.search(where.name)
         }
     return frozenset(found) - loop_places(rank)
 
@@ -286,7 +286,7 @@ def validating_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
         stacks = (stack for line in lines for stack, _ in line.ways or ((line.stack or (line.where,), 1.0),))
         return {(where.file, where.function) for stack in stacks for where in _below_in(stack, loop)}
 
-    models = {place for place in called_for("nograd_ns") if place[1] in _MODEL_FUNCTIONS}
+    models = {place for place in called_for("nograd_ns") if place[1].rpartition(".")[2] in _MODEL_FUNCTIONS}
     return frozenset(called_for("nograd_ns") - models - called_for("forward_ns", "backward_ns", "optimizer_ns")) - loop
 
 
@@ -298,7 +298,7 @@ def exchanging_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
         (where.file, where.function)
         for line in rank.lines.get("communication_ns", ())
         for where in _below_the_loop(line, loop)
-        if not _PURPOSE_NAME.search(where.function)
+        if not _PURPOSE_NAME.search(where.name)
     )
 
 
@@ -380,7 +380,7 @@ def _paths_from_loop(
             last = max((i for i, where in enumerate(stack) if (where.file, where.function) in loop), default=None)
             if last is not None:
                 below = stack[last + 1 : last + 2]
-                path = (stack[last], *(where for where in below if where.function not in _MODEL_FUNCTIONS))
+                path = (stack[last], *(where for where in below if where.name not in _MODEL_FUNCTIONS))
                 shares[path] = shares.get(path, 0.0) + share_ratio
     return shares
 
@@ -396,12 +396,12 @@ def time_of_batches_after_acting(rank: RankAnalysis) -> FieldShare:
         (where.file, where.function)
         for line in rank.lines.get("nograd_ns", ())
         for where in _below_the_loop(line, loop)
-        if where.function not in _MODEL_FUNCTIONS
+        if where.name not in _MODEL_FUNCTIONS
     }
     lines = []
     for line, kind in field_lines(rank, "after_nograd_ns"):
         below = _below_the_loop(line, loop)
-        named = any(_BATCH_MAKER_NAME.search(where.function) for where in below)
+        named = any(_BATCH_MAKER_NAME.search(where.name) for where in below)
         if kind == BATCH and named and not any((where.file, where.function) in asking for where in below):
             lines.append(line)
     return _time_of(rank, "after_nograd_ns", tuple(lines))
@@ -422,7 +422,7 @@ def time_of_unclear_batches(rank: RankAnalysis) -> FieldShare:
         for one, kind in field_lines(rank, "after_forward_ns")
         if kind == BATCH
         and one.makes_batch is None
-        and any(_BATCH_MAKER_NAME.search(where.function) for where in _below_the_loop(one, loop))
+        and any(_BATCH_MAKER_NAME.search(where.name) for where in _below_the_loop(one, loop))
     )
     return _time_of(rank, "after_forward_ns", tuple(lines))
 
@@ -479,7 +479,7 @@ def _below_in(stack: tuple[Where, ...], loop: frozenset[tuple[str, str]]) -> tup
         return stack[max(inside) + 1 :]
     # Without a sampled backward the innermost frame may be the loop itself, so only a frame that something
     # called counts as a helper.
-    return tuple(where for where in stack[1:] if where.function not in ("main", "<module>"))
+    return tuple(where for where in stack[1:] if where.name not in ("main", "<module>"))
 
 
 def _calls_around(line: Line, loop: frozenset[tuple[str, str]], bodies: tuple[frozenset[str], ...]) -> str:

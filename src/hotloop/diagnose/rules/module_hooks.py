@@ -85,13 +85,11 @@ def _hook_lines(rank: RankAnalysis, field: str) -> Iterator[Line]:
         stack = line.stack or (line.where,)
         inside = frames_inside_backward(rank, stack) if field == "backward_ns" else ()
         if any(_is_in(where, hooks) for where in stack) or (
-            inside and not any(where.function in _OF_AUTOGRAD for where in inside)
+            inside and not any(where.name in _OF_AUTOGRAD for where in inside)
         ):
             yield line
 
 
 def _is_in(where: Where, hooks: set[tuple[str, str, int]]) -> bool:
     """Whether a frame is one of a hook: the same file and name, not above its definition."""
-    return any(
-        (where.file, where.function) == (file, function) and where.line >= line for file, function, line in hooks
-    )
+    return any((where.file, where.name) == (file, function) and where.line >= line for file, function, line in hooks)
