@@ -3,7 +3,11 @@ from typing import Any
 import pytest
 
 from hotloop.core.findings import Finding, Severity
-from hotloop.diagnose.rules.dense_embedding_gradient import dense_embedding_gradient
+from hotloop.diagnose.rules.dense_embedding_gradient import (
+    LIKELY_PART,
+    USUAL_BACKWARD,
+    dense_embedding_gradient,
+)
 
 from .build_analysis import make_analysis
 
@@ -47,6 +51,6 @@ def test_rows_are_counted_where_no_tokens_are_known() -> None:
     assert isinstance(one, Finding)
     assert one.evidence["rows_per_step"] == 900
     assert one.saving is not None
-    assert one.saving.mid_ratio == pytest.approx(0.2 + 0.8 * (0.7 - 2 * 0.1), rel=0.01)
+    assert one.saving.mid_ratio == pytest.approx(0.2 + LIKELY_PART * (0.7 - USUAL_BACKWARD * 0.1), rel=0.01)
     many = make_analysis(optimizer=0.2, forward=0.1, backward=0.7, **counted | {"table_rows": 60_000})
     assert dense_embedding_gradient.judge(many) is None

@@ -54,3 +54,20 @@ def test_a_thread_that_holds_the_lock(line: object, at_work: float, takes: objec
     if one is not None:
         assert [(where.file, where.function) for where in one.where] == [("batcher.py", "encode")]
         assert one.evidence["cause"] == "thread-holds-lock"
+
+
+def test_a_producer_on_the_training_s_cores_slows_its_computation_too() -> None:
+    lines = {"other_ns": (make_line(9, 1.0, "self.ready.get()", function="take", leaf="multiprocessing.queues:get"),)}
+    crowd = {"torch_threads": 2, "cores": 2, "idle_cores": (0.05, 2)}
+    judged = make_analysis(other=0.06, forward=0.5, backward=0.39, lines=lines, fields=NO_LOADER, **crowd)
+    one = find_wait(judged.lead)
+    assert isinstance(one, Finding)
+    assert one.saving is not None
+    assert (one.saving.mid_ratio, one.saving.high_ratio) == (
+        pytest.approx(0.8 * 0.06 + 0.3 * 0.94, abs=0.01),
+        pytest.approx(0.06 + 0.6 * 0.94, abs=0.01),
+    )
+    alone = find_wait(make_analysis(other=0.06, lines=lines, fields=NO_LOADER, **crowd | {"idle_cores": (1.0, 2)}).lead)
+    assert isinstance(alone, Finding)
+    assert alone.saving is not None
+    assert alone.saving.high_ratio == pytest.approx(0.06)

@@ -23,6 +23,10 @@ from hotloop.diagnose.wording import format_share, format_time, shorten_code
 FLOOR_RATIO = 0.02
 FIELDS = ("other_ns", "after_input_ns")
 """Where a loop takes its batch: after the last optimizer step, or before the forward."""
+COMPUTING = ("forward", "backward", "optimizer")
+CROWDED_PARTS = (0.3, 0.6)
+"""Rule of thumb: likely and most of the computation's time that is saved where its cores are its own again."""
+MOST_IDLE_CORES = 0.25
 LEAST_HELD_RATIO = 0.3
 HELD_PARTS = (0.05, 0.35, 0.7)
 """Rule of thumb: what is saved of the time in which another thread runs Python; it gives the lock away every 5 ms."""
@@ -47,17 +51,20 @@ def find_wait(rank: RankAnalysis) -> Finding | None:
     line = part.lines[0]
     cause, text = _cause_of(line)
     sure_ratio = part.low_ns / rank.step_mean_ns
+    # What makes the batches on the training's own cores also slows down its computation.
+    crowded_ratio = sum(map(rank.breakdown.share, COMPUTING)) if _is_crowded(rank, cause) else 0.0
+    whole_ratio = min(1.0, cost_ratio + CROWDED_PARTS[1] * crowded_ratio)
+    mid_ratio = MID_RATIO * cost_ratio + CROWDED_PARTS[0] * crowded_ratio
+    crowd = "; it takes the cores that the training's threads compute on" if crowded_ratio else ""
     shown = f"`{shorten_code(line.text)}` in {line.where.function}" if line.text.strip() else line.where.function
     return Finding(
         title=f"every step waits {format_time(part.mean_ns)} ({format_share(cost_ratio)}) for its next batch, in "
-        f"{shown}: {text}",
+        f"{shown}: {text}{crowd}",
         phase="other",
         cost_ns=round(part.mean_ns),
         time_ns={"other": round(part.mean_ns)},
-        cost_ratio=cost_ratio,
-        saving=saving_within(
-            cost_ratio, LOW_RATIO * sure_ratio, MID_RATIO * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB
-        ),
+        cost_ratio=whole_ratio,
+        saving=saving_within(whole_ratio, LOW_RATIO * sure_ratio, mid_ratio, whole_ratio, Basis.RULE_OF_THUMB),
         evidence={
             "cause": cause,
             "samples": part.samples_count,
@@ -66,6 +73,14 @@ def find_wait(rank: RankAnalysis) -> Finding | None:
         where=(*places(part.lines), *places(_own_lines(rank))[:2]),
         fix=Fix(technique="preprocess-in-workers"),
     )
+
+
+def _is_crowded(rank: RankAnalysis, cause: str) -> bool:
+    """Whether no core is free while something on this machine makes the batches, and all cores are to compute."""
+    idle, threads, cores = rank.idle_cores, rank.torch_threads, rank.cores
+    if cause not in ("slow-process", "slow-producer") or idle is None or not threads or not cores:
+        return False
+    return threads * max(1, rank.world_size) >= cores and idle[0] < MOST_IDLE_CORES
 
 
 def _find_lock_holder(rank: RankAnalysis) -> Finding | None:

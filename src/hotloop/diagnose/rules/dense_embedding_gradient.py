@@ -17,10 +17,9 @@ FLOOR_RATIO = 0.2
 MOST_FORWARD_RATIO = 0.25
 """Of backward and optimizer: a forward that multiplies with all rows (an output layer sharing them) takes longer."""
 
-USUAL_BACKWARD = 2.0
-"""A backward computes two products where the forward computes one."""
-LIKELY_PART = 0.8
-"""Rule of thumb: of backward's time beyond that, what filling the table's gradient takes."""
+USUAL_BACKWARD, LIKELY_PART = 1.0, 0.85
+"""Rule of thumb: a backward without the table takes as long as the forward, and of its time beyond that so much fills
+the table's gradient. Of two code bases (2026-11-27) 0.50 and 0.66 of the step were saved: 0.56 and 0.51 by these."""
 
 
 @rule("dense-embedding-gradient", "every step fills and walks over a table of which it uses a few rows")
