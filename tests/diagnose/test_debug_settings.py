@@ -17,7 +17,7 @@ def test_anomaly_detection_is_told_as_a_share_of_forward_and_backward() -> None:
     assert one.evidence["setting"] == "anomaly-detection"
     assert one.where == (place,)
     assert one.saving is not None
-    assert (one.saving.low_ratio, one.saving.mid_ratio) == (pytest.approx(0.135), pytest.approx(0.495))
+    assert (one.saving.low_ratio, one.saving.mid_ratio) == (pytest.approx(0.135), pytest.approx(0.36))
     assert one.severity is Severity.MEDIUM
 
 
