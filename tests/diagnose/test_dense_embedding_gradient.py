@@ -32,7 +32,7 @@ def test_a_forward_that_multiplies_with_all_rows_needs_them() -> None:
     [
         {"dense_table": None},
         {"tokens_per_step": None},
-        {"tokens_per_step": 60_000.0},
+        {"tokens_per_step": 100_000.0},
         {"dense_table": (20_000, 64), "model_parameters": 1_300_000},
         {"model_parameters": 320_000_000},
     ],
@@ -52,5 +52,5 @@ def test_rows_are_counted_where_no_tokens_are_known() -> None:
     assert one.evidence["rows_per_step"] == 900
     assert one.saving is not None
     assert one.saving.mid_ratio == pytest.approx(0.2 + LIKELY_PART * (0.7 - USUAL_BACKWARD * 0.1), rel=0.01)
-    many = make_analysis(optimizer=0.2, forward=0.1, backward=0.7, **counted | {"table_rows": 60_000})
+    many = make_analysis(optimizer=0.2, forward=0.1, backward=0.7, **counted | {"table_rows": 100_000})
     assert dense_embedding_gradient.judge(many) is None

@@ -9,8 +9,8 @@ from hotloop.diagnose.wording import format_share
 
 LEAST_ELEMENTS = 4_000_000
 """A gradient of 16 MB in float32: less than what a step fills anyway."""
-MOST_USED_RATIO = 0.05
-"""Of the rows, by the tokens of a step; each token uses one row at most."""
+MOST_USED_RATIO = 0.15
+"""Of the rows, by what a step looks up; each look-up uses one row at most."""
 LEAST_PART_RATIO = 0.5
 """Of the model's parameters: else the optimizer has other work."""
 FLOOR_RATIO = 0.2
@@ -32,8 +32,8 @@ def dense_embedding_gradient(analysis: Analysis) -> Finding | None:
     averages, though only the rows of this batch have a gradient. The time does not depend on the batch.
 
     ## How to tell
-    The table has half of the model's parameters or more and belongs to one module, a step uses at most one row in
-    twenty, and the forward takes less than a quarter of backward's and the optimizer's time: it does not multiply with
+    The table has half of the model's parameters or more and belongs to one module, a step uses at most 15 % of the
+    rows, and the forward takes less than a quarter of backward's and the optimizer's time: it does not multiply with
     all rows. The rows are those that the first micro-batches looked up, else the tokens of a step.
 
     ## What to do

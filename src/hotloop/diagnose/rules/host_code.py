@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, saving_within
+from hotloop.core.findings import Basis, Finding, Severity, saving_within
 from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule_of_the_rest
 from hotloop.diagnose.explained import HOST_CODE, OwnLine, entry_of, own_code
@@ -16,6 +16,8 @@ from hotloop.diagnose.wording import format_share, shorten_code
 
 FLOOR_RATIO = 0.05
 """Of the step: less of a script's own code is what every training has."""
+LARGE_RATIO = 0.2
+"""Of the step: more is worth a look before a sure finding that saves little."""
 MOST_FINDINGS = 3
 BETWEEN = {
     "other_ns": "between the optimizer's step and the next batch",
@@ -49,9 +51,9 @@ def host_code(analysis: Analysis, findings: Sequence[Finding]) -> Sequence[Findi
     it into a loader's workers, or leave it out.
 
     ## When it is wrong
-    Whether the training needs the code is not known, so the saving starts at 0 and the severity is info. A line inside
-    the forward counts only if its source shows that it runs Python alone; one that calls what may be an operator counts
-    as the model's own.
+    Whether the training needs the code is not known, so the saving starts at 0 and the severity is info, or low from a
+    fifth of the step on. A line inside the forward counts only if its source shows that it runs Python alone; one that
+    calls what may be an operator counts as the model's own.
     """
     lead = analysis.lead
     if lead.step_mean_ns <= 0:
@@ -93,4 +95,5 @@ def _describe(rank: RankAnalysis, lines: Sequence[OwnLine]) -> Finding:
             "callers": [f"{os.path.basename(one.file)}:{one.line} in {one.function}" for one in line.stack[:-1]],
         },
         where=places(tuple(one.line for one in lines)),
+        severity_override=Severity.LOW if cost_ratio >= LARGE_RATIO else None,
     )

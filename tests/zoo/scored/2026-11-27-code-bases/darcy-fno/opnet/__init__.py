@@ -1,0 +1,1 @@
+"""Neural operators for steady diffusion on the unit torus."""

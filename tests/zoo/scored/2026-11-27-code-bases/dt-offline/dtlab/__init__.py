@@ -1,0 +1,1 @@
+"""Return-conditioned sequence models for offline control."""

@@ -1,0 +1,1 @@
+from . import criterions, models, tasks  # noqa: F401  (fill the registries)

@@ -1,0 +1,1 @@
+"""inkwell: topic classification from raw text."""

@@ -1,0 +1,1 @@
+"""Land cover segmentation on small tiles, with Lightning."""

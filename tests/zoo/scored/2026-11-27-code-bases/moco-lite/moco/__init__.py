@@ -1,0 +1,1 @@
+"""Small momentum-contrast pretraining."""

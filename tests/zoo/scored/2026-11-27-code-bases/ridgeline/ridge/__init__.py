@@ -1,0 +1,1 @@
+from . import datasets, hooks, models  # noqa: F401  (fills the registries)

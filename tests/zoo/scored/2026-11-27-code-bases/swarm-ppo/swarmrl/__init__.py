@@ -1,0 +1,1 @@
+"""On-policy learning for vectorised pursuit environments."""
