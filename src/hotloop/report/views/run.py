@@ -403,14 +403,14 @@ def _describe_parts(step: StepSummary | None) -> tuple[Paragraph, ...]:
     lines = [f"Of the step's wall time: {_join(parts)}"]
     run = step.run_parts
     if run is not None:
-        parts = (
+        of_run = (
             ("start", run.start_ratio),
             ("training steps", run.training_ratio),
             ("validation", run.validation_ratio),
             ("checkpoints", run.checkpoint_ratio),
             ("end", run.end_ratio),
         )
-        lines.append(f"Of the run's: {_join(parts)}")
+        lines.append(f"Of the run's: {_join(of_run)}")
     return tuple(Paragraph(text=write((line, "dim"))) for line in lines)
 
 
