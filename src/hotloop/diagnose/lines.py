@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 from hotloop.core.analysis import Line, RankAnalysis
@@ -91,6 +92,7 @@ _BOOKKEEPING_TEXT = re.compile(
 _IN_PLACE_TEXT = re.compile(
     r"\.(mul|add|sub|div|lerp|copy|clamp|clip|addcmul|addcdiv|normal|sign|pow|sqrt)_\(|\.data\b"
 )
+STRAY_RATIO = 0.1
 _MODEL_FUNCTIONS = frozenset({"forward", "__call__"})
 _TRAINING_CALLS = frozenset({"backward", "step", "zero_grad"})
 
@@ -281,13 +283,21 @@ def validating_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
     if 2 * rank.breakdown.mean_ns("validation") <= rank.mean["nograd_ns"]:
         return frozenset()
 
-    def called_for(*names: str) -> set[tuple[str, str]]:
-        lines = (line for name in names for line in rank.lines.get(name, ()))
-        stacks = (stack for line in lines for stack, _ in line.ways or ((line.stack or (line.where,), 1.0),))
-        return {(where.file, where.function) for stack in stacks for where in _below_in(stack, loop)}
+    def called_for(*names: str) -> Counter[tuple[str, str]]:
+        samples: Counter[tuple[str, str]] = Counter()
+        for line in (line for name in names for line in rank.lines.get(name, ())):
+            ways = line.ways or ((line.stack or (line.where,), line.share_ratio),)
+            whole = sum(share for _, share in ways) or 1.0
+            for stack, share in ways:
+                for place in {(where.file, where.function) for where in _below_in(stack, loop)}:
+                    samples[place] += line.samples * share / whole  # type: ignore[assignment]
+        return samples
 
-    models = {place for place in called_for("nograd_ns") if place[1].rpartition(".")[2] in _MODEL_FUNCTIONS}
-    return frozenset(called_for("nograd_ns") - models - called_for("forward_ns", "backward_ns", "optimizer_ns")) - loop
+    evaluated, trained = called_for("nograd_ns"), called_for("forward_ns", "backward_ns", "optimizer_ns")
+    models = {place for place in evaluated if place[1].rpartition(".")[2] in _MODEL_FUNCTIONS}
+    # A single sample may have been counted for the phase next to its own.
+    parts = {place for place, samples in trained.items() if samples > STRAY_RATIO * evaluated[place]}
+    return frozenset(set(evaluated) - models - parts) - loop
 
 
 def exchanging_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
