@@ -259,7 +259,9 @@ def test_a_wait_of_training_is_not_blamed_on_the_validation_that_follows(tmp_pat
     held_out = source.index("class HeldOut(Data):") + 1
     assert finding["where"]
     assert not [one for one in finding["where"] if one["function"].endswith("__getitem__") and one["line"] > held_out]
-    waits = [line for line in ran.seen["lines"] if line["phase"] == "input_wait" and line["function"].endswith("__getitem__")]
+    waits = [
+        line for line in ran.seen["lines"] if line["phase"] == "input_wait" and line["function"].endswith("__getitem__")
+    ]
     assert waits[0]["line"] < held_out  # the 2 s of samples around the last step are of both
 
 
@@ -271,7 +273,9 @@ def test_a_wait_of_training_is_not_blamed_on_validations_between_its_steps(tmp_p
 
     def held_out_ratio(phase: str) -> float:
         """Of the samples of a phase in a ``__getitem__``, those of the validation's."""
-        lines = [line for line in ran.seen["lines"] if line["phase"] == phase and line["function"].endswith("__getitem__")]
+        lines = [
+            line for line in ran.seen["lines"] if line["phase"] == phase and line["function"].endswith("__getitem__")
+        ]
         whole = sum(line["share_ratio"] for line in lines)
         return float(sum(line["share_ratio"] for line in lines if line["line"] > held_out) / whole)
 
