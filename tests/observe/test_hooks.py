@@ -395,3 +395,17 @@ def test_a_generator_that_runs_twice_for_the_same_noise_repeats_itself(is_shared
         hooked.optimize()
     repeated = sum(hooked.column("repeated_forwards"))
     assert repeated == (0 if is_shared else 7)  # once both optimizers have been seen
+
+
+def test_anomaly_detection_in_every_step_is_told_once(training: Training) -> None:
+    for _ in range(3):
+        with torch.autograd.set_detect_anomaly(True):
+            training.agent.anomaly_set(None)
+    assert len(training.facts("setting_place")) == 1
+
+
+def test_a_compilation_without_an_end_hides_no_later_step(training: Training) -> None:
+    training.agent.compiling = True
+    training.optimize()
+    training.step()
+    assert sum(training.column("backwards")) == 1

@@ -87,6 +87,7 @@ class Agent:
     """``owner`` is the thread whose calls are noted: 0 while there is none."""
 
     __slots__ = (
+        "_anomaly_told",
         "_autocast_told",
         "_checkpointing_told",
         "_collected_told",
@@ -186,7 +187,9 @@ class Agent:
         self.weights: dict[int, tuple[tuple[str, ...] | None, int | None]] = {}
         """By module: where its first trainable parameter is, and its version at the last forward with gradients."""
         self._models_told = self.loaders_told = self.optimizers_told = 0
-        self._autocast_told = self._checkpointing_told = self._compile_told = self._collected_told = False
+        self._anomaly_told = self._autocast_told = self._checkpointing_told = self._compile_told = (
+            self._collected_told
+        ) = False
         self._started_told = self.compile_used = False
         self.next_look_ns, self._look_ns = 0, FAST_NS
         self._ddp_looks, self._ddp_iteration = 0, -1
@@ -560,8 +563,9 @@ class Agent:
 
     @guarded
     def anomaly_set(self, _mode: Any) -> None:
-        """Where anomaly detection is turned on, or off; a compiler does so for itself."""
-        if not self.compiling:
+        """Where anomaly detection is turned on first; a compiler does so for itself, and a loop in each step."""
+        if not self._anomaly_told and not self.compiling and torch.is_anomaly_enabled():
+            self._anomaly_told = True
             self.tell({"kind": "setting_place", "setting": "anomaly-detection", "where": caller_place(4)})
 
     @guarded

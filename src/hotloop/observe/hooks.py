@@ -402,6 +402,7 @@ def hook_optimizers(agent: Agent) -> None:
             agent.step_rested()
             return
         agent.started = True
+        agent.compiling = False  # also where a compilation failed without an end
         if agent.without_gradients < agent.fewest_nograd:
             agent.fewest_nograd = agent.without_gradients
         agent.without_gradients = agent.skips = agent.forwards = 0

@@ -458,7 +458,7 @@ def path_to_weights(module: Any) -> tuple[str, ...] | None:
         own, children = held.get("_parameters"), held.get("_modules")
         for name, value in dict.items(own) if isinstance(own, dict) else ():
             if value is not None and is_tensor(value) and value.requires_grad:
-                return (*path, name)
+                return (*path, name) if all(type(part) is str for part in (*path, name)) else None
         if isinstance(children, dict):
             waiting += [
                 ((*path, name), child) for name, child in reversed(list(dict.items(children))) if child is not None
