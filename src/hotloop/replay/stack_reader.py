@@ -13,7 +13,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hotloop.core.foreign_memory import Span, read_spans
 from hotloop.core.stack_layout import (
@@ -43,8 +43,21 @@ _CHUNK_STEP = 4096
 IMPORTING = "importlib:import_module"
 """The leaf of all that is imported below a user's line, also where a library imports parts of itself when used."""
 
+MOST_CALLS, MOST_STATES = 200, 256
+"""Calls of a thread, and threads, where all are asked for."""
+
 Sample = tuple[tuple[Place, ...], str]
 """User frames, outermost first, and 'module:function' of the innermost frame of any kind."""
+
+
+class Call(NamedTuple):
+    """A Python call that a thread is in; ``module`` as it is imported, ``__main__`` for the user's own."""
+
+    file: str
+    line: int
+    function: str
+    module: str
+    is_users: bool
 
 
 class Inconsistent(Exception):
@@ -139,12 +152,39 @@ class StackReader:
                 continue
         return samples
 
-    def _neighbors(self, state: int, link: int, back: int) -> list[int]:
+    def list_states(self, head: int) -> list[int]:
+        """States of all threads from the list's head on."""
+        return [head, *self._neighbors(head, 8, 0, MOST_STATES)]
+
+    def read_calls(self, state: int) -> tuple[Call, ...]:
+        """All Python calls that a thread is in, innermost first; none where it runs no Python.
+
+        Raises OSError when the process cannot be read, Inconsistent when the frames changed meanwhile.
+        """
+        code_at, previous_at, instruction_at = self._frame_fields
+        try:
+            frame = self._moment_of(state).frame
+        except Inconsistent:
+            return ()
+        calls: list[Call] = []
+        for _ in range(MOST_CALLS):
+            if not frame:
+                break
+            held = read_spans(self.pid, [(frame, FRAME_BYTES)])
+            address = _word(held, code_at) & ~TAG
+            code = self._code(address)
+            if code is not None:
+                place = code.place(_word(held, instruction_at) - address - self._instructions)
+                calls.append(Call(*place, code.module, code.is_users))
+            frame = _word(held, previous_at) & ~TAG
+        return tuple(calls)
+
+    def _neighbors(self, state: int, link: int, back: int, most: int = MOST_THREADS) -> list[int]:
         """States of threads along the interpreter's list, which each state begins with: the one before, the one after,
         and the interpreter. Where these do not point back, it is no such list."""
         found: list[int] = []
         words = read_spans(self.pid, [(state, LINKS_BYTES)])
-        while len(found) < MOST_THREADS and (there := _word(words, link)):
+        while len(found) < most and (there := _word(words, link)):
             linked = read_spans(self.pid, [(there, LINKS_BYTES)])
             if _word(linked, back) != state or _word(linked, 16) != _word(words, 16):
                 raise Inconsistent("no list of threads")

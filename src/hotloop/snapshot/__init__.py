@@ -1,0 +1,1 @@
+"""Processes that already run -> what each of their threads does, and one verdict. Nothing of hotloop is in them."""
