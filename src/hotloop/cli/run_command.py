@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     import threading
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hotloop.core.strategy import Strategy
     from hotloop.pipeline.exports import RunExports
     from hotloop.pipeline.recordings import RunUpload
+    from hotloop.pipeline.stalls import StallWatch
     from hotloop.replay.collector import Collector
 
 
@@ -52,6 +53,15 @@ def add_parser(subparsers: Any) -> None:
         help="export the running training's numbers (may be repeated): prometheus=:9100, prometheus=FILE.prom, "
         "otlp[=URL], tensorboard=FOLDER, json=FILE, trainer-status",
     )
+    parser.add_argument(
+        "--stall",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="say so, and look where each rank is, after so long without progress, or ten of the longest steps "
+        "(default: 60; 0: never)",
+    )
+    parser.add_argument("--stall-exit", action="store_true", help="end a training that stands still with SIGTERM")
     parser.add_argument(
         "--steps-total",
         type=int,
@@ -130,6 +140,8 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     check_outputs(arguments.json, arguments.html)
     check_counts(arguments, "steps_total")
+    if not 0 <= arguments.stall < 1e6:
+        raise UsageError(f"--stall {arguments.stall}: give seconds from 0 on")
     resolved = child.resolve_command(command, os.environ.get("PATH"))
     parse_trace_ranks(arguments.trace_ranks or "all")
     if arguments.trace_ranks is not None and arguments.trace is None:
@@ -157,7 +169,8 @@ def execute(arguments: argparse.Namespace) -> int:
     kills_before = child.oom_kills()
     exports = RunExports(senders, partial(follow_run, folder))
     upload = None if record_url is None else _make_upload(record_url, run_id, folder)
-    watches = _Watches(folder, environment, exports, upload, collector, is_live=arguments.live)
+    stalls = partial(_make_stall_watch, folder, collector, arguments)
+    watches = _Watches(folder, environment, exports, upload, collector, stalls, is_live=arguments.live)
     try:
         end = child.run_child(resolved, environment, watches.tick, on_ending=watches.prepare_report)
     except BaseException as error:
@@ -200,6 +213,7 @@ class _Watches:
         exports: RunExports,
         upload: RunUpload | None,
         collector: Collector,
+        make_stall_watch: Callable[[], StallWatch],
         *,
         is_live: bool,
     ) -> None:
@@ -216,6 +230,8 @@ class _Watches:
         self.collector = collector
         self._live = self._make_view(folder) if is_live else None
         self._imports: threading.Thread | None = None
+        self._make_stall_watch = make_stall_watch
+        self._stalls: StallWatch | None = None
 
     def tick(self) -> None:
         self.devices.tick()
@@ -228,6 +244,9 @@ class _Watches:
         self.collector.start()
         if self._live is not None:
             self._live.start()
+        if self._stalls is None:  # what it imports is not waited for at the start
+            self._stalls = self._make_stall_watch()
+        self._stalls.tick()
 
     def _make_view(self, folder: Path) -> LiveView:
         from functools import partial
@@ -309,6 +328,15 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
     exported = watches.exports.stop()  # they export the outcome as well
     if exported:
         _write_best(folder / EXPORTS_FILE, exports_to_json(exported))
+
+
+def _make_stall_watch(folder: Path, collector: Collector, arguments: argparse.Namespace) -> StallWatch:
+    from hotloop.cli.show import emit
+    from hotloop.pipeline.stalls import StallWatch
+
+    return StallWatch(
+        folder, collector.progress, emit, limit_s=arguments.stall, ends_run=arguments.stall_exit
+    )  # fmt: skip
 
 
 def _load_strategy(path: str) -> Strategy:

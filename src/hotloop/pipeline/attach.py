@@ -5,56 +5,101 @@ from __future__ import annotations
 import json
 import os
 import platform
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from hotloop import __version__
 from hotloop.core.errors import RecordingError, UsageError
-from hotloop.core.live import LiveRank, LiveRun
+from hotloop.core.live import LiveRank
 from hotloop.core.snapshot import AttachReport, Stand, Verdict
 from hotloop.snapshot.family import Training, find_trainings
-from hotloop.snapshot.judge import LONGEST_S, Judge
+from hotloop.snapshot.judge import LONGEST_S, Judge, differing
+from hotloop.snapshot.waits import COLLECTIVE
 from hotloop.snapshot.watch import Watched, watch
 from hotloop.trace.recording import find_run
 
 from .live import LiveReader
+from .stalls import ANSWER, ASKED, STALLS_FOLDER
 
 WORST: tuple[Verdict, ...] = ("hung", "slow", "cannot tell", "saving", "compiling", "starting", "healthy")
 ATTACH_VARIABLE = "HOTLOOP_ATTACH"
+ANSWER_S = 9.5
 
 
-def attach(target: str | None) -> list[AttachReport]:
+def attach(target: str | None, *, ask: bool = True) -> list[AttachReport]:
     """One report of each training, the worst first. ``target`` is a process's id, a run folder or its name.
 
-    Raises UsageError where there is no such process, or none that trains.
+    Ranks that cannot be read from here are asked for from the ``hotloop run`` of their host, if ``ask`` allows it. Raises UsageError where there is no such process, or none that trains.
     """
-    pid = _find_pid(target)
-    trainings = find_trainings(pid, {})
-    if not any(training.ranks for training in trainings):
+    pid, run = _find_target(target)
+    trainings = [] if pid is None and run is not None else find_trainings(pid, {})
+    if run is None and not any(training.ranks for training in trainings):
         where = "on this machine" if pid is None else f"in process {pid} or below it"
         raise UsageError(f"no process {where} has torch loaded, as far as this user may see")
     reports = [attach_to(training) for training in trainings]
+    folders = {folder for training in trainings for folder in _run_folders(training)}
+    run = run or (folders.pop() if len(folders) == 1 else None)
+    hosts = _list_hosts(run) if run is not None else set()
+    if ask and run is not None and (hosts - {platform.node()} or all(report.limits for report in reports)):
+        answers = _ask(run, hosts)
+        if not answers and not reports:
+            raise UsageError(f"no hotloop run of {run.name} answers; it ran on {', '.join(sorted(hosts)) or 'no host'}")
+        reports = [merge_reports(answers)] if answers else reports
     return sorted(reports, key=lambda report: WORST.index(report.verdict))
 
 
-def _find_pid(target: str | None) -> int | None:
+def _find_target(target: str | None) -> tuple[int | None, Path | None]:
+    """A process of this machine, or None; and the run folder, if it was given."""
     if target is None:
-        return None
+        return None, None
     if target.isdecimal():
         if not os.path.exists(f"/proc/{target}"):
             raise UsageError(f"no process {target} on this machine; give the id of a training or of its launcher")
-        return int(target)
+        return int(target), None
     try:
         folder = find_run(target, Path.cwd())
     except RecordingError as error:
         raise UsageError(f"{error}; or give a process's id") from error
-    run = LiveReader(folder).read()
-    here = [rank.pid for rank in run.ranks if rank.host == platform.node() and os.path.exists(f"/proc/{rank.pid}")]
-    if not here:
-        hosts = ", ".join(sorted({rank.host for rank in run.ranks})) or "none"
-        raise UsageError(f"no rank of {folder.name} runs on this machine (it was recorded on: {hosts})")
-    return here[0]
+    ranks = LiveReader(folder).read().ranks
+    here = [rank.pid for rank in ranks if rank.host == platform.node() and os.path.exists(f"/proc/{rank.pid}")]
+    return (here[0] if here else None), folder
+
+
+def _list_hosts(run: Path) -> set[str]:
+    return {rank.host for rank in LiveReader(run).read().ranks}
+
+
+def _ask(run: Path, hosts: set[str]) -> list[AttachReport]:
+    """What the ``hotloop run`` of each host sees, as far as they answer in time."""
+    folder = run / STALLS_FOLDER
+    try:
+        folder.mkdir(exist_ok=True)
+        for old in folder.glob(f"{ANSWER}-*.json"):
+            old.unlink()
+        (folder / ASKED).touch()
+        answers: list[Path] = []
+        give_up_s = time.monotonic() + ANSWER_S
+        while time.monotonic() < give_up_s and len(answers) < max(1, len(hosts)):
+            time.sleep(0.1)
+            answers = list(folder.glob(f"{ANSWER}-*.json"))
+        (folder / ASKED).unlink(missing_ok=True)
+        return [AttachReport.from_json(json.loads(path.read_text())) for path in answers]
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{run} cannot be asked: {error}") from error
+
+
+def merge_reports(reports: Sequence[AttachReport]) -> AttachReport:
+    """One report over all hosts: if it is hung, the ranks that differ are found anew among all."""
+    worst = min(reports, key=lambda report: WORST.index(report.verdict))
+    ranks = tuple(sorted((rank for report in reports for rank in report.ranks), key=lambda rank: rank.rank or 0))
+    culprits = worst.culprits
+    if worst.verdict == "hung" and len(reports) > 1:
+        named = [stand for report in reports for stand in report.culprits if stand.wait != COLLECTIVE]
+        culprits = tuple(named or [ranks[at] for at in differing(ranks, [False] * len(ranks))])
+    limits = tuple(dict.fromkeys(limit for report in reports for limit in report.limits))
+    return replace(worst, ranks=ranks, culprits=culprits, limits=limits)
 
 
 def attach_to(training: Training) -> AttachReport:
@@ -97,16 +142,20 @@ def attach_to(training: Training) -> AttachReport:
 
 def _read_recorded(training: Training) -> dict[int, LiveRank]:
     """What the agent recorded of the ranks, by process; none without it."""
-    folders = set()
-    for member in training.ranks:
-        try:
-            folders.add(json.loads(member.environment.get(ATTACH_VARIABLE, "{}")).get("run"))
-        except (ValueError, AttributeError):
-            continue
-    runs: list[LiveRun] = [LiveReader(Path(folder)).read() for folder in folders if folder]
+    runs = [LiveReader(folder).read() for folder in _run_folders(training)]
     return {rank.pid: rank for run in runs for rank in run.ranks if rank.host == platform.node()}
 
 
 def _with_steps(stand: Stand, recorded: dict[int, LiveRank]) -> Stand:
     rank = recorded.get(stand.pid or 0)
     return stand if rank is None else replace(stand, steps_count=rank.steps_count)
+
+
+def _run_folders(training: Training) -> set[Path]:
+    folders = set()
+    for member in training.ranks:
+        try:
+            folders.add(json.loads(member.environment.get(ATTACH_VARIABLE, "{}")).get("run"))
+        except (ValueError, AttributeError):
+            continue
+    return {Path(folder) for folder in folders if folder}

@@ -50,6 +50,8 @@ from hotloop.tune.history import NAME as HISTORY
 from hotloop.tune.history import read_history
 from hotloop.tune.supervisor import CORES_FILE
 
+from .stalls import describe_stalls
+
 Forecasts = Mapping[str, Forecast]
 Probe = Callable[[RunRecording, Training, Path], Forecasts]
 """Measures what techniques would win for a training of the run in a folder."""
@@ -96,6 +98,7 @@ def report_run(run: RunRecording, *, folder: Path, probe: Probe = no_probe) -> R
         *describe_reading(run),
         *describe_devices(folder),
         *describe_exports(folder),
+        *describe_stalls(folder),
     )
     if not trainings:
         return _report_unseen(run, folder, health)

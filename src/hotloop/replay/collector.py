@@ -23,6 +23,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from .loader_state import FetchTotals
 from .memory import EventMemory, NotOurs
@@ -40,6 +41,14 @@ IDLE_S = 0.200
 TAKE_S = 0.100
 """Between two times that events are taken in."""
 _CREDENTIALS = struct.Struct("3i")
+
+
+class Progress(NamedTuple):
+    """``events_count`` rises with whatever a hook sees; ``step_ns`` is the 99th percentile of the newest steps."""
+
+    pids: tuple[int, ...]
+    events_count: int
+    step_ns: int
 
 
 class Collector:
@@ -122,6 +131,16 @@ class Collector:
             self._accept()
         for descriptor in tuple(self._processes):
             self._finish(descriptor)
+
+    def progress(self) -> Progress:
+        """How far the processes that train are, for whoever looks whether they move."""
+        training = [process for process, _ in tuple(self._processes.values()) if process.trains]
+        steps_ns = sorted(step_ns for process in training for step_ns in tuple(process.steps_ns))
+        return Progress(
+            pids=tuple(process.pid for process in training),
+            events_count=sum(process.events_count for process in training),
+            step_ns=steps_ns[int(len(steps_ns) * 0.99)] if steps_ns else 0,
+        )
 
     def _sampled(self) -> list[RunProcess]:
         """Those that train; until one does, all whose start may be that of a training. A launcher imports torch too."""

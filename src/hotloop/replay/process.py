@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from .memory import EventMemory
 from .recording_writer import RecordingWriter
 from .stack_reader import Inconsistent, Sample, StackReader
 
-RSS = FIELD["rss_bytes"]
+RSS, START, END = FIELD["rss_bytes"], FIELD["start_ns"], FIELD["end_ns"]
+MOST_STEPS = 500
 MOST_EVENTS = 50_000
 """Taken in at a time, so that other processes have their turn."""
 MOST_STACKS, MOST_STACKS_TOLD = 2_000, 200
@@ -75,6 +77,8 @@ class RunProcess:
         self._thread_counts: dict[Sample, int] = {}
         self._speeds: dict[str, int | None] = {}
         self._taken = self._lost_events = 0
+        self.steps_ns: deque[int] = deque(maxlen=MOST_STEPS)
+        """How long the newest rows took."""
         self.cpu_ns = 0
         """What reading this process has cost."""
         self._start_counts: dict[Sample, int] = {}
@@ -93,7 +97,12 @@ class RunProcess:
 
     # -- rows, facts ------------------------------------------------------------------------------------------------
 
+    @property
+    def events_count(self) -> int:
+        return self._memory.newest()
+
     def _write_row(self, row: Any) -> None:
+        self.steps_ns.append(row[END] - row[START])
         if self._file is None:
             self._held.append((True, list(row)))
             self._open_file()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,8 @@ EXCHANGE_RATIO = 0.70
 """The same for exchanges, of the rank that waits least in them."""
 MOVING_S, STUCK_S, LONGEST_S = 3.0, 6.5, 7.5
 """Watched for: a training that moves; one where nothing does; at most."""
+LONG_SLEEP_S = 60.0
+"""A single sleep that ends by itself before is slow, and no hang."""
 STARTING_S = 60.0
 """Ranks that wait for each other in the start for so long are stuck."""
 MOST_PLACES = 5
@@ -99,6 +102,8 @@ class Judge:
             return True
         if self.waits_in_loop(one):
             return True
+        if usual.wait.ends_s is not None and usual.wait.ends_s - time.monotonic() < LONG_SLEEP_S:
+            return False
         if one.stays_ratio < STAYS_RATIO or one.waits_ratio < STAYS_RATIO or one.main_cpu_ratio > IDLE_RATIO:
             return False
         if one.written_bytes > SAVED_BYTES or one.wakes_per_s > MOST_WAKES_PER_S:
@@ -218,16 +223,9 @@ class Judge:
         return self._hung(culprits, "")
 
     def _differing(self, stuck: Sequence[Watched]) -> list[Watched]:
-        """Ranks that are not where the others are: first those that do not wait for others at all."""
-        outside = [one for one in stuck if one.usual is None or one.usual.wait.kind != COLLECTIVE]
-        if outside and len(outside) < len(stuck):
-            return outside
-        if outside:
-            return outside if len(stuck) == 1 else _rarest(outside)
-        branched = [one for one in stuck if one.usual is not None and self._is_branched(one.usual)]
-        if branched and len(branched) < len(stuck):
-            return branched
-        return _rarest(stuck)
+        stands = [self.stand(one) for one in stuck]
+        branched = [one.usual is not None and self._is_branched(one.usual) for one in stuck]
+        return [stuck[at] for at in differing(stands, branched)]
 
     def _is_branched(self, look: Look) -> bool:
         return any(call.is_users and self.source.is_under_rank_test(call.file, call.line) for call in look.calls)
@@ -309,7 +307,7 @@ class Judge:
         return max([self.elapsed_s, *(one.idle_s for one in ranks if one.idle_s is not None)])
 
     def _waits_for(self, ranks: Sequence[Watched]) -> str | None:
-        waits = Counter(one.usual.wait for one in ranks if one.usual is not None)
+        waits = Counter(replace(one.usual.wait, ends_s=None) for one in ranks if one.usual is not None)
         if not waits:
             return None
         wait = max(waits, key=lambda key: waits[key])
@@ -409,14 +407,20 @@ def _phase_of(ranks: Sequence[Watched]) -> str | None:
     return max(phases, key=lambda phase: phases[phase]) if phases else None
 
 
-def _rarest(ranks: Sequence[Watched]) -> list[Watched]:
-    """Those whose line fewest ranks share; none where all share one."""
-    places = Counter(one.usual.place if one.usual else None for one in ranks)
+def differing(stands: Sequence[Stand], branched: Sequence[bool]) -> list[int]:
+    """Which are not where the others are: those that do not wait for others at all, else those in a branch on the rank,
+    else those whose line fewest share; none where all share one."""
+    outside = [at for at, stand in enumerate(stands) if stand.wait != COLLECTIVE]
+    if len(outside) == 1 or 0 < len(outside) < len(stands):
+        return outside
+    inside = [at for at, is_branched in enumerate(branched) if is_branched]
+    if 0 < len(inside) < len(stands):
+        return inside
+    places = Counter((stand.file, stand.line) for stand in stands)
     if len(places) < 2:
         return []
     least = min(places.values())
-    rare = [one for one in ranks if places[one.usual.place if one.usual else None] == least]
-    return rare if len(rare) < len(ranks) else list(ranks)
+    return [at for at, stand in enumerate(stands) if places[stand.file, stand.line] == least]
 
 
 def _ranks_text(ranks: Sequence[int | None]) -> str:

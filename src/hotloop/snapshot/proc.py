@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from hotloop.core.foreign_memory import read_spans
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 MOST_BYTES = 1 << 20
 MOST_PATH_BYTES = 4096
+TIMER_ABSTIME = 1
 TORCH_LIBRARIES = (b"/libtorch_python.", b"/libtorch_cpu.", b"/libtorch.")
 
 
@@ -97,6 +99,12 @@ def read_thread(pid: int, thread: int) -> ThreadState | None:
     if len(fields) < 13:
         return None
     return ThreadState(state=fields[0], cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_S)
+
+
+def read_cpu_s(pid: int) -> float:
+    """Seconds of CPU time that a process has used; 0 where it is gone."""
+    _, fields = _split_stat(read_text(f"/proc/{pid}/stat"))
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S if len(fields) > 12 else 0.0
 
 
 def _split_stat(text: str) -> tuple[str, list[str]]:
@@ -186,6 +194,18 @@ def read_polled(pid: int, address: int) -> int | None:
         return int(struct.unpack("=i", read_spans(pid, [(address, 4)]))[0])
     except OSError:
         return None
+
+
+def read_sleep_end_s(pid: int, arguments: tuple[int, ...]) -> float | None:
+    """When a thread that is in ``clock_nanosleep`` wakes up, on the monotonic clock; None where it is not told so."""
+    clock, flags, request = arguments[:3]
+    if clock != time.CLOCK_MONOTONIC or flags != TIMER_ABSTIME:
+        return None
+    try:
+        seconds, nanoseconds = struct.unpack("=qq", read_spans(pid, [(request, 16)]))
+    except OSError:
+        return None
+    return float(seconds + nanoseconds * 1e-9)
 
 
 def mapped_begins(pid: int) -> Iterator[tuple[str, int]]:

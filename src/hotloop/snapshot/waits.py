@@ -27,6 +27,7 @@ _CALLS = {
     number: kind for kind, numbers in (_ARM if platform.machine() == "aarch64" else _X86).items() for number in numbers
 }
 
+CLOCK_SLEEP = (230, 115)
 COLLECTIVE, LOADER = "collective", "loader workers"
 STOPPED, DEVICE, COMPUTING, GONE = "stopped by a signal", "uninterruptible I/O", "computing", "gone"
 COLLECTIVE_MODULES = ("torch.distributed.", "torch.nn.parallel.distributed", "torch._C._distributed")
@@ -54,6 +55,8 @@ class Wait:
 
     kind: str
     detail: str | None = None
+    ends_s: float | None = None
+    """When a sleep ends by itself, on the monotonic clock."""
 
 
 def user_call(calls: Sequence[Call]) -> Call | None:
@@ -84,9 +87,11 @@ def describe_wait(
     by_module = next(
         (kind for call_ in reversed(inner) for prefix, kind in BY_MODULE if call_.module.startswith(prefix)), None
     )
+    if kind == "sleep" and by_module in (None, LOADER):
+        return Wait("sleep", ends_s=proc.read_sleep_end_s(pid, arguments) if number in CLOCK_SLEEP else None)
     named = _describe_call(pid, kind, arguments)
     if by_module is not None and not (by_module in ("descriptors", "socket", "pipe") and named is not None):
-        return Wait("sleep" if by_module == LOADER and kind == "sleep" else by_module, _name_of(inner, by_module))
+        return Wait(by_module, _name_of(inner, by_module))
     if named is not None:
         return Wait(DEVICE, named.detail) if state == "D" else named
     if kind == "futex":
@@ -123,8 +128,6 @@ def _name_of(inner: Sequence[Call], kind: str) -> str | None:
 
 def _describe_call(pid: int, kind: str, arguments: tuple[int, ...]) -> Wait | None:
     """What a system call by itself says: a descriptor, a path, a child."""
-    if kind == "sleep":
-        return Wait("sleep")
     if kind == "child":
         return Wait("child process")
     if kind == "open":

@@ -73,9 +73,9 @@ class Watched:
         """The look that came most often."""
         if not self.looks:
             return None
-        counts = Counter((look.key, look.wait) for look in self.looks)
+        counts = Counter((look.key, look.wait.kind, look.wait.detail) for look in self.looks)
         most = max(counts, key=lambda key: counts[key])
-        return next(look for look in self.looks if (look.key, look.wait) == most)
+        return next(look for look in reversed(self.looks) if (look.key, look.wait.kind, look.wait.detail) == most)
 
     @property
     def stays_ratio(self) -> float:

@@ -1,0 +1,142 @@
+"""A run that stops moving -> a line on standard error, a snapshot of its ranks in the run folder, a line in the report.
+
+Whoever may not read the training's processes asks for a snapshot here: `hotloop run` is their parent, and may.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hotloop.core.errors import HotloopError
+from hotloop.core.report import Health
+from hotloop.replay.collector import Progress
+from hotloop.snapshot import proc
+
+STALLS_FOLDER, ASKED, ANSWER = "stalls", "asked", "answer"
+"""In a run folder: who finds the file ``asked`` there, and watches ranks of the run, leaves an answer."""
+STALLED_FILE = "stalled"
+"""There while the run stands still."""
+STALL_S = 60.0
+STALL_STEPS = 10
+"""Nothing for so many of the longest usual steps, and for STALL_S, is a stall."""
+CPU_EVERY_S = 5.0
+BUSY_RATIO = 0.05
+"""Of a core: processes that use more do something, whatever no hook sees."""
+
+
+class StallWatch:
+    """``tick`` about once a second, from any thread; it takes microseconds, and never waits for a snapshot."""
+
+    def __init__(
+        self,
+        folder: Path,
+        read_progress: Callable[[], Progress],
+        emit: Callable[[str], None],
+        *,
+        limit_s: float = STALL_S,
+        ends_run: bool = False,
+    ) -> None:
+        self._folder = folder / STALLS_FOLDER
+        self._read_progress = read_progress
+        self._emit = emit
+        self._limit_s = limit_s
+        self._ends_run = ends_run
+        self._last: Progress | None = None
+        self._cpu_s = 0.0
+        self._moved_s = self._next_cpu_s = time.monotonic()
+        self._looking: threading.Thread | None = None
+        self._count = 0
+        self._is_stalled = False
+
+    def tick(self) -> None:
+        progress, now_s = self._read_progress(), time.monotonic()
+        if not progress.pids:
+            return
+        if (self._folder / ASKED).exists():
+            self._look(progress, is_asked=True)
+        if self._last is None or progress.events_count != self._last.events_count or self._is_busy(progress, now_s):
+            self._last, self._moved_s = progress, now_s
+            if self._is_stalled:
+                self._is_stalled = False
+                (self._folder / STALLED_FILE).unlink(missing_ok=True)
+                self._emit("the training moves again")
+        elif self._limit_s and not self._is_stalled and now_s - self._moved_s >= self._longest_s(progress):
+            self._look(progress, is_asked=False)
+
+    def _longest_s(self, progress: Progress) -> float:
+        return max(self._limit_s, STALL_STEPS * progress.step_ns * 1e-9)
+
+    def _is_busy(self, progress: Progress, now_s: float) -> bool:
+        """Whether the ranks and what they started use the processor: a long step, a compiler, a validation."""
+        if now_s < self._next_cpu_s or now_s - self._moved_s < min(CPU_EVERY_S, self._limit_s / 2):
+            return False
+        self._next_cpu_s = now_s + CPU_EVERY_S
+        processes = proc.list_processes()
+        family = {pid for rank in progress.pids for pid in (rank, *proc.descendants(rank, processes))}
+        cpu_s = sum(proc.read_cpu_s(pid) for pid in family)
+        before_s, self._cpu_s = self._cpu_s, cpu_s
+        return cpu_s - before_s > BUSY_RATIO * CPU_EVERY_S
+
+    def _look(self, progress: Progress, *, is_asked: bool) -> None:
+        if self._looking is not None and self._looking.is_alive():
+            return
+        self._looking = threading.Thread(
+            target=self._snapshot, args=(progress.pids[0], is_asked), name="hotloop-snapshot", daemon=True
+        )
+        self._looking.start()
+
+    def _snapshot(self, pid: int, is_asked: bool) -> None:
+        from .attach import attach
+
+        try:
+            report = attach(str(pid), ask=False)[0]
+            self._folder.mkdir(exist_ok=True)
+            text = json.dumps(report.to_json())
+            if is_asked:
+                (self._folder / ASKED).unlink(missing_ok=True)
+                _write_whole(self._folder / f"{ANSWER}-{platform.node()}.json", text)
+                return
+            if report.verdict != "hung":
+                self._moved_s = time.monotonic()
+                return
+            self._is_stalled = True
+            self._count += 1
+            _write_whole(self._folder / f"{platform.node()}-{self._count}.json", text)
+            (self._folder / STALLED_FILE).touch()
+        except (HotloopError, OSError) as error:
+            self._moved_s = time.monotonic()
+            self._emit(f"the training may stand still; it could not be looked at: {error}")
+            return
+        self._emit(f"no progress for {report.since_s or 0.0:,.0f} s: {report.reason}; hotloop attach {pid} says more")
+        if self._ends_run:
+            self._emit("--stall-exit: the training is asked to end")
+            os.kill(os.getpid(), signal.SIGTERM)  # passed on to it
+
+
+def _write_whole(path: Path, text: str) -> None:
+    partial = path.with_suffix(".part")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def describe_stalls(folder: Path) -> tuple[Health, ...]:
+    """A line for the report on each time that the run stood still."""
+    lines = []
+    for path in sorted((folder / STALLS_FOLDER).glob("*-*.json")):
+        if path.name.startswith(ANSWER):
+            continue
+        try:
+            content: Mapping[str, Any] = json.loads(path.read_text())
+            text = f"the training stood still for {float(content['since_s'] or 0):,.0f} s or more: {content['reason']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        lines.append(Health(level="warning", message=text[:500]))
+    return tuple(lines)
