@@ -38,6 +38,29 @@ class Stand:
     stack: tuple[str, ...] = ()
 
 
+_WAITS = {
+    "lock": "waits for a lock", "queue": "waits for a queue", "future": "waits for a future",
+    "thread": "waits for a thread to end", "child process": "waits for a child process", "socket": "waits for a socket",
+    "pipe": "waits for a pipe", "FIFO": "waits for the other end of a FIFO", "stdin": "waits for standard input",
+    "terminal": "waits for the terminal", "file": "waits for a file", "file lock": "waits for a file lock",
+    "descriptors": "waits for descriptors", "event loop": "waits in its event loop", "sleep": "sleeps",
+    "waiting loop": "stays in a loop that only waits", "loader workers": "waits for its loader workers",
+    "native code": "waits in native code", "uninterruptible I/O": "waits for a device",
+    "stopped by a signal": "was stopped by a signal", "gone": "is gone", "computing": "computes",
+}  # fmt: skip
+
+
+def say_wait(wait: str, detail: str | None) -> str:
+    """What a kind of wait is in a sentence.
+
+    >>> say_wait("FIFO", "/tmp/out"), say_wait("collective", "barrier")
+    ('waits for the other end of a FIFO (/tmp/out)', 'waits in barrier')
+    """
+    if wait == "collective":
+        return f"waits in {detail or 'a collective'}"
+    return _WAITS.get(wait, f"waits for {wait}") + (f" ({detail})" if detail else "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowPlace:
     """A share of the samples of the ranks that is spent in one place, ``phase`` as in a step."""
@@ -53,10 +76,13 @@ class SlowPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachReport:
-    """``since_s``: seconds for which nothing has moved; a lower bound where ``since_is_bound``. ``culprits`` are the
-    ranks or processes that differ; none where no rank does."""
+    """``pid`` and ``command`` are the launcher's, or the training's own. ``since_s``: seconds for which nothing has
+    moved; a lower bound where ``since_is_bound``. ``culprits`` are the ranks or processes that differ; none where no
+    rank does."""
 
     tool_version: str
+    pid: int
+    command: str
     verdict: Verdict
     reason: str
     since_s: float | None = None

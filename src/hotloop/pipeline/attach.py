@@ -13,6 +13,7 @@ from pathlib import Path
 from hotloop import __version__
 from hotloop.core.errors import RecordingError, UsageError
 from hotloop.core.live import LiveRank
+from hotloop.core.redact import redact_command
 from hotloop.core.snapshot import AttachReport, Stand, Verdict
 from hotloop.snapshot.family import Training, find_trainings
 from hotloop.snapshot.judge import LONGEST_S, Judge, differing
@@ -31,7 +32,9 @@ ANSWER_S = 9.5
 def attach(target: str | None, *, ask: bool = True) -> list[AttachReport]:
     """One report of each training, the worst first. ``target`` is a process's id, a run folder or its name.
 
-    Ranks that cannot be read from here are asked for from the ``hotloop run`` of their host, if ``ask`` allows it. Raises UsageError where there is no such process, or none that trains.
+    Ranks that cannot be read from here are asked for from the ``hotloop run`` of their host, if ``ask`` allows it.
+
+    Raises UsageError where there is no such process, or none that trains.
     """
     pid, run = _find_target(target)
     trainings = [] if pid is None and run is not None else find_trainings(pid, {})
@@ -124,6 +127,8 @@ def attach_to(training: Training) -> AttachReport:
     ]
     return AttachReport(
         tool_version=__version__,
+        pid=training.members[0].pid,
+        command=" ".join(redact_command(training.members[0].process.command)),
         verdict=judged.verdict,
         reason=judged.reason,
         since_s=None if since_s is None else round(since_s, 1),

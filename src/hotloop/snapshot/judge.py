@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from hotloop.core.snapshot import SlowPlace, Stand, Verdict
+from hotloop.core.snapshot import SlowPlace, Stand, Verdict, say_wait
 from hotloop.replay.stack_reader import Call
 
 from .family import WORKER, Training
@@ -434,20 +435,19 @@ def _hang_text(stands: Sequence[Stand], has_others: bool) -> str:
     if not stands:
         return "all ranks wait in one place"
     first = stands[0]
-    who = "it" if first.rank is None else f"rank {first.rank}"
+    if len(stands) > 1 and all(stand.wait == COLLECTIVE for stand in stands):
+        places = (f"{_ranks_text([stand.rank])} in {stand.wait_detail}" for stand in stands[:4])
+        return f"ranks wait in different places: {', '.join(places)}"
+    who = _ranks_text([first.rank])
     if first.role == WORKER:
-        who = f"a loader worker of {who}" if first.rank is not None else "a loader worker"
-    what = f"{first.wait}" + (f" ({first.wait_detail})" if first.wait_detail else "")
-    text = f"{who} stays in a {first.wait}" if first.wait == LOOP else f"{who} waits: {what}"
-    if first.wait == COLLECTIVE:
-        text = f"{who} waits in {first.wait_detail}"
-    return text + (", and the others wait for it" if has_others else "")
+        who = f"a loader worker of {who}"
+    return f"{who} {say_wait(first.wait, first.wait_detail)}" + (", and the others wait for it" if has_others else "")
 
 
 def _slow_text(place: SlowPlace) -> str:
-    who = "" if place.rank is None else f" of rank {place.rank}"
-    what = "waits" if place.wait != COMPUTING else "is spent"
-    return f"{place.share_ratio:.0%} of the time{who} {what} in {place.phase}"
+    where = "" if place.file is None else f" in {place.function} ({os.path.basename(place.file)}:{place.line})"
+    does = "runs Python" if place.wait == COMPUTING else say_wait(place.wait, None)
+    return f"{_ranks_text([place.rank])} {does} for {place.share_ratio:.0%} of the time{where}"
 
 
 _ADVICE = {

@@ -115,7 +115,7 @@ def _find_collective(inner: Sequence[Call]) -> str | None:
         if call.module.startswith(NO_COLLECTIVE_MODULES):
             return None
         if call.module.startswith(COLLECTIVE_MODULES) and call.function not in ("wrapper", "_call_impl", "forward"):
-            return call.function
+            return "an exchange of DDP" if call.module.startswith("torch.nn.parallel") else call.function
     return None
 
 
@@ -157,13 +157,13 @@ def _is_fifo(path: str) -> bool:
 def _describe_futex(calls: Sequence[Call], inner: Sequence[Call], source: Source, *, is_distributed: bool) -> Wait:
     """A wait in C code: of a lock, of an exchange that the line started, or of other threads that compute."""
     if inner and inner[0].module.startswith("torch.autograd"):
-        return Wait(COLLECTIVE, "gradient exchange") if is_distributed else Wait("native code", "backward")
+        return Wait(COLLECTIVE, "the gradient exchange") if is_distributed else Wait("native code", "backward")
     call = user_call(calls)
     if call is None or (inner and inner[0].module.startswith("torch.")):
         return Wait("native code", f"{inner[0].module}.{inner[0].function}" if inner else None)
     text = source.line(call.file, call.line) or ""
     if is_distributed and ".wait(" in text:
-        return Wait(COLLECTIVE, "wait of an exchange")
+        return Wait(COLLECTIVE, "an exchange that it started")
     if "join(" in text:
         return Wait("thread", "join")
-    return Wait("lock", text.strip() or None)
+    return Wait("lock")

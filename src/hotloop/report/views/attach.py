@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hotloop.core.snapshot import ATTACH_SCHEMA, AttachReport, SlowPlace, Stand
+from hotloop.core.snapshot import ATTACH_SCHEMA, AttachReport, SlowPlace, Stand, say_wait
 from hotloop.report.document import Document, Paragraph, Section, Span, Table, write
 from hotloop.report.renderer import Surface
 from hotloop.report.text import clean, format_duration, format_percent
@@ -30,7 +30,7 @@ def describe_attach(report: AttachReport, surface: Surface) -> Document:
     if report.advice:
         lines = tuple(Paragraph(label=Span("next "), text=write(clean(line)), hang=5) for line in report.advice)
         sections.append(Section(title="what to do", blocks=lines))
-    basis = f"{report.samples_count} looks in {report.watched_s:.1f} s; nothing was stopped"
+    basis = f"{report.samples_count} looks in {report.watched_s:.1f} s at {report.pid}: {clean(report.command)[:200]}"
     notes = (*(clean(line) for line in report.limits), basis)
     sections.append(Section(title="", blocks=tuple(Paragraph(text=write((note, "dim"))) for note in notes)))
     return Document(
@@ -45,14 +45,9 @@ def describe_attach(report: AttachReport, surface: Surface) -> Document:
 
 
 def _describe_culprit(stand: Stand, surface: Surface) -> Paragraph:
-    parts = [f"{_name(stand)}: {clean(stand.wait)}"]
-    if stand.wait_detail:
-        parts.append(f" ({clean(stand.wait_detail)})")
-    if (place := _place(stand.file, stand.line, stand.function, surface)) is not None:
-        parts.append(f" at {place}")
-    if stand.snippet:
-        parts.append(f": {clean(stand.snippet)}")
-    return Paragraph(text=write(("".join(parts), "strong")))
+    place = _place(stand.file, stand.line, stand.function, surface)
+    text = f"{_name(stand)} {clean(say_wait(stand.wait, stand.wait_detail))}" + (f" at {place}" if place else "")
+    return Paragraph(text=write((text, "strong"), f": {clean(stand.snippet)}" if stand.snippet else ""))
 
 
 def _tabulate(stands: tuple[Stand, ...], surface: Surface) -> Table:
