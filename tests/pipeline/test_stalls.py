@@ -22,11 +22,13 @@ def report(verdict: str, **more: object) -> AttachReport:
     return AttachReport.from_json({"tool": {"version": "0"}, **content})
 
 
+Made = tuple[StallWatch, list[str], list[int]]
+Make = Callable[..., Made]
+
+
 @pytest.fixture
-def make_watch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[StallWatch, list[str], list[int]]]:
-    def make(verdict: str, limit_s: float = 0.2) -> tuple[StallWatch, list[str], list[int]]:
+def make_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    def make(verdict: str, limit_s: float = 0.2) -> Made:
         monkeypatch.setattr(attaching, "attach", lambda target, ask: [report(verdict, since_s=70.0)])
         said: list[str] = []
         events = [5]
