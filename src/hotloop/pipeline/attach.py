@@ -123,7 +123,7 @@ def attach_to(training: Training) -> AttachReport:
     limits = [
         f"process {process.pid}: its Python calls were not read: {process.member.unreadable}"
         for process in judge.ranks
-        if process.member.unreadable is not None
+        if process.member.unreadable is not None and not process.is_gone
     ]
     return AttachReport(
         tool_version=__version__,

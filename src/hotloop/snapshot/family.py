@@ -70,7 +70,10 @@ def find_trainings(pid: int | None, layouts: Layouts) -> list[Training]:
     elif pid in processes and (proc.has_torch(pid) or _is_launcher(processes[pid])):
         seeds = [pid]
     else:
-        seeds = [other for other in proc.descendants(pid, processes) if proc.has_torch(other)]
+        below = proc.descendants(pid, processes)
+        seeds = [other for other in below if proc.has_torch(other)] or [
+            other for other in (pid, *below) if other in processes and _may_train(processes[other])
+        ]
     roots = dict.fromkeys(_climb(seed, processes) for seed in seeds if seed in processes)
     inside = {child for root in roots for child in proc.descendants(root, processes)}
     groups: dict[tuple[str, ...], list[Process]] = {}
@@ -122,6 +125,7 @@ def _describe(roots: Sequence[Process], processes: Mapping[int, Process], layout
         member.role = _role_of(process, calls, member)
         members.append(member)
     _make_spawned_ranks(members)
+    _count_dead(members)
     ranks = sorted((m for m in members if m.role == RANK), key=lambda m: (m.process.started_ticks, m.pid))
     for order, member in enumerate(ranks):
         member.rank = _number(member.environment, "RANK")
@@ -150,7 +154,12 @@ def _role_of(process: Process, calls: Sequence[Call], member: Member) -> str:
         return LAUNCHER
     if any(call.module == "torch.multiprocessing.spawn" for call in calls):
         return RANK if any(call.function == "_wrap" for call in calls) else LAUNCHER
-    return RANK if proc.has_torch(process.pid) else CHILD
+    return RANK if proc.has_torch(process.pid) or _may_train(process) else CHILD
+
+
+def _may_train(process: Process) -> bool:
+    """Whether it is a Python of somebody else's, of which no more can be seen."""
+    return proc.has_torch(process.pid) is None and "python" in process.name
 
 
 def _make_spawned_ranks(members: Sequence[Member]) -> None:
@@ -169,6 +178,16 @@ def _make_spawned_ranks(members: Sequence[Member]) -> None:
             parent.role = LAUNCHER
         else:
             member.role = CHILD
+
+
+def _count_dead(members: Sequence[Member]) -> None:
+    """A Python that its launcher has not missed yet was a rank."""
+    launchers = {member.pid for member in members if member.role == LAUNCHER}
+    for member in members:
+        state = proc.read_thread(member.pid, member.pid)
+        is_dead = state is not None and state.state == "Z"
+        if is_dead and member.process.parent in launchers and "python" in member.process.name:
+            member.role = RANK
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

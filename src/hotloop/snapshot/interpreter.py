@@ -24,6 +24,7 @@ LAYOUT_TIMEOUT_S = 3.0
 BASIC_SIZE_AT = 32
 """Offset of ``tp_basicsize`` in a type: behind the head of an object of varying size and a pointer to its name."""
 TRIES = 3
+FORK = ("multiprocessing.popen_fork", "_launch")
 
 
 class UnreadableError(Exception):
@@ -102,7 +103,7 @@ class Interpreter:
 
 def _since_fork(calls: tuple[Call, ...]) -> tuple[Call, ...]:
     """Without the calls that led to a fork: they are the parent's."""
-    forks = (at for at, call in enumerate(calls) if call.module == "multiprocessing.popen_fork" and at)
+    forks = (at for at, call in enumerate(calls) if (call.module, call.function) == FORK and at)
     return calls[: next(forks, len(calls))]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from hotloop.core.snapshot import SlowPlace, Stand, Verdict, say_wait
 from hotloop.replay.stack_reader import Call
 
-from .family import WORKER, Training
+from .family import CHILD, WORKER, Training
 from .source import Source
 from .waits import (
     COLLECTIVE,
@@ -37,8 +37,8 @@ SLOW_RATIO = 0.40
 """Share of the looks that wait, or are in code of the user's own, from which on a training that moves is slow."""
 EXCHANGE_RATIO = 0.70
 """The same for exchanges, of the rank that waits least in them."""
-MOVING_S, STUCK_S, LONGEST_S = 3.0, 6.5, 7.5
-"""Watched for: a training that moves; one where nothing does; at most."""
+STOPPED_S, MOVING_S, STUCK_S, LONGEST_S = 1.0, 3.0, 6.5, 7.5
+"""Watched for: a rank that was stopped; a training that moves; one where nothing does; at most."""
 LONG_SLEEP_S = 60.0
 """A single sleep that ends by itself before is slow, and no hang."""
 STARTING_S = 60.0
@@ -90,6 +90,7 @@ class Judge:
         self.children = {
             member.pid: [by_pid[child.pid] for child in training.children_of(member)] for member in training.ranks
         }
+        self.others = [one for one in watched if one.member.role == CHILD]
         self.missing = max(0, (training.expected or 0) - len([one for one in self.ranks if not one.is_gone]))
 
     # -- a rank -----------------------------------------------------------------------------------------------------
@@ -107,7 +108,8 @@ class Judge:
             return False
         if one.stays_ratio < STAYS_RATIO or one.waits_ratio < STAYS_RATIO or one.main_cpu_ratio > IDLE_RATIO:
             return False
-        if one.written_bytes > SAVED_BYTES or one.wakes_per_s > MOST_WAKES_PER_S:
+        polls = one.wakes_per_s > MOST_WAKES_PER_S and self.part_of(one) != "starting"  # the store is asked again
+        if one.written_bytes > SAVED_BYTES or polls:
             return False
         return not self.is_helped(one, usual.wait)
 
@@ -159,8 +161,10 @@ class Judge:
     # -- the training -----------------------------------------------------------------------------------------------
 
     def is_enough(self) -> bool:
-        if any(one.is_gone or (one.usual and one.usual.wait.kind == STOPPED) for one in self.ranks):
-            return self.elapsed_s >= 1.0
+        if any(one.usual and one.usual.wait.kind == STOPPED for one in self.ranks):
+            return self.elapsed_s >= STOPPED_S
+        if any(one.is_gone for one in self.ranks):
+            return self.elapsed_s >= MOVING_S
         if any(self.moves(one) for one in self.ranks) and not any(self.is_stuck(one) for one in self.ranks):
             return self.elapsed_s >= MOVING_S
         return self.elapsed_s >= STUCK_S
@@ -171,15 +175,22 @@ class Judge:
             return Judgement(verdict="cannot tell", reason="no process of it has torch loaded")
         stopped = [one for one in self.ranks if one.usual and one.usual.wait.kind == STOPPED]
         if stopped:
-            return self._hung(stopped, "stopped by a signal, and nobody let it go on")
+            return self._hung(stopped)
         stuck = [one for one in self.ranks if self.is_stuck(one)]
         if self.missing or any(one.is_gone for one in self.ranks):
             return self._judge_gone(stuck)
+        if not readable:
+            return Judgement(verdict="cannot tell", reason=self._unread_text(stuck))
         if len(stuck) == len(self.ranks):
             return self._judge_stuck(stuck)
-        if not readable:
-            return Judgement(verdict="cannot tell", reason=str(self.ranks[0].member.unreadable))
         return self._judge_moving([one for one in self.ranks if one not in stuck], stuck)
+
+    def _unread_text(self, stuck: Sequence[Watched]) -> str:
+        busiest = max(self.ranks, key=lambda one: one.cpu_ratio)
+        used = f"uses {busiest.cpu_ratio:.0%} of a core"
+        idle_s = self._since(stuck)
+        does = f"has not run for {idle_s:.0f} s" if len(stuck) == len(self.ranks) and idle_s is not None else used
+        return f"its Python calls cannot be read; it {does}"
 
     def _judge_gone(self, stuck: Sequence[Watched]) -> Judgement:
         gone = [one for one in self.ranks if one.is_gone]
@@ -209,6 +220,9 @@ class Judge:
     def _judge_stuck(self, stuck: Sequence[Watched]) -> Judgement:
         if len(stuck) == 1 and stuck[0].usual is not None and stuck[0].usual.place is None and stuck[0].member.reader:
             return Judgement(verdict="healthy", reason="none of the user's code runs: it waits for work")
+        starting = [one for one in self.others if one.cpu_ratio > BUSY_RATIO]
+        if starting:
+            return Judgement(verdict="starting", reason=f"process {starting[0].pid} of it computes")
         if all(self.part_of(one) == "starting" for one in stuck):
             ages_s = [self._since([one]) or 0.0 for one in stuck]
             if max(ages_s) < STARTING_S and len(self.ranks) >= self.training.world_size:
@@ -221,7 +235,7 @@ class Judge:
         culprits = self._differing(stuck)
         if not culprits and len(stuck) == 1:
             culprits = list(stuck)
-        return self._hung(culprits, "")
+        return self._hung(culprits)
 
     def _differing(self, stuck: Sequence[Watched]) -> list[Watched]:
         stands = [self.stand(one) for one in stuck]
@@ -231,12 +245,12 @@ class Judge:
     def _is_branched(self, look: Look) -> bool:
         return any(call.is_users and self.source.is_under_rank_test(call.file, call.line) for call in look.calls)
 
-    def _hung(self, culprits: Sequence[Watched], why: str) -> Judgement:
+    def _hung(self, culprits: Sequence[Watched]) -> Judgement:
         others = [one for one in self.ranks if one not in culprits and self.is_stuck(one)]
         stands = list(dict.fromkeys(stand for one in culprits for stand in self._culprits_of(one)))
         return Judgement(
             verdict="hung",
-            reason=why or _hang_text(stands, bool(others)),
+            reason=_hang_text(stands, bool(others)),
             culprits=tuple(stands),
             waits_for=self._waits_for(others or list(self.ranks)),
             phase=_phase(self.ranks[0].usual.calls) if self.ranks[0].usual else None,
@@ -322,7 +336,7 @@ class Judge:
                 return Judgement(verdict=verdict, reason=f"{_ranks_text([o.member.rank for o in moving])} {part}")
         outside = [one for one in stuck if one.usual is not None and one.usual.wait.kind != COLLECTIVE]
         if outside and len(self.ranks) > 1 and all(not self.moves(one) or one in stuck for one in self.ranks):
-            return self._hung(outside, "")
+            return self._hung(outside)
         findings = self._slow_places(moving)
         slow = [
             place

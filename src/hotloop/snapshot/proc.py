@@ -77,11 +77,13 @@ def read_environment(pid: int) -> dict[str, str]:
     return {name: value for name, is_pair, value in pairs if is_pair}
 
 
-def has_torch(pid: int) -> bool:
-    """Whether torch's libraries are mapped."""
+def has_torch(pid: int) -> bool | None:
+    """Whether torch's libraries are mapped; None where that may not be read."""
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:
             return any(name in line for line in file for name in TORCH_LIBRARIES)
+    except PermissionError:
+        return None
     except OSError:
         return False
 

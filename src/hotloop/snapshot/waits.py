@@ -32,7 +32,14 @@ COLLECTIVE, LOADER = "collective", "loader workers"
 STOPPED, DEVICE, COMPUTING, GONE = "stopped by a signal", "uninterruptible I/O", "computing", "gone"
 COLLECTIVE_MODULES = ("torch.distributed.", "torch.nn.parallel.distributed", "torch._C._distributed")
 NO_COLLECTIVE_MODULES = ("torch.distributed.elastic", "torch.distributed.run", "torch.distributed.launch")
-JOINING = ("init_process_group", "_new_process_group_helper", "_store_based_barrier", "rendezvous", "new_group")
+JOINING = (
+    "init_process_group",
+    "_new_process_group_helper",
+    "_store_based_barrier",
+    "rendezvous",
+    "new_group",
+    "_verify_param_shape_across_processes",
+)
 BY_MODULE = (
     ("torch.utils.data.dataloader", LOADER),
     ("subprocess", "child process"),
@@ -82,7 +89,7 @@ def describe_wait(
     if state == "R":
         return Wait(COMPUTING)
     inner = _library_calls(calls)
-    if (name := _find_collective(inner)) is not None and is_distributed:
+    if (name := _find_collective(inner)) is not None:
         return Wait(COLLECTIVE, name)
     by_module = next(
         (kind for call_ in reversed(inner) for prefix, kind in BY_MODULE if call_.module.startswith(prefix)), None
