@@ -106,10 +106,13 @@ class Judge:
             return True
         if usual.wait.ends_s is not None and usual.wait.ends_s - time.monotonic() < LONG_SLEEP_S:
             return False
-        if one.stays_ratio < STAYS_RATIO or one.waits_ratio < STAYS_RATIO or one.main_cpu_ratio > IDLE_RATIO:
+        if one.main_cpu_ratio > IDLE_RATIO:
             return False
-        polls = one.wakes_per_s > MOST_WAKES_PER_S and self.part_of(one) != "starting"  # the store is asked again
-        if one.written_bytes > SAVED_BYTES or polls:
+        if usual.wait.kind == COLLECTIVE and self.part_of(one) == "starting":
+            return True  # the store is asked again and again, and answers from a thread of its own
+        if one.stays_ratio < STAYS_RATIO or one.waits_ratio < STAYS_RATIO:
+            return False
+        if one.written_bytes > SAVED_BYTES or one.wakes_per_s > MOST_WAKES_PER_S:
             return False
         return not self.is_helped(one, usual.wait)
 
