@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
+
+from hotloop import __version__
+from hotloop.cli.show import check_outputs, show_report
+from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,14 +41,11 @@ def add_comm_parser(kinds: Any) -> argparse.ArgumentParser:
 
 
 def execute_comm(arguments: argparse.Namespace) -> int:
-    import sys
 
     from hotloop.attach.child import SOURCE
     from hotloop.bench.collective_times import SIZES, loopback, plan_launch
     from hotloop.bench.program import find_python, run_ranks
     from hotloop.bench.topology import read_nccl_log, read_topology
-    from hotloop.cli.show import check_outputs, show_report
-    from hotloop.core.errors import UsageError
     from hotloop.core.link_fit import COLLECTIVES
     from hotloop.pipeline.launches import read_training
 
@@ -81,7 +83,6 @@ TIMEOUT_S = 180.0
 
 def find_buckets(training: Any, run: str) -> list[int]:
     """Bytes of the recorded gradient buckets. Raises UsageError where the training has none."""
-    from hotloop.core.errors import UsageError
 
     ddp = training.analysis.lead.ddp
     if ddp is None or not ddp.bucket_sizes:
@@ -95,7 +96,6 @@ def parse_sizes(text: str) -> list[int]:
     >>> parse_sizes("1K,2M")
     [1024, 2097152]
     """
-    from hotloop.core.errors import UsageError
 
     found = []
     for word in text.split(","):
@@ -113,7 +113,6 @@ def make_result(answer: Mapping[str, Any], topology: Any, run: str | None, train
     """Tables, verdict and notes of what rank 0 measured."""
     from dataclasses import replace
 
-    from hotloop import __version__
     from hotloop.apply import TECHNIQUES
     from hotloop.bench.collective_times import (
         collect_notes,

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
+
+from hotloop import __version__
+from hotloop.cli.bench_options import SLACK_S, parse_integers
+from hotloop.cli.show import add_output_options, check_outputs, emit, show_report, take_command
+from hotloop.core.cores import count_cores
+from hotloop.core.errors import HotloopError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +26,6 @@ ORDER, SUMMARY = 7, "measure parts of a training: loader, scaling, links, compre
 def add_parser(subparsers: Any) -> None:
     from hotloop.cli.bench_comm import add_comm_parser
     from hotloop.cli.bench_compress import add_compress_parser
-    from hotloop.cli.show import add_output_options
 
     parser = subparsers.add_parser(
         "bench",
@@ -103,8 +109,6 @@ def execute_loader(arguments: argparse.Namespace) -> int:
     from hotloop.analyze.scaling import measure_compute_ns
     from hotloop.bench.loader_cost import choose_workers
     from hotloop.bench.program import split_target
-    from hotloop.cli.bench_options import parse_integers
-    from hotloop.core.cores import count_cores
     from hotloop.pipeline.launches import read_training
 
     file, function = split_target(arguments.target)
@@ -125,7 +129,6 @@ def execute_loader(arguments: argparse.Namespace) -> int:
 
 def execute_gemm(arguments: argparse.Namespace) -> int:
     from hotloop.bench.products import find_products, parse_sizes
-    from hotloop.core.errors import UsageError
     from hotloop.pipeline.launches import read_training
 
     if (arguments.run is None) == (arguments.sizes is None):
@@ -165,14 +168,10 @@ def _measure(
     notes: Sequence[str] = (),
     compute_ns: float | None = None,
 ) -> int:
-    from hotloop import __version__
     from hotloop.attach.child import SOURCE
     from hotloop.bench.loader_cost import add_forecasts, cost_of, wait_share
     from hotloop.bench.program import find_python, run_program
-    from hotloop.cli.bench_options import SLACK_S
-    from hotloop.cli.show import check_outputs
     from hotloop.core.benchmarks import BenchmarkResult
-    from hotloop.core.errors import UsageError
 
     check_outputs(arguments.json, arguments.html)
     if not 0 < arguments.budget <= 3600:
@@ -202,12 +201,8 @@ def _measure(
 
 
 def execute_scaling(arguments: argparse.Namespace) -> int:
-    from hotloop import __version__
     from hotloop.bench.scaling import judge_scaling, summarize_scaling
-    from hotloop.cli.bench_options import parse_integers
-    from hotloop.cli.show import check_outputs, emit, take_command
     from hotloop.core.benchmarks import BenchmarkResult
-    from hotloop.core.errors import HotloopError, UsageError
     from hotloop.pipeline.launches import launch_ranks
 
     command = take_command(arguments, "run", "bench scaling -- train.py")
@@ -259,9 +254,7 @@ def _resolve(command: Sequence[str], size: int) -> list[str]:
 def _launch_unsynced(words: list[str], size: int, name: str) -> ScalingRun:
     """One recorded launch in which DDP reduces no gradients: in a working copy, so that no checkpoint is spoiled."""
     import tempfile
-    from pathlib import Path
 
-    from hotloop.cli.show import emit
     from hotloop.pipeline.launches import launch_ranks
     from hotloop.tune.trials import protect_environment
     from hotloop.tune.workspace import make_workspace, plan_workspace, remove_workspace
@@ -279,7 +272,6 @@ def _launch_unsynced(words: list[str], size: int, name: str) -> ScalingRun:
 
 
 def _show(arguments: argparse.Namespace, result: BenchmarkResult) -> int:
-    from hotloop.cli.show import show_report
 
     show_report(result, arguments, sys.stdout)
     return 0

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
+from hotloop import __version__
+from hotloop.cli.bench_options import SLACK_S, parse_integers
+from hotloop.cli.show import check_outputs, show_report
+from hotloop.core.errors import UsageError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
@@ -37,17 +45,11 @@ def add_compress_parser(kinds: Any) -> argparse.ArgumentParser:
 
 
 def execute_compress(arguments: argparse.Namespace) -> int:
-    import os
-    import sys
 
-    from hotloop import __version__
     from hotloop.attach.child import SOURCE
     from hotloop.bench.compressing import parse_rates, tabulate_exchanges
     from hotloop.bench.program import find_python, run_program, split_target
-    from hotloop.cli.bench_options import SLACK_S, parse_integers
-    from hotloop.cli.show import check_outputs, show_report
     from hotloop.core.benchmarks import BenchmarkResult
-    from hotloop.core.errors import UsageError
 
     check_outputs(arguments.json, arguments.html)
     if not 0 < arguments.budget <= 3600:
@@ -86,6 +88,5 @@ def execute_compress(arguments: argparse.Namespace) -> int:
 
 def available_bytes() -> int:
     """Half of the memory that is free now: the rest belongs to others."""
-    import os
 
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

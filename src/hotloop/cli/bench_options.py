@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hotloop.core.errors import UsageError
+
 SLACK_S = 300.0
 """What importing and building the user's objects may take beside the measuring."""
 
@@ -11,7 +13,6 @@ MOST_COUNT = 4096
 
 def parse_integers(option: str, text: str, least: int) -> list[int]:
     """Whole numbers separated by commas, each once. Raises UsageError."""
-    from hotloop.core.errors import UsageError
 
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and least <= int(word) <= MOST_COUNT for word in words):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
 
 
 def add_cache_options(parser: argparse.ArgumentParser) -> None:
@@ -17,8 +19,6 @@ def add_cache_options(parser: argparse.ArgumentParser) -> None:
 
 def choose_cache_folder(arguments: argparse.Namespace) -> Path | None:
     """None where nothing is to be kept."""
-    import os
-    from pathlib import Path
 
     from hotloop.trace.cache import default_cache_folder
 

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 import sys
 
+from hotloop.cli.cache_options import add_cache_options, choose_cache_folder
+from hotloop.cli.show import (
+    add_output_options,
+    add_worker_option,
+    check_counts,
+    check_outputs,
+    choose_workers,
+    note_newer_run,
+    show_report,
+)
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
@@ -14,8 +25,6 @@ ORDER, SUMMARY = 5, "explain why a step takes longer or shorter"
 
 
 def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.cache_options import add_cache_options
-    from hotloop.cli.show import add_output_options, add_worker_option
 
     parser = subparsers.add_parser(
         "diff",
@@ -36,8 +45,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.cli.cache_options import choose_cache_folder
-    from hotloop.cli.show import check_counts, check_outputs, choose_workers, note_newer_run, show_report
     from hotloop.pipeline.comparisons import compare
 
     check_outputs(arguments.json)

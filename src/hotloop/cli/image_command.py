@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+
+from hotloop import __version__
+from hotloop.cli.show import add_output_options, check_outputs, emit, show_report
+from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
     from typing import Any
 
 ORDER, SUMMARY = 11, "build a Dockerfile with each fix, and keep what is proven faster"
@@ -19,7 +23,6 @@ WORK = "/var/tmp"
 
 
 def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_output_options
 
     parser = subparsers.add_parser(
         "image",
@@ -61,11 +64,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
 
-    from hotloop import __version__
-    from hotloop.cli.show import check_outputs, emit, show_report
-    from hotloop.core.errors import UsageError
     from hotloop.image.measure import ImageRequest, find_ignore, measure_image
     from hotloop.image.write import write_recipe
 
@@ -114,7 +113,6 @@ def _choose_builder(name: str | None) -> Any:
 
 
 def _read_pairs(pairs: list[str]) -> dict[str, str]:
-    from hotloop.core.errors import UsageError
 
     wrong = next((pair for pair in pairs if "=" not in pair), None)
     if wrong is not None:
@@ -125,8 +123,6 @@ def _read_pairs(pairs: list[str]) -> dict[str, str]:
 def _read_limit(work: Path, limit_gb: float | None) -> int:
     """Bytes of the disk that stay free. Raises UsageError."""
     import shutil
-
-    from hotloop.core.errors import UsageError
 
     if not work.is_dir():
         raise UsageError(f"--work {work}: no such folder; give one on a disk with room for the image's layers")

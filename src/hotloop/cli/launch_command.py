@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path, PurePath
+
+from hotloop.cli.show import check_counts, check_outputs, emit, write_new
+from hotloop.core.errors import CommandNotStarted, InvariantError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,8 +86,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.cli.show import check_outputs, emit, write_new
-    from hotloop.core.errors import UsageError
     from hotloop.launch import TARGETS, check_options
     from hotloop.launch.request import check_text
 
@@ -120,8 +122,6 @@ def execute(arguments: argparse.Namespace) -> int:
 def _read_request(arguments: argparse.Namespace, target: LaunchTarget) -> LaunchRequest:
     from dataclasses import replace
 
-    from hotloop.cli.show import check_counts
-    from hotloop.core.errors import UsageError
     from hotloop.launch.request import CLOUDS, LaunchRequest, MeasuredRun, Volume
     from hotloop.launch.training_command import TrainingCommand, read_command
 
@@ -194,7 +194,6 @@ def _read_strategy(path: str) -> tuple[str, ...]:
 
 def _read_shape(arguments: argparse.Namespace, *, needs_nodes: bool) -> tuple[int, int, str | None, int | None, bool]:
     """Nodes, GPUs of a node, device, its memory, and whether the GPUs are all that the node has."""
-    from hotloop.core.errors import UsageError
     from hotloop.plan.hardware_files import list_hardware, read_hardware
 
     if arguments.plan is not None:
@@ -223,7 +222,6 @@ def _read_shape(arguments: argparse.Namespace, *, needs_nodes: bool) -> tuple[in
 def _name_of(words: tuple[str, ...]) -> str:
     """A name for Kubernetes from the script: letters, digits and hyphens."""
     import re
-    from pathlib import PurePath
 
     script = next((word for word in words if word.endswith(".py")), "training")
     name = re.sub(r"[^a-z0-9]+", "-", PurePath(script).stem.lower()).strip("-")[:40].rstrip("-")
@@ -234,7 +232,6 @@ def _check_own(target: LaunchTarget, text: str) -> None:
     """Every manifest is checked by the same tables as a user's own, where PyYAML is there to read it back."""
     from importlib.util import find_spec
 
-    from hotloop.core.errors import InvariantError
     from hotloop.launch.manifest_check import check_manifest, read_manifest
 
     if target.schema is None or find_spec("yaml") is None:
@@ -248,10 +245,6 @@ def _submit(target: LaunchTarget, text: str, name: str) -> int:
     """Write it to a file and start it. Answers the program's exit code."""
     import shutil
     import subprocess
-    from pathlib import Path
-
-    from hotloop.cli.show import emit, write_new
-    from hotloop.core.errors import CommandNotStarted, UsageError
 
     if target.submit is None:
         raise UsageError(f"--target {target.id} starts nothing: leave --submit out")
@@ -268,9 +261,7 @@ def _submit(target: LaunchTarget, text: str, name: str) -> int:
 
 def _validate(name: str) -> int:
     """Exits with 1 when a field is wrong."""
-    from pathlib import Path
 
-    from hotloop.core.errors import UsageError
     from hotloop.launch.manifest_check import check_manifest, read_manifest
 
     path = Path(name)

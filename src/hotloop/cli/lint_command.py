@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from hotloop import __version__
+from hotloop.cli.show import add_output_options, check_outputs, find_surface, show_report, write_text
+from hotloop.core.errors import UsageError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
@@ -13,7 +17,6 @@ ORDER, SUMMARY = 11, "check training scripts, Dockerfiles, batch scripts and man
 
 
 def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_output_options
 
     parser = subparsers.add_parser(
         "lint",
@@ -39,9 +42,6 @@ def add_parser(subparsers: Any) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from hotloop import __version__
-    from hotloop.cli.show import check_outputs, find_surface, show_report, write_text
-    from hotloop.core.errors import UsageError
     from hotloop.lint import LINT_RULES, lint_paths
     from hotloop.lint.fixes import make_repairs, write_repairs
     from hotloop.report import render

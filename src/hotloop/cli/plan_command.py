@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+from hotloop import __version__
+from hotloop.cli.show import add_output_options, check_outputs, emit, show_report, write_new
+from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +25,6 @@ MODULE_OPTIONS = ("batch", "gpu", "python")
 
 
 def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_output_options
 
     parser = subparsers.add_parser(
         "plan",
@@ -111,8 +115,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.cli.show import check_outputs, emit, show_report, write_new
-    from hotloop.core.errors import UsageError
 
     check_outputs(arguments.json, arguments.html, arguments.write_strategy)
     report: object
@@ -124,7 +126,6 @@ def execute(arguments: argparse.Namespace) -> int:
     elif arguments.file is None:
         raise UsageError("nothing to plan: give a workload file, `zero`, or --module FILE.py:FUNCTION --batch SHAPES")
     elif arguments.file == "zero":
-        from hotloop import __version__
         from hotloop.plan.planner import build_zero_report
 
         _refuse(arguments, FILE_OPTIONS[:-1], "a workload file; leave it out with `zero`")
@@ -165,7 +166,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _check_search(arguments: argparse.Namespace) -> None:
-    from hotloop.core.errors import UsageError
 
     given = [name for name in ("gpu_counts", "gpus", "hours") if getattr(arguments, name) is not None]
     if given and not arguments.optimize:
@@ -173,7 +173,6 @@ def _check_search(arguments: argparse.Namespace) -> None:
 
 
 def _check_cost(arguments: argparse.Namespace) -> None:
-    from hotloop.core.errors import UsageError
 
     if arguments.seed is not None and arguments.simulate is None:
         raise UsageError("--seed belongs to --simulate: add it, or leave --seed out")
@@ -184,7 +183,6 @@ def _check_cost(arguments: argparse.Namespace) -> None:
 
 
 def _read_tokens(tokens: float | None) -> int | None:
-    from hotloop.core.errors import UsageError
 
     if tokens is None:
         return None
@@ -194,7 +192,6 @@ def _read_tokens(tokens: float | None) -> int | None:
 
 
 def _read_counts(text: str | None) -> list[int] | None:
-    from hotloop.core.errors import UsageError
 
     if text is None:
         return None
@@ -205,7 +202,6 @@ def _read_counts(text: str | None) -> list[int] | None:
 
 
 def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], home: str) -> None:
-    from hotloop.core.errors import UsageError
 
     foreign = [name for name in names if getattr(arguments, name)]
     if foreign:
@@ -214,10 +210,8 @@ def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], home: str) ->
 
 def plan_module(arguments: argparse.Namespace) -> object:
     """The plan of any module. Raises UsageError."""
-    import os
 
     from hotloop.bench.program import find_python
-    from hotloop.core.errors import UsageError
     from hotloop.pipeline.module_plans import make_module_plan
 
     if arguments.file is not None:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
+from hotloop.cli.show import choose_width
+from hotloop.core.errors import UsageError
+from hotloop.core.spelling import suggest_known
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
@@ -20,9 +26,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    import sys
 
-    from hotloop.cli.show import choose_width
     from hotloop.diagnose import RULES
     from hotloop.lint import LINT_RULES
     from hotloop.report.manual import manual_to_text
@@ -47,8 +51,6 @@ def execute(arguments: argparse.Namespace) -> int:
 def _describe_fix(fix_id: str) -> str:
     """The page of a technique, or of an act for the reader, in Markdown. Raises UsageError for an unknown id."""
     from hotloop.apply import BY_HAND, TECHNIQUES
-    from hotloop.core.errors import UsageError
-    from hotloop.core.spelling import suggest_known
     from hotloop.diagnose import RULES
     from hotloop.lint import LINT_RULES
 

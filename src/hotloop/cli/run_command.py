@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
+from hotloop.cli.show import (
+    add_output_options,
+    check_counts,
+    check_outputs,
+    emit,
+    make_probe,
+    show_report,
+    take_command,
+)
+from hotloop.core.cores import count_cores
 from hotloop.core.errors import CommandNotStarted, HotloopError, UsageError
 
 TYPE_CHECKING = False
@@ -28,7 +39,6 @@ ORDER, SUMMARY = 1, "run a training command and report what its steps wait for"
 
 
 def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_output_options
 
     parser = subparsers.add_parser(
         "run",
@@ -111,12 +121,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from functools import partial
 
     from hotloop.attach import child
     from hotloop.attach.launching import prepare_environment
     from hotloop.attach.run_folder import create_run_folder, write_manifest
-    from hotloop.cli.show import check_counts, check_outputs, emit, take_command
     from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
     from hotloop.core.utilization import parse_targets
     from hotloop.pipeline.exports import RunExports, follow_run, open_targets
@@ -230,7 +238,6 @@ class _Watches:
             self._live.start()
 
     def _make_view(self, folder: Path) -> LiveView:
-        from functools import partial
 
         from hotloop.cli.live import LiveView, follow_live
 
@@ -239,7 +246,6 @@ class _Watches:
     def recent_cores(self) -> float | None:
         """Share of the time of the cores that the training used of late, 0..1."""
         from hotloop.cli.live import RECENT_S
-        from hotloop.core.cores import count_cores
         from hotloop.telemetry.host_load import load_between
 
         samples = self.cores.samples
@@ -284,8 +290,6 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
     import json
 
     from hotloop.attach.child import oom_kills
-    from hotloop.cli.show import emit
-    from hotloop.core.cores import count_cores
     from hotloop.core.outcome_file import OUTCOME_FILE, outcome_to_json
     from hotloop.export.outcome import NAME as EXPORTS_FILE
     from hotloop.export.outcome import exports_to_json
@@ -320,7 +324,6 @@ def _load_strategy(path: str) -> Strategy:
 
 
 def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -> None:
-    from hotloop.cli.show import emit, make_probe, show_report
     from hotloop.core.verdict_file import VERDICT_FILE, verdict_to_json
     from hotloop.pipeline.runs import no_probe, read_report
 
@@ -336,7 +339,6 @@ def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -
 
 def _name_absent_ranks(asked: str | None, report: Report) -> None:
     """Say which ranks were to be traced and are in no training; those of other nodes are."""
-    from hotloop.cli.show import emit
     from hotloop.core.trace_plan import parse_trace_ranks
 
     count = max((rank.world_size for one in (report.runs or (report,)) for rank in one.ranks), default=None)
@@ -364,7 +366,6 @@ def _check_record(arguments: argparse.Namespace) -> tuple[str | None, str | None
 
 
 def _make_upload(url: str, run_id: str | None, folder: Path) -> RunUpload:
-    from hotloop.cli.show import emit
     from hotloop.pipeline.recordings import RunUpload
 
     return RunUpload(url, run_id, folder, emit)
@@ -374,8 +375,6 @@ def _end_upload(upload: RunUpload, folder: Path, url: str, within_s: float) -> N
     """Wait for what was not sent yet, until Ctrl-C or SIGTERM. The training is over: its exit code stays."""
     import shlex
     import signal
-
-    from hotloop.cli.show import emit
 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -403,7 +402,6 @@ def _remove_run_folder(folder: Path) -> None:
 
 def _write_best(path: Path, text: str) -> None:
     """Best effort: a full disk or a folder that was deleted must not hide the training's own exit code."""
-    from hotloop.cli.show import emit
 
     try:
         partial = path.with_suffix(".part")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from hotloop.cli.show import emit
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
     from typing import Any
 
 
@@ -26,9 +29,7 @@ def add_parser(subparsers: Any) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     import signal
-    from pathlib import Path
 
-    from hotloop.cli.show import emit
     from hotloop.serve.listing import find_runs_folder
     from hotloop.serve.server import PageServer
 

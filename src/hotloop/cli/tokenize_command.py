@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
+
+from hotloop.cli.show import add_output_options, check_counts, check_outputs, emit, show_report
+from hotloop.core.cores import count_cores
+from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +25,6 @@ LINE_COLUMNS = 79
 
 
 def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_output_options
 
     parser = subparsers.add_parser(
         "tokenize",
@@ -85,10 +89,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
 
-    from hotloop.cli.show import check_counts, check_outputs, emit, show_report
-    from hotloop.core.cores import count_cores
     from hotloop.data.tokenize_job import run_job
 
     check_outputs(arguments.json)
@@ -119,7 +120,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    from hotloop.core.errors import UsageError
 
     for option in ("batch_size", "shard_tokens", "document_limit"):
         value = getattr(arguments, option)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+from hotloop.cli.show import emit
+from hotloop.core.errors import UsageError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
@@ -36,11 +41,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    import os
     import shlex
 
-    from hotloop.cli.show import emit
-    from hotloop.core.errors import UsageError
     from hotloop.pipeline.recordings import choose_run_id, count_rows, upload_run
     from hotloop.remote.follow import serve_standard_input
 
