@@ -225,7 +225,7 @@ def _train(folder: Path, *, is_on: bool, more: Sequence[str] = ()) -> dict[str, 
         options = [word for wish in wishes for word in ("--export", wish)]
         dead = {"KUBEFLOW_TRAINER_SERVER_URL": "http://127.0.0.1:9/", "KUBEFLOW_TRAINER_SERVER_TOKEN": "token"}
         environment |= dead
-    command = [sys.executable, "-m", "hotloop.cli.start", "run", "--name", "one", "--no-probe", "-q", *options, *more]
+    command = [sys.executable, "-m", "hotloop", "run", "--name", "one", "--no-probe", "-q", *options, *more]
     command += ["--", sys.executable]
     command += ["train.py", "out.json", str(STEPS), str(BLOCK_STEPS), "thread_time_ns"]
     subprocess.run(command, cwd=folder, env=environment, check=True, timeout=120, stderr=subprocess.DEVNULL)

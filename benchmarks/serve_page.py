@@ -44,7 +44,7 @@ from hotloop.serve.listing import Listing  # noqa: E402
 from hotloop.serve.live import LiveFeeds  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "reach"
-HOTLOOP = [sys.executable, "-m", "hotloop.cli.start"]
+HOTLOOP = [sys.executable, "-m", "hotloop"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 RUNS, STEPS, LONG_STEPS = 50, 1_000, 100_000
 PAGE_ROUNDS = 5

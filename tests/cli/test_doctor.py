@@ -28,7 +28,7 @@ def run_doctor(*words: str, folder: Path, **variables: str) -> subprocess.Comple
     dropped = ("CUDA_VISIBLE_DEVICES", "OMP_PROC_BIND", "OMP_PLACES")
     environment = {k: v for k, v in os.environ.items() if k not in dropped} | {"OMP_NUM_THREADS": "1"} | variables
     return subprocess.run(
-        [sys.executable, "-m", "hotloop.cli.start", "doctor", *words],
+        [sys.executable, "-m", "hotloop", "doctor", *words],
         capture_output=True,
         text=True,
         cwd=folder,

@@ -25,7 +25,7 @@ from hotloop.report.text import format_duration
 from tests.cli.live_terminal import Terminal
 from tests.export.live_runs import make_device, make_rank, make_run
 
-HOTLOOP = [sys.executable, "-m", "hotloop.cli.start"]
+HOTLOOP = [sys.executable, "-m", "hotloop"]
 LIVE = [*HOTLOOP, "run", "--live", "--no-probe", "--no-deep", "-q", "--", sys.executable]
 TERMINAL = {"TERM": "xterm-256color", "NO_COLOR": "", "OMP_NUM_THREADS": "1"}
 PLAIN = Style(has_color=False, has_unicode=True)

@@ -68,7 +68,7 @@ def test_a_training_is_followed_to_its_report(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "train.py").write_text(TRAINING)
     words = ["run", "--name", "live", "--no-probe", "--no-deep", "-q", "--watch-numbers", "--steps-total", "1000000"]
     words += ["--", sys.executable, "train.py"]
-    training = subprocess.Popen([sys.executable, "-m", "hotloop.cli.start", *words], cwd=tmp_path)
+    training = subprocess.Popen([sys.executable, "-m", "hotloop", *words], cwd=tmp_path)
     try:
         with serve(runs) as client, start_chromium(tmp_path / "chromium") as page:
             origin = f"http://127.0.0.1:{client.port}/"

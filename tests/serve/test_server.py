@@ -296,7 +296,7 @@ def test_a_port_that_is_taken_is_one_clear_error(client: Client, tmp_path: Path)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_it_at_once(tmp_path: Path, number: signal.Signals) -> None:
     build_run(tmp_path, "one")
-    command = [sys.executable, "-m", "hotloop.cli.start", "serve", str(tmp_path)]
+    command = [sys.executable, "-m", "hotloop", "serve", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     address = process.stdout.readline().strip()

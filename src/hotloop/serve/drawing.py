@@ -63,7 +63,7 @@ class DrawnPages:
         environment = {**os.environ, "NO_COLOR": "1"}
         with tempfile.TemporaryFile() as page, tempfile.TemporaryFile() as complaints:
             self._child = child = subprocess.Popen(
-                [sys.executable, "-m", "hotloop.cli.start", *words],
+                [sys.executable, "-m", "hotloop", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=page,
                 stderr=complaints,
