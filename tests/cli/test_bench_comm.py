@@ -12,7 +12,7 @@ import pytest
 
 from hotloop.bench.topology import Topology
 from hotloop.cli import main
-from hotloop.cli.bench_comm import make_result, parse_sizes
+from hotloop.cli.bench_runs import make_result, parse_byte_sizes
 from hotloop.core.benchmarks import benchmark_from_json, benchmark_to_json
 from hotloop.core.link_fit import COLLECTIVES
 from hotloop.probe.link_times import choose_large, forecast_time, pair_order
@@ -93,7 +93,7 @@ def test_usage_errors_are_one_line(words: list[str], said: str, capsys: pytest.C
 
 
 def test_sizes_in_binary_units() -> None:
-    assert parse_sizes("64, 1k,2M") == [64, 1024, 2 << 20]
+    assert parse_byte_sizes("64, 1k,2M") == [64, 1024, 2 << 20]
 
 
 def answer(**changes: Any) -> dict[str, Any]:
