@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from hotloop.cli.live import ROWS, LiveView
-from hotloop.cli.live_text import Style, draw_block, draw_line
+from hotloop.cli.live import ROWS, LiveView, Style, draw_block, draw_line
 from hotloop.core.phases import PHASES
 from hotloop.pipeline.live import LiveReader
 from hotloop.pipeline.runs import read_report

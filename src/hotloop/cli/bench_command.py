@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from hotloop.cli.show import add_output_options
+import argparse
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
+from hotloop.cli.show import add_output_options
 
 ORDER, SUMMARY = 7, "measure parts of a training: loader, scaling, links, compressors, matrix products"
 SIZES = "1,10,100"
 RATES = "100mbit,1gbit,10gbit"
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "bench",
         help=SUMMARY,
@@ -85,7 +82,7 @@ def add_parser(subparsers: Any) -> None:
         add_output_options(one, "result", kind="bench", html=html, quiet="no table")
 
 
-def _add_comm(kinds: Any) -> argparse.ArgumentParser:
+def _add_comm(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = kinds.add_parser(
         "comm",
         help="measure collectives between ranks, find slow pairs, and choose how to send gradients",
@@ -106,7 +103,7 @@ def _add_comm(kinds: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_compress(kinds: Any) -> argparse.ArgumentParser:
+def _add_compress(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = kinds.add_parser(
         "compress",
         help="measure gradient compressors: cost, bytes sent, error, speed-up over a link",

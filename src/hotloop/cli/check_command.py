@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -18,9 +19,7 @@ from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
-    from typing import Any
 
     from hotloop.core.check import Check, Launch
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 ORDER, SUMMARY = 6, "check a run against a baseline or limits"
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
     parser = subparsers.add_parser(
         "check",

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
-from hotloop.cli.cache_options import add_cache_options, choose_cache_folder
 from hotloop.cli.show import (
+    add_cache_options,
     add_output_options,
     add_worker_option,
     check_counts,
     check_outputs,
+    choose_cache_folder,
     choose_workers,
     note_newer_run,
     show_report,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
-
 ORDER, SUMMARY = 5, "explain why a step takes longer or shorter"
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
     parser = subparsers.add_parser(
         "diff",

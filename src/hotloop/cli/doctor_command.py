@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -12,9 +13,7 @@ from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
-    from typing import Any
 
     from hotloop.core.doctor import MachineCheck
 
@@ -25,7 +24,7 @@ LEAST_WIDTH = 40
 ORDER, SUMMARY = 9, "check whether this machine is set up well for training"
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
     parser = subparsers.add_parser(
         "doctor",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from typing import Any
 
 ORDER, SUMMARY = 11, "build a Dockerfile with each fix, and keep what is proven faster"
@@ -22,7 +22,7 @@ WORK = "/var/tmp"
 """Where buildah keeps large things, too: /tmp may lie in memory."""
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
     parser = subparsers.add_parser(
         "image",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path, PurePath
 
@@ -10,9 +11,6 @@ from hotloop.core.errors import CommandNotStarted, InvariantError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
     from hotloop.launch.request import LaunchRequest
     from hotloop.launch.target import LaunchTarget
 
@@ -20,7 +18,7 @@ ORDER, SUMMARY = 12, "write what starts a training on a cluster, and start it"
 LARGEST_MANIFEST = 4 << 20
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "launch",
         help=SUMMARY,

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from hotloop import __version__
 from hotloop.cli.show import add_output_options, check_outputs, find_surface, show_report, write_text
 from hotloop.core.errors import UsageError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
 ORDER, SUMMARY = 11, "check training scripts, Dockerfiles, batch scripts and manifests without running them"
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
     parser = subparsers.add_parser(
         "lint",

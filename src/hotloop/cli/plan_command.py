@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 
 from hotloop import __version__
 from hotloop.cli.show import add_output_options, check_outputs, emit, show_report, write_new
 from hotloop.core.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
 
 ORDER, SUMMARY = 8, "memory, time and cost of a training before the hardware is rented"
 ZERO_OPTIONS = ("params", "ranks", "precision", "optimizer")
@@ -24,7 +20,7 @@ LARGEST_SIMULATION = 100_000
 MODULE_OPTIONS = ("batch", "gpu", "python")
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
     parser = subparsers.add_parser(
         "plan",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from hotloop.core.errors import RecordingError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from typing import Any
 
 MOST_BYTES = 64 * 2**20
@@ -20,7 +20,7 @@ MOST_BYTES = 64 * 2**20
 ORDER, SUMMARY = 3, "show the report of a recorded run, or render a JSON report"
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
     parser = subparsers.add_parser(
         "report",

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from hotloop.cli.show import choose_width
 from hotloop.core.errors import UsageError
 from hotloop.core.spelling import suggest_known
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
-
 ORDER, SUMMARY = 8, "explain a rule, or list all rules"
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser("rule", help=SUMMARY, description="Explain a rule or a fix.")
     parser.add_argument(
         "id", nargs="?", help="id of a rule, such as input-bound, or of a fix (default: list all rules)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from functools import partial
@@ -20,11 +21,9 @@ from hotloop.core.errors import CommandNotStarted, HotloopError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     import threading
     from collections.abc import Mapping
     from pathlib import Path
-    from typing import Any
 
     from hotloop.attach.child import ChildEnd
     from hotloop.cli.live import LiveView
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 ORDER, SUMMARY = 1, "run a training command and report what its steps wait for"
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
     parser = subparsers.add_parser(
         "run",

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from hotloop.cli.show import emit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from typing import Any
 
 
 ORDER, SUMMARY = 3, "show the runs, one while it trains, in a page on this machine"
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "serve",
         help=SUMMARY,

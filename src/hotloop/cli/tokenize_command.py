@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -12,9 +13,8 @@ from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
-    from typing import Any, TextIO
+    from typing import TextIO
 
     from hotloop.data.tokenize_state import JobState, TokenizeJob
 
@@ -24,7 +24,7 @@ TERMINAL_EVERY_S, PLAIN_EVERY_S = 0.5, 30.0
 LINE_COLUMNS = 79
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
     parser = subparsers.add_parser(
         "tokenize",

@@ -7,12 +7,13 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from hotloop.cli.cache_options import add_cache_options, choose_cache_folder
 from hotloop.cli.show import (
+    add_cache_options,
     add_output_options,
     add_worker_option,
     check_counts,
     check_outputs,
+    choose_cache_folder,
     choose_workers,
     has_serious_fault,
     show_report,
@@ -32,7 +33,7 @@ SORTS = ("device_time", "host_self", "self_memory", "flops", "count")
 ORDER, SUMMARY = 4, "diagnose a training from profiler files"
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     from hotloop.core.what_if_changes import list_forms
 
     parser = subparsers.add_parser(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -12,9 +13,7 @@ from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
-    from typing import Any
 
     from hotloop.tune.request import Progress, Request
 
@@ -24,7 +23,7 @@ NOT_AGAIN = ("--help", "--budget", "--out", "--apply", "--format", "--quiet")
 """Options that do not change what is tuned: all others belong into the command that goes on."""
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
     parser = subparsers.add_parser(
         "tune",

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 
 from hotloop.cli.show import emit
 from hotloop.core.errors import UsageError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
 ORDER, SUMMARY = 3, "send a recorded run to a URL, from where reports of all nodes are read"
 
 
-def add_parser(subparsers: Any) -> None:
-    import argparse
-
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "upload",
         help=SUMMARY,
