@@ -13,9 +13,9 @@ import pytest
 from hotloop.bench.topology import Topology
 from hotloop.cli import main
 from hotloop.cli.bench_runs import make_result, parse_byte_sizes
-from hotloop.core.benchmarks import benchmark_from_json, benchmark_to_json
 from hotloop.core.link_fit import COLLECTIVES
 from hotloop.probe.link_times import choose_large, forecast_time, pair_order
+from hotloop.report import read_report_json, render
 from tests.apply.compression.test_bytes import load_links
 
 HOTLOOP = str(Path(sys.executable).with_name("hotloop"))
@@ -138,6 +138,5 @@ def test_the_time_of_a_larger_message_is_forecast_from_two_smaller_ones() -> Non
 
 def test_a_report_is_read_again_with_its_verdict() -> None:
     result = make_result(answer(), Topology(ways={(0, 1): "PHB"}), None, None)
-    text = json.dumps(benchmark_to_json(result))
-    assert benchmark_from_json(json.loads(text)) == result
+    assert read_report_json(json.loads(render("json", result))) == result
     assert result.verdict

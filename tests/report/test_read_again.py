@@ -277,7 +277,7 @@ def test_a_file_that_is_too_large_or_absent_is_one_clear_error(
 
 NEW_RENDERER = """
 from hotloop.report.document import Document
-from hotloop.report.renderer import Surface, renderer
+from hotloop.report.document import Surface, renderer
 
 @renderer("shout", "capitals", suffix=".txt")
 def draw_shout(document: Document, surface: Surface) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from hotloop.core.check import Check, CheckVerdict, Judged
-from hotloop.report.document import Document
+from hotloop.report.document import Document, Surface, renderer
 from hotloop.report.judged import relative_path, sentence_of, title_of
-from hotloop.report.renderer import Surface, renderer
 from hotloop.report.text import clean
 
 

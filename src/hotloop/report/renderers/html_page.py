@@ -11,10 +11,9 @@ from importlib import resources
 from typing import Any
 
 from hotloop.core.errors import InvariantError
-from hotloop.report.document import Card, Cell, Detail, Document, Place, Row, Section, select
+from hotloop.report.document import Card, Cell, Detail, Document, Place, Row, Section, Surface, renderer, select
 from hotloop.report.manual import manual_to_html
 from hotloop.report.plots import draw_bars, draw_lines, draw_points
-from hotloop.report.renderer import Surface, renderer
 from hotloop.report.text import below_folder, blank_controls
 
 TITLE_LENGTH = 66

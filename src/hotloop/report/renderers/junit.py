@@ -6,9 +6,8 @@ import re
 from xml.sax.saxutils import escape, quoteattr
 
 from hotloop.core.check import Check, CheckVerdict, Judged
-from hotloop.report.document import Document
+from hotloop.report.document import Document, Surface, renderer
 from hotloop.report.judged import sentence_of
-from hotloop.report.renderer import Surface, renderer
 from hotloop.report.text import clean
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -32,11 +31,11 @@ def draw_junit(document: Document, surface: Surface) -> str:
     ]
     for one in check.judged:
         lines += _case(one, surface)
-    for name, reason in check.skipped:
-        if not any(one.id == name for one in check.judged):
+    for left in check.skipped:
+        if not any(one.id == left.id for one in check.judged):
             lines += [
-                f'    <testcase classname="hotloop.check" name={_attribute(name)}>',
-                f"      <skipped message={_attribute(reason)}/>",
+                f'    <testcase classname="hotloop.check" name={_attribute(left.id)}>',
+                f"      <skipped message={_attribute(left.reason)}/>",
                 "    </testcase>",
             ]
     notes = "\n".join(clean(note) for note in (f"noise: {check.noise}", *check.warnings))

@@ -9,10 +9,9 @@ from urllib.parse import quote
 
 from hotloop.core.check import Check, CheckVerdict, Judged
 from hotloop.core.lint import LintEdit, LintFinding, LintReport
-from hotloop.report.document import Document
+from hotloop.report.document import Document, Surface, renderer
 from hotloop.report.judged import manual_of, relative_path, sentence_of, title_of
 from hotloop.report.manual import split_manual
-from hotloop.report.renderer import Surface, renderer
 from hotloop.report.text import below_folder, clean
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -32,7 +31,7 @@ def draw_sarif(document: Document, surface: Surface) -> str:
         {"level": "warning", "message": {"text": clean(text)}} for text in (*check.warnings, f"noise: {check.noise}")
     ]
     notifications += [
-        {"level": "note", "message": {"text": clean(f"not judged: {name}: {reason}")}} for name, reason in check.skipped
+        {"level": "note", "message": {"text": clean(f"not judged: {one.id}: {one.reason}")}} for one in check.skipped
     ]
     return _write_log(check.tool_version, rules, results, notifications)
 

@@ -14,8 +14,6 @@ from hotloop.core.planning import (
     PlannedSearch,
     PlanReport,
     Remedy,
-    plan_from_json,
-    plan_to_json,
 )
 from hotloop.core.prediction import CostPrediction, SharingPrediction, SimulatedHours, SpotPrediction
 from hotloop.report.document import (
@@ -30,10 +28,11 @@ from hotloop.report.document import (
     PlotLine,
     Section,
     Stripe,
+    Surface,
     Table,
+    View,
     write,
 )
-from hotloop.report.renderer import Surface
 from hotloop.report.text import (
     clean,
     format_bytes,
@@ -43,7 +42,6 @@ from hotloop.report.text import (
     format_number,
     format_percent,
 )
-from hotloop.report.view import View
 
 T = TypeVar("T")
 
@@ -82,10 +80,6 @@ def describe_plan(report: PlanReport, surface: Surface) -> Document:
     if report.remedies:
         sections.append(Section(title="What would save memory", blocks=_describe_remedies(report.remedies)))
     return Document(
-        kind="plan",
-        subject=report,
-        data=lambda: plan_to_json(report),
-        version=report.tool_version,
         title=title,
         tone=tone,
         lead=(_paragraph(_describe_workload(report)),),
@@ -432,4 +426,4 @@ def _word(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-PLAN = View(id="plan", type=PlanReport, schema=PLAN_SCHEMA, describe=describe_plan, read=plan_from_json)
+PLAN = View(id="plan", type=PlanReport, schema=PLAN_SCHEMA, describe=describe_plan)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from hotloop.core.planning import ZERO_SCHEMA, ZeroReport, zero_from_json, zero_to_json
-from hotloop.report.document import Document, Paragraph, Section, Table, write
-from hotloop.report.renderer import Surface
+from hotloop.core.planning import ZERO_SCHEMA, ZeroReport
+from hotloop.report.document import Document, Paragraph, Section, Surface, Table, View, write
 from hotloop.report.text import clean, format_count
-from hotloop.report.view import View
 
 SHARDED = ("nothing", "optimizer states", "and gradients", "and parameters")
 
@@ -31,10 +29,6 @@ def describe_zero(report: ZeroReport, surface: Surface) -> Document:
     )
     note = "GB = 1e9 bytes on one device, without activations; formula: arXiv:1910.02054, table 1"
     return Document(
-        kind="zero",
-        subject=report,
-        data=lambda: zero_to_json(report),
-        version=report.tool_version,
         title=f"model states of {format_count(report.params)} parameters on {format_count(report.ranks)} ranks",
         lead=(
             Paragraph(text=write(f"{clean(report.precision)} precision, {clean(report.optimizer)}"), indent=0, hang=2),
@@ -47,4 +41,4 @@ def _gigabytes(size_bytes: float) -> str:
     return f"{size_bytes / 1e9:,.2f} GB"
 
 
-ZERO = View(id="zero", type=ZeroReport, schema=ZERO_SCHEMA, describe=describe_zero, read=zero_from_json)
+ZERO = View(id="zero", type=ZeroReport, schema=ZERO_SCHEMA, describe=describe_zero)
