@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from hotloop.core.findings import Value
-
 
 class Detail(Enum):
     """Which drawers show a part: all; those with little room (a terminal); those with much (a page)."""
@@ -239,14 +237,6 @@ class LinePlot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scatter:
-    """Speed-up and memory saving of configurations, as the tuning holds them."""
-
-    points: tuple[Mapping[str, Value], ...]
-    detail: Detail = Detail.FULL
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Stripe:
     """Parts of one bar: (name, ratio, time, share, whether it is counted in shares)."""
 
@@ -265,7 +255,7 @@ class StepChart:
     detail: Detail = Detail.FULL
 
 
-Block = Paragraph | Card | Facts | Table | Shares | Bars | LinePlot | Scatter | Stripe | StepChart
+Block = Paragraph | Card | Facts | Table | Shares | Bars | LinePlot | Stripe | StepChart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

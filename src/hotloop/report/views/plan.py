@@ -1,4 +1,4 @@
-"""plan: whether it fits, what holds the memory, time and cost where they were planned, and what would save memory."""
+"""plan: whether it fits, what holds the memory, time and cost, and what would save memory. zero: the table of ZeRO."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import TypeVar
 from hotloop.core.findings import Value
 from hotloop.core.planning import (
     PLAN_SCHEMA,
+    ZERO_SCHEMA,
     PlannedOption,
     PlannedScale,
     PlannedSearch,
     PlanReport,
     Remedy,
+    ZeroReport,
 )
 from hotloop.core.prediction import CostPrediction, SharingPrediction, SimulatedHours, SpotPrediction
 from hotloop.report.document import (
@@ -47,6 +49,8 @@ T = TypeVar("T")
 
 CLOSE_PART = 0.5
 """A plan that leaves less than this part of the forecast's error free may as well run out of memory."""
+SHARDED = ("nothing", "optimizer states", "and gradients", "and parameters")
+"""By stage of ZeRO."""
 REMEDIES_COUNT = 8
 """That are listed; the JSON holds all."""
 
@@ -427,3 +431,38 @@ def _word(value: Value) -> str:
 
 
 PLAN = View(id="plan", type=PlanReport, schema=PLAN_SCHEMA, describe=describe_plan)
+
+
+def describe_zero(report: ZeroReport, surface: Surface) -> Document:
+    rows = tuple(
+        (
+            str(one.stage),
+            SHARDED[one.stage],
+            *(
+                _gigabytes(size)
+                for size in (one.params_bytes, one.gradients_bytes, one.optimizer_bytes, one.total_bytes)
+            ),
+        )
+        for one in report.stages
+    )
+    table = Table(
+        header=("stage", "sharded", "parameters", "gradients", "optimizer", "in all"),
+        rows=rows,
+        left=frozenset({0, 1}),
+        shrinks=False,
+    )
+    note = "GB = 1e9 bytes on one device, without activations; formula: arXiv:1910.02054, table 1"
+    return Document(
+        title=f"model states of {format_count(report.params)} parameters on {format_count(report.ranks)} ranks",
+        lead=(
+            Paragraph(text=write(f"{clean(report.precision)} precision, {clean(report.optimizer)}"), indent=0, hang=2),
+        ),
+        sections=(Section(title="", blocks=(table, Paragraph(text=write(note), indent=0, hang=2))),),
+    )
+
+
+def _gigabytes(size_bytes: float) -> str:
+    return f"{size_bytes / 1e9:,.2f} GB"
+
+
+ZERO = View(id="zero", type=ZeroReport, schema=ZERO_SCHEMA, describe=describe_zero)
