@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.export import exporter as module
-from hotloop.export.exporter import MOST_WAITING, Exported, Exporter
-from hotloop.export.outcome import describe_exports, exports_to_json
+from hotloop.export.exporter import MOST_WAITING, Exported, Exporter, describe_exports, exports_to_json
 from hotloop.export.points import Snapshot
 from hotloop.export.target import SendFailed
 

@@ -290,8 +290,8 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
 
     from hotloop.attach.child import oom_kills
     from hotloop.core.outcome_file import OUTCOME_FILE, outcome_to_json
-    from hotloop.export.outcome import NAME as EXPORTS_FILE
-    from hotloop.export.outcome import exports_to_json
+    from hotloop.export.exporter import NAME as EXPORTS_FILE
+    from hotloop.export.exporter import exports_to_json
     from hotloop.tune.supervisor import CORES_FILE
 
     kills_after = oom_kills()

@@ -9,7 +9,7 @@ import pytest
 from hotloop.core.errors import UsageError
 from hotloop.export.points import flatten_points
 from hotloop.export.target import SendFailed
-from hotloop.export.targets.json_lines import open_json
+from hotloop.export.targets.step_files import open_json
 from tests.export.live_runs import make_rank, make_run, snapshot_of
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hotloop.core.errors import UsageError
 from hotloop.export.points import flatten_points
-from hotloop.export.targets.tensorboard import crc32c, encode_event, encode_record, open_tensorboard
+from hotloop.export.targets.step_files import crc32c, encode_event, encode_record, open_tensorboard
 from tests.export.live_runs import make_rank, make_run, snapshot_of
 
 READ = """
