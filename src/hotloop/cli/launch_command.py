@@ -129,7 +129,7 @@ def _read_request(arguments: argparse.Namespace, target: LaunchTarget) -> Launch
     notes = () if arguments.strategy is None else _read_strategy(arguments.strategy)
     measured = MeasuredRun()
     if arguments.run is not None:
-        from hotloop.pipeline.cluster_launch import measure_run
+        from hotloop.pipeline.launches import measure_run
 
         measured = measure_run(arguments.run)
     if arguments.save_s is not None:
@@ -195,7 +195,7 @@ def _read_shape(arguments: argparse.Namespace, *, needs_nodes: bool) -> tuple[in
     from hotloop.plan.hardware_files import list_hardware, read_hardware
 
     if arguments.plan is not None:
-        from hotloop.pipeline.cluster_launch import shape_of_plan
+        from hotloop.pipeline.launches import shape_of_plan
 
         given = [name for name in ("nodes", "gpus_per_node", "gpu") if getattr(arguments, name) is not None]
         if given:

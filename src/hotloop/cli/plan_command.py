@@ -208,7 +208,7 @@ def plan_module(arguments: argparse.Namespace) -> object:
     """The plan of any module. Raises UsageError."""
 
     from hotloop.bench.program import find_python
-    from hotloop.pipeline.module_plans import make_module_plan
+    from hotloop.pipeline.plans import make_module_plan
 
     if arguments.file is not None:
         raise UsageError(f"{arguments.file} and --module: give one of them")

@@ -378,9 +378,9 @@ def _end_upload(upload: RunUpload, folder: Path, url: str, within_s: float) -> N
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         try:
-            uploaded = upload.stop(within_s)
+            uploaded = upload.finish(within_s)
         except KeyboardInterrupt:
-            uploaded = upload.stop(0.0)
+            uploaded = upload.finish(0.0)
     except (OSError, KeyboardInterrupt) as error:
         emit(f"what was uploaded of {folder} is not known: {error!r}; to send it: hotloop upload {folder} {url}")
         return
