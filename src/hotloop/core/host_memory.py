@@ -1,4 +1,4 @@
-"""Memory that this process may still use, and what another process holds alone, from the kernel's files."""
+"""Memory that this process may still use, from the kernel's files."""
 
 from __future__ import annotations
 
@@ -23,16 +23,6 @@ def _read_cached_bytes(path: str) -> int:
     """Of a cgroup's memory, the pages of files that the kernel drops before anything else."""
     lines = read_system_file(path).splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
-
-
-def read_private_bytes(pid: int) -> int | None:
-    """What a process holds that it shares with no other; None where the kernel does not tell."""
-    sizes = [
-        int(line.split()[1]) * 1024
-        for line in read_system_file(f"/proc/{pid}/smaps_rollup").splitlines()
-        if line.startswith(("Private_Clean:", "Private_Dirty:"))
-    ]
-    return sum(sizes) if sizes else None
 
 
 def memory_limit_bytes() -> int | None:
