@@ -12,9 +12,8 @@ import pytest
 
 from hotloop.bench.topology import Topology
 from hotloop.cli import main
-from hotloop.cli.bench_runs import make_result, parse_byte_sizes
+from hotloop.cli.bench_runs import make_result
 from hotloop.core.link_fit import COLLECTIVES
-from hotloop.probe.link_times import choose_large, forecast_time, pair_order
 from hotloop.report import read_report_json, render
 from tests.apply.compression.test_bytes import load_links
 
@@ -92,10 +91,6 @@ def test_usage_errors_are_one_line(words: list[str], said: str, capsys: pytest.C
     assert len(error.splitlines()) == 1
 
 
-def test_sizes_in_binary_units() -> None:
-    assert parse_byte_sizes("64, 1k,2M") == [64, 1024, 2 << 20]
-
-
 def answer(**changes: Any) -> dict[str, Any]:
     known: dict[str, Any] = {
         "cells": [{"collective": "all-reduce", "bytes": 1 << 26, "times_ns": [1e6, 1e6, 1e6]}],
@@ -118,22 +113,6 @@ def test_devices_through_the_cpu_are_the_verdict() -> None:
     result = make_result(answer(), Topology(ways={(0, 1): "SYS"}), None, None)
     assert result.verdict[0].startswith("not good: 1 of 1 pairs")
     assert result.tables[4][0]["bus_bytes_per_s"] == round((1 << 26) / 2e6 * 1e9)
-
-
-def test_every_pair_once_and_every_rank_early() -> None:
-    for size in (2, 3, 5, 8):
-        order = pair_order(size)
-        assert sorted(order) == [(a, b) for a in range(size) for b in range(a + 1, size)]
-        assert len({rank for pair in order[: (size + 1) // 2 + 1] for rank in pair}) >= size - 1
-
-
-def test_the_time_of_a_larger_message_is_forecast_from_two_smaller_ones() -> None:
-    assert forecast_time([], 1024) == 0
-    assert forecast_time([(1024, 5.0)], 4096) == 5.0
-    assert forecast_time([(1000, 10.0), (2000, 20.0)], 4000) == 40.0
-    timed = {"collective": "all-reduce", "bytes": 1_000_000, "times_ns": [1e8]}
-    assert choose_large([timed], 1e8) == 1 << 20
-    assert choose_large([timed], 1.0) == 1 << 16
 
 
 def test_a_report_is_read_again_with_its_verdict() -> None:

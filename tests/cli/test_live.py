@@ -89,20 +89,6 @@ def test_the_figures_are_the_report_s_over_the_same_steps(trained: Path) -> None
     assert f"{format_duration(report.step.mean_ns)} a step".replace("µ", "u") in line
 
 
-def test_a_gpu_goes_before_the_cores_and_the_slowest_rank_is_named() -> None:
-    slow = slow_rank()
-    rest = draw_block(make_run(replace(make_rank(), utilization_ratio=0.43), slow), 0.5, PLAIN, 200)[3]
-    assert rest.startswith("GPU 43%  loss 0.25  memory 1.00 GiB  ")
-    assert f"slowest rank 3: {format_duration(slow.step_mean_ns)} a step" in rest
-
-
-def slow_rank() -> Any:
-    rank = make_rank()
-    return replace(
-        rank, rank=3, window_ns=2 * rank.window_ns, phase_ns={name: 2 * ns for name, ns in rank.phase_ns.items()}
-    )
-
-
 @pytest.mark.parametrize(
     ("state", "age_s", "said"),
     [("running", 0.4, "means of the last"), ("running", 12.2, "last step 12 s ago"), ("stale", 72.0, "stale for 72 s")],
@@ -111,6 +97,13 @@ def test_old_figures_say_how_old_they_are(state: str, age_s: float, said: str) -
     run = make_run(make_rank(), state=state, age_s=age_s)
     assert said in draw_block(run, None, PLAIN, 80)[0]
     assert (said in draw_line(run, None)) == (age_s > 1)
+
+
+def slow_rank() -> Any:
+    rank = make_rank()
+    return replace(
+        rank, rank=3, window_ns=2 * rank.window_ns, phase_ns={name: 2 * ns for name, ns in rank.phase_ns.items()}
+    )
 
 
 @pytest.mark.parametrize("width", [1, 10, 39, 79, 200])
@@ -211,9 +204,3 @@ def test_a_terminal_that_cannot_keep_rows_gets_none(printing: Path, variables: d
     with Terminal([*LIVE, "printing.py", "facts", "40"], printing, {**TERMINAL, **variables}) as terminal:
         assert terminal.read_to_end() == 0
     assert terminal.foreign() == terminal.raw
-
-
-def test_colour_is_left_out_where_it_is_not_wanted() -> None:
-    run = make_run(make_rank())
-    assert "\x1b" in "".join(draw_block(run, None, Style(has_color=True, has_unicode=True), 80))
-    assert "\x1b" not in "".join(draw_block(run, None, PLAIN, 80))

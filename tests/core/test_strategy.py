@@ -51,11 +51,6 @@ def test_any_text_is_written_as_valid_toml(text: str) -> None:
     assert parse_strategy(written.encode().decode()) == strategy
 
 
-def test_half_of_a_surrogate_pair_is_refused_by_name() -> None:
-    with pytest.raises(StrategyError, match="half of a surrogate pair"):
-        strategy_to_toml(Strategy(name="\udc80"))
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [

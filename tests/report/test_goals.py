@@ -12,7 +12,7 @@ from hotloop.core.report import Report
 from hotloop.core.tuning import Trial, TrialVerdict, Tuning
 from hotloop.report import render
 from hotloop.report.document import Table
-from hotloop.report.views.tune import describe_ratio, describe_tuning, work_unit
+from hotloop.report.views.tune import describe_tuning
 
 
 def measured(step_ns: float, peak_bytes: float, tokens_per_s: float | None = None) -> dict[str, Value]:
@@ -75,24 +75,6 @@ def test_every_configuration_tells_throughput_time_memory_and_speed_up() -> None
     )
 
 
-def test_a_price_adds_what_work_costs() -> None:
-    cost: dict[str, Value] = {"per_million_samples": 2.5, "per_1000_steps": 0.02, "saving_ratio": 1.2}
-    one = tuning("cost", price_per_hour=9.0)
-    one = replace(one, trials=tuple(replace(each, cost=cost) if each.measured else each for each in one.trials))
-    table = measured_table(one)
-    assert table.header[-1] == "cost per million samples"
-    assert table.rows[1][-1] == "2.50"
-    assert "1.20x cheaper" in render("terminal", report(one), width=120, color=False)
-
-
-def test_units_are_those_that_every_arm_counted() -> None:
-    one = tuning("speed")
-    assert work_unit(one) == "sample"
-    assert one.reference is not None
-    counted = replace(one, trials=(), reference=replace(one.reference, measured=measured(1e6, 1, 5e4)))
-    assert work_unit(counted) == "token"
-
-
 def test_the_terminal_says_what_the_goal_judges() -> None:
     text = render("terminal", report(tuning("memory")), width=120, color=False)
     assert "Peak memory relative to baseline" in text
@@ -102,14 +84,6 @@ def test_the_terminal_says_what_the_goal_judges() -> None:
     both = render("terminal", report(tuning("pareto")), width=120, color=False)
     assert "1.25x (1.12–1.38)" in both
     assert "peak memory 1.50x smaller (1.40–1.60): smaller" in both
-
-
-def test_what_needs_more_is_larger_and_costlier() -> None:
-    more: dict[str, Value] = {"verdict": "larger", "saving_ratio": 0.5, "low_ratio": 0.4, "high_ratio": 0.8}
-    one = trial("a", TrialVerdict.LARGER, 1.0, memory=more, cost=more)
-    assert describe_ratio("memory", one) == "2.00x larger (1.25–2.50)"
-    assert describe_ratio("cost", one) == "2.00x costlier (1.25–2.50)"
-    assert describe_ratio("memory", trial("b", TrialVerdict.FAILED, 1.0)) == "unknown"
 
 
 def standing(name: str, speed: float, saving: float, stands: str) -> dict[str, Value]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import pytest
 import report_samples as samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,10 +71,3 @@ def test_what_a_comment_can_not_hold_is_left_out_and_named() -> None:
     assert len(text) < 65_536
     assert "Left out because a comment would be too long: not judged." in text
     assert "hotloop itself" in text.lower()
-
-
-@pytest.mark.parametrize("name", ["healthy_report", "no_training_report", "straggler_report", "partly_judged_report"])
-def test_every_table_has_as_many_cells_in_each_row(name: str) -> None:
-    text = render("markdown", getattr(samples, name)())
-    for table in re.findall(r"(?:^\|.*\n?)+", text, flags=re.M):
-        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1

@@ -19,7 +19,6 @@ from real_traces import TRACES
 
 from hotloop.cli import main
 from hotloop.cli.report_command import read_content
-from hotloop.cli.run_command import _name_absent_ranks
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.benchmarks import BenchmarkResult
 from hotloop.core.check import Check, CheckVerdict, Judged
@@ -263,18 +262,6 @@ def test_a_file_that_is_no_report_is_one_clear_error(
     assert error.count("\n") == 1
 
 
-def test_a_file_that_is_too_large_or_absent_is_one_clear_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hotloop.cli.report_command.MOST_BYTES", 2**20)
-    file = tmp_path / "x.json"
-    file.write_bytes(b" " * (2**20 + 1))
-    assert main(["report", str(file)]) == 2
-    assert "is larger than 1 MiB, so it is not a hotloop report" in capsys.readouterr().err
-    assert main(["report", str(tmp_path / "none.json")]) == 2
-    assert "none.json: No such file" in capsys.readouterr().err
-
-
 NEW_RENDERER = """
 from hotloop.report.document import Document
 from hotloop.report.document import Surface, renderer
@@ -299,33 +286,3 @@ def test_a_renderer_is_one_new_file(tmp_path: Path) -> None:
     assert done.stdout == "INPUT-BOUND: 46% OF EVERY STEP WAITS FOR THE NEXT BATCH\n"
     shown = subprocess.run([*words, "--help"], capture_output=True, text=True, check=True)
     assert "shout: capitals" in " ".join(shown.stdout.split())
-
-
-@pytest.mark.parametrize(
-    ("has_run", "html", "is_shown"), [(True, (), True), (True, ("--html", "x.html"), False), (False, (), False)]
-)
-def test_the_next_command_draws_no_page_twice_and_names_no_absent_run(
-    has_run: bool,
-    html: tuple[str, ...],
-    is_shown: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = "hotloop report 2026-11-21-1 --html report.html"
-    report = replace(samples.healthy_report(), next_command=command, run_folder="/other/.hotloop/2026-11-21-1")
-    if has_run:
-        Path(".hotloop/2026-11-21-1").mkdir(parents=True)
-    Path("made.json").write_text(json.dumps(report.to_json()))
-    assert main(["report", "made.json", "--exit-zero", *html]) == 0
-    assert (f"Next: {command}" in capsys.readouterr().out) is is_shown
-
-
-def test_ranks_that_were_to_be_traced_and_are_not_there_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    report = samples.straggler_report()
-    _name_absent_ranks("0-1", report)
-    _name_absent_ranks(None, report)
-    assert capsys.readouterr().err == ""
-    _name_absent_ranks("1,7", report)
-    assert capsys.readouterr().err == ("hotloop: --trace-ranks 1,7: the training had no rank 7: its world size is 2\n")

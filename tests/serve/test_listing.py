@@ -8,11 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from build_runs import DEAD_PID, STEP_NS, build_run, make_row
+from build_runs import STEP_NS, build_run, make_row
 
 from hotloop.core.errors import UsageError
 from hotloop.core.recording import CLOSED_BY_BACKWARD
-from hotloop.serve import listing
 from hotloop.serve.listing import Listing, RunEntry, State, find_runs_folder
 from hotloop.trace.recording import RecordingFile
 from tests.recordings import InstantWriter
@@ -54,31 +53,6 @@ def test_a_run_without_new_steps_is_stale_and_says_for_how_long(tmp_path: Path) 
     assert entry.detail == "no new step for 90 s"
 
 
-def test_a_killed_process_without_an_outcome_is_killed(tmp_path: Path) -> None:
-    build_run(tmp_path, "one", pid=DEAD_PID)
-    assert (read(tmp_path)["one"].state, read(tmp_path)["one"].steps_count) == (State.KILLED, 20)
-
-
-def test_a_closed_recording_without_an_outcome_has_ended(tmp_path: Path) -> None:
-    build_run(tmp_path, "one", closed=True)
-    assert read(tmp_path)["one"].state is State.ENDED
-
-
-def test_a_command_may_go_on_after_its_training(tmp_path: Path) -> None:
-    folder = build_run(tmp_path, "one", pid=DEAD_PID)
-    (folder / "run.json").write_text(json.dumps({"pid": os.getpid()}))
-    entry = read(tmp_path)["one"]
-    assert (entry.state, entry.detail) == (State.RUNNING, "this training has ended, its command has not")
-
-
-def test_a_run_without_a_step_is_starting(tmp_path: Path) -> None:
-    build_run(tmp_path, "none", steps=0)
-    (tmp_path / "folder" / "processes").mkdir(parents=True)
-    found = read(tmp_path)
-    assert (found["none"].state, found["none"].steps_count) == (State.STARTING, None)
-    assert found["folder"].state is State.STARTING
-
-
 def test_the_backward_before_the_optimizer_is_no_step(tmp_path: Path) -> None:
     (tmp_path / "one" / "processes").mkdir(parents=True)
     writer = InstantWriter(str(tmp_path / "one" / "processes" / "h-1-x-0.hlr"))
@@ -86,14 +60,6 @@ def test_the_backward_before_the_optimizer_is_no_step(tmp_path: Path) -> None:
     for index in range(1, 8):
         writer.write_row(make_row(index))
     assert read(tmp_path)["one"].steps_count == 7
-
-
-def test_steps_of_several_optimizers_are_unknown(tmp_path: Path) -> None:
-    (tmp_path / "one" / "processes").mkdir(parents=True)
-    writer = InstantWriter(str(tmp_path / "one" / "processes" / "h-1-x-0.hlr"))
-    for index in range(8):
-        writer.write_row(make_row(index, optimizer_index=index % 2))
-    assert (read(tmp_path)["one"].steps_count, read(tmp_path)["one"].step_ns) == (None, None)
 
 
 def test_the_report_that_followed_has_the_last_word(tmp_path: Path) -> None:
@@ -148,23 +114,14 @@ def test_a_link_to_a_folder_is_no_run(tmp_path: Path) -> None:
     assert read(tmp_path / "runs") == {}
 
 
-def test_secrets_in_a_command_are_hidden(tmp_path: Path) -> None:
-    build_run(tmp_path, "one", command=("python", "train.py", "--api-key", "abc"))
-    assert read(tmp_path)["one"].command == ("python", "train.py", "--api-key", "***")
-
-
-def test_older_runs_than_fit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "MOST_RUNS", 2)
-    for number in range(3):
-        build_run(tmp_path, f"run-{number}", steps=0)
-        os.utime(tmp_path / f"run-{number}", (number, number))
-    entries, left = Listing(tmp_path).read(time.time())
-    assert ({entry.name for entry in entries}, left) == ({"run-1", "run-2"}, 1)
-
-
 def test_where_the_runs_of_a_folder_lie(tmp_path: Path) -> None:
     assert find_runs_folder(tmp_path) == tmp_path / ".hotloop"
     build_run(tmp_path / "shared", "one")
     assert find_runs_folder(tmp_path / "shared") == tmp_path / "shared"
     with pytest.raises(UsageError, match="there is no folder"):
         find_runs_folder(tmp_path / "gone")
+
+
+def test_secrets_in_a_command_are_hidden(tmp_path: Path) -> None:
+    build_run(tmp_path, "one", command=("python", "train.py", "--api-key", "abc"))
+    assert read(tmp_path)["one"].command == ("python", "train.py", "--api-key", "***")

@@ -21,7 +21,6 @@ from urllib.parse import quote
 import pytest
 from build_runs import build_run
 
-from hotloop.core.errors import UsageError
 from hotloop.pipeline.live import LiveReader
 from hotloop.serve import server as serving
 from hotloop.serve.server import PageServer
@@ -131,17 +130,6 @@ def test_another_host_name_is_refused_even_with_the_token(client: Client, host: 
         assert (answer.status, answer.read()) == (403, b"")
 
 
-def test_the_names_of_this_machine_are_known(client: Client) -> None:
-    assert [client.ask("/", Host=host).status for host in ("localhost:1", "127.0.0.1", "[::1]:9")] == [200, 200, 200]
-
-
-def test_pages_of_other_sites_get_nothing(client: Client) -> None:
-    for site in ("cross-site", "same-site"):
-        assert client.ask("/", Sec_Fetch_Site=site).status == 403
-    assert client.ask("/", Sec_Fetch_Site="same-origin").status == 200
-    assert client.ask("/").getheader("Access-Control-Allow-Origin") is None
-
-
 def test_only_get_is_answered(client: Client) -> None:
     for method in ("POST", "HEAD", "DELETE"):
         answer = client.ask("/", method=method)
@@ -224,13 +212,6 @@ def test_deleting_a_run_that_is_watched_does_no_harm(client: Client, tmp_path: P
     assert "No run under" in client.read("/")
 
 
-def test_loss_is_shown_only_where_it_was_recorded(client: Client, tmp_path: Path) -> None:
-    names = [fact[0] for fact in json.loads(client.ask("/runs/one/events").readline()[6:])["facts"]]
-    assert names == ["step time", "steps", "rate", "memory", "device utilization", "remaining"]
-    facts = {fact[0]: fact[1] for fact in json.loads(client.ask("/runs/one/events").readline()[6:])["facts"]}
-    assert (facts["device utilization"], facts["remaining"]) == ("unknown", "unknown")
-
-
 def test_streams_and_requests_are_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client.server, "streams", threading.BoundedSemaphore(1))
     open_stream = client.ask("/runs/one/events")
@@ -256,13 +237,6 @@ def test_connections_are_bounded(client: Client) -> None:
     raise AssertionError("the server does not answer any more")
 
 
-def test_a_run_that_cannot_be_drawn_says_why(client: Client, tmp_path: Path) -> None:
-    (tmp_path / "noise" / "processes").mkdir(parents=True)
-    (tmp_path / "noise" / "processes" / "h-1-0-0.hlr").write_text("no recording")
-    answer = client.ask("/runs/noise/report")
-    assert (answer.status, "is not a hotloop recording" in answer.read().decode()) == (500, True)
-
-
 def test_a_report_is_drawn_once_and_a_comparison_beside_it(tmp_path: Path) -> None:
     for name in ("one", "zwei läufe"):
         build_run(tmp_path, name, outcome={"exit_code": 0, "signal": None})
@@ -281,15 +255,6 @@ def test_a_report_is_drawn_once_and_a_comparison_beside_it(tmp_path: Path) -> No
         assert [client.ask(f"/compare{query}").status for query in ("", "?run=one", "?run=one&run=one&run=one")] == [
             400
         ] * 3
-
-
-def test_a_port_that_is_taken_is_one_clear_error(client: Client, tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=f"cannot listen on 127.0.0.1:{client.port}: Address already in use; choose another"
-    ):
-        PageServer(tmp_path, client.port, LiveReader)
-    with pytest.raises(UsageError, match=r"cannot listen on 127\.0\.0\.1:70000"):
-        PageServer(tmp_path, 70_000, LiveReader)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
