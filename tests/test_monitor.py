@@ -144,17 +144,6 @@ def test_a_phase_that_is_rare_counts_as_zero_elsewhere():
     assert (save.calls_count, stats.count) == (2, 100)
 
 
-def test_statistics_are_exact():
-    monitor, clock, _ = make()
-    for ms in range(1, 101):
-        spend(monitor, clock, forward=ms)
-    stats = by_path(monitor.summary())["forward",].time_ns
-    assert stats.mean == 50.5 * MS
-    assert stats.std == pytest.approx(28.8660700477 * MS)
-    assert (stats.min, stats.p50, stats.max) == (MS, 50.5 * MS, 100 * MS)
-    assert (stats.p95, stats.p99) == pytest.approx((95.05 * MS, 99.01 * MS))
-
-
 def test_memory_stays_bounded_and_sums_exact_in_a_long_run():
     monitor, clock, _ = make()
     count = 10_000
@@ -217,14 +206,6 @@ def test_phases_that_end_out_of_order_are_named():
         outer.__exit__(None, None, None)
 
 
-def test_a_step_inside_a_step_is_refused_and_the_outer_one_dropped():
-    monitor, clock, _ = make()
-    with pytest.raises(UsageError, match="a step started inside a step"), monitor.step(), monitor.step():
-        pass
-    spend(monitor, clock, forward=1)
-    assert (monitor.summary().steps_count, monitor.summary().dropped_count) == (1, 1)
-
-
 def test_an_exception_passes_and_its_step_is_not_counted():
     monitor, clock, _ = make()
     left_open = monitor.phase("left open")
@@ -234,21 +215,6 @@ def test_an_exception_passes_and_its_step_is_not_counted():
     summary = monitor.summary()
     assert (summary.steps_count, summary.dropped_count) == (1, 1)
     assert [phase.path for phase in summary.phases] == [("forward",)]
-
-
-def test_an_exception_caught_inside_the_step_keeps_the_sums():
-    monitor, clock, _ = make()
-    with monitor.step():
-        try:
-            with monitor.phase("forward"):
-                monitor.phase("left open").__enter__()
-                clock.pass_ms(2)
-                raise KeyError
-        except KeyError:
-            clock.pass_ms(3)
-    step = monitor.summary().step
-    assert step is not None
-    assert (step.time_ns.total, step.own_ns) == (5 * MS, 3 * MS)
 
 
 # -- threads and forks
@@ -399,16 +365,6 @@ def test_suggestions_follow_the_devices_time_not_the_hosts():
     assert [f.rule for f in starving.summary().findings] == ["input-bound"]
 
 
-def test_no_suggestion_is_made_of_unknown_device_times():
-    monitor, clock, stream = make_on_device(size=1)
-    for _ in range(20):
-        queue_step(monitor, clock, stream, data_ms=8, forward_ms=8)
-    summary = monitor.summary()
-    assert summary.findings == ()
-    assert summary.note is not None
-    assert "device times" in summary.note
-
-
 # -- metrics and memory
 
 
@@ -436,23 +392,6 @@ def test_anything_else_is_refused_in_one_line(value: Any):
     monitor, _, _ = make()
     with pytest.raises(UsageError, match=r"\Ametric 'loss' is [^\n]*\Z"):
         monitor.record_metric("loss", value)
-
-
-def test_memory_is_read_rarely():
-    reads = []
-
-    def read() -> dict[str, int | None]:
-        reads.append(1)
-        return {"rss_bytes": 7 << 20}
-
-    monitor, clock, _ = make(read_memory=read)
-    for _ in range(100):
-        spend(monitor, clock, forward=10)
-    assert len(reads) == 4
-    summary = monitor.summary()
-    assert summary.memory.rss_bytes == 7 << 20
-    assert summary.memory.device_allocated_bytes is None
-    assert "memory: resident 7 MiB\n" in summary.to_text()
 
 
 def test_resident_memory_is_really_read():
@@ -483,14 +422,6 @@ def test_each_epoch_sums_up_its_own_steps():
     assert monitor.summary().steps_count == 4
 
 
-def test_other_ranks_print_nothing(monkeypatch):
-    monitor, clock, written = make()
-    monkeypatch.setenv("RANK", "1")
-    spend(monitor, clock, forward=1)
-    assert monitor.end_epoch().rank == 1
-    assert written == []
-
-
 def test_a_wait_for_data_is_found_with_its_cost():
     monitor, clock, written = make()
     for _ in range(30):
@@ -499,20 +430,6 @@ def test_a_wait_for_data_is_found_with_its_cost():
     (finding,) = summary.findings
     assert (finding.rule, finding.cost_ns, finding.cost_ratio) == ("input-bound", 4 * MS, 0.4)
     assert "medium: every step waits 4 ms (40%) for the next batch; see: hotloop rule input-bound" in written[0]
-
-
-def test_a_rare_phase_is_counted_with_what_lies_inside():
-    monitor, clock, _ = make()
-    for i in range(100):
-        spend(monitor, clock, forward=8, backward=2)
-        if i % 10 == 0:
-            with monitor.phase("validate"):
-                clock.pass_ms(20)
-                with monitor.phase("data"):
-                    clock.pass_ms(60)
-    (finding,) = monitor.summary().findings
-    assert finding.rule == "frequent-validation"
-    assert (finding.evidence["validations"], finding.evidence["validation_ns"]) == (10, 80 * MS)
 
 
 def test_the_table_reads_well():

@@ -66,11 +66,6 @@ def test_objects_that_exist_already_are_observed(recorded):
     assert recorded[1].stdout.splitlines()[1] == "50"
 
 
-def test_calling_it_again_answers_the_same_recording(recorded):
-    assert recorded[1].stdout.splitlines()[0] == "True"
-    assert len(runs(recorded[0])) == 1
-
-
 def test_the_command_that_shows_the_report_is_printed_at_exit(recorded):
     said = recorded[1].stderr
     assert re.fullmatch(r"hotloop: recorded; to see the report: hotloop report \.hotloop/\d{8}-\d{6}-train\n", said)

@@ -150,15 +150,6 @@ def test_compress_of_a_model_s_own_gradients(factory: str, capsys: pytest.Captur
     assert found["subject"] == f"{factory}:make"
 
 
-def test_sizes_beyond_the_memory_are_left_out_and_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hotloop.cli.bench_runs.available_bytes", lambda: 20 << 20)
-    found = measure(capsys, "compress", "--sizes", "1,2")
-    assert {row["elements"] for row in found["tables"][0]} == {1 << 20}
-    assert "2 Mi elements were left out: they need about 24 MiB of memory" in found["notes"]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

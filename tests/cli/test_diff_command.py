@@ -168,18 +168,6 @@ def test_bad_input_is_one_clear_line(
     assert "bad.json" in captured.err
 
 
-def test_a_truncated_trace_is_compared_and_said_to_be_truncated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = write(tmp_path / "a.json", trace())
-    cut = tmp_path / "b.json"
-    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size * 3 // 4])
-    assert main(["diff", str(whole), str(cut), *KEPT]) == 0
-    text = capsys.readouterr().out
-    assert "! after: " in text
-    assert text.index("! after: ") < text.index("\nstep ")
-
-
 @pytest.mark.parametrize("words", [("--top", "0"), ("--workers", "0"), ("--json", "nowhere/x.json")])
 def test_what_makes_no_sense_is_refused_before_reading(
     words: tuple[str, str], capsys: pytest.CaptureFixture[str]
@@ -282,28 +270,6 @@ def test_ranks_of_a_run_are_averaged_and_counted(tmp_path: Path, capsys: pytest.
     assert "does not separate waiting for other ranks from transferring" in " ".join(text.split())
 
 
-def growing(steps_count: int) -> dict[str, Any]:
-    """Steps of ever more samples: 4 ms each, and 0.1 ms a sample."""
-    samples = [32 + index // 4 for index in range(steps_count)]
-    return {"forward_ms": [4 + 0.1 * count + 0.01 * (index % 3) for index, count in enumerate(samples)],
-            "samples": samples}  # fmt: skip
-
-
-def test_one_program_over_more_steps_of_a_drifting_run_has_no_interval_per_sample(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Later steps are larger, and so cheaper per sample, of one and the same code."""
-    sides = [record(tmp_path / name, **growing(count)) for name, count in (("a", 100), ("b", 200))]
-    found = compare(*sides)
-    assert found["per_unit"]["delta_ns"] < -0.05 * found["per_unit"]["before_ns"]
-    assert found["per_unit"]["half_width_ns"] is None
-    assert any("the number of samples per step drifts over the run" in warning for warning in found["warnings"])
-    assert main(["check", str(sides[0]), "--baseline", str(sides[1]), "--json", str(tmp_path / "check.json")]) != 1
-    judged = {one["id"]: one for one in json.loads((tmp_path / "check.json").read_text())["judged"]}
-    assert judged["samples_per_s"]["verdict"] == "inconclusive"
-    assert "train the same number of steps on both sides" in judged["samples_per_s"]["reason"]
-
-
 def test_other_batches_are_said_first_and_counted_per_sample(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -318,15 +284,6 @@ def test_other_batches_are_said_first_and_counted_per_sample(
     said, step, per = (text.index(w) for w in ("! a step has 8 samples before and 16 after", "\nstep ", "per sample "))
     assert said < step < text.rindex("\nper sample 1.38")
     assert per
-
-
-def test_a_trace_against_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, path = record(tmp_path / "a", STEADY), write(tmp_path / "a.json", trace())
-    for sides in ([run, path], [path, run]):
-        assert main(["diff", *map(str, sides), *KEPT]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith(f"hotloop: {run} is a recorded run and {path} is a trace")
-        assert error.count("\n") == 1
 
 
 # ---- real traces

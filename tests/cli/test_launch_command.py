@@ -97,16 +97,6 @@ def test_what_a_strategy_needs_and_cannot_do_is_said(
     assert "unmodified" not in launch(capsys, *words)[1]
 
 
-def test_a_whole_node_takes_all_its_cores_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    whole = launch(capsys, "--target", "slurm", *SHAPE, "--gpu", "h100-80g-sxm", *COMMAND)[1]
-    part = launch(capsys, "--target", "slurm", "--nodes", "1", "--gpus-per-node", "2", "--gpu", "h200", "--", "t.py")
-
-    assert "#SBATCH --exclusive" in whole
-    assert "#SBATCH --mem=0" in whole
-    assert "#SBATCH --exclusive" not in part[1]
-    assert "gives a task one core: add --cpus" in part[2]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -236,24 +226,6 @@ def test_an_option_changes_the_manifest_or_is_refused(
     assert (code, out) == (2, "")
     users = ", ".join(one.id for one in TARGETS.values() if option in one.takes)
     assert err == (f"hotloop: --target {target} does not use {given[0]}: leave it out, or take a target of: {users}\n")
-
-
-def test_a_file_is_never_replaced_by_another_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own = tmp_path / "own.sbatch"
-    words = ("--target", "slurm", *SHAPE, "-o", str(own))
-    assert [launch(capsys, *words, *COMMAND)[0] for _ in range(2)] == [0, 0]
-    before = own.read_text()
-    code, _, err = launch(capsys, *words, "--cpus", "8", *COMMAND)
-
-    assert code == 2
-    assert f"{own} exists and holds something else: remove it, or give another name" in err
-    assert own.read_text() == before
-
-
-def test_variables_before_the_command_become_those_of_the_training(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = launch(capsys, "--target", "slurm", *SHAPE, "--", "A=x y", "python", "train.py")
-
-    assert """"$node" env 'A=x y' python -m torch.distributed.run train.py &""" in out
 
 
 SAVING = """

@@ -186,19 +186,6 @@ def is_given_back(terminal: Terminal) -> bool:
     return terminal.screen.margins is None and not any("hotloop" in row for row in terminal.rows())
 
 
-def test_ctrl_c_ends_the_view_before_the_report(printing: Path) -> None:
-    variables = {**TERMINAL, "NO_COLOR": "1"}
-    with Terminal([*LIVE, "printing.py", "facts", "4000"], printing, variables, 40, 20) as terminal:
-        terminal.read_until(lambda: shows_block(terminal, 20))
-        terminal.press(b"\x03")
-        assert terminal.read_to_end() == 130
-    assert terminal.screen.margins is None
-    assert "KeyboardInterrupt" in terminal.text()
-    assert "── hotloop" not in terminal.text()
-    drawn = b"".join(re.findall(rb"\x1b7.*?\x1b8", terminal.raw, re.DOTALL))
-    assert set(re.findall(rb"\x1b\[[0-9;]*m", drawn)) == {b"\x1b[0m"}
-
-
 @pytest.mark.parametrize("variables", [{"TERM": "dumb"}, {"TERM": "no-such-terminal"}])
 def test_a_terminal_that_cannot_keep_rows_gets_none(printing: Path, variables: dict[str, str]) -> None:
     with Terminal([*LIVE, "printing.py", "facts", "40"], printing, {**TERMINAL, **variables}) as terminal:

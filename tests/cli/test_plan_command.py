@@ -74,18 +74,6 @@ def test_the_json_contract(place: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "optimizer states" in page
 
 
-def test_the_table_of_zero(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "zero", "--params", "175e9", "--ranks", "64", "--precision", "fp32"]) == 0
-    shown = capsys.readouterr().out
-    for total in ("2,800.00 GB", "1,421.88 GB", "732.81 GB", "43.75 GB"):
-        assert total in shown
-    assert main(["plan", "zero", "--params", "7.5e9", "--ranks", "64", "--json", "-"]) == 0
-    content = json.loads(capsys.readouterr().out)
-    assert content["schema"] == "hotloop.zero/1"
-    assert [round(row["total_bytes"] / 1e9, 2) for row in content["stages"]] == [120.0, 31.41, 16.64, 1.88]
-    assert read_report_json(content).ranks == 64
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
     [

@@ -35,25 +35,6 @@ def test_a_module_is_planned_over_ranks(capsys: pytest.CaptureFixture[str]) -> N
     assert "not compared with a GPU" in text
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--module", "train.py:build"], "--module needs --batch"),
-        (
-            ["--module", "train.py:build", "--batch", "float32[2,64]", "--tokens", "1e9"],
-            "--tokens belongs to a workload",
-        ),
-        (["--batch", "float32[2,64]"], "--batch belongs to --module"),
-        (["--module", "train.py:build", "--batch", "float32[2,64]", "--gpu", "h1000"], "unknown gpu 'h1000'"),
-        (["--module", "train.py:build", "--batch", "float32[2,64]", "--ranks", "0"], "--ranks = 0"),
-        ([], "nothing to plan"),
-    ],
-)
-def test_what_does_not_go_together_is_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", *words]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_trace_that_ended_is_no_benchmark(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     python = tmp_path / "bare-python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')

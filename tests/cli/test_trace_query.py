@@ -6,8 +6,6 @@ import csv
 import gzip
 import io
 import json
-import re
-import sys
 from bisect import bisect_right
 from decimal import Decimal
 from itertools import accumulate, pairwise
@@ -192,21 +190,6 @@ def test_what_is_no_plain_question_is_one_clear_line(
     assert not Path("/tmp/hotloop-test.csv").exists()
 
 
-def test_without_duckdb_the_error_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    assert ask(write(tmp_path / "a.json", steps_trace(1)), "select 1") == 2
-    assert "pip install 'hotloop[sql]'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["--json", "--html", "--export"])
-def test_a_query_makes_no_report(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path / "a.json", steps_trace(1))
-    assert ask(path, "select 1", option, str(tmp_path / "out.json")) == 2
-    assert f"remove {option}" in capsys.readouterr().err
-
-
 def test_the_documented_columns_are_the_ones_there_are(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", steps_trace(1))
     text = (ROOT / "docs" / "trace.md").read_text(encoding="utf-8")
@@ -345,14 +328,6 @@ def test_real_excerpts_are_read_again_with_the_same_numbers(name: str, tmp_path:
     compare_partitions(before, after, numbers)
 
 
-@needs_traces
-def test_real_steps_are_the_same_by_query(capsys: pytest.CaptureFixture[str]) -> None:
-    path = TRACES / "mi300x_resnet_rccl"
-    rows = ask_json(path, "select kind, count(*) as n, count(launch_id) as linked from kernels group by kind", capsys)
-    assert sum(row["n"] for row in rows) == 3653
-    assert sum(row["n"] - row["linked"] for row in rows) == 968
-
-
 def check_for_perfetto(target: Path) -> int:
     """What Perfetto's JSON importer needs, or it drops events without a word; the number of flows.
 
@@ -410,25 +385,6 @@ def test_an_excerpt_is_what_perfetto_reads(tmp_path: Path) -> None:
     target = tmp_path / "b.json.gz"
     main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "4:6"])
     assert check_for_perfetto(target) == 9
-
-
-def test_times_since_1970_are_written_so_that_a_double_holds_them(tmp_path: Path) -> None:
-    """Perfetto multiplies microseconds by 1,000 in a double."""
-    late_us = 1_712_195_495_519_689
-    early, late = write(tmp_path / "a.json", steps_trace(kernel=HOSTILE)), tmp_path / "late.json"
-    move = lambda found: f'"ts":{Decimal(found[1]) + late_us}'  # noqa: E731
-    late.write_text(re.sub(r'"ts": ?(-?[0-9.]+)', move, early.read_text()))
-    written = []
-    for path in (early, late):
-        target = tmp_path / f"out-{path.name}"
-        main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "4:6"])
-        written.append(json.loads(target.read_text(), parse_float=Decimal))
-        assert check_for_perfetto(target) == 9
-    times = [[Decimal(e["ts"]) for e in one["traceEvents"] if e["ph"] == "X"] for one in written]
-    base_us = Decimal(written[1]["baseTimeNanoseconds"]) / 1000
-    assert "baseTimeNanoseconds" not in written[0]
-    assert [at + base_us - late_us for at in times[1]] == times[0]
-    assert all(int(float(at) * 1000) == at * 1000 for at in times[1])
 
 
 @needs_traces

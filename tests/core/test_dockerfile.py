@@ -34,17 +34,6 @@ def test_flags_are_apart_from_the_arguments() -> None:
     assert one.flag("security") is None
 
 
-def test_heredocs_belong_to_their_instruction() -> None:
-    text = 'FROM a\nRUN <<EOF cat > x && python <<-"PY"\necho 1\nFROM b\nEOF\n\tprint(1)\n\tPY\nUSER me\n'
-    parsed = parse_dockerfile(text)
-    assert [one.name for one in parsed.instructions] == ["FROM", "RUN", "USER"]
-    first, second = parsed.instructions[1].heredocs
-    assert (first.text, first.first_line, first.last_line) == ("echo 1\nFROM b", 3, 5)
-    assert (second.name, second.text) == ("PY", "print(1)")
-    assert parsed.instructions[1].last_line == 7
-    assert "FROM b" in parsed.instructions[1].script
-
-
 def test_stages_know_their_base_and_each_other() -> None:
     text = "ARG TAG=1\nARG BASE=img:${TAG}\nFROM ${BASE} AS Build\nRUN a\nFROM build AS more\nFROM $OTHER\n"
     parsed = parse_dockerfile(f"{text}COPY --from=0 a b\n")

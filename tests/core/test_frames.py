@@ -17,16 +17,12 @@ from hotloop.core.frames import (
     SEGMENT_BYTES,
     STATUS_OFFSETS,
     FileHeader,
-    Status,
     decode_frames,
     decode_header,
     decode_segment_header,
-    decode_status,
     encode_frame,
     encode_header,
     encode_segment_header,
-    encode_status,
-    fact_key,
     frame_span_bytes,
 )
 from hotloop.core.recording import STEP_FIELDS
@@ -111,25 +107,9 @@ def test_a_bad_header_is_refused_in_one_line(data: bytes, text: str) -> None:
     assert str(refused.value) == text
 
 
-def test_the_newer_status_slot_counts() -> None:
-    head = bytearray(HEAD_BYTES)
-    for generation, rows in ((4, 10), (5, 20)):
-        slot = encode_status(Status(generation=generation, settled_rows=rows, message="full", closed=True))
-        offset = STATUS_OFFSETS[generation % 2]
-        head[offset : offset + len(slot)] = slot
-    assert decode_status(bytes(head)) == Status(generation=5, settled_rows=20, message="full", closed=True)
-    head[STATUS_OFFSETS[1] + 20] ^= 1
-    assert decode_status(bytes(head)).settled_rows == 10
-
-
 def test_a_segment_header_comes_back_and_damage_is_none() -> None:
     encoded = encode_segment_header(3, 700)
     assert decode_segment_header(encoded) == (3, 700)
     assert decode_segment_header(bytes(32)) is None
     assert decode_segment_header(encoded[:-1]) is None
     assert decode_segment_header(encoded[:16] + b"\1" + encoded[17:]) is None
-
-
-def test_facts_are_told_apart_by_id_or_index() -> None:
-    assert fact_key({"kind": "optimizer", "index": 1}) != fact_key({"kind": "optimizer", "index": 0})
-    assert fact_key({"kind": "gc"}) == fact_key({"kind": "gc", "ns": 3})

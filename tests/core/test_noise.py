@@ -48,16 +48,3 @@ def test_what_one_step_in_ten_or_more_does_counts(seed, slow_share, times):
     slow = sum(value > 30e6 for value in values)
     if slow > 0.05 * 400 + 1:  # rarer ones are outliers
         assert noise_of_mean_ratio(values) > 0.6 * plain_ratio(values)
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.integers(0, 10_000), st.floats(0.8, 0.95))
-def test_steps_that_resemble_their_neighbours_count_also_beside_an_outlier(seed, likeness):
-    draw = random.Random(seed)
-    level, values = 0.0, []
-    for _ in range(1024):
-        level = likeness * level + draw.gauss(0.0, 1.0)
-        values.append(100.0 + 5.0 * level)
-    values[draw.randrange(1024)] = 5_000.0
-    shuffled = draw.sample(values, len(values))
-    assert noise_of_mean_ratio(values) > 1.5 * noise_of_mean_ratio(shuffled)

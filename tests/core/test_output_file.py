@@ -55,16 +55,6 @@ def test_a_pipe_gets_what_the_command_writes(tmp_path: Path) -> None:
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_a_device_is_written_to_and_not_replaced() -> None:
-    terminal, end = os.openpty()
-    name = os.ttyname(end)
-    write(Path(name))
-    assert os.read(terminal, 100) == b"new"
-    assert stat.S_ISCHR(os.stat(name).st_mode)
-    os.close(terminal)
-    os.close(end)
-
-
 def test_a_dash_is_standard_output_for_a_page_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     words = [sys.executable, "-m", "hotloop", "lint", "train.py", "--html", "-"]

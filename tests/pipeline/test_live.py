@@ -139,12 +139,6 @@ def test_reading_as_it_grows_ends_where_one_reading_ends(tmp_path: Path, raw_row
     assert grown.phase_ns == at_once.phase_ns
 
 
-def test_a_run_without_rows_is_running_without_ranks(training: Training) -> None:
-    run = LiveReader(training.folder).read()
-    assert (run.state, run.ranks, run.age_s, run.lead, run.eta_s) == ("running", (), None, None, None)
-    assert run.command == ("python", "train.py")
-
-
 def test_the_age_is_that_of_the_newest_row_and_a_silent_run_is_stale(training: Training) -> None:
     wall, clock = Clock(1000.0), Clock(5.0)
     reader = LiveReader(training.folder, wall_clock=wall, clock=clock)
@@ -170,16 +164,6 @@ def test_an_outcome_ends_the_run(training: Training) -> None:
     assert only_rank(run).is_closed
 
 
-def test_a_file_that_vanishes_keeps_what_was_seen_and_says_so(training: Training) -> None:
-    reader = LiveReader(training.folder)
-    training.step()
-    reader.read()
-    training.path.unlink()
-    run = reader.read()
-    assert only_rank(run).steps_count == 1
-    assert any("cannot read" in note for note in run.notes)
-
-
 @pytest.mark.parametrize("content", [b"", b"nothing of ours", os.urandom(4096), b"\x89hlr\r\n\x1a\n" + b"\xff" * 9000])
 def test_damage_is_a_note_and_never_an_error(training: Training, content: bytes) -> None:
     (training.path.parent / "other.hlr").write_bytes(content)
@@ -201,18 +185,6 @@ def test_ranks_are_in_order_and_a_restarted_rank_is_its_newest_process(tmp_path:
         one.writer.close()
     run = LiveReader(folder).read()
     assert [(rank.rank, rank.pid) for rank in run.ranks] == [(0, 11), (1, 12)]
-
-
-def test_a_total_of_steps_gives_progress_and_eta(training: Training) -> None:
-    for _ in range(50):
-        training.step()
-    assert LiveReader(training.folder).read().eta_s is None
-    (training.folder / "run.json").write_text('{"schema": "hotloop.run/1", "steps_total": 200}')
-    run = LiveReader(training.folder).read()
-    assert run.progress_ratio == 0.25
-    assert run.eta_s == pytest.approx(150 * 0.010)
-    (training.folder / "run.json").write_text('{"schema": "hotloop.run/1", "steps_total": "many"}')
-    assert LiveReader(training.folder).read().steps_total is None
 
 
 def test_a_reading_of_many_ranks_looks_at_few_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,14 +218,3 @@ def test_a_reading_of_many_ranks_looks_at_few_recordings(tmp_path: Path, monkeyp
     looked.clear()
     assert all(rank.is_closed for rank in reader.read().ranks)
     assert len(looked) == len(ranks)
-
-
-def test_a_metric_of_the_script_s_own_is_not_overwritten_by_a_watched_one(training: Training) -> None:
-    training.step()
-    reader = LiveReader(training.folder)
-    watched = {"kind": "metric", "t": 0, "name": "loss", "value": 0.5, "step": 1, "watched": True}
-    training.writer.write_fact(watched)
-    assert only_rank(reader.read()).metrics == {"loss": 0.5}
-    training.writer.write_fact({"kind": "metric", "t": 0, "name": "loss", "value": 8.0, "row": 0})
-    training.writer.write_fact(watched)
-    assert only_rank(reader.read()).metrics == {"loss": 8.0}

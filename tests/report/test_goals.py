@@ -11,8 +11,6 @@ from hotloop.core.findings import Value
 from hotloop.core.report import Report
 from hotloop.core.tuning import Trial, TrialVerdict, Tuning
 from hotloop.report import render
-from hotloop.report.document import Table
-from hotloop.report.views.tune import describe_tuning
 
 
 def measured(step_ns: float, peak_bytes: float, tokens_per_s: float | None = None) -> dict[str, Value]:
@@ -48,31 +46,8 @@ def tuning(goal: str, **more: object) -> Tuning:
     return replace(one, **more)  # type: ignore[arg-type]
 
 
-def measured_table(one: Tuning) -> Table:
-    (section,) = (section for section in describe_tuning(one, None) if section.title == "Measured")
-    (table,) = section.blocks
-    assert isinstance(table, Table)
-    return table
-
-
 def report(one: Tuning) -> Report:
     return replace(samples.input_bound_report(), tune=one)
-
-
-def test_every_configuration_tells_throughput_time_memory_and_speed_up() -> None:
-    table = measured_table(tuning("speed"))
-    assert table.header == (
-        "configuration",
-        "throughput",
-        "time per sample",
-        "peak memory per rank",
-        "speed-up (interval)",
-    )
-    assert table.rows == (
-        ("baseline", "800 samples/s", "1.25 ms", "450 MiB", "1"),
-        ("bf16 <b>", "1,000 samples/s", "1.00 ms", "300 MiB", "1.25x (1.12–1.38)"),
-        ("fsdp2", "not applicable", "unknown", "unknown", "unknown"),
-    )
 
 
 def test_the_terminal_says_what_the_goal_judges() -> None:

@@ -16,8 +16,8 @@ import pytest
 import report_samples as samples
 from chromium_page import CHROMIUM, Page, start_chromium
 
-from hotloop.core.findings import Skipped, Where
-from hotloop.core.report import Health, Report, ScorecardRow
+from hotloop.core.findings import Where
+from hotloop.core.report import Health, Report
 from hotloop.pipeline.plans import make_plan
 from hotloop.plan.workload_file import parse_workload
 from hotloop.report import render
@@ -158,56 +158,7 @@ def test_page_fits_a_narrow_screen(page: Page, tmp_path: Path, name: str) -> Non
     assert width <= 420
 
 
-BROKEN_WORDS = """((place) => { const broken = [], range = document.createRange();
-  const walker = document.createTreeWalker(document.querySelector(place), NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) for (const word of walker.currentNode.data.matchAll(/[A-Za-z]+/g)) {
-    range.setStart(walker.currentNode, word.index);
-    range.setEnd(walker.currentNode, word.index + word[0].length);
-    if (range.getClientRects().length > 1) broken.push(word[0]);
-  }
-  return broken.join(" "); })"""
-
-
 NARROW = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-
-
-@pytest.mark.parametrize("place", ["#scorecard table", "#how-far-to-trust-this", "#where-the-time-goes"])
-def test_no_word_breaks_on_a_narrow_screen(page: Page, tmp_path: Path, place: str) -> None:
-    page.ask("Emulation.setDeviceMetricsOverride", **NARROW)
-    row = ScorecardRow(
-        name="host-to-device copies, share of the step", measured_ratio=None, good="below 10%", bad="above 30%",
-        verdict="unknown",
-    )  # fmt: skip
-    skipped = tuple(Skipped(rule="pageable-transfer", reason=f"the training ran on the CPU: {i}") for i in range(9))
-    open_report(page, tmp_path, replace(samples.straggler_report(), scorecard=(row,), skipped=skipped))
-    broken = page.evaluate(f"{BROKEN_WORDS}('{place}')")
-    page.ask("Emulation.clearDeviceMetricsOverride")
-    assert broken == ""
-
-
-TITLES = (
-    "the device of rank 7 idles 59% of the time because the next kernel is not launched yet; 91% take less than 10 µs",
-    "every step waits 175 ms (53%) for the next batch: __getitem__ runs in the main process (num_workers=0), 176 ms",
-    "one_word_" * 12,
-    "AdamW.step() over 100 tensors takes 12.3 ms (3.7%) of every step; its fused form was measured to save 2.3%",
-    "short",
-)
-LINES = """[...document.querySelectorAll('.finding h3')].map((h) =>
-  Math.round(h.getBoundingClientRect().height / parseFloat(getComputedStyle(h).lineHeight)))"""
-
-
-def test_titles_of_findings_fit_two_lines_and_lose_no_word(page: Page, tmp_path: Path) -> None:
-    page.ask("Emulation.setDeviceMetricsOverride", **NARROW)
-    report = samples.input_bound_report()
-    findings = tuple(replace(report.findings[0], title=title) for title in TITLES)
-    open_report(page, tmp_path, replace(report, findings=findings))
-    lines = page.evaluate(LINES)
-    cards = page.evaluate("[...document.querySelectorAll('.finding')].map((c) => c.textContent)")
-    page.ask("Emulation.clearDeviceMetricsOverride")
-    assert len(lines) == len(TITLES)
-    assert max(lines) <= 2
-    for title, card in zip(TITLES, cards, strict=True):
-        assert [word for word in re.findall(r"[\w%.]{2,20}", title[1:]) if word not in card] == []
 
 
 @pytest.mark.parametrize("width", [420, 1400])
@@ -247,15 +198,6 @@ def test_paths_are_relative_to_the_folder_that_the_run_was_started_in() -> None:
     assert '<code class="place">/data/project/models/train.py:3</code>' in render(
         "html", replace(named, run_folder=None, command=())
     )
-
-
-def test_the_check_for_complaints_can_fail(page: Page, tmp_path: Path) -> None:
-    html = render("html", samples.input_bound_report())
-    path = tmp_path / "broken.html"
-    path.write_text(html.replace("</body>", "<script>alert(1)</script></body>"), encoding="utf-8")
-    page.open(path, dark=False)
-    assert page.evaluate("document.body.dataset.problems") == "1"
-    assert any("Content Security Policy" in complaint for complaint in page.complaints())
 
 
 def test_timeline_is_read_with_the_keyboard(page: Page, tmp_path: Path) -> None:
@@ -311,17 +253,3 @@ def test_a_plans_plots_stay_in_their_frames_and_its_name_is_text(page: Page, tmp
     whole = page.evaluate(f"{parts}.reduce((sum, one) => sum + parseFloat(one.getAttribute('width')), 0)")
     assert whole == pytest.approx(100, abs=0.1)
     assert page.evaluate("document.querySelectorAll('svg.run .limit').length") == (0 if plan.fits else 1)
-
-
-def test_page_prints_light_with_its_details_open(page: Page, tmp_path: Path) -> None:
-    open_report(page, tmp_path, samples.input_bound_report(), dark=True)
-    opened = page.evaluate("document.querySelectorAll('details[open]').length")
-    page.evaluate(
-        "addEventListener('beforeprint', () => { window.printed = document.documentElement.dataset.theme + "
-        "document.querySelectorAll('details:not([open])').length; })"
-    )
-    assert page.ask("Page.printToPDF", printBackground=True)["data"].startswith("JVBERi")
-    assert page.evaluate("window.printed") == "light0"
-    assert page.evaluate("document.documentElement.dataset.theme") is None
-    assert page.evaluate("document.querySelectorAll('details[open]').length") == opened
-    assert page.complaints() == []

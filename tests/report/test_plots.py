@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
-import pytest
 import report_samples as samples
 
-from hotloop.core.report import Health, Report, report_to_json
+from hotloop.core.report import Report, report_to_json
 from hotloop.core.tuning import Trial, TrialVerdict, Tuning
 from hotloop.report import render
 from hotloop.report.document import Bar, LinePlot, PlotLine
@@ -52,16 +51,6 @@ def test_texts_are_escaped_and_nothing_has_a_style() -> None:
         assert tags <= {"svg", "title", "line", "text", "polyline", "circle", "rect", "polygon"}
         assert "style=" not in svg
         assert "\x1b" not in svg
-
-
-def test_a_logarithmic_x_has_equal_steps_and_large_numbers_stay_short() -> None:
-    line = PlotLine(name="rate", style="own", values=[3e7, 2e7, 1e7])
-    svg = draw([8, 16, 32], line, band=([2e7, 1e7, 0], [4e7, 3e7, 2e7]), band_name="range", is_log_x=True)
-    (first, middle, last) = points_of(svg)[0]
-    assert middle[0] - first[0] == pytest.approx(last[0] - middle[0], abs=0.2)
-    texts = [one.text for one in ElementTree.fromstring(svg).iter("text")]
-    assert {"8", "16", "32", "range"} <= set(texts)
-    assert any((text or "").endswith("M") for text in texts)
 
 
 def test_bars_are_in_proportion_and_unknown_is_no_bar() -> None:
@@ -111,10 +100,3 @@ def test_a_hostile_name_stays_text_in_a_plot() -> None:
     html = render("html", tuned(EVIL))
     assert html.count("<script") == 2
     assert "\x1b" not in html
-
-
-@pytest.mark.parametrize("form", ["terminal", "html"])
-def test_what_disturbed_the_baseline_stands_beside_the_trials(form: str) -> None:
-    busy = Health(level="warning", message="other programs used 88% of the 2 cores' time")
-    drawn = " ".join(re.sub("<[^>]*>", " ", render(form, replace(tuned(), health=(busy,)))).split())
-    assert "the baseline: other programs used 88% of the 2 cores" in drawn

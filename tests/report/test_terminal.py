@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hotloop.core.findings import Where
-from hotloop.core.report import Health, Outcome, Report
+from hotloop.core.report import Health, Report
 from hotloop.report import render
 from hotloop.report.document import Table
 from hotloop.report.renderers.terminal import UNICODE_GLYPHS, Page, _draw_table
@@ -137,36 +137,3 @@ def test_no_string_puts_a_control_character_on_the_terminal(name: str, unicode: 
     text = render("terminal", report, width=80, color=False, unicode=unicode)
     assert [c for c in text.replace("\n", "") if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"}] == []
     assert unicode or text.isascii()
-
-
-def test_many_ranks_are_cut_to_those_that_matter() -> None:
-    report = samples.straggler_report()
-    assert report.ranks[0].breakdown is not None
-    ranks = tuple(samples.make_rank(i, report.ranks[0].breakdown, 300_000_000, 64) for i in range(64))
-    named = replace(report.findings[0], ranks=(63,))
-    text = render("terminal", replace(report, ranks=ranks, findings=(named,)), width=80, color=False)
-    assert "48 ranks more in the JSON and HTML reports" in text
-    assert any(line.split()[:1] == ["63"] and line.endswith("straggler") for line in text.splitlines())
-
-
-def test_a_rank_that_recorded_no_end_is_named_with_the_outcome() -> None:
-    report = samples.straggler_report()
-    report = replace(
-        report,
-        outcome=Outcome(ended="exception", exit_code=1, signal=None, training_seen=True),
-        ranks=(replace(report.ranks[0], ended="exception"), replace(report.ranks[1], ended=None)),
-    )
-    shown = render("terminal", report, width=300, color=False)
-    assert "exit code 1; rank 1: recorded no end: killed, or crashed" in shown
-    assert "\n   rank 1: recorded no end: killed, or crashed; its recording lost 3 rows\n" in shown
-    running = replace(report, outcome=Outcome(ended="running", exit_code=None, signal=None, training_seen=True))
-    assert "recorded no end" not in render("terminal", running, width=300, color=False)
-
-
-def test_memory_of_ranks_on_one_host_says_what_it_is_the_sum_of() -> None:
-    apart = samples.straggler_report()
-    together = replace(apart, ranks=tuple(replace(rank, host="node-a") for rank in apart.ranks))
-    note = "all processes of one host together: the sum of their peaks"
-    assert note in render("terminal", together, width=200, color=False)
-    assert note not in render("terminal", apart, width=200, color=False)
-    assert note in render("html", together)
