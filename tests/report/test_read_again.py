@@ -29,6 +29,7 @@ from hotloop.core.report import Health, Report
 from hotloop.core.tuning import Trial, TrialVerdict, Tuning
 from hotloop.report import RENDERERS, render
 
+PAGE = Path(__file__).parents[2] / "docs" / "examples" / "tune-train_lm.html"
 SAMPLES = {
     "input_bound": samples.input_bound_report,
     "straggler": samples.straggler_report,
