@@ -14,8 +14,8 @@ from contextlib import ContextDecorator, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hotloop.core.cores import count_cores
 from hotloop.core.errors import HotloopError, UsageError
+from hotloop.core.machine import count_cores
 from hotloop.observe.event_pool import EventPool, cuda_event_pool
 from hotloop.observe.monitor_summary import MonitoredMemory, MonitorSummary, Path, ThreadPhase
 from hotloop.observe.profiling import profile as profile
@@ -442,7 +442,7 @@ def _judge_steps(
         return (), (), f"no suggestions: this Python has no {error.name}"
     cores = total_bytes = None
     if "torch" in sys.modules:  # these facts are read by code that imports torch
-        from hotloop.core.host_memory import memory_limit_bytes
+        from hotloop.core.machine import memory_limit_bytes
 
         cores, total_bytes = count_cores(), memory_limit_bytes()
     memory = summary.memory

@@ -15,7 +15,7 @@ import pytest
 
 from hotloop.bench.loader_cost import cost_of
 from hotloop.cli import main
-from hotloop.core.cores import count_cores
+from hotloop.core.machine import count_cores
 from hotloop.core.worker_model import forecast_batch_ns
 
 FACTORY = """

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.core.trace_demand import TraceDemand, format_demand, read_demand
+from hotloop.core.trace_plan import TraceDemand, format_demand, read_demand
 
 DEMAND = TraceDemand(cores_count=2, loading_ns=100, loading_busy_ns=40, steps_ns=1000, input_wait_ns=200, cpu_ns=1280)
 

@@ -39,10 +39,10 @@ from hotloop.bench.scaling import fill_ranks, judge_scaling, summarize_scaling, 
 from hotloop.bench.topology import judge_topology, read_nccl_log, read_topology, tabulate_ways
 from hotloop.cli.show import check_outputs, emit, show_report, take_command
 from hotloop.core.benchmarks import BenchmarkResult, Row, ScalingRun
-from hotloop.core.cores import count_cores
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.link_choice import choose_way
 from hotloop.core.link_fit import COLLECTIVES
+from hotloop.core.machine import count_cores
 from hotloop.diagnose.sending import read_exchange
 from hotloop.pipeline.launches import launch_ranks, read_training
 from hotloop.tune.trials import protect_environment

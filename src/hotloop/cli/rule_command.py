@@ -6,8 +6,7 @@ import argparse
 import sys
 
 from hotloop.cli.show import choose_width
-from hotloop.core.errors import UsageError
-from hotloop.core.spelling import suggest_known
+from hotloop.core.errors import UsageError, suggest_known
 
 ORDER, SUMMARY = 8, "explain a rule, or list all rules"
 

@@ -16,8 +16,8 @@ from hotloop.cli.show import (
     show_report,
     take_command,
 )
-from hotloop.core.cores import count_cores
 from hotloop.core.errors import CommandNotStarted, HotloopError, UsageError
+from hotloop.core.machine import count_cores
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
     import json
 
     from hotloop.attach.child import oom_kills
-    from hotloop.core.outcome_file import OUTCOME_FILE, outcome_to_json
+    from hotloop.core.recording import OUTCOME_FILE, outcome_to_json
     from hotloop.export.exporter import NAME as EXPORTS_FILE
     from hotloop.export.exporter import exports_to_json
     from hotloop.tune.supervisor import CORES_FILE
@@ -323,7 +323,7 @@ def _load_strategy(path: str) -> Strategy:
 
 
 def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -> None:
-    from hotloop.core.verdict_file import VERDICT_FILE, verdict_to_json
+    from hotloop.core.report import VERDICT_FILE, verdict_to_json
     from hotloop.pipeline.runs import no_probe, read_report
 
     skips_probe = arguments.no_probe or (interrupted and not arguments.probe)

@@ -7,8 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from hotloop.core.errors import UsageError
-from hotloop.core.spelling import suggest_known
+from hotloop.core.errors import UsageError, suggest_known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def add_worker_option(parser: argparse.ArgumentParser) -> None:
 
 
 def choose_workers(arguments: argparse.Namespace) -> int:
-    from hotloop.core.cores import count_cores
+    from hotloop.core.machine import count_cores
 
     return arguments.workers or count_cores()
 

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from hotloop.cli.show import add_output_options, check_counts, check_outputs, emit, show_report
-from hotloop.core.cores import count_cores
 from hotloop.core.errors import UsageError
+from hotloop.core.machine import count_cores
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 from hotloop.analyze.live import LiveProcess
 from hotloop.core.errors import RecordingError
 from hotloop.core.live import ENDED, RUNNING, STALE, LiveDevice, LiveRank, LiveRun, is_stale
-from hotloop.core.outcome_file import OUTCOME_FILE
+from hotloop.core.recording import OUTCOME_FILE
 from hotloop.telemetry.devices import read_newest_devices
 from hotloop.trace.recording import list_recordings, read_json, states_its_end
 from hotloop.trace.tail import RecordingTail

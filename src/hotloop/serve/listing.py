@@ -26,10 +26,9 @@ from hotloop.core.frames import (
     decode_segment_header,
 )
 from hotloop.core.live import is_stale
-from hotloop.core.outcome_file import OUTCOME_FILE
-from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, FIELD
+from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, FIELD, OUTCOME_FILE
 from hotloop.core.redact import redact_command
-from hotloop.core.verdict_file import VERDICT_FILE
+from hotloop.core.report import VERDICT_FILE
 from hotloop.trace.recording import FILE_SUFFIX, RecordingFile, Rows, RowsAndFacts
 
 MOST_RUNS = 500
