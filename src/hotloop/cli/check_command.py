@@ -28,7 +28,6 @@ ORDER, SUMMARY = 6, "check a run against a baseline or limits"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-
     parser = subparsers.add_parser(
         "check",
         help=SUMMARY,

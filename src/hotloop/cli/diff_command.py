@@ -21,7 +21,6 @@ ORDER, SUMMARY = 5, "explain why a step takes longer or shorter"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-
     parser = subparsers.add_parser(
         "diff",
         help=SUMMARY,

@@ -25,7 +25,6 @@ ORDER, SUMMARY = 9, "check whether this machine is set up well for training"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-
     parser = subparsers.add_parser(
         "doctor",
         help=SUMMARY,
@@ -40,7 +39,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def execute(arguments: argparse.Namespace) -> int:
-
     from hotloop.bench.doctor import has_harm, run_checks
     from hotloop.bench.host import examine_host
     from hotloop.bench.storage import read_folder

@@ -23,7 +23,6 @@ WORK = "/var/tmp"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-
     parser = subparsers.add_parser(
         "image",
         help=SUMMARY,
@@ -64,7 +63,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def execute(arguments: argparse.Namespace) -> int:
-
     from hotloop.image.measure import ImageRequest, find_ignore, measure_image
     from hotloop.image.write import write_recipe
 
@@ -113,7 +111,6 @@ def _choose_builder(name: str | None) -> Any:
 
 
 def _read_pairs(pairs: list[str]) -> dict[str, str]:
-
     wrong = next((pair for pair in pairs if "=" not in pair), None)
     if wrong is not None:
         raise UsageError(f"--build-arg {wrong}: give NAME=VALUE")

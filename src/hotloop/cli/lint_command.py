@@ -13,7 +13,6 @@ ORDER, SUMMARY = 11, "check training scripts, Dockerfiles, batch scripts and man
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-
     parser = subparsers.add_parser(
         "lint",
         help=SUMMARY,

@@ -21,7 +21,6 @@ MODULE_OPTIONS = ("batch", "gpu", "python")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-
     parser = subparsers.add_parser(
         "plan",
         help=SUMMARY,
@@ -111,7 +110,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def execute(arguments: argparse.Namespace) -> int:
-
     check_outputs(arguments.json, arguments.html, arguments.write_strategy)
     report: object
     given = [name for name in MODULE_OPTIONS if getattr(arguments, name) is not None]
@@ -162,14 +160,12 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _check_search(arguments: argparse.Namespace) -> None:
-
     given = [name for name in ("gpu_counts", "gpus", "hours") if getattr(arguments, name) is not None]
     if given and not arguments.optimize:
         raise UsageError(f"--{given[0].replace('_', '-')} belongs to --optimize: add --optimize time, cost or memory")
 
 
 def _check_cost(arguments: argparse.Namespace) -> None:
-
     if arguments.seed is not None and arguments.simulate is None:
         raise UsageError("--seed belongs to --simulate: add it, or leave --seed out")
     if arguments.seed is not None and arguments.seed < 0:
@@ -179,7 +175,6 @@ def _check_cost(arguments: argparse.Namespace) -> None:
 
 
 def _read_tokens(tokens: float | None) -> int | None:
-
     if tokens is None:
         return None
     if not 1 <= tokens < float("inf"):
@@ -188,7 +183,6 @@ def _read_tokens(tokens: float | None) -> int | None:
 
 
 def _read_counts(text: str | None) -> list[int] | None:
-
     if text is None:
         return None
     try:
@@ -198,7 +192,6 @@ def _read_counts(text: str | None) -> list[int] | None:
 
 
 def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], home: str) -> None:
-
     foreign = [name for name in names if getattr(arguments, name)]
     if foreign:
         raise UsageError(f"--{foreign[0].replace('_', '-')} belongs to {home}")

@@ -21,7 +21,6 @@ ORDER, SUMMARY = 3, "show the report of a recorded run, or render a JSON report"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-
     parser = subparsers.add_parser(
         "report",
         help=SUMMARY,
@@ -41,7 +40,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def execute(arguments: argparse.Namespace) -> int:
-
     from hotloop.core.report import Report
     from hotloop.pipeline.runs import read_report, recorded_probe
 

@@ -20,7 +20,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def execute(arguments: argparse.Namespace) -> int:
-
     from hotloop.diagnose import RULES
     from hotloop.lint import LINT_RULES
     from hotloop.report.manual import manual_to_text

@@ -38,7 +38,6 @@ ORDER, SUMMARY = 1, "run a training command and report what its steps wait for"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-
     parser = subparsers.add_parser(
         "run",
         help=SUMMARY,
@@ -120,7 +119,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def execute(arguments: argparse.Namespace) -> int:
-
     from hotloop.attach import child
     from hotloop.attach.launching import prepare_environment
     from hotloop.attach.run_folder import create_run_folder, write_manifest
@@ -237,7 +235,6 @@ class _Watches:
             self._live.start()
 
     def _make_view(self, folder: Path) -> LiveView:
-
         from hotloop.cli.live import LiveView, follow_live
 
         return LiveView(partial(follow_live, folder), sys.stderr, self.recent_cores)

@@ -25,7 +25,6 @@ LINE_COLUMNS = 79
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-
     parser = subparsers.add_parser(
         "tokenize",
         help=SUMMARY,
@@ -89,7 +88,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def execute(arguments: argparse.Namespace) -> int:
-
     from hotloop.data.tokenize_job import run_job
 
     check_outputs(arguments.json)
@@ -120,7 +118,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-
     for option in ("batch_size", "shard_tokens", "document_limit"):
         value = getattr(arguments, option)
         if value < 1:

@@ -163,7 +163,6 @@ def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
 
 
 def _export(arguments: argparse.Namespace, paths: list[str | Path], lead: TraceFacts) -> None:
-
     from hotloop.analyze.timeline.tracks import draw_steps
     from hotloop.trace.chrome import export_steps
 
@@ -183,7 +182,6 @@ def _export(arguments: argparse.Namespace, paths: list[str | Path], lead: TraceF
 
 
 def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
-
     from hotloop.analyze.timeline.classes import CLASS_NAMES
     from hotloop.analyze.timeline.event_tables import tabulate_events
     from hotloop.cli.answer import print_answer
@@ -240,7 +238,6 @@ def _read_steps(text: str) -> tuple[int, int]:
 
 
 def _check_query(arguments: argparse.Namespace) -> None:
-
     if arguments.sql is None:
         return
     for option in ("json", "html", "export"):
@@ -262,7 +259,6 @@ def _check_changes(arguments: argparse.Namespace) -> None:
 
 
 def _report_memory(arguments: argparse.Namespace) -> int:
-
     from hotloop.core.redact import redact_command
     from hotloop.pipeline.traces import report_memory_files
     from hotloop.trace.memory_files import is_memory_file

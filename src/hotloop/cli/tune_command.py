@@ -24,7 +24,6 @@ NOT_AGAIN = ("--help", "--budget", "--out", "--apply", "--format", "--quiet")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-
     parser = subparsers.add_parser(
         "tune",
         help=SUMMARY,
@@ -69,7 +68,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def execute(arguments: argparse.Namespace) -> int:
-
     from hotloop.apply import TECHNIQUES
     from hotloop.attach import child
     from hotloop.pipeline.runs import no_probe
@@ -243,7 +241,6 @@ def make_folder(out: str | None) -> Path:
 
 
 def _make_teller(quiet: bool, budget_s: float | None = None) -> Callable[[str], None]:
-
     begun_s = time.monotonic()
     of = "" if budget_s is None else f" of {budget_s:.0f}"
 
