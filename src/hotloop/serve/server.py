@@ -184,7 +184,7 @@ class Handler(BaseHTTPRequestHandler):
         words = [_decode_name(word) for word in path.split("/")[1:]]
         match words:
             case [""]:
-                self._send_page(self._draw_list())
+                self._send_page(pages.draw_list(self.server.listing.runs, *self.server.listing.read(time.time())))
             case ["favicon.ico"]:
                 self._answer(204)
             case [asset] if asset in self.server.assets:
@@ -200,10 +200,6 @@ class Handler(BaseHTTPRequestHandler):
                     self._send_run(entry, rest)
             case _:
                 self._send_note(404, "There is no such page.")
-
-    def _draw_list(self) -> str:
-        entries, left_count = self.server.listing.read(time.time())
-        return pages.draw_list(self.server.listing.runs, entries, left_count)
 
     def _send_run(self, entry: RunEntry, rest: list[str]) -> None:
         folder = self.server.listing.runs / entry.name

@@ -50,7 +50,7 @@ def _describe_verdict(report: ImageReport) -> tuple[str, str]:
     month = "" if best.saved_ns_a_month is None else f": {_format_month(best)} minutes a month"
     return (
         f"{_NAMES[scenario]} takes {format_duration(now_ns)}, with {clean(_name(best))} {format_duration(after_ns)} "
-        f"({_factor(now_ns, after_ns)}){month}"
+        f"({format_number(now_ns / after_ns)}x){month}"
     ), "medium"
 
 
@@ -73,10 +73,6 @@ def _save(report: ImageReport, variant: Variant) -> dict[str, int]:
 
 def _name(variant: Variant) -> str:
     return variant.id if len(variant.fixes) < 2 else f"the {len(variant.fixes)} proven fixes"
-
-
-def _factor(before_ns: float, after_ns: float) -> str:
-    return f"{format_number(before_ns / after_ns)}x"
 
 
 def _describe_subject(report: ImageReport) -> str:

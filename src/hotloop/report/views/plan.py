@@ -439,7 +439,7 @@ def describe_zero(report: ZeroReport, surface: Surface) -> Document:
             str(one.stage),
             SHARDED[one.stage],
             *(
-                _gigabytes(size)
+                f"{size / 1e9:,.2f} GB"
                 for size in (one.params_bytes, one.gradients_bytes, one.optimizer_bytes, one.total_bytes)
             ),
         )
@@ -459,10 +459,6 @@ def describe_zero(report: ZeroReport, surface: Surface) -> Document:
         ),
         sections=(Section(title="", blocks=(table, Paragraph(text=write(note), indent=0, hang=2))),),
     )
-
-
-def _gigabytes(size_bytes: float) -> str:
-    return f"{size_bytes / 1e9:,.2f} GB"
 
 
 ZERO = View(id="zero", type=ZeroReport, schema=ZERO_SCHEMA, describe=describe_zero)
