@@ -14,6 +14,7 @@ from hotloop.bench.topology import Topology
 from hotloop.cli import main
 from hotloop.cli.bench_runs import make_result
 from hotloop.core.link_fit import COLLECTIVES
+from tests.apply.compression.test_bytes import load_links
 
 HOTLOOP = str(Path(sys.executable).with_name("hotloop"))
 QUICK = ["--budget", "0.5", "--sizes", "1K,16K", "--python", sys.executable]
@@ -96,3 +97,18 @@ def test_devices_through_the_cpu_are_the_verdict() -> None:
     result = make_result(answer(), Topology(ways={(0, 1): "SYS"}), None, None)
     assert result.verdict[0].startswith("not good: 1 of 1 pairs")
     assert result.tables[4][0]["bus_bytes_per_s"] == round((1 << 26) / 2e6 * 1e9)
+
+
+def test_the_rate_of_a_shaped_link() -> None:
+    links = load_links()
+    why = links.why_no_link()
+    if why is not None:
+        pytest.skip(why)
+    command = [HOTLOOP, "bench", "comm", "--budget", "4", "--sizes", "1K,1M", "--json", "-", "--python", sys.executable]
+    with links.shaped_link("100mbit") as link:
+        run = link.run(command, timeout_s=200)
+    assert run.return_codes == (0, 0), run.outputs
+    found = json.loads(run.outputs[0][run.outputs[0].index("{") :])
+    fit = next(row for row in found["tables"][1] if row["fit"] == "all-reduce")
+    # 100 Mbit/s are 12.5 MB/s with the headers; the filter lets 256 KB pass at once.
+    assert 6e6 < fit["rate_bytes_per_s"] < 18e6

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import shutil
 import socket
+import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -33,6 +35,18 @@ def test_the_client_library_reads_every_point_back() -> None:
         labels = {"run": "one", **{key.replace(".", "_"): value for key, value in point.attributes.items()}}
         assert (labels, float(point.value)) in read[point.metric.prometheus_name]
     assert sum(map(len, read.values())) == len(snapshot.points)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_finds_no_fault() -> None:
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=draw_text(snapshot_of(WHOLE)),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
 def test_hostile_names_stay_values_of_labels() -> None:
