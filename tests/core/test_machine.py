@@ -2,19 +2,19 @@
 
 import pytest
 
-from hotloop.core import host_memory
+from hotloop.core import machine
 
 MEMINFO = "MemTotal:  8000 kB\nMemAvailable:  5000 kB\n"
 
 
 def test_the_cgroup_s_limit_counts_where_it_is_less(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"/proc/meminfo": MEMINFO, "/cg/memory.max": "4096000\n", "/cg/memory.current": "1024000\n"}
-    monkeypatch.setattr(host_memory, "read_system_file", lambda path: files.get(path, ""))
-    monkeypatch.setattr(host_memory, "list_cgroup_files", lambda name: [f"/cg/{name}"])
-    assert host_memory.read_free_bytes() == 3072000
+    monkeypatch.setattr(machine, "read_system_file", lambda path: files.get(path, ""))
+    monkeypatch.setattr(machine, "list_cgroup_files", lambda name: [f"/cg/{name}"])
+    assert machine.read_free_bytes() == 3072000
     files["/cg/memory.stat"] = "anon 5\ninactive_file 1000\nactive_file 7\n"
-    assert host_memory.read_free_bytes() == 3073000
+    assert machine.read_free_bytes() == 3073000
     files["/cg/memory.max"] = "max\n"
-    assert host_memory.read_free_bytes() == 5000 * 1024
+    assert machine.read_free_bytes() == 5000 * 1024
     files.clear()
-    assert host_memory.read_free_bytes() is None
+    assert machine.read_free_bytes() is None
