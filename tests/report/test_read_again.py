@@ -19,7 +19,7 @@ from hotloop.cli import main
 from hotloop.cli.report_command import read_content
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.benchmarks import BenchmarkResult
-from hotloop.core.check import Check, CheckVerdict, Judged
+from hotloop.core.check import Check, CheckVerdict, Judged, NotJudged
 from hotloop.core.comparison import Comparison, DiffSide
 from hotloop.core.doctor import DoctorReport, MachineCheck
 from hotloop.core.errors import RecordingError
@@ -182,7 +182,7 @@ def kinds() -> dict[str, Any]:
     )  # fmt: skip
     check = Check(
         tool_version="1", command=("a",), runs=("r",), baseline="b", baseline_count=1, run_count=1, noise="n",
-        confidence_ratio=0.95, judged=(judged,), skipped=(("h2d", "not there"),), warnings=("w",),
+        confidence_ratio=0.95, judged=(judged,), skipped=(NotJudged(id="h2d", reason="not there"),), warnings=("w",),
     )  # fmt: skip
     whole = DiffTerm(name="step", before_ns=5, after_ns=7, delta_ns=2, half_width_ns=1)
     side = DiffSide(
