@@ -76,7 +76,7 @@ def test_the_figures_are_the_report_s_over_the_same_steps(trained: Path) -> None
     report = read_report(trained)
     assert report.step is not None
     assert report.breakdown is not None
-    run = LiveReader(trained, window_count=report.step.steady_count).read()
+    run = replace(LiveReader(trained, window_count=report.step.steady_count).read(), age_s=0.0)
     top, progress, phases, rest = draw_block(run, 0.5, PLAIN, 400)
     assert f"means of the last {report.step.steady_count} steps" in top
     assert progress.startswith(f"{report.step.count} of 80 steps (50%)  ")

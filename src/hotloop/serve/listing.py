@@ -309,8 +309,8 @@ def _last_rows(file: RecordingFile) -> Rows:
             continue
         collected = RowsAndFacts(file.header)
         _add_frames(collected, file.read(number * size, size), start)
-        rows = collected.take_rows()
-        rows = rows[rows[:, FIELD["closed_by"]] != CLOSED_BY_END]
+        found = collected.take_rows()
+        rows: Rows = found[found[:, FIELD["closed_by"]] != CLOSED_BY_END]
         if len(rows):
             return rows[-_LAST_ROWS:]
     return RowsAndFacts(file.header).take_rows()
