@@ -301,7 +301,7 @@ def measure_data() -> list[Row]:
     from torch.utils.data import DataLoader
 
     from hotloop import TokenDataset
-    from hotloop.cli.start import main
+    from hotloop.cli import main
 
     shares: dict[str, list[float]] = {"prepared": [], "in the loop": []}
     steps: list[float] = []

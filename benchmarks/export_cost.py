@@ -42,7 +42,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from hotloop.core.live import LiveRank, LiveRun  # noqa: E402 (also from a checkout that is not installed)
 from hotloop.core.phases import PHASES  # noqa: E402
-from hotloop.export import TARGETS, exporter, posting  # noqa: E402
+from hotloop.export import TARGETS, exporter, target  # noqa: E402
 from hotloop.export.exporter import Exporter  # noqa: E402
 from hotloop.export.points import Snapshot, make_snapshot  # noqa: E402
 
@@ -164,7 +164,7 @@ def _held_bytes() -> int:
 def measure_fault(name: str) -> dict[str, Any]:
     """An hour of an endpoint that fails in one way."""
     exporter.FIRST_WAIT_S, exporter.LONGEST_WAIT_S = 1.0 / SPEED, 60.0 / SPEED
-    posting.WHOLE_S = 10.0 / SPEED
+    target.WHOLE_S = 10.0 / SPEED
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{port.getsockname()[1]}"  # bound and not listening: refused
@@ -225,7 +225,7 @@ def _train(folder: Path, *, is_on: bool, more: Sequence[str] = ()) -> dict[str, 
         options = [word for wish in wishes for word in ("--export", wish)]
         dead = {"KUBEFLOW_TRAINER_SERVER_URL": "http://127.0.0.1:9/", "KUBEFLOW_TRAINER_SERVER_TOKEN": "token"}
         environment |= dead
-    command = [sys.executable, "-m", "hotloop.cli.start", "run", "--name", "one", "--no-probe", "-q", *options, *more]
+    command = [sys.executable, "-m", "hotloop", "run", "--name", "one", "--no-probe", "-q", *options, *more]
     command += ["--", sys.executable]
     command += ["train.py", "out.json", str(STEPS), str(BLOCK_STEPS), "thread_time_ns"]
     subprocess.run(command, cwd=folder, env=environment, check=True, timeout=120, stderr=subprocess.DEVNULL)

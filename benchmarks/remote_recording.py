@@ -34,7 +34,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 from tests.remote.endpoint import FlakyEndpoint, settings_for  # noqa: E402 (also where it is not installed)
 
 RESULT = ROOT / "benchmarks" / "results" / "reach" / "remote_recording.json"
-HOTLOOP = (sys.executable, "-m", "hotloop.cli.start")
+HOTLOOP = (sys.executable, "-m", "hotloop")
 NODE_STEPS, NODE_STEP_S = 2000, 0.01
 CASES = ("whole", "node killed", "uploader killed")
 KILL_AFTER_STEPS = 1500

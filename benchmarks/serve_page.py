@@ -36,15 +36,20 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "report")]
 from chromium_page import Page, start_chromium  # noqa: E402
 
 from hotloop.core.frames import HEAD_BYTES, KIND_ROW, decode_frames, encode_frame, frame_span_bytes  # noqa: E402
-from hotloop.core.outcome_file import outcome_to_json  # noqa: E402
-from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, TIME_FIELDS  # noqa: E402
+from hotloop.core.recording import (  # noqa: E402
+    CLOSED_BY_OPTIMIZER,
+    FIELD,
+    STEP_FIELDS,
+    TIME_FIELDS,
+    outcome_to_json,
+)
 from hotloop.pipeline.live import LiveReader  # noqa: E402
 from hotloop.replay.recording_writer import RecordingWriter  # noqa: E402
 from hotloop.serve.listing import Listing  # noqa: E402
 from hotloop.serve.live import LiveFeeds  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "reach"
-HOTLOOP = [sys.executable, "-m", "hotloop.cli.start"]
+HOTLOOP = [sys.executable, "-m", "hotloop"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 RUNS, STEPS, LONG_STEPS = 50, 1_000, 100_000
 PAGE_ROUNDS = 5

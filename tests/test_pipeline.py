@@ -83,33 +83,6 @@ def test_a_process_that_only_replays_a_graph_is_not_silence() -> None:
     )
 
 
-def test_a_process_that_replays_a_graph_after_its_warm_up_says_that_the_figures_are_of_the_warm_up() -> None:
-    text = render("terminal", report_of(4, tail_ns=5_000 * MS), width=200, color=False)
-    assert "warning: the figures cover the first 0.04 s of 5.04 s recorded; after " in text
-
-
-def test_the_report_says_what_the_model_computes_in() -> None:
-    assert report_of(40).environment["model_dtype"] is None
-    autocast = {"kind": "autocast", "dtype": "torch.bfloat16", "device": "cuda"}
-    assert report_of(40, autocast).environment["autocast_dtype"] == "torch.bfloat16"
-
-
-def test_percentages_have_one_style() -> None:
-    facts = [{"kind": "memory", "row": 5, "rss_bytes": 1, "device": {"allocated": 96, "peak": 98, "total": 100}}]
-    report = report_of(40, *facts)
-    assert any("98%" in finding.title for finding in report.findings)
-    assert " %" not in render("terminal", report, width=200, color=False)
-
-
-def test_how_a_run_ended_is_unknown_when_its_outcome_is_lost() -> None:
-    run = RunRecording(
-        manifest={"command": ["t"]}, outcome=None, outcome_lost=True, probe=None, processes=(), health=("lost",)
-    )
-    report = report_run(run, folder=Path("r"))
-    assert report.outcome is not None
-    assert report.outcome.ended == "unknown"
-
-
 def write_trace_of_late_launches(path: Path, steps: int = 6) -> None:
     """A GPU that computes 4 us out of every 50, because the host launches no faster."""
     events: list[dict[str, Any]] = []

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import sys
 import threading
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hotloop.core.cores import count_cores
 from hotloop.core.errors import HotloopError, UsageError
+from hotloop.core.machine import count_cores
 from hotloop.observe.event_pool import EventPool, cuda_event_pool
-from hotloop.observe.monitor_summary import MonitoredMemory, MonitorSummary, ThreadPhase
+from hotloop.observe.monitor_summary import MonitoredMemory, MonitorSummary, Path, ThreadPhase
 from hotloop.observe.profiling import profile as profile
 from hotloop.observe.ranks import current_rank
 from hotloop.observe.scalars import ScalarReader
-from hotloop.observe.series import Series
-from hotloop.observe.spans import Path, SpanStack, StepRecord, add_device_ns
-from hotloop.observe.step_totals import MetricTotals, StepTotals, device_own_ns, host_own_ns
+from hotloop.observe.spans import DeviceKey, SpanStack
+from hotloop.observe.step_totals import Series, StepRecord, Totals
 
 if TYPE_CHECKING:
     from hotloop.core.findings import Finding, Skipped
@@ -84,19 +83,16 @@ class Monitor:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._owner = threading.get_ident()
-        self._steps_count = self._dropped_count = self._epoch = 0
-        self._epoch_warmup = 0
-        self._in_epoch, self._in_all = (StepTotals(), MetricTotals()), (StepTotals(), MetricTotals())
-        self._threads: dict[Path, Series] = {}
+        self._dropped_count = self._epoch = 0
+        self._in_epoch, self._in_all = Totals(), Totals()
+        self._threads: defaultdict[Path, Series] = defaultdict(Series)
         self._scalars = ScalarReader()
-        self._memory: Readings = {}
-        self._memory_at_ns: int | None = None
+        self._memory = MonitoredMemory()
+        self._memory_due_ns = 0
         self.is_compiling: Callable[[], bool] = _never
         self._owner_stack: SpanStack | None = None
         self._look_at_torch()
-        if hasattr(os, "register_at_fork"):
-            myself = weakref.ref(self)
-            os.register_at_fork(after_in_child=lambda: _after_fork(myself()))
+        _MONITORS.add(self)
 
     # -- marking --------------------------------------------------------------------------------------------------
 
@@ -149,14 +145,20 @@ class Monitor:
     def record_metric(self, name: str, value: Any) -> None:
         """Keep a number, such as the loss. A tensor on a device is copied without waiting, and counted later."""
         is_there, number = self._scalars.read(name, value)
-        if is_there:
-            self._add_metric(name, number)
+        if not is_there:
+            return
+        with self._lock:
+            self._book_metric(name, number)
+        agent = sys.modules.get("hotloop.attach.agent")
+        watched = None if agent is None else agent.current_agent()
+        if watched is not None and number is not None:
+            watched.tell({"kind": "metric", "name": name, "value": number})
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def summary(self) -> MonitorSummary:
         """All steps so far but the warm-up. May be called at any time, from any thread."""
-        return self._summarize(self._in_all, None, min(self.warmup_steps, self._steps_count), judge=True)
+        return self._summarize(self._in_all, None, judge=True)
 
     def end_epoch(self) -> MonitorSummary:
         """The steps since the last epoch ended; printed on rank 0 with suggestions. An open step ends first."""
@@ -164,36 +166,30 @@ class Monitor:
             self.end_step()
         self._epoch += 1
         is_first = current_rank() == 0
-        summary = self._summarize(self._in_epoch, self._epoch, self._epoch_warmup, judge=is_first)
+        summary = self._summarize(self._in_epoch, self._epoch, judge=is_first)
         with self._lock:
-            self._in_epoch = (StepTotals(), MetricTotals())
-            self._epoch_warmup = 0
+            self._in_epoch = Totals()
         if is_first:
             self._write(summary.to_text())
         return summary
 
-    def _summarize(
-        self, totals: tuple[StepTotals, MetricTotals], epoch: int | None, warmup: int, *, judge: bool
-    ) -> MonitorSummary:
-        steps, metrics = totals
+    def _summarize(self, totals: Totals, epoch: int | None, *, judge: bool) -> MonitorSummary:
         with self._lock:
             self._collect()
-            records = tuple(steps.recent) if judge else ()
+            records = tuple(totals.recent) if judge else ()
             threads = ((path, series.stats()) for path, series in self._threads.items())
             summary = MonitorSummary(
                 name=self.name,
                 rank=current_rank(),
                 epoch=epoch,
-                steps_count=steps.steps_count + warmup,
-                warmup_count=warmup,
+                steps_count=totals.steps_count + totals.warmup_count,
+                warmup_count=totals.warmup_count,
                 dropped_count=self._dropped_count,
-                step=steps.step(),
-                phases=steps.phases(),
+                step=totals.step(),
+                phases=totals.phases(),
                 other_threads=tuple(ThreadPhase(path=p, time_ns=stats) for p, stats in threads if stats is not None),
-                metrics=metrics.summarize(),
-                memory=MonitoredMemory(
-                    **{name: self._memory.get(name) for name in MonitoredMemory.__dataclass_fields__}
-                ),
+                metrics=totals.metrics(),
+                memory=self._memory,
                 device=self._device,
                 device_unknown_count=0 if self._pool is None else self._pool.unknown_count,
             )
@@ -214,21 +210,21 @@ class Monitor:
     def _claim(self) -> SpanStack:
         """This thread runs the steps from now on."""
         me, before = threading.get_ident(), self._owner_stack
-        if me != self._owner and before is not None and (before.in_step or before.depth):
+        if me != self._owner and before is not None and before.open:
             raise UsageError("a step or phase is open on another thread; only one thread at a time can run steps")
         self._owner = me
-        stack = self._owner_stack = self.stack()
-        return stack
+        self._owner_stack = self.stack()
+        return self._owner_stack
 
     def left_phase(self, stack: SpanStack) -> None:
         """After every phase: on other threads than the steps' its time is booked at once."""
-        if stack.depth or stack.in_step or threading.get_ident() == self._owner:
+        if stack.open or threading.get_ident() == self._owner:
             return
         record, stack.record = stack.record, StepRecord()
         with self._lock:
             for path, totals in record.phases.items():
                 if path:
-                    self._threads.setdefault(path, Series()).add(totals.total_ns / totals.calls)
+                    self._threads[path].add(totals.total_ns / totals.calls)
 
     def _begin_device(self, key: Any) -> Any:
         pool = self._pool
@@ -240,19 +236,20 @@ class Monitor:
     def _finish(self, record: StepRecord) -> None:
         now_ns = self._clock()
         with self._lock:
-            if self._memory_at_ns is None or now_ns - self._memory_at_ns >= MEMORY_INTERVAL_NS:
-                self._memory_at_ns = now_ns
-                self._memory = self._read_memory()
-            record.memory = (self._memory.get("rss_bytes"), self._memory.get("device_allocated_bytes"))
-            self._steps_count += 1
-            if self._steps_count > self.warmup_steps:
-                record.counted_in = (self._in_epoch[0], self._in_all[0])
-                for total in record.counted_in:
-                    total.add(record)
-                if self._pool is not None and not record.waiting:
-                    _complete(record)
+            if now_ns >= self._memory_due_ns:
+                self._memory_due_ns = now_ns + MEMORY_INTERVAL_NS
+                self._memory = MonitoredMemory(**self._read_memory())
+            record.memory = self._memory
+            counted_in = (self._in_epoch, self._in_all)
+            if self._in_all.warmup_count < self.warmup_steps:
+                for totals in counted_in:
+                    totals.warmup_count += 1
             else:
-                self._epoch_warmup += 1
+                for totals in counted_in:
+                    totals.add(record)
+                record.counted_in = counted_in
+                if self._pool is not None:
+                    record.complete()
             self._collect()
 
     def _collect(self) -> None:
@@ -260,24 +257,16 @@ class Monitor:
         if threading.get_ident() != self._owner:
             return
         if self._pool is not None:
-            for key, device_ns in self._pool.resolve():
-                record = add_device_ns(key, device_ns)  # type: ignore[arg-type]
-                if not record.waiting:
-                    _complete(record)
+            key: DeviceKey
+            for key, device_ns in self._pool.resolve():  # type: ignore[assignment]
+                record, path, between = key
+                record.add_device_ns(path, device_ns, between=between)
         for name, value in self._scalars.arrived():
             self._book_metric(name, value)
 
-    def _add_metric(self, name: str, value: float | None) -> None:
-        with self._lock:
-            self._book_metric(name, value)
-        agent = sys.modules.get("hotloop.attach.agent")
-        watched = None if agent is None else agent.current_agent()
-        if watched is not None and value is not None:
-            watched.tell({"kind": "metric", "name": name, "value": value})
-
     def _book_metric(self, name: str, value: float | None) -> None:
-        for _, metrics in (self._in_epoch, self._in_all):
-            metrics.add(name, value)
+        for totals in (self._in_epoch, self._in_all):
+            totals.add_metric(name, value)
 
     def _look_at_torch(self) -> None:
         """Once torch is there: know when it compiles; once CUDA is in use: time its stream. Never initialises CUDA."""
@@ -300,10 +289,8 @@ class Monitor:
         self._pool, self._searching = None, False
 
 
-class Phase:
+class Phase(ContextDecorator):
     """What ``Monitor.phase`` gives: a context manager and a decorator, reusable and nestable."""
-
-    __slots__ = ("_monitor", "_name")
 
     def __init__(self, monitor: Monitor, name: str) -> None:
         self._monitor = monitor
@@ -324,19 +311,12 @@ class Phase:
             stack.unwind(self._name)
         self._monitor.left_phase(stack)
 
-    def __call__(self, function: F) -> F:
-        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+    def __call__(self, func: F) -> F:
+        if inspect.isgeneratorfunction(func) or inspect.iscoroutinefunction(func):
             raise UsageError(
-                f"{function.__name__} is a generator or coroutine; mark the parts inside it with 'with "
-                "monitor.phase(...)'"
+                f"{func.__name__} is a generator or coroutine; mark the parts inside it with 'with monitor.phase(...)'"
             )
-
-        @functools.wraps(function)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return timed  # type: ignore[return-value]
+        return super().__call__(func)
 
 
 class Watch:
@@ -395,14 +375,16 @@ def _never() -> bool:
     return False
 
 
-def _after_fork(monitor: Monitor | None) -> None:
-    if monitor is not None:
+_MONITORS: weakref.WeakSet[Monitor] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for monitor in _MONITORS:
         monitor.after_fork()
 
 
-def _complete(record: StepRecord) -> None:
-    for total in record.counted_in:
-        total.add_device(record)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _read_memory() -> Readings:
@@ -433,11 +415,18 @@ def _judge_steps(
     device = summary.device
     steps = []
     for record in records:
-        own = host_own_ns(record) if device is None else device_own_ns(record)
+        own = record.own_ns(on_device=device is not None)
         if own is not None and sum(own.values()) > 0:
             calls = {path: totals.calls for path, totals in record.phases.items()}
-            rss, allocated = record.memory
-            steps.append(MarkedStep(own_ns=own, calls=calls, rss_bytes=rss, device_allocated_bytes=allocated))
+            memory = record.memory
+            steps.append(
+                MarkedStep(
+                    own_ns=own,
+                    calls=calls,
+                    rss_bytes=memory.rss_bytes,
+                    device_allocated_bytes=memory.device_allocated_bytes,
+                )
+            )
     needed = max(FEWEST_STEPS, len(records) // 2)
     if len(steps) < needed:
         what = "steps" if device is None else "steps with known device times"
@@ -453,7 +442,7 @@ def _judge_steps(
         return (), (), f"no suggestions: this Python has no {error.name}"
     cores = total_bytes = None
     if "torch" in sys.modules:  # these facts are read by code that imports torch
-        from hotloop.core.host_memory import memory_limit_bytes
+        from hotloop.core.machine import memory_limit_bytes
 
         cores, total_bytes = count_cores(), memory_limit_bytes()
     memory = summary.memory

@@ -13,7 +13,7 @@ import pytest
 
 from hotloop.attach.child import ATTACH_VARIABLE, SITE
 from hotloop.attach.launching import launch_recorded, prepare_environment
-from hotloop.core.outcome_file import OUTCOME_FILE
+from hotloop.core.recording import OUTCOME_FILE
 from hotloop.core.strategy import Strategy
 
 COLLECTOR: Any = SimpleNamespace(address="name", token="secret")

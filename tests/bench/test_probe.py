@@ -10,7 +10,7 @@ import pytest
 from hotloop.bench.probe import ProbeError, make_forecasts, make_request, run_probe
 from hotloop.core.analysis import Forecast
 from hotloop.core.findings import Basis
-from hotloop.core.step_times import StepTimes
+from hotloop.core.measurement import StepTimes
 
 SOURCE = Path(__file__).parents[2] / "src"
 OPS = {

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hotloop.bench.loader_cost import add_forecasts, cost_of, wait_share
+from hotloop.bench.loader_cost import cost_of
 from hotloop.cli import main
-from hotloop.core.cores import count_cores
+from hotloop.core.machine import count_cores
 from hotloop.core.worker_model import forecast_batch_ns
 
 FACTORY = """
@@ -78,23 +78,6 @@ def test_loader(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert alone == pytest.approx(1e9 / (parts["fetch_ns"] + parts["collate_ns"]))
     assert with_worker == pytest.approx(1e9 / forecast_batch_ns(cost_of(parts), 1, count_cores()))
     assert rows[0]["forecast_off_ratio"] == pytest.approx(alone / rows[0]["batches_per_s"] - 1)
-
-
-def test_a_part_that_was_not_measured_counts_nothing() -> None:
-    parts = {"fetch_ns": 5.0, "fetch_cpu_ns": 4.0, "collate_ns": 1.0, "crowding_ratio": None}
-    cost = cost_of({**parts, "send_ns": None, "receive_ns": None, "start_ns": None, "rounds": 3, "batch_bytes": 8})
-    assert (cost.send_ns, cost.crowding_ratio) == (0.0, 1.0)
-    rows = [{"workers": 0, "batches_per_s": None}]
-    add_forecasts(rows, cost, 2.0)
-    assert rows[0]["forecast_batches_per_s"] == pytest.approx(1e9 / 6)
-    assert rows[0]["forecast_off_ratio"] is None
-
-
-def test_the_share_of_a_step_that_waits() -> None:
-    assert wait_share(30.0, 10.0, workers=0) == 0.75  # nothing overlaps in the main process
-    assert wait_share(30.0, 10.0, workers=2) == pytest.approx(2 / 3)
-    assert wait_share(5.0, 10.0, workers=2) == 0.0
-    assert wait_share(None, 10.0, workers=2) is None
 
 
 def test_gemm(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,15 +150,6 @@ def test_compress_of_a_model_s_own_gradients(factory: str, capsys: pytest.Captur
     assert found["subject"] == f"{factory}:make"
 
 
-def test_sizes_beyond_the_memory_are_left_out_and_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hotloop.cli.bench_compress.available_bytes", lambda: 20 << 20)
-    found = measure(capsys, "compress", "--sizes", "1,2")
-    assert {row["elements"] for row in found["tables"][0]} == {1 << 20}
-    assert "2 Mi elements were left out: they need about 24 MiB of memory" in found["notes"]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -191,15 +165,6 @@ def test_compress_refuses_bad_options(words: list[str], message: str, capsys: py
     error = capsys.readouterr().err.strip()
     assert message in error
     assert len(error.splitlines()) == 1
-
-
-def test_a_file_that_reads_its_arguments_finds_none_of_the_benchmark(
-    factory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "reads_arguments.py"
-    parsing = "import argparse\nargparse.ArgumentParser().parse_args()\n"
-    file.write_text(parsing + Path(factory).read_text(encoding="utf-8"), encoding="utf-8")
-    assert measure(capsys, "compress", f"{file}:make")["subject"] == f"{file}:make"
 
 
 @pytest.mark.parametrize("words", [["comm", "--ranks", "2"], ["compress", "--sizes", "1"]])

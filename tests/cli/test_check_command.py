@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hotloop.cli import main
-from hotloop.core.check import Check, CheckVerdict, Judged
+from hotloop.core.check import Check, CheckVerdict, Judged, NotJudged
 from hotloop.core.findings import Where
 from hotloop.report import RENDERERS, render
 
@@ -73,28 +73,6 @@ def test_the_baseline_keeps_a_dated_record(tmp_path: Path, baseline: Path) -> No
     assert main(["check", bad, "--baseline", str(baseline), "--add-to-baseline", "-q"]) == 2  # counts once
 
 
-def test_a_launch_of_another_machine_is_not_added(
-    tmp_path: Path, baseline: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    content = json.loads(baseline.read_text())
-    for one in content["launches"]:
-        one["machine"] |= {"world_size": 2}
-    baseline.write_text(json.dumps(content))
-    run = record(tmp_path / "run", 4.0, 9)
-    assert main(["check", run, "--baseline", str(baseline), "--add-to-baseline", "-q"]) == 0
-    assert json.loads(baseline.read_text()) == content
-    assert "was not changed: run" in capsys.readouterr().err
-
-
-def test_one_baseline_run_is_inconclusive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base, slower = record(tmp_path / "a", 4.0), record(tmp_path / "b", 6.0)
-    assert main(["check", slower, "--baseline", base]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("inconclusive: b")
-    assert "noise between launches is not known" in text
-    assert main(["check", slower, "--baseline", base, "--strict", "-q"]) == 1
-
-
 def test_a_report_is_a_baseline(tmp_path: Path) -> None:
     base = record(tmp_path / "a", 4.0)
     report = tmp_path / "report.json"
@@ -117,24 +95,6 @@ def test_limits_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("[budget]\n", "schema"),
-        ('schema = "hotloop.limits/1"\n[budget]\nstep_s = 1\n', "unknown key budget.step_s"),
-        ('schema = "hotloop.limits/1"\n[tolerance]\nstep_ratio = "5%"\n', "tolerance.step_ratio is '5%'"),
-        ('schema = "hotloop.limits/1"\n[tolerance]\nstep_ratio = nan\n', "tolerance.step_ratio"),
-        ('schema = "hotloop.limits/1"\nnoise = 1\n', "noise is 1"),
-        ("a = [", "not TOML"),
-    ],
-)
-def test_limits_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, named: str) -> None:
-    run, limits = record(tmp_path / "a", 4.0), tmp_path / "limits.toml"
-    limits.write_text(text)
-    assert main(["check", run, "--limits", str(limits)]) == 2
-    assert named in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     "content",
     [
         "[]",
@@ -152,25 +112,6 @@ def test_a_hostile_baseline_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["check", run, "--baseline", str(base)]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert base.read_text() == content
-
-
-@pytest.mark.parametrize(("key", "value"), [("step_ns", -1.0), ("step_ns", 1e300), ("backward_ns", True)])
-def test_a_baseline_of_impossible_numbers(tmp_path: Path, baseline: Path, key: str, value: Any) -> None:
-    content = json.loads(baseline.read_text())
-    content["launches"][0]["measures"][key]["value"] = value
-    baseline.write_text(json.dumps(content))
-    assert main(["check", record(tmp_path / "a", 4.0), "--baseline", str(baseline), "-q"]) == 2
-
-
-def test_zeros_in_a_baseline_are_judged_without_a_crash(tmp_path: Path, baseline: Path) -> None:
-    content = json.loads(baseline.read_text())
-    for launch in content["launches"]:
-        for key in ("step_ns", "samples_per_s", "forward_ns"):
-            launch["measures"].get(key, {})["value"] = 0
-    baseline.write_text(json.dumps(content))
-    run, out = record(tmp_path / "a", 4.0), tmp_path / "out.json"
-    assert main(["check", run, "--baseline", str(baseline), "-q", "--json", str(out)]) == 0
-    assert json.loads(out.read_text())["verdict"] == "inconclusive"
 
 
 def test_usage_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,7 +193,7 @@ def hostile_check() -> Check:
         noise=evil,
         confidence_ratio=0.98,
         judged=(one,),
-        skipped=((evil, evil),),
+        skipped=(NotJudged(id=evil, reason=evil),),
         warnings=(evil,),
     )
 

@@ -133,48 +133,6 @@ def test_two_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("## step 1.00 -&gt; 0.70 ms")
 
 
-def test_json_goes_to_standard_output_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path / "a.json", trace())
-    assert main(["diff", str(path), str(path), *KEPT, "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["step"]["whole"]["delta_ns"] == 0
-
-
-def test_equal_sides_are_said_to_be_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = write(tmp_path / "a.json", trace()), write(tmp_path / "b.json", trace())
-    assert main(["diff", str(first), str(second), *KEPT]) == 0
-    text = capsys.readouterr().out
-    assert "no change: every term is 0" in text
-    assert "same file" not in text
-    assert main(["diff", str(first), str(first), *KEPT]) == 0
-    text = capsys.readouterr().out
-    assert text.index("! both sides are the same file or folder") < text.index("step 1.00 -> 1.00 ms, 0.00 ms")
-
-
-def test_one_step_has_no_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = write(tmp_path / "a.json", trace(steps=1)), write(tmp_path / "b.json", trace(100))
-    assert compare(first, second, *KEPT)["step"]["whole"]["half_width_ns"] is None
-    assert main(["diff", str(first), str(second), *KEPT]) == 0
-    assert "[no interval: fewer than two steps on a side]" in capsys.readouterr().out
-
-
-def test_a_trace_without_steps_is_one_step_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plain = trace()
-    plain["traceEvents"] = [one for one in plain["traceEvents"] if one["cat"] != "user_annotation"]
-    assert main(["diff", str(write(tmp_path / "a.json", plain)), str(write(tmp_path / "b.json", trace())), *KEPT]) == 0
-    text = capsys.readouterr().out
-    assert text.index("! before: no steps are marked, so the whole trace counts as one") < text.index(
-        "\ndevice window "
-    )
-
-
-def test_sides_without_anything_in_common_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A lone operator has no phases, and no device either."""
-    lone = {"schemaVersion": 1, "traceEvents": [event("cpu_op", "aten::mm", 0, 900)]}
-    first, second = write(tmp_path / "a.json", lone), write(tmp_path / "b.json", trace())
-    assert main(["diff", str(first), str(second), *KEPT]) == 2
-    assert "cannot be compared: they have neither" in capsys.readouterr().err
-
-
 def test_a_side_without_a_device_is_said_before_any_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = write(tmp_path / "a.json", trace(device=False)), write(tmp_path / "b.json", trace())
     found = compare(first, second, *KEPT)
@@ -208,25 +166,6 @@ def test_bad_input_is_one_clear_line(
     assert captured.err.startswith("hotloop: ")
     assert captured.err.count("\n") == 1
     assert "bad.json" in captured.err
-
-
-def test_a_truncated_trace_is_compared_and_said_to_be_truncated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = write(tmp_path / "a.json", trace())
-    cut = tmp_path / "b.json"
-    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size * 3 // 4])
-    assert main(["diff", str(whole), str(cut), *KEPT]) == 0
-    text = capsys.readouterr().out
-    assert "! after: " in text
-    assert text.index("! after: ") < text.index("\nstep ")
-
-
-def test_an_empty_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "none").mkdir()
-    path = write(tmp_path / "a.json", trace())
-    assert main(["diff", str(tmp_path / "none"), str(path), *KEPT]) == 2
-    assert "no trace found" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [("--top", "0"), ("--workers", "0"), ("--json", "nowhere/x.json")])
@@ -285,17 +224,6 @@ def test_one_rank_against_two_is_split(tmp_path: Path, capsys: pytest.CaptureFix
     assert "wait (arriving early)" in text
 
 
-def test_one_of_two_ranks_cannot_tell_wait_from_transfer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = write(tmp_path / "rank0.json", rank_trace(0, 0.0))
-    (tmp_path / "two").mkdir()
-    for number, late in ((0, 0.0), (1, 60.0)):
-        write(tmp_path / "two" / f"rank{number}.json", rank_trace(number, late))
-    assert compare(first, tmp_path / "two", *KEPT)["growth"] is None
-    assert main(["diff", str(first), str(tmp_path / "two"), *KEPT]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "cannot be separated: before: 4 of 4 collectives could not be matched" in text
-
-
 # ---- runs
 
 
@@ -320,15 +248,6 @@ def test_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     assert backward.endswith("same")
 
 
-def test_a_long_start_is_said_not_to_be_compared(tmp_path: Path) -> None:
-    slow = [400.0] * 2 + STEADY
-    found = compare(record(tmp_path / "a", slow), record(tmp_path / "b", STEADY))
-    (told,) = [one for one in found["warnings"] if "the start of the runs" in one]
-    assert "before: the first 2 steps take 0.814 s of 1.92 s; after: the first 1 steps take" in told
-    assert abs(found["step"]["whole"]["delta_ns"]) < 0.1 * MS
-    assert not compare(record(tmp_path / "c", STEADY), record(tmp_path / "d", SLOWER))["warnings"]
-
-
 def test_means_of_a_run_are_those_of_its_report(tmp_path: Path) -> None:
     first, second = record(tmp_path / "a", STEADY), record(tmp_path / "b", SLOWER)
     assert main(["report", str(first), "-q", "--exit-zero", "--json", str(tmp_path / "report.json")]) == 0
@@ -351,28 +270,6 @@ def test_ranks_of_a_run_are_averaged_and_counted(tmp_path: Path, capsys: pytest.
     assert "does not separate waiting for other ranks from transferring" in " ".join(text.split())
 
 
-def growing(steps_count: int) -> dict[str, Any]:
-    """Steps of ever more samples: 4 ms each, and 0.1 ms a sample."""
-    samples = [32 + index // 4 for index in range(steps_count)]
-    return {"forward_ms": [4 + 0.1 * count + 0.01 * (index % 3) for index, count in enumerate(samples)],
-            "samples": samples}  # fmt: skip
-
-
-def test_one_program_over_more_steps_of_a_drifting_run_has_no_interval_per_sample(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Later steps are larger, and so cheaper per sample, of one and the same code."""
-    sides = [record(tmp_path / name, **growing(count)) for name, count in (("a", 100), ("b", 200))]
-    found = compare(*sides)
-    assert found["per_unit"]["delta_ns"] < -0.05 * found["per_unit"]["before_ns"]
-    assert found["per_unit"]["half_width_ns"] is None
-    assert any("the number of samples per step drifts over the run" in warning for warning in found["warnings"])
-    assert main(["check", str(sides[0]), "--baseline", str(sides[1]), "--json", str(tmp_path / "check.json")]) != 1
-    judged = {one["id"]: one for one in json.loads((tmp_path / "check.json").read_text())["judged"]}
-    assert judged["samples_per_s"]["verdict"] == "inconclusive"
-    assert "train the same number of steps on both sides" in judged["samples_per_s"]["reason"]
-
-
 def test_other_batches_are_said_first_and_counted_per_sample(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -387,55 +284,6 @@ def test_other_batches_are_said_first_and_counted_per_sample(
     said, step, per = (text.index(w) for w in ("! a step has 8 samples before and 16 after", "\nstep ", "per sample "))
     assert said < step < text.rindex("\nper sample 1.38")
     assert per
-
-
-def test_equal_runs_have_nothing_to_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = record(tmp_path / "a", STEADY), record(tmp_path / "b", STEADY)
-    assert main(["diff", str(first), str(second)]) == 0
-    assert "no change: every term is 0" in capsys.readouterr().out
-    assert main(["diff", str(first), str(first)]) == 0
-    assert "! both sides are the same run" in capsys.readouterr().out
-
-
-def test_a_run_on_the_cpu_against_one_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = record(tmp_path / "a", STEADY), record(tmp_path / "b", SLOWER, device="cuda:0")
-    assert main(["diff", str(first), str(second)]) == 0
-    text = capsys.readouterr().out
-    assert text.index("! before trains on cpu, after on cuda") < text.index("\nstep ")
-
-
-def test_a_run_of_one_step_has_no_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = record(tmp_path / "a", [4.0]), record(tmp_path / "b", STEADY)
-    assert main(["diff", str(first), str(second)]) == 0
-    text = capsys.readouterr().out
-    assert "! before: only one step was recorded" in text
-    assert "[no interval: fewer than two steps on a side]" in text
-
-
-def test_a_run_without_steps_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = record(tmp_path / "a", []), record(tmp_path / "b", STEADY)
-    assert main(["diff", str(first), str(second)]) == 2
-    assert "contains no step" in capsys.readouterr().err
-
-
-def test_a_trace_against_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, path = record(tmp_path / "a", STEADY), write(tmp_path / "a.json", trace())
-    for sides in ([run, path], [path, run]):
-        assert main(["diff", *map(str, sides), *KEPT]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith(f"hotloop: {run} is a recorded run and {path} is a trace")
-        assert error.count("\n") == 1
-
-
-def test_a_name_that_is_nothing_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record(tmp_path / ".hotloop" / "first", STEADY)
-    monkeypatch.chdir(tmp_path)
-    assert main(["diff", "frist", "first"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("hotloop: frist is not a file, a folder or a run")
-    assert "first" in error.split("known under")[1]
 
 
 # ---- real traces

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from hotloop.cli import main
-from hotloop.core.errors import UsageError
 from hotloop.launch import TARGETS
 
 PLAN = """
@@ -98,16 +97,6 @@ def test_what_a_strategy_needs_and_cannot_do_is_said(
     assert "unmodified" not in launch(capsys, *words)[1]
 
 
-def test_a_whole_node_takes_all_its_cores_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    whole = launch(capsys, "--target", "slurm", *SHAPE, "--gpu", "h100-80g-sxm", *COMMAND)[1]
-    part = launch(capsys, "--target", "slurm", "--nodes", "1", "--gpus-per-node", "2", "--gpu", "h200", "--", "t.py")
-
-    assert "#SBATCH --exclusive" in whole
-    assert "#SBATCH --mem=0" in whole
-    assert "#SBATCH --exclusive" not in part[1]
-    assert "gives a task one core: add --cpus" in part[2]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -147,16 +136,6 @@ def test_what_makes_no_sense_is_one_line(
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
-
-
-def test_devices_that_do_not_fill_nodes_are_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = tmp_path / "plan.toml"
-    plan.write_text(PLAN.format(count=12).replace("256", "240"))
-
-    assert (
-        "12 devices, which do not fill nodes of 8"
-        in launch(capsys, "--target", "slurm", "--plan", str(plan), "--", "t.py")[2]
-    )
 
 
 def test_a_manifest_of_ones_own_is_checked_field_by_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,31 +183,6 @@ def test_submit_starts_the_program_and_answers_its_exit_code(
     )
 
 
-def test_submit_without_its_program_says_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    code, _, err = launch(
-        capsys, "--target", "skypilot", *SHAPE, "--gpu", "h200", "--save-s", "1", "--submit", *COMMAND
-    )
-
-    assert code == 127
-    assert "sky is not on PATH; write the manifest with --output FILE" in err
-
-
-def test_the_help_names_every_target(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["launch", "--help"])
-
-    text = capsys.readouterr().out
-    assert all(target in text for target in TARGETS)
-
-
-def test_an_unknown_target_is_a_usage_error() -> None:
-    with pytest.raises(UsageError):
-        TARGETS["none"]
-
-
 BASE = {
     "job": ("--image", "a:1"),
     "jobset": ("--image", "a:1"),
@@ -274,30 +228,6 @@ def test_an_option_changes_the_manifest_or_is_refused(
     assert err == (f"hotloop: --target {target} does not use {given[0]}: leave it out, or take a target of: {users}\n")
 
 
-def test_gpu_sharing_takes_no_training(capsys: pytest.CaptureFixture[str]) -> None:
-    _, _, err = launch(capsys, "--target", "gpu-sharing", "--gpu", "h200", *COMMAND)
-
-    assert "does not use a training command: leave it out, or take a target of: dstack, job" in err
-
-
-def test_a_file_is_never_replaced_by_another_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own = tmp_path / "own.sbatch"
-    words = ("--target", "slurm", *SHAPE, "-o", str(own))
-    assert [launch(capsys, *words, *COMMAND)[0] for _ in range(2)] == [0, 0]
-    before = own.read_text()
-    code, _, err = launch(capsys, *words, "--cpus", "8", *COMMAND)
-
-    assert code == 2
-    assert f"{own} exists and holds something else: remove it, or give another name" in err
-    assert own.read_text() == before
-
-
-def test_variables_before_the_command_become_those_of_the_training(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = launch(capsys, "--target", "slurm", *SHAPE, "--", "A=x y", "python", "train.py")
-
-    assert """"$node" env 'A=x y' python -m torch.distributed.run train.py &""" in out
-
-
 SAVING = """
 import time
 import torch
@@ -338,9 +268,3 @@ def test_a_recorded_run_tells_how_long_a_save_takes(
     code, _, err = launch(capsys, "--target", "gpu-sharing", "--gpu", "h200", "--run", "last")
     assert code == 2
     assert "needs a run that measured device memory" in err
-
-
-def test_a_misspelt_option_of_sbatch_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["launch", "--target", "slurm", *SHAPE, "--slurm-option", "partion=gpu", "--", "t.py"]
-    assert main(words) == 0
-    assert "sbatch has no option 'partion' by its manual; did you mean 'partition'?" in capsys.readouterr().err

@@ -10,7 +10,6 @@ import pytest
 
 from hotloop import __version__
 from hotloop.cli import main
-from hotloop.report import RENDERERS
 
 
 @pytest.mark.parametrize(
@@ -47,26 +46,6 @@ def test_an_unknown_word_is_answered_in_one_line(
     assert code == 2
     said += f"; see hotloop {words[0]} --help" if said.startswith("argument") else ""
     assert capsys.readouterr().err == f"hotloop: {said}\n"
-
-
-def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(("help", "diff"))
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith("usage: hotloop diff")
-
-
-@pytest.mark.parametrize(
-    "command", ["run", "tune", "report", "trace", "diff", "check", "doctor", "bench train", "tokenize"]
-)
-def test_every_report_is_printed_in_every_format_that_draws_it(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main((*command.split(), "--help"))
-    text = " ".join(capsys.readouterr().out.split()).replace("- ", "-")  # a line may break behind a hyphen
-    for one in RENDERERS.values():
-        assert (f"{one.id}: {one.summary}" in text) == (not one.kinds or command in ("report", *one.kinds))
 
 
 def test_a_training_starts_without_loading_the_renderers() -> None:

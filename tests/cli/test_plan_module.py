@@ -1,13 +1,11 @@
 """hotloop plan --module, from the command line."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import hotloop
 from hotloop.cli import main
 
 SOURCE = """
@@ -37,25 +35,6 @@ def test_a_module_is_planned_over_ranks(capsys: pytest.CaptureFixture[str]) -> N
     assert "not compared with a GPU" in text
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--module", "train.py:build"], "--module needs --batch"),
-        (
-            ["--module", "train.py:build", "--batch", "float32[2,64]", "--tokens", "1e9"],
-            "--tokens belongs to a workload",
-        ),
-        (["--batch", "float32[2,64]"], "--batch belongs to --module"),
-        (["--module", "train.py:build", "--batch", "float32[2,64]", "--gpu", "h1000"], "unknown gpu 'h1000'"),
-        (["--module", "train.py:build", "--batch", "float32[2,64]", "--ranks", "0"], "--ranks = 0"),
-        ([], "nothing to plan"),
-    ],
-)
-def test_what_does_not_go_together_is_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", *words]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_trace_that_ended_is_no_benchmark(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     python = tmp_path / "bare-python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
@@ -65,15 +44,3 @@ def test_a_trace_that_ended_is_no_benchmark(tmp_path: Path, capfd: pytest.Captur
     *_, why, what = capfd.readouterr().err.splitlines()
     assert "has no torch; activate its environment" in why
     assert what.startswith("hotloop: the trace of the module ended with exit code 1")
-
-
-def test_an_interpreter_without_torch_is_named(tmp_path: Path) -> None:
-    request = tmp_path / "request.json"
-    request.write_text("{}")
-    program = Path(hotloop.__file__).parent / "probe" / "module_memory.py"
-    words = [sys.executable, "-I", "-S", str(program), str(request), str(tmp_path / "answer.json")]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == [
-        f"hotloop: {sys.executable} has no torch; activate its environment, or give --python FILE"
-    ]

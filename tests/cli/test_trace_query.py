@@ -6,8 +6,6 @@ import csv
 import gzip
 import io
 import json
-import re
-import sys
 from bisect import bisect_right
 from decimal import Decimal
 from itertools import accumulate, pairwise
@@ -150,12 +148,6 @@ def test_a_table_is_cut_and_says_how_much_is_left(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().out.splitlines()[-1] == "no rows"
 
 
-def test_an_answer_without_end_is_not_counted_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path / "a.json", steps_trace(1))
-    assert ask(path, "select * from range(10000000000000)") == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("more than 1,000,000 more rows: ")
-
-
 def test_csv_holds_every_row_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "a.json", steps_trace(40, kernel='a,"b"' + "x" * 300))
     assert ask(path, "select name, bytes from kernels order by start_ns", "--sql-format", "csv") == 0
@@ -196,33 +188,6 @@ def test_what_is_no_plain_question_is_one_clear_line(
     assert words in line
     assert said.out == ""
     assert not Path("/tmp/hotloop-test.csv").exists()
-
-
-def test_without_duckdb_the_error_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    assert ask(write(tmp_path / "a.json", steps_trace(1)), "select 1") == 2
-    assert "pip install 'hotloop[sql]'" in capsys.readouterr().err
-
-
-def test_two_columns_of_one_name_are_no_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask(write(tmp_path / "a.json", steps_trace(1)), "select 1 as a, 2 as a", "--sql-format", "json") == 2
-    assert "two columns are named a" in capsys.readouterr().err
-
-
-def test_a_query_needs_every_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "rank0.json", steps_trace(1))
-    (tmp_path / "rank1.json").write_text('{"schemaVersion": 1, "traceEv')
-    assert ask(tmp_path, "select 1") == 2
-    assert "rank1.json" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["--json", "--html", "--export"])
-def test_a_query_makes_no_report(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path / "a.json", steps_trace(1))
-    assert ask(path, "select 1", option, str(tmp_path / "out.json")) == 2
-    assert f"remove {option}" in capsys.readouterr().err
 
 
 def test_the_documented_columns_are_the_ones_there_are(tmp_path: Path) -> None:
@@ -312,38 +277,6 @@ def test_times_are_exact_and_tracks_fill_their_steps(tmp_path: Path) -> None:
         assert all(end <= start for (_, end), (start, _) in pairwise(ends))
 
 
-def test_launches_are_drawn_to_their_work(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", steps_trace())
-    target = tmp_path / "b.json"
-    main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "5"])
-    events = json.loads(target.read_text())["traceEvents"]
-    begun, done = ([e for e in events if e["ph"] == phase] for phase in "sf")
-    assert [e["id"] for e in begun] == [e["id"] for e in done] == [1, 2, 3]
-    assert {(e["pid"], e["tid"]) for e in begun} == {(7, 1)}
-    assert [e["tid"] for e in done] == [9, 11, 9]
-
-
-def test_work_of_other_steps_in_the_window_comes_with_its_operator(tmp_path: Path) -> None:
-    trace = steps_trace()
-    # Step 4's all-reduce goes on into step 5 and is known for one only by the operator that launched it.
-    (slow,) = [e for e in trace["traceEvents"] if e["name"] == "mystery" and e["args"]["correlation"] == 5]
-    slow["dur"], slow["args"] = 1200.0, {"device": 0, "stream": 11, "correlation": 5}
-    path = write(tmp_path / "a.json", trace)
-    target = tmp_path / "b.json"
-    main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "5:6"])
-    compare_partitions(read(path), read(target), [5, 6])
-
-
-def test_the_lead_rank_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "ranks").mkdir()
-    for rank, name in ((1, "a.json"), (0, "b.json")):
-        write(tmp_path / "ranks" / name, steps_trace(rank=rank))
-    target = tmp_path / "out.json"
-    main(["trace", str(tmp_path / "ranks"), *KEPT, "--export", str(target)])
-    assert capsys.readouterr().err.startswith(f"{target}: steps 4 to 6 of b.json, ")
-    assert read(target).facts.rank == 0
-
-
 def test_a_trace_without_steps_is_exported_whole(tmp_path: Path) -> None:
     trace = steps_trace()
     trace["traceEvents"] = [e for e in trace["traceEvents"] if e["cat"] in ("cuda_runtime", "kernel", "gpu_memcpy")]
@@ -384,13 +317,6 @@ def test_a_request_that_makes_no_sense_is_one_clear_line(
     assert not (tmp_path / "out.json").exists()
 
 
-def test_an_excerpt_never_joins_the_folder_that_was_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "a.json", steps_trace())
-    assert main(["trace", str(tmp_path), *KEPT, "-q", "--export", str(tmp_path / "b.json")]) == 2
-    assert "would be read as a trace" in capsys.readouterr().err
-    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
-
-
 @needs_traces
 @pytest.mark.parametrize("name", ["resnet50_workers_0", "mi300x_resnet_rccl", "a100_ddp_rank3of8"])
 def test_real_excerpts_are_read_again_with_the_same_numbers(name: str, tmp_path: Path) -> None:
@@ -400,14 +326,6 @@ def test_real_excerpts_are_read_again_with_the_same_numbers(name: str, tmp_path:
     numbers = [step.index for step in reduce_trace(after).steps]
     assert 2 <= len(numbers) <= 3
     compare_partitions(before, after, numbers)
-
-
-@needs_traces
-def test_real_steps_are_the_same_by_query(capsys: pytest.CaptureFixture[str]) -> None:
-    path = TRACES / "mi300x_resnet_rccl"
-    rows = ask_json(path, "select kind, count(*) as n, count(launch_id) as linked from kernels group by kind", capsys)
-    assert sum(row["n"] for row in rows) == 3653
-    assert sum(row["n"] - row["linked"] for row in rows) == 968
 
 
 def check_for_perfetto(target: Path) -> int:
@@ -467,50 +385,6 @@ def test_an_excerpt_is_what_perfetto_reads(tmp_path: Path) -> None:
     target = tmp_path / "b.json.gz"
     main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "4:6"])
     assert check_for_perfetto(target) == 9
-
-
-def test_times_since_1970_are_written_so_that_a_double_holds_them(tmp_path: Path) -> None:
-    """Perfetto multiplies microseconds by 1,000 in a double."""
-    late_us = 1_712_195_495_519_689
-    early, late = write(tmp_path / "a.json", steps_trace(kernel=HOSTILE)), tmp_path / "late.json"
-    move = lambda found: f'"ts":{Decimal(found[1]) + late_us}'  # noqa: E731
-    late.write_text(re.sub(r'"ts": ?(-?[0-9.]+)', move, early.read_text()))
-    written = []
-    for path in (early, late):
-        target = tmp_path / f"out-{path.name}"
-        main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "4:6"])
-        written.append(json.loads(target.read_text(), parse_float=Decimal))
-        assert check_for_perfetto(target) == 9
-    times = [[Decimal(e["ts"]) for e in one["traceEvents"] if e["ph"] == "X"] for one in written]
-    base_us = Decimal(written[1]["baseTimeNanoseconds"]) / 1000
-    assert "baseTimeNanoseconds" not in written[0]
-    assert [at + base_us - late_us for at in times[1]] == times[0]
-    assert all(int(float(at) * 1000) == at * 1000 for at in times[1])
-
-
-def test_a_thread_number_that_overflowed_is_not_taken_for_the_main_thread(tmp_path: Path) -> None:
-    content = json.loads(json.dumps(steps_trace(kernel=HOSTILE)))
-    host = next(event["tid"] for event in content["traceEvents"] if event.get("cat") == "cpu_op")
-    for event in content["traceEvents"]:
-        if event.get("tid") == host:
-            event["tid"] = -1029147072
-    path, target = write(tmp_path / "a.json", content), tmp_path / "b.json"
-    main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "4:6"])
-    told = {event["tid"] for event in json.loads(target.read_text())["traceEvents"] if event.get("cat") == "cpu_op"}
-    assert told == {3265820224}
-
-
-def test_what_perfetto_would_drop_is_found(tmp_path: Path) -> None:
-    """Meta-test of check_for_perfetto."""
-    slice_ = {"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 0, "dur": 10}
-    for wrong in (
-        '{"traceEvents": [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": NaN, "dur": 1}]}',
-        json.dumps({"traceEvents": [slice_, {**slice_, "ts": 5}]}),
-        json.dumps({"traceEvents": [slice_, {**slice_, "ph": "s", "id": 1, "cat": "c", "ts": 5}]}),
-    ):
-        (tmp_path / "wrong.json").write_text(wrong)
-        with pytest.raises(AssertionError):
-            check_for_perfetto(tmp_path / "wrong.json")
 
 
 @needs_traces

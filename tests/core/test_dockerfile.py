@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.core.dockerfile import Dockerfile, DockerfileError, Instruction, expand_variables, parse_dockerfile
+from hotloop.core.dockerfile import Dockerfile, DockerfileError, Instruction, parse_dockerfile
 
 
 def read_one(text: str) -> Instruction:
@@ -26,52 +26,12 @@ def test_the_escape_directive_changes_what_continues_a_line() -> None:
     assert [one.arguments for one in parse_dockerfile(text).instructions] == ["base", "a c:\\", "x   y"]
 
 
-def test_two_escapes_at_the_end_do_not_continue_the_line() -> None:
-    assert read_one("ENV A=b\\\\\nRUN c").last_line == 2
-
-
-def test_a_directive_behind_a_comment_is_a_comment() -> None:
-    parsed = parse_dockerfile("# note\n# escape=`\nFROM a\n")
-    assert parsed.directives == {}
-    assert parsed.comments[2] == "# escape=`"
-
-
 def test_flags_are_apart_from_the_arguments() -> None:
     one = read_one("RUN --mount=type=cache,target=/root/.cache --network=none pip install --upgrade x")
     assert one.arguments == "pip install --upgrade x"
     assert one.mounts == ({"type": "cache", "target": "/root/.cache"},)
     assert one.flag("network") == "none"
     assert one.flag("security") is None
-
-
-def test_heredocs_belong_to_their_instruction() -> None:
-    text = 'FROM a\nRUN <<EOF cat > x && python <<-"PY"\necho 1\nFROM b\nEOF\n\tprint(1)\n\tPY\nUSER me\n'
-    parsed = parse_dockerfile(text)
-    assert [one.name for one in parsed.instructions] == ["FROM", "RUN", "USER"]
-    first, second = parsed.instructions[1].heredocs
-    assert (first.text, first.expands, first.first_line, first.last_line) == ("echo 1\nFROM b", True, 3, 5)
-    assert (second.name, second.text, second.expands) == ("PY", "print(1)", False)
-    assert parsed.instructions[1].last_line == 7
-    assert "FROM b" in parsed.instructions[1].script
-
-
-def test_an_instruction_without_heredocs_may_hold_their_sign() -> None:
-    assert read_one("ENV A=<<EOF").heredocs == ()
-    assert read_one("RUN echo '<<EOF'").heredocs == ()
-    assert read_one("RUN echo $((1<<2))").heredocs == ()
-
-
-def test_onbuild_holds_what_it_triggers() -> None:
-    one = read_one("ONBUILD RUN --mount=type=tmpfs,target=/x <<E\nmake\nE")
-    assert one.trigger is not None
-    assert (one.trigger.name, one.trigger.arguments, one.trigger.heredocs[0].text) == ("RUN", "<<E", "make")
-    assert one.trigger.mounts[0]["type"] == "tmpfs"
-
-
-def test_the_exec_form_is_told_from_the_shell_form() -> None:
-    assert read_one('CMD ["python", "a.py"]').exec_form == ("python", "a.py")
-    assert read_one("CMD python a.py").exec_form is None
-    assert read_one("CMD ['python']").exec_form is None
 
 
 def test_stages_know_their_base_and_each_other() -> None:
@@ -82,10 +42,6 @@ def test_stages_know_their_base_and_each_other() -> None:
     assert parsed.find_stage("2") is parsed.stages[2]
     assert parsed.find_stage("3") is None
     assert parsed.lineage(parsed.stages[1]) == parsed.stages[:2]
-
-
-def test_variables_have_the_defaults_of_a_shell() -> None:
-    assert expand_variables("${A:-x} ${A-x} ${A:+x} $B", {"A": ""}) == "x   $B"
 
 
 @pytest.mark.parametrize(
@@ -150,5 +106,4 @@ def check_lines(parsed: Dockerfile, lines_count: int) -> None:
         behind = one.last_line
         for heredoc in one.heredocs:
             assert one.first_line < heredoc.first_line <= heredoc.last_line <= one.last_line
-    assert all(1 <= number <= lines_count for number in parsed.comments)
     assert sum(len(stage.instructions) for stage in parsed.stages) <= len(parsed.instructions)

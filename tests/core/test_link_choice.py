@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hotloop.core.link_choice import (
-    COST_NS_PER_ELEMENT,
     LEAST_GAIN_RATIO,
     SAFE_WAYS,
     Exchange,
-    choose_bucket_bytes,
     choose_way,
     forecast_ways,
 )
 from hotloop.core.link_fit import LinkFit
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "link_choice"
 BOTH = ("compress-gradients", "local-updates")
 MIB = 1 << 20
 LARGE = Exchange(bucket_bytes=(MIB, *[25 * MIB] * 4), backward_ns=0.9e9, step_ns=2e9, ranks=2, tensors=76)
@@ -51,17 +44,6 @@ def test_a_way_that_costs_loss_is_forecast_and_never_chosen() -> None:
     assert choice.picked.way == "int8"
 
 
-def test_gathering_grows_with_the_ranks() -> None:
-    many = Exchange(bucket_bytes=LARGE.bucket_bytes, backward_ns=0.9e9, step_ns=2e9, ranks=64)
-    ways = {way.way: way for way in forecast_ways(many, link(1.2e7), BOTH)}
-    assert ways["topk"].sent_bytes == pytest.approx(0.64 * ways["none"].sent_bytes)
-
-
-def test_a_technique_that_is_not_known_is_not_offered() -> None:
-    assert [way.way for way in forecast_ways(LARGE, link(1e6), ())] == ["none"]
-    assert "local-updates" not in [way.way for way in forecast_ways(LARGE, link(1e6), BOTH[:1])]
-
-
 def test_nothing_is_forecast_of_what_was_never_measured_on_a_device() -> None:
     on_device = Exchange(bucket_bytes=LARGE.bucket_bytes, backward_ns=1e8, step_ns=2e8, ranks=8, on_device=True)
     assert [way.way for way in forecast_ways(on_device, link(1e8), BOTH)] == ["none", "bf16", "local-updates"]
@@ -81,13 +63,3 @@ def test_the_choice_is_never_forecast_to_lose(
     choice = choose_way(exchange, link(rate, latency_ns), BOTH)
     assert choice.picked.exposed_ns <= choice.now.exposed_ns
     assert all(way.exposed_ns >= 0 for way in choice.ways)
-
-
-def test_the_costs_are_those_of_the_kept_measurement() -> None:
-    measured = json.loads((RESULTS / "costs.json").read_text())["ns_per_element"]
-    assert measured == pytest.approx(dict(COST_NS_PER_ELEMENT), rel=0.03)
-
-
-def test_buckets_stay_at_torchs_size_where_no_other_saves_a_percent() -> None:
-    assert choose_bucket_bytes(LARGE, link(1e9)) == 25 * MIB
-    assert choose_bucket_bytes(LARGE, link(1e9, latency_ns=2e8)) > 25 * MIB

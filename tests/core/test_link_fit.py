@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.core.link_fit import COLLECTIVES, bus_factor, fit_link, format_byte_rate
+from hotloop.core.link_fit import fit_link
 
 
 @given(st.floats(1e3, 1e7), st.floats(1e6, 1e12))
@@ -31,13 +31,3 @@ def test_what_passes_at_once_does_not_raise_the_rate_and_shows_as_error() -> Non
 @pytest.mark.parametrize("points", [[], [(1e3, 1e5)], [(1e3, 1e5), (1e3, 2e5)], [(1e3, 2e5), (1e6, 2e5)]])
 def test_too_few_sizes_or_no_slope_give_no_fit(points: list[tuple[float, float]]) -> None:
     assert fit_link(points) is None
-
-
-def test_bus_factors_of_nccl_tests() -> None:
-    assert [bus_factor(name, 8) for name in COLLECTIVES] == [1.75, 0.875, 0.875, 0.875, 1.0]
-    with pytest.raises(ValueError, match="all-reduce, all-gather"):
-        bus_factor("all-sum", 2)
-
-
-def test_rates_are_stated_in_decimal_units() -> None:
-    assert [format_byte_rate(rate) for rate in (5, 12.1e6, 450e9)] == ["5 B/s", "12.1 MB/s", "450 GB/s"]

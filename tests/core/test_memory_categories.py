@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,10 +56,6 @@ def test_an_optimizer_that_allocates_nothing_ends_no_pass() -> None:
     assert categorize(before, ("BACKWARD", 15), after)[1] == "unknown"
 
 
-def test_a_recording_that_ends_in_the_backward_tells_no_gradient() -> None:
-    assert categorize(("FORWARD", None), ("BACKWARD", None)) == ["activation", "unknown"]
-
-
 def test_the_same_code_is_what_it_was_before() -> None:
     def made(at: int, freed: int | None) -> Allocation:
         origin = Origin.BACKWARD if at % 2 else Origin.FORWARD
@@ -84,12 +79,6 @@ def test_a_copy_is_an_input_when_it_comes_again_after_a_forward() -> None:
     assert categorize(("COPY", None), ("COPY", None), ("FORWARD", None))[:2] == ["unknown", "unknown"]
 
 
-def test_a_loss_is_an_activation() -> None:
-    rows: list[tuple[str, int | None]] = [("ELSEWHERE", 15), ("BACKWARD", None), ("BACKWARD", None)]
-    assert categorize(*rows)[0] == "activation"
-    assert categorize(("ELSEWHERE", 5), *rows[1:])[0] == "unknown"
-
-
 def test_gathered_parameters_do_not_end_a_backward() -> None:
     def made(origin: Origin, at: int, freed: int | None, *, nested: bool = False) -> Allocation:
         return Allocation(origin=origin, made=at, freed=freed, freed_by=Origin.UNTOLD, site=at, is_nested=nested)
@@ -103,11 +92,6 @@ def test_what_is_older_than_the_recording_is_told_only_where_its_stack_does() ->
     later: list[tuple[str, int | None]] = [("BACKWARD", None), ("FORWARD", None)]
     assert categorize(*rows, *later, older=4)[:4] == ["parameter", "unknown", "gradient", "unknown"]
     assert categorize(*rows, older=4)[2] == "unknown"
-
-
-@pytest.mark.parametrize("origin", [Origin.UNTOLD, Origin.ELSEWHERE])
-def test_what_nothing_tells_is_unknown(origin: Origin) -> None:
-    assert categorize((origin.name, None), (origin.name, 15)) == ["unknown", "unknown"]
 
 
 @given(

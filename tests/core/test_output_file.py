@@ -35,24 +35,12 @@ def test_a_link_stays_and_its_file_keeps_its_mode(tmp_path: Path) -> None:
     assert (link.is_symlink(), real.read_text(), stat.S_IMODE(real.stat().st_mode)) == (True, "new", 0o600)
 
 
-def test_a_link_to_nothing_yet_makes_its_file(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "later")
-    write(tmp_path / "link")
-    assert (tmp_path / "later").read_text() == "new"
-
-
 def test_what_raises_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("old")
 
     with pytest.raises(ValueError, match="half way"):
         break_off(tmp_path / "a")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "old")]
-
-
-def test_a_new_file_has_the_mode_that_open_gives(tmp_path: Path) -> None:
-    write(tmp_path / "whole")
-    (tmp_path / "plain").write_text("new")
-    assert (tmp_path / "whole").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 def test_a_pipe_gets_what_the_command_writes(tmp_path: Path) -> None:
@@ -65,16 +53,6 @@ def test_a_pipe_gets_what_the_command_writes(tmp_path: Path) -> None:
     reader.join(30)
     assert read[0].startswith("{")
     assert stat.S_ISFIFO(pipe.stat().st_mode)
-
-
-def test_a_device_is_written_to_and_not_replaced() -> None:
-    terminal, end = os.openpty()
-    name = os.ttyname(end)
-    write(Path(name))
-    assert os.read(terminal, 100) == b"new"
-    assert stat.S_ISCHR(os.stat(name).st_mode)
-    os.close(terminal)
-    os.close(end)
 
 
 def test_a_dash_is_standard_output_for_a_page_too(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from hotloop.core.strategy import (
     Choice,
     Strategy,
     StrategyError,
-    chain,
     load_strategy,
     parse_strategy,
     strategy_from_mapping,
@@ -51,11 +50,6 @@ def test_any_text_is_written_as_valid_toml(text: str) -> None:
     assert parse_strategy(written.encode().decode()) == strategy
 
 
-def test_half_of_a_surrogate_pair_is_refused_by_name() -> None:
-    with pytest.raises(StrategyError, match="half of a surrogate pair"):
-        strategy_to_toml(Strategy(name="\udc80"))
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -88,12 +82,3 @@ def test_files_that_cannot_be_read(tmp_path) -> None:
     large.write_bytes(b"#" * (1 << 21))
     with pytest.raises(StrategyError, match="larger"):
         load_strategy(large)
-
-
-def test_chain_adds_techniques_and_replaces_settings_key_by_key() -> None:
-    first = Strategy(choices=(Choice(technique="a", settings={"k": 1, "l": 2}), Choice(technique="b")))
-    second = Strategy(choices=(Choice(technique="a", settings={"k": 3}), Choice(technique="c")))
-    both = chain(first, second)
-    assert [choice.technique for choice in both.choices] == ["a", "b", "c"]
-    assert dict(both.choices[0].settings) == {"k": 3, "l": 2}
-    assert chain(chain(first, second), Strategy()) == chain(first, chain(second, Strategy()))

@@ -1,6 +1,5 @@
 """The model of loader workers: what it must not promise, whatever was measured."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,12 +40,6 @@ def test_computing_scales_to_the_cores_and_waiting_beyond_them() -> None:
     waiting = BatchCost(fetch_ns=40e6, fetch_cpu_ns=0.0, collate_ns=0.0)
     assert [forecast_batch_ns(computing, count, 2) / 1e6 for count in (0, 1, 2, 4)] == [40, 40, 20, 20]
     assert [forecast_batch_ns(waiting, count, 2) / 1e6 for count in (0, 1, 2, 4)] == [40, 40, 20, 10]
-
-
-def test_cores_that_share_what_they_compute_with_give_less() -> None:
-    cost = BatchCost(fetch_ns=40e6, fetch_cpu_ns=40e6, collate_ns=0.0, crowding_ratio=1.5)
-    assert forecast_batch_ns(cost, 1, 2) == 40e6
-    assert forecast_batch_ns(cost, 2, 2) == pytest.approx(30e6)
 
 
 def test_memory_bounds_the_workers() -> None:

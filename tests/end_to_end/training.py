@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HOTLOOP = (sys.executable, "-m", "hotloop.cli.start")
+HOTLOOP = (sys.executable, "-m", "hotloop")
 
 HEAD = """
 import torch

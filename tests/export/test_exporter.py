@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import threading
 import time
-import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from hotloop.export import exporter as module
-from hotloop.export.exporter import MOST_WAITING, Exported, Exporter
-from hotloop.export.outcome import describe_exports, exports_to_json
+from hotloop.export.exporter import MOST_WAITING, Exported, Exporter, describe_exports, exports_to_json
 from hotloop.export.points import Snapshot
 from hotloop.export.target import SendFailed
 
@@ -92,17 +90,6 @@ def test_a_target_that_hangs_holds_up_nobody_and_every_point_is_counted() -> Non
     sender.is_held.set()
 
 
-def test_a_dead_target_is_asked_ever_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    exporter = Exporter("fake", FakeSender(*(SendFailed("down", may_retry=True) for _ in range(20))))
-    exporter.offer(ONE)
-    waits, wait_s = [], 0.0
-    for _ in range(16):
-        wait_s = exporter._send(ONE, wait_s)
-        waits.append(wait_s)
-    assert waits[:4] == [0.01, 0.02, 0.04, 0.08]
-    assert waits[-1] == module.LONGEST_WAIT_S
-
-
 def test_a_dead_target_does_not_hold_up_the_end() -> None:
     sender = FakeSender(*(SendFailed("Connection refused", may_retry=True) for _ in range(1000)))
     exporter = Exporter("fake", sender)
@@ -114,12 +101,6 @@ def test_a_dead_target_does_not_hold_up_the_end() -> None:
     assert len(sender.failures) >= 990  # once it was over, one more attempt was enough
 
 
-def test_stopping_before_the_start_counts_all_as_lost() -> None:
-    exporter = Exporter("fake", FakeSender())
-    exporter.offer(ONE)
-    assert exporter.stop(1.0).lost_count == POINTS
-
-
 def test_losses_become_a_line_of_health(tmp_path: Path) -> None:
     exported = [
         Exported(target="otlp", sent_count=1000, lost_count=2345, reason="HTTP 503"),
@@ -128,34 +109,3 @@ def test_losses_become_a_line_of_health(tmp_path: Path) -> None:
     (tmp_path / "exports.json").write_text(exports_to_json(exported))
     (line,) = describe_exports(tmp_path)
     assert (line.level, line.message) == ("warning", "export to otlp: 2,345 of 3,345 points were lost (HTTP 503)")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"[]", b'{"targets": 5}', b'{"targets": [3, {"lost_count": "x", "sent_count": 1}, {}]}', b"\xff" * 100],
-)
-def test_a_damaged_file_says_nothing(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "exports.json").write_bytes(content)
-    assert describe_exports(tmp_path) == ()
-
-
-def test_memory_does_not_grow_with_the_points() -> None:
-    class Nowhere:
-        def send(self, snapshot: Snapshot) -> None: ...
-
-        def close(self) -> None: ...
-
-    exporter = Exporter("fake", Nowhere())
-    exporter.start()
-    tracemalloc.start()
-    try:
-        for _ in range(200):
-            exporter.offer(snapshot_of(make_run()))
-        before_bytes = tracemalloc.get_traced_memory()[0]
-        for _ in range(1500):
-            exporter.offer(snapshot_of(make_run()))
-        after_bytes = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-        exporter.stop(5.0)
-    assert after_bytes - before_bytes < MOST_WAITING * 20_000

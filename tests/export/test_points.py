@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import math
 import re
 
 import pytest
 
-from hotloop.export.points import METRICS, MOST_RANKS, flatten_points
+from hotloop.export.points import METRICS, flatten_points
 
 from .live_runs import make_device, make_rank, make_run, snapshot_of
 
@@ -43,27 +42,6 @@ def test_what_is_not_known_is_no_point() -> None:
     assert values("hotloop.training.progress") == []
     assert values("hotloop.training.step.duration", make_rank(window_count=0, window_ns=0, phase_ns=dict.fromkeys(
         make_rank().phase_ns, 0))) == []  # fmt: skip
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_metric_that_is_not_finite_is_no_point(value: float) -> None:
-    assert values("hotloop.training.metric", make_rank(metrics={"loss": value})) == []
-
-
-def test_one_state_is_one_and_the_others_are_zero() -> None:
-    assert sorted(values("hotloop.run.state", state="stale")) == [0, 0, 1]
-
-
-def test_devices_have_the_conventions_names_and_an_id() -> None:
-    snapshot = snapshot_of(make_run(devices=(make_device(),)))
-    device = {p.metric.name: (p.value, p.attributes) for p in snapshot.points if p.metric.name.startswith("hw.")}
-    assert device["hw.gpu.utilization"] == (0.5, {"hw.id": "3", "hw.type": "gpu", "hw.name": "H100"})
-    assert device["hw.gpu.memory.limit"][0] == 10
-
-
-def test_many_ranks_are_cut() -> None:
-    ranks = [make_rank(rank=number) for number in range(MOST_RANKS + 10)]
-    assert len(values("hotloop.training.step.duration", *ranks)) == MOST_RANKS
 
 
 def test_flat_names_are_plain_and_tell_the_lead_rank_whole() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -14,7 +15,7 @@ from hotloop.core.image import ImageContents, ImageReport, ScenarioTimes
 from hotloop.image.measure import ImageRequest, MeasuredImage, count_saved_ns, judge, measure_image
 from hotloop.image.workspace import PREFIX
 from hotloop.image.write import write_recipe
-from hotloop.report import render
+from hotloop.report import read_report_json, render
 
 from .fake_builder import AROUND_NS, CACHED_NS, COPY_NS, FakeBuilder
 
@@ -216,7 +217,7 @@ def test_what_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_a_report_is_read_again(tmp_path: Path) -> None:
     report = measure(make_context(tmp_path), FakeBuilder(RUN_S, {"pip": 4.0})).report
-    assert ImageReport.from_json(report.to_json()) == report
+    assert read_report_json(json.loads(render("json", report))) == report
     text = render("terminal", report)
     assert "with the 2 proven fixes 450 ms" in text
     assert "unknown" in text  # minutes a month, without git

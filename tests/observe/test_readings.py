@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.core.network import interface_speed
+from hotloop.core.machine import interface_speed
 
 
 @pytest.mark.parametrize(

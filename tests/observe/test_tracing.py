@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, CLOSED_BY_OPTIMIZER, FIELD
-from hotloop.core.trace_demand import read_demand
+from hotloop.core.trace_plan import read_demand
 from hotloop.observe.nvtx import NvtxRecorder
 from hotloop.observe.tracing import make_tracing
 from hotloop.replay.recorder import BACKWARD, FORWARD, TEMPLATE, Recorder

@@ -7,23 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.core.errors import UsageError
-from hotloop.pipeline.exports import END_S, RunExports, follow_run, open_targets
+from hotloop.pipeline.exports import RunExports, follow_run, open_targets
 from tests.export.conftest import Endpoint, endpoint  # noqa: F401  # a fixture
 
 from .test_live import Training
-
-
-def test_an_unknown_target_names_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="known: json, otlp, prometheus, tensorboard, trainer-status"):
-        open_targets([f"json={tmp_path / 'a'}", "grafana=x"], {}, emit=print)
-
-
-def test_a_target_may_be_given_twice(tmp_path: Path) -> None:
-    opened = open_targets([f"json={tmp_path / 'a'}", f"json={tmp_path / 'b'}"], {}, emit=print)
-    for sender in opened.values():
-        sender.close()
-    assert list(opened) == ["json", "json 2"]
 
 
 def test_the_environment_asks_for_kubeflow_and_a_mistake_there_stops_nothing(tmp_path: Path) -> None:
@@ -54,31 +41,6 @@ def test_what_was_trained_is_exported_to_the_last_step(tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
     assert (exported.lost_count, exported.reason) == (0, None)
     assert exported.sent_count > 0
-
-
-def test_a_run_that_was_over_at_once_is_exported(tmp_path: Path) -> None:
-    training = Training(tmp_path / "one")
-    training.step()
-    training.end()
-    senders = open_targets([f"json={tmp_path / 'one.jsonl'}"], {}, emit=print)
-    (exported,) = RunExports(senders, partial(follow_run, training.folder)).stop()
-    assert exported.sent_count > 0
-
-
-@pytest.mark.usefixtures("endpoint")
-def test_endpoints_that_hang_cost_the_end_a_second(tmp_path: Path, endpoint: Endpoint) -> None:  # noqa: F811
-    endpoint.answer = lambda _: time.sleep(1.8)
-    training = Training(tmp_path / "one")
-    training.step()
-    senders = open_targets([f"otlp={endpoint.url}", f"otlp={endpoint.url}", "otlp=http://127.0.0.1:9"], {}, emit=print)
-    exports = RunExports(senders, partial(follow_run, training.folder), interval_s=0.05)
-    exports.start()
-    time.sleep(0.2)
-    training.end()
-    before_s = time.monotonic()
-    exported = exports.stop()
-    assert time.monotonic() - before_s < END_S + 0.5
-    assert all(one.lost_count > 0 and one.sent_count == 0 for one in exported)
 
 
 @pytest.mark.usefixtures("endpoint")

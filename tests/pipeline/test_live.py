@@ -2,20 +2,17 @@ from __future__ import annotations
 
 import json
 import os
-import tracemalloc
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hotloop.core.errors import InvariantError
-from hotloop.core.live import LiveRank, LiveRun
+from hotloop.core.live import STALE_AFTER_S, LiveRank, LiveRun
 from hotloop.core.phases import PHASES
-from hotloop.pipeline.live import CLOSE_RANKS, OTHERS_AT_A_TIME, STALE_AFTER_S, LiveReader
+from hotloop.pipeline.live import CLOSE_RANKS, OTHERS_AT_A_TIME, LiveReader
 from hotloop.pipeline.runs import read_report
 from hotloop.trace.recording import RecordingFile
-from hotloop.trace.tail import RecordingTail
 from tests.analyze.synthetic import MS, Rows, process_fact
 from tests.recordings import InstantWriter
 
@@ -142,16 +139,6 @@ def test_reading_as_it_grows_ends_where_one_reading_ends(tmp_path: Path, raw_row
     assert grown.phase_ns == at_once.phase_ns
 
 
-def test_a_run_without_rows_is_running_without_ranks(training: Training) -> None:
-    run = LiveReader(training.folder).read()
-    assert (run.state, run.ranks, run.age_s, run.lead, run.eta_s) == ("running", (), None, None, None)
-    assert run.command == ("python", "train.py")
-
-
-def test_a_folder_that_is_gone_is_a_run_without_ranks(tmp_path: Path) -> None:
-    assert LiveReader(tmp_path / "gone").read().ranks == ()
-
-
 def test_the_age_is_that_of_the_newest_row_and_a_silent_run_is_stale(training: Training) -> None:
     wall, clock = Clock(1000.0), Clock(5.0)
     reader = LiveReader(training.folder, wall_clock=wall, clock=clock)
@@ -169,67 +156,12 @@ def test_the_age_is_that_of_the_newest_row_and_a_silent_run_is_stale(training: T
     assert (run.state, run.age_s) == ("stale", STALE_AFTER_S + 0.5)
 
 
-def test_slow_steps_are_not_stale(training: Training) -> None:
-    wall = Clock(1000.0)
-    reader = LiveReader(training.folder, wall_clock=wall)
-    for _ in range(3):
-        training.step(forward_ns=20_000 * MS)
-    wall.now_s = 1000.0 + 60 + 5 * STALE_AFTER_S
-    assert reader.read().state == "running"
-
-
 def test_an_outcome_ends_the_run(training: Training) -> None:
     training.step()
     training.end()
     run = LiveReader(training.folder).read()
     assert (run.state, run.exit_code) == ("ended", 0)
     assert only_rank(run).is_closed
-
-
-def test_facts_behind_the_places_of_rows_to_come_are_seen(training: Training) -> None:
-    training.writer.write_fact({"kind": "metric", "t": 0, "name": "loss", "value": 0.5, "row": 0})
-    tail = RecordingTail(training.path)
-    kinds = [fact["kind"] for piece in tail.read() for fact in piece.facts]
-    assert kinds == ["process", "metric"]
-    training.step()
-    training.writer.write_fact({"kind": "metric", "t": 0, "name": "loss", "value": 0.4, "row": 1})
-    assert [(len(piece.rows), len(piece.facts)) for piece in tail.read()] == [(1, 1)]
-    assert list(tail.read()) == []
-
-
-def test_a_torn_row_is_left_out_until_it_is_whole(training: Training) -> None:
-    reader = LiveReader(training.folder)
-    training.step()
-    training.step()
-    whole = training.path.read_bytes()
-    with training.path.open("r+b") as file:
-        file.seek(whole.rfind(b"\x01HLF") + 100)  # inside the newest row
-        file.write(b"\xff" * 8)
-    assert only_rank(reader.read()).steps_count == 1
-    with training.path.open("r+b") as file:
-        file.write(whole)
-    assert only_rank(reader.read()).steps_count == 2
-
-
-def test_a_file_that_vanishes_keeps_what_was_seen_and_says_so(training: Training) -> None:
-    reader = LiveReader(training.folder)
-    training.step()
-    reader.read()
-    training.path.unlink()
-    run = reader.read()
-    assert only_rank(run).steps_count == 1
-    assert any("cannot read" in note for note in run.notes)
-
-
-def test_a_file_that_was_replaced_is_read_from_its_beginning(training: Training) -> None:
-    reader = LiveReader(training.folder)
-    for _ in range(30):
-        training.step()
-    assert only_rank(reader.read()).steps_count == 30
-    data = bytearray(training.path.read_bytes())
-    training.path.unlink()
-    training.path.write_bytes(data)
-    assert only_rank(reader.read()).steps_count == 30
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of ours", os.urandom(4096), b"\x89hlr\r\n\x1a\n" + b"\xff" * 9000])
@@ -253,30 +185,6 @@ def test_ranks_are_in_order_and_a_restarted_rank_is_its_newest_process(tmp_path:
         one.writer.close()
     run = LiveReader(folder).read()
     assert [(rank.rank, rank.pid) for rank in run.ranks] == [(0, 11), (1, 12)]
-
-
-def test_utilisation_is_that_of_the_local_rank(tmp_path: Path) -> None:
-    training = Training(tmp_path / "one", local_rank=1)
-    training.step(device_allocated_bytes=5)
-    devices = [{"index": i, "name": "H", "utilization_ratio": use} for i, use in ((4, 0.25), (6, 0.75))]
-    lines = [json.dumps({"t_s": 1, "devices": devices}), '{"t_s": 2, "devic']
-    (training.folder / "devices.jsonl").write_text("\n".join(lines))
-    run = LiveReader(training.folder).read()
-    training.writer.close()
-    assert only_rank(run).utilization_ratio == 0.75
-    assert [(device.index, device.memory_used_bytes) for device in run.devices] == [(4, None), (6, None)]
-
-
-def test_a_total_of_steps_gives_progress_and_eta(training: Training) -> None:
-    for _ in range(50):
-        training.step()
-    assert LiveReader(training.folder).read().eta_s is None
-    (training.folder / "run.json").write_text('{"schema": "hotloop.run/1", "steps_total": 200}')
-    run = LiveReader(training.folder).read()
-    assert run.progress_ratio == 0.25
-    assert run.eta_s == pytest.approx(150 * 0.010)
-    (training.folder / "run.json").write_text('{"schema": "hotloop.run/1", "steps_total": "many"}')
-    assert LiveReader(training.folder).read().steps_total is None
 
 
 def test_a_reading_of_many_ranks_looks_at_few_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,54 +218,3 @@ def test_a_reading_of_many_ranks_looks_at_few_recordings(tmp_path: Path, monkeyp
     looked.clear()
     assert all(rank.is_closed for rank in reader.read().ranks)
     assert len(looked) == len(ranks)
-
-
-def test_a_metric_of_the_script_s_own_is_not_overwritten_by_a_watched_one(training: Training) -> None:
-    training.step()
-    reader = LiveReader(training.folder)
-    watched = {"kind": "metric", "t": 0, "name": "loss", "value": 0.5, "step": 1, "watched": True}
-    training.writer.write_fact(watched)
-    assert only_rank(reader.read()).metrics == {"loss": 0.5}
-    training.writer.write_fact({"kind": "metric", "t": 0, "name": "loss", "value": 8.0, "row": 0})
-    training.writer.write_fact(watched)
-    assert only_rank(reader.read()).metrics == {"loss": 8.0}
-
-
-def test_metrics_are_the_newest_values_and_bounded(training: Training) -> None:
-    training.step()
-    for number in range(200):
-        training.writer.write_fact({"kind": "metric", "t": 0, "name": f"m{number}", "value": number, "row": 0})
-    training.writer.write_fact({"kind": "metric", "t": 0, "name": "m0", "value": 0.5, "row": 0})
-    metrics = only_rank(LiveReader(training.folder).read()).metrics
-    assert metrics["m0"] == 0.5
-    assert len(metrics) == 64
-
-
-def test_memory_does_not_grow_with_the_run(training: Training) -> None:
-    reader = LiveReader(training.folder)
-
-    def follow(count: int) -> int:
-        for number in range(count):
-            training.step()
-            if number % 500 == 0:
-                reader.read()
-        reader.read()
-        return tracemalloc.get_traced_memory()[0]
-
-    tracemalloc.start()
-    try:
-        early_bytes = follow(2_000)
-        late_bytes = follow(10_000)
-    finally:
-        tracemalloc.stop()
-    assert late_bytes - early_bytes < 100_000
-
-
-def test_phases_that_do_not_sum_to_the_steps_are_refused() -> None:
-    with pytest.raises(InvariantError, match="do not sum"):
-        LiveRank(
-            rank=0, local_rank=0, host="h", pid=1, restart=0, world_size=1, steps_count=1, window_count=1, window_ns=5,
-            phase_ns=dict.fromkeys(PHASES, 0), samples_per_s=None, tokens_per_s=None, rss_bytes=None,
-            device_allocated_bytes=None, device_reserved_bytes=None, device_total_bytes=None, utilization_ratio=None,
-            age_s=None, is_closed=False,
-        )  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 
@@ -62,19 +61,6 @@ def test_every_kind_is_drawn(kind: str, rows: tuple[Row, ...], shown: list[str])
     assert plots
     assert all(text in "".join(plots) for text in shown)
     assert page.count("<tr>") == 1 + len(rows)
-
-
-def test_scaling_without_runs_without_sync_draws_two_lines() -> None:
-    rows: tuple[Any, ...] = tuple({k: v for k, v in row.items() if "unsynced" not in k} for row in SCALING)
-    (speed, _) = draw_plots(render("html", result("scaling", rows)))
-    assert speed.count("<polyline") == 2
-    assert draw_plots(render("html", result("scaling", rows[:1]))) == []
-
-
-def test_a_table_without_its_columns_and_an_unknown_kind_draw_nothing() -> None:
-    assert draw_plots(render("html", result("train", ({"part": "forward"},)))) == []
-    assert draw_plots(render("html", result("other", TRAIN))) == []
-    assert "<table" in render("html", result("other", TRAIN))
 
 
 def test_hostile_names_stay_text_and_the_policy_allows_what_the_page_holds() -> None:

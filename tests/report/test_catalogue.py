@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import report_samples as samples
 
-from hotloop.core.errors import InvariantError, UsageError
+from hotloop.core.errors import InvariantError
 from hotloop.core.report import report_to_json
 from hotloop.report import RENDERERS, render
 
@@ -19,11 +19,6 @@ def test_every_renderer_draws_every_sample() -> None:
         for report in reports:
             if not renderer.kinds:
                 assert report.verdict.partition(" ")[0] in render(renderer.id, report)
-
-
-def test_an_unknown_renderer_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="html, json, junit, markdown, sarif, terminal"):
-        RENDERERS["pdf"]
 
 
 def test_json_is_the_contract() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import pytest
 import report_samples as samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.core.findings import Skipped, Where
+from hotloop.core.findings import Where
 from hotloop.report import render
 
 MANUALS = {"input-bound": samples.MANUAL}
@@ -63,19 +62,3 @@ def test_no_name_ends_its_line_or_its_cell(name: str) -> None:
     assert len(lines) == len(plain)
     bars = [len(re.findall(r"(?<!\\)\|", line)) for line in lines if line.startswith("| ")]
     assert bars == [len(re.findall(r"(?<!\\)\|", line)) for line in plain if line.startswith("| ")]
-
-
-def test_what_a_comment_can_not_hold_is_left_out_and_named() -> None:
-    report = samples.input_bound_report()
-    skipped = tuple(Skipped(rule="r" * 4000, reason=f"reason {i} " + "x" * 20_000) for i in range(4))
-    text = render("markdown", replace(report, skipped=skipped))
-    assert len(text) < 65_536
-    assert "Left out because a comment would be too long: not judged." in text
-    assert "hotloop itself" in text.lower()
-
-
-@pytest.mark.parametrize("name", ["healthy_report", "no_training_report", "straggler_report", "partly_judged_report"])
-def test_every_table_has_as_many_cells_in_each_row(name: str) -> None:
-    text = render("markdown", getattr(samples, name)())
-    for table in re.findall(r"(?:^\|.*\n?)+", text, flags=re.M):
-        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
-import pytest
 import report_samples as samples
 
-from hotloop.core.report import Health, Report, report_to_json
+from hotloop.core.report import Report, report_to_json
 from hotloop.core.tuning import Trial, TrialVerdict, Tuning
 from hotloop.report import render
 from hotloop.report.document import Bar, LinePlot, PlotLine
@@ -54,41 +53,11 @@ def test_texts_are_escaped_and_nothing_has_a_style() -> None:
         assert "\x1b" not in svg
 
 
-def test_a_logarithmic_x_has_equal_steps_and_large_numbers_stay_short() -> None:
-    line = PlotLine(name="rate", style="own", values=[3e7, 2e7, 1e7])
-    svg = draw([8, 16, 32], line, band=([2e7, 1e7, 0], [4e7, 3e7, 2e7]), band_name="range", is_log_x=True)
-    (first, middle, last) = points_of(svg)[0]
-    assert middle[0] - first[0] == pytest.approx(last[0] - middle[0], abs=0.2)
-    texts = [one.text for one in ElementTree.fromstring(svg).iter("text")]
-    assert {"8", "16", "32", "range"} <= set(texts)
-    assert any((text or "").endswith("M") for text in texts)
-
-
-def test_dots_are_not_connected() -> None:
-    svg = draw(
-        [1, 2],
-        PlotLine(name="a", style="own", values=[1, 2]),
-        PlotLine(name="b", style="other", values=[2, 1], is_dots=True),
-    )
-    assert len(points_of(svg)) == 1
-    assert svg.count("<circle") == 4
-
-
 def test_bars_are_in_proportion_and_unknown_is_no_bar() -> None:
     svg = draw_bars("t", [Bar(label="a", value=2.0, shown="2"), Bar(label="b", value=None, shown="unknown")])
     long, none = (float(one.get("width", "")) for one in ElementTree.fromstring(svg).iter("rect"))
     assert (long > 100, none) == (True, 0.0)
     assert "unknown" in svg
-
-
-def test_nothing_known_draws_nothing() -> None:
-    assert draw_bars("t", [Bar(label="a", value=None, shown="unknown")]) == ""
-    assert draw([1], PlotLine(name="a", style="own", values=[None])) == ""
-    assert draw([], PlotLine(name="a", style="own", values=[])) == ""
-
-
-def test_one_value_for_all_steps_is_a_line() -> None:
-    assert len(points_of(draw([1, 2], PlotLine(name="a", style="own", values=[5, 5])))[0]) == 2
 
 
 def tuned(name: str = "bf16-autocast") -> Report:
@@ -127,29 +96,7 @@ def test_a_rejected_candidate_is_shown_with_its_plot() -> None:
     assert report_to_json(tuned())["tune"]["trials"][0]["quality"]["loss"]["left_at_step"] == 3
 
 
-def test_the_headline_of_a_tuning_is_its_result() -> None:
-    html = render("html", tuned())
-    assert "<h1>nothing was proven</h1>" in html
-    assert f"the baseline: {samples.input_bound_report().verdict.partition(':')[0]}" in html
-
-
 def test_a_hostile_name_stays_text_in_a_plot() -> None:
     html = render("html", tuned(EVIL))
     assert html.count("<script") == 2
     assert "\x1b" not in html
-
-
-def test_curves_of_unequal_length_are_not_drawn() -> None:
-    report = tuned()
-    assert report.tune is not None
-    (trial,) = report.tune.trials
-    short = {**trial.quality["loss"], "candidate": [1.0]}  # type: ignore[dict-item]
-    broken = replace(report.tune, trials=(replace(trial, quality={**trial.quality, "loss": short}),))
-    assert "<figure" not in render("html", replace(report, tune=broken))
-
-
-@pytest.mark.parametrize("form", ["terminal", "html"])
-def test_what_disturbed_the_baseline_stands_beside_the_trials(form: str) -> None:
-    busy = Health(level="warning", message="other programs used 88% of the 2 cores' time")
-    drawn = " ".join(re.sub("<[^>]*>", " ", render(form, replace(tuned(), health=(busy,)))).split())
-    assert "the baseline: other programs used 88% of the 2 cores" in drawn

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import fields, replace
 from pathlib import Path
@@ -19,10 +17,9 @@ from real_traces import TRACES
 
 from hotloop.cli import main
 from hotloop.cli.report_command import read_content
-from hotloop.cli.run_command import _name_absent_ranks
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.benchmarks import BenchmarkResult
-from hotloop.core.check import Check, CheckVerdict, Judged
+from hotloop.core.check import Check, CheckVerdict, Judged, NotJudged
 from hotloop.core.comparison import Comparison, DiffSide
 from hotloop.core.doctor import DoctorReport, MachineCheck
 from hotloop.core.errors import RecordingError
@@ -118,21 +115,6 @@ def test_the_report_of_a_real_trace_is_read_and_drawn_again(
     assert capsys.readouterr().out == shown
 
 
-def test_a_report_of_an_older_version_is_drawn_again() -> None:
-    content = json.loads(PAGE.read_text(encoding="utf-8").split('id="report-data">')[1].split("</script>")[0])
-    older = dict(content)
-    for key in ("strategy", "device_phases", "scorecard", "lines", "health"):
-        del older[key]
-    del older["timelines"][0]["phase_ns"]["other"]
-    older["step"] |= {"mfu_ratio": None, "key_of_another_year": [1]}
-    for key in ("units_noise_ratio", "unit_drift", "excluded"):
-        older["step"].pop(key, None)
-    read = Report.from_json(older)
-    assert (read.health, read.lines) == ((), ())
-    assert "1.80x" in render("markdown", read)
-    assert "1.80x" in render("html", read)
-
-
 def broken(*path: str | int, value: Any) -> dict[str, Any]:
     content: Any = samples.input_bound_report().to_json()
     inner = content
@@ -200,7 +182,7 @@ def kinds() -> dict[str, Any]:
     )  # fmt: skip
     check = Check(
         tool_version="1", command=("a",), runs=("r",), baseline="b", baseline_count=1, run_count=1, noise="n",
-        confidence_ratio=0.95, judged=(judged,), skipped=(("h2d", "not there"),), warnings=("w",),
+        confidence_ratio=0.95, judged=(judged,), skipped=(NotJudged(id="h2d", reason="not there"),), warnings=("w",),
     )  # fmt: skip
     whole = DiffTerm(name="step", before_ns=5, after_ns=7, delta_ns=2, half_width_ns=1)
     side = DiffSide(
@@ -263,69 +245,16 @@ def test_a_file_that_is_no_report_is_one_clear_error(
     assert error.count("\n") == 1
 
 
-def test_a_file_that_is_too_large_or_absent_is_one_clear_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hotloop.cli.report_command.MOST_BYTES", 2**20)
-    file = tmp_path / "x.json"
-    file.write_bytes(b" " * (2**20 + 1))
-    assert main(["report", str(file)]) == 2
-    assert "is larger than 1 MiB, so it is not a hotloop report" in capsys.readouterr().err
-    assert main(["report", str(tmp_path / "none.json")]) == 2
-    assert "none.json: No such file" in capsys.readouterr().err
-
-
-NEW_RENDERER = """
-from hotloop.report.document import Document
-from hotloop.report.renderer import Surface, renderer
-
-@renderer("shout", "capitals", suffix=".txt")
-def draw_shout(document: Document, surface: Surface) -> str:
-    return document.title.upper()
-"""
-
-
-def test_a_renderer_is_one_new_file(tmp_path: Path) -> None:
-    (tmp_path / "shout.py").write_text(NEW_RENDERER)
-    file = write(tmp_path / "x.json", samples.input_bound_report().to_json())
-    code = (
-        "import sys, hotloop.report.renderers as r; r.__path__.append(sys.argv[1]); "
-        "from hotloop.cli import main; sys.exit(main(sys.argv[2:]))"
-    )
-    words = [sys.executable, "-c", code, str(tmp_path), "report"]
-    done = subprocess.run(
-        [*words, file, "--format", "shout", "--exit-zero"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "INPUT-BOUND: 46% OF EVERY STEP WAITS FOR THE NEXT BATCH\n"
-    shown = subprocess.run([*words, "--help"], capture_output=True, text=True, check=True)
-    assert "shout: capitals" in " ".join(shown.stdout.split())
-
-
-@pytest.mark.parametrize(
-    ("has_run", "html", "is_shown"), [(True, (), True), (True, ("--html", "x.html"), False), (False, (), False)]
-)
-def test_the_next_command_draws_no_page_twice_and_names_no_absent_run(
-    has_run: bool,
-    html: tuple[str, ...],
-    is_shown: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = "hotloop report 2026-11-21-1 --html report.html"
-    report = replace(samples.healthy_report(), next_command=command, run_folder="/other/.hotloop/2026-11-21-1")
-    if has_run:
-        Path(".hotloop/2026-11-21-1").mkdir(parents=True)
-    Path("made.json").write_text(json.dumps(report.to_json()))
-    assert main(["report", "made.json", "--exit-zero", *html]) == 0
-    assert (f"Next: {command}" in capsys.readouterr().out) is is_shown
-
-
-def test_ranks_that_were_to_be_traced_and_are_not_there_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    report = samples.straggler_report()
-    _name_absent_ranks("0-1", report)
-    _name_absent_ranks(None, report)
-    assert capsys.readouterr().err == ""
-    _name_absent_ranks("1,7", report)
-    assert capsys.readouterr().err == ("hotloop: --trace-ranks 1,7: the training had no rank 7: its world size is 2\n")
+def test_a_report_of_an_older_version_is_drawn_again() -> None:
+    content = json.loads(PAGE.read_text(encoding="utf-8").split('id="report-data">')[1].split("</script>")[0])
+    older = dict(content)
+    for key in ("strategy", "device_phases", "scorecard", "lines", "health"):
+        del older[key]
+    del older["timelines"][0]["phase_ns"]["other"]
+    older["step"] |= {"mfu_ratio": None, "key_of_another_year": [1]}
+    for key in ("units_noise_ratio", "unit_drift", "excluded"):
+        older["step"].pop(key, None)
+    read = Report.from_json(older)
+    assert (read.health, read.lines) == ((), ())
+    assert "1.80x" in render("markdown", read)
+    assert "1.80x" in render("html", read)

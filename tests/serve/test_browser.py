@@ -17,7 +17,6 @@ from test_server import HOSTILE, serve
 from hotloop.pipeline.live import LiveReader
 from hotloop.pipeline.runs import read_report
 from hotloop.report.text import format_duration, format_number, format_share
-from hotloop.serve import listing
 from hotloop.serve.live import describe_live
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium")
@@ -68,7 +67,7 @@ def test_a_training_is_followed_to_its_report(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "train.py").write_text(TRAINING)
     words = ["run", "--name", "live", "--no-probe", "--no-deep", "-q", "--watch-numbers", "--steps-total", "1000000"]
     words += ["--", sys.executable, "train.py"]
-    training = subprocess.Popen([sys.executable, "-m", "hotloop.cli.start", *words], cwd=tmp_path)
+    training = subprocess.Popen([sys.executable, "-m", "hotloop", *words], cwd=tmp_path)
     try:
         with serve(runs) as client, start_chromium(tmp_path / "chromium") as page:
             origin = f"http://127.0.0.1:{client.port}/"
@@ -109,7 +108,7 @@ def test_a_training_is_followed_to_its_report(tmp_path: Path, monkeypatch: pytes
 def check_stale(page: Page, pause: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A training that stops to step is stale on its page until it steps again."""
     with monkeypatch.context() as patched:
-        patched.setattr(listing, "STALE_AFTER_S", 1.0)
+        patched.setattr("hotloop.core.live.STALE_AFTER_S", 1.0)
         pause.touch()
         wait_for(page, "/^stale: no new step for \\d+ s$/.test(document.querySelector('#state').textContent)")
         assert page.evaluate("document.querySelector('#state').className") == "lead t-fair"

@@ -86,22 +86,6 @@ def test_nothing_without_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert measure_busy_ratio(tmp_path) is None
 
 
-def test_a_deleted_folder_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
-    watch = watch_until(tmp_path / "gone", 1, {})
-    assert watch.failure is not None
-    assert "No such file or directory" in watch.failure
-
-
-def test_idle_devices_and_nonsense_are_left_out(tmp_path: Path) -> None:
-    idle = {"devices": [{"index": 0, "utilization_ratio": 0.0, "name": "idle"}]}
-    busy = {"devices": [{"index": 1, "utilization_ratio": 0.5, "name": "x" * 500, "power_w": "much"}, 7]}
-    lines = ["{", "[" * 100_000, "null", '{"devices": 3}', '{"devices": [{"index": 2, "utilization_ratio": NaN}]}']
-    (tmp_path / NAME).write_text("\n".join([*lines, json.dumps(idle), json.dumps(busy)]) + "\n")
-    (only,) = describe_devices(tmp_path)
-    assert only.message == f"GPU 1 ({'x' * 80}), 1 samples of NVML: a kernel ran 50% of the time"
-
-
 # ---- how much of the devices was used
 
 
@@ -140,20 +124,6 @@ def test_the_use_of_a_span_is_the_mean_over_time(tmp_path: Path) -> None:
     assert end is not None
     assert (end.utilization_ratio, end.samples_count) == (1.0, 1), "the line that is cut is left out"
     assert read_device_use(tmp_path / "none", None) is None
-
-
-def test_devices_without_work_do_not_count(tmp_path: Path) -> None:
-    write_series(
-        tmp_path / NAME,
-        (1.0, {0: (0.7, None), 1: (0.4, 0.2), 2: (0.0, 0.0)}),
-        (2.0, {0: (0.7, None), 1: (0.4, 0.2), 2: (0.0, 0.0)}),
-    )
-    used = read_device_use(tmp_path / NAME, None)
-    assert used is not None
-    assert used.utilization_ratio == pytest.approx((0.7 + 0.4) / 2)
-    assert used.sm_active_ratio is None, "one of the two does not tell"
-    write_series(tmp_path / NAME, (1.0, {0: (0.0, None)}))
-    assert read_device_use(tmp_path / NAME, None) is None, "a device that nobody used says nothing of a training"
 
 
 def test_sm_activity_comes_from_two_samples_of_the_monitor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

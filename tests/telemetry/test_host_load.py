@@ -26,11 +26,6 @@ def test_others_that_hold_the_cores_are_told_with_what_it_means_for_forecasts() 
     assert "half of their forecast" in said.message
 
 
-def test_the_hypervisor_is_named_where_it_took_most_of_it() -> None:
-    (said,) = describe_load(load(0.2, 0.0, stolen_ratio=0.15))
-    assert "15% by the hypervisor" in said.message
-
-
 @pytest.mark.parametrize("quiet", [None, load(0.05, 0.0), load(0.3, 1.2)])
 def test_few_others_or_a_free_core_are_no_warning(quiet: HostLoad | None) -> None:
     assert describe_load(quiet) == ()

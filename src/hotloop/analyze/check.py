@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
-from hotloop.core.check import Check, CheckVerdict, Judged, Launch, Measure, format_change
+from hotloop.core.check import Check, CheckVerdict, Judged, Launch, Measure, NotJudged, format_change
 from hotloop.core.phases import PHASES
 from hotloop.core.utilization import TARGETS
 
@@ -108,7 +108,7 @@ def judge(
         noise=noise,
         confidence_ratio=1 - 2 * SIDE_LEVEL,
         judged=tuple(judged),
-        skipped=tuple(skipped),
+        skipped=tuple(NotJudged(id=name, reason=reason) for name, reason in skipped),
         warnings=tuple(dict.fromkeys(warnings)),
     )
 

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from hotloop.core.analysis import RankAnalysis
+from hotloop.core.measurement import StepTimes
 from hotloop.core.recording import GAP_FIELDS
-from hotloop.core.step_times import StepTimes
 
 from .trainings import Training
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from hotloop.apply.strategy_check import settings_of
 from hotloop.core.applied import APPLIED, FAILED, NOT_APPLICABLE, AppliedTechnique
-from hotloop.core.cores import count_cores
 from hotloop.core.findings import Value, Where
+from hotloop.core.machine import count_cores
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.techniques import Applied, Call, CopyChange, Effect, NotApplicable, Technique, has_hook
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Saving, saving_within
-from hotloop.core.kept_samples import found_ratio
-from hotloop.core.worker_model import LoadingWork, simulate_workers
+from hotloop.core.worker_model import LoadingWork, found_ratio, simulate_workers
 
 
 def forecast_removal(analysis: Analysis, removed_ns: float, *, is_hidden: bool = False) -> Saving | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hotloop.core.host_memory import read_free_bytes
+from hotloop.core.machine import read_free_bytes
 
 MEMORY_PART, DISK_PART = 4, 2
 """A cache takes this part of what is free, unless it is given a size."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hotloop.apply.acts import BY_HAND
+from hotloop.core.errors import suggest_known
 from hotloop.core.findings import Value
-from hotloop.core.spelling import suggest_known
 from hotloop.core.strategy import Choice, Strategy, StrategyError
 from hotloop.core.techniques import Setting, Technique
 

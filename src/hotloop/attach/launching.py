@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.apply.environment import set_variables
-from hotloop.core.outcome_file import OUTCOME_FILE, outcome_to_json
+from hotloop.core.recording import OUTCOME_FILE, outcome_to_json
 from hotloop.core.strategy import Strategy, strategy_to_mapping
 from hotloop.replay.collector import Collector
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.analysis import Forecast
-from hotloop.core.step_times import StepTimes
+from hotloop.core.measurement import StepTimes
 
 from .probe import ProbeError, make_forecasts, make_request, run_probe
 

@@ -18,8 +18,8 @@ from hotloop.bench.fusion import estimate_fused
 from hotloop.core.analysis import Forecast
 from hotloop.core.errors import HotloopError
 from hotloop.core.findings import Basis
+from hotloop.core.measurement import StepTimes
 from hotloop.core.operators import is_convolution, is_fusable
-from hotloop.core.step_times import StepTimes
 
 PROGRAM = Path("hotloop") / "probe" / "opportunities.py"
 BUDGET_S = 10.0

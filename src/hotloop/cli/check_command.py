@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from pathlib import Path
+
+from hotloop.cli.show import (
+    add_output_options,
+    check_outputs,
+    emit,
+    find_surface,
+    note_newer_run,
+    show_report,
+    write_text,
+)
+from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
-    from pathlib import Path
-    from typing import Any
 
     from hotloop.core.check import Check, Launch
 
@@ -17,9 +27,7 @@ if TYPE_CHECKING:
 ORDER, SUMMARY = 6, "check a run against a baseline or limits"
 
 
-def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_output_options
-
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "check",
         help=SUMMARY,
@@ -67,13 +75,10 @@ def add_parser(subparsers: Any) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
-    from pathlib import Path
 
     from hotloop.analyze.check import CheckLimits
     from hotloop.analyze.limits import load_limits
-    from hotloop.cli.show import check_outputs, emit, find_surface, note_newer_run, show_report, write_text
     from hotloop.core.check import CheckVerdict
-    from hotloop.core.errors import UsageError
     from hotloop.core.utilization import TARGETS, parse_targets
     from hotloop.pipeline.comparisons import check_runs
     from hotloop.report import render
@@ -127,9 +132,6 @@ def _over_budget(check: Check) -> bool:
 
 def _find_target(arguments: argparse.Namespace) -> Path | None:
     """The baseline file that is to be written; None when none is."""
-    from pathlib import Path
-
-    from hotloop.core.errors import UsageError
 
     option = "--update-baseline" if arguments.update_baseline else "--add-to-baseline"
     if not arguments.update_baseline and not arguments.add_to_baseline:
@@ -148,7 +150,6 @@ def _find_target(arguments: argparse.Namespace) -> Path | None:
 
 def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, keep: bool) -> str:
     from hotloop.analyze.baseline import find_stranger, write_baseline
-    from hotloop.cli.show import write_text
     from hotloop.core.check import CheckVerdict, format_change
 
     if keep and check.verdict is CheckVerdict.REGRESSION:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
+from hotloop.cli.show import (
+    add_cache_options,
+    add_output_options,
+    add_worker_option,
+    check_counts,
+    check_outputs,
+    choose_cache_folder,
+    choose_workers,
+    note_newer_run,
+    show_report,
+)
 
 ORDER, SUMMARY = 5, "explain why a step takes longer or shorter"
 
 
-def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.cache_options import add_cache_options
-    from hotloop.cli.show import add_output_options, add_worker_option
-
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "diff",
         help=SUMMARY,
@@ -36,8 +40,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.cli.cache_options import choose_cache_folder
-    from hotloop.cli.show import check_counts, check_outputs, choose_workers, note_newer_run, show_report
     from hotloop.pipeline.comparisons import compare
 
     check_outputs(arguments.json)

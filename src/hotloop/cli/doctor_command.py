@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from pathlib import Path
+
+from hotloop import __version__
+from hotloop.cli.show import add_output_options, check_outputs, choose_width, show_report
+from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
-    from typing import Any
 
     from hotloop.core.doctor import MachineCheck
 
@@ -20,9 +24,7 @@ LEAST_WIDTH = 40
 ORDER, SUMMARY = 9, "check whether this machine is set up well for training"
 
 
-def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_output_options
-
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "doctor",
         help=SUMMARY,
@@ -37,15 +39,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from hotloop import __version__
     from hotloop.bench.doctor import has_harm, run_checks
     from hotloop.bench.host import examine_host
     from hotloop.bench.storage import read_folder
-    from hotloop.cli.show import check_outputs, choose_width, show_report
     from hotloop.core.doctor import DoctorReport
-    from hotloop.core.errors import UsageError
 
     check_outputs(arguments.json)
     interpreter = _find_python(arguments.python)
@@ -73,8 +70,6 @@ def _find_python(asked: str | None) -> str | None:
     Raises UsageError when the one that was asked for cannot be run.
     """
     import shutil
-
-    from hotloop.core.errors import UsageError
 
     if asked is not None:
         found = shutil.which(asked)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from pathlib import Path
+
+from hotloop import __version__
+from hotloop.cli.show import add_output_options, check_outputs, emit, show_report
+from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
     from typing import Any
 
 ORDER, SUMMARY = 11, "build a Dockerfile with each fix, and keep what is proven faster"
@@ -18,9 +22,7 @@ WORK = "/var/tmp"
 """Where buildah keeps large things, too: /tmp may lie in memory."""
 
 
-def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_output_options
-
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "image",
         help=SUMMARY,
@@ -61,11 +63,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from hotloop import __version__
-    from hotloop.cli.show import check_outputs, emit, show_report
-    from hotloop.core.errors import UsageError
     from hotloop.image.measure import ImageRequest, find_ignore, measure_image
     from hotloop.image.write import write_recipe
 
@@ -114,8 +111,6 @@ def _choose_builder(name: str | None) -> Any:
 
 
 def _read_pairs(pairs: list[str]) -> dict[str, str]:
-    from hotloop.core.errors import UsageError
-
     wrong = next((pair for pair in pairs if "=" not in pair), None)
     if wrong is not None:
         raise UsageError(f"--build-arg {wrong}: give NAME=VALUE")
@@ -125,8 +120,6 @@ def _read_pairs(pairs: list[str]) -> dict[str, str]:
 def _read_limit(work: Path, limit_gb: float | None) -> int:
     """Bytes of the disk that stay free. Raises UsageError."""
     import shutil
-
-    from hotloop.core.errors import UsageError
 
     if not work.is_dir():
         raise UsageError(f"--work {work}: no such folder; give one on a disk with room for the image's layers")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from pathlib import Path, PurePath
+
+from hotloop.cli.show import check_counts, check_outputs, emit, write_new
+from hotloop.core.errors import CommandNotStarted, InvariantError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
     from hotloop.launch.request import LaunchRequest
     from hotloop.launch.target import LaunchTarget
 
@@ -16,7 +18,7 @@ ORDER, SUMMARY = 12, "write what starts a training on a cluster, and start it"
 LARGEST_MANIFEST = 4 << 20
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "launch",
         help=SUMMARY,
@@ -82,8 +84,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.cli.show import check_outputs, emit, write_new
-    from hotloop.core.errors import UsageError
     from hotloop.launch import TARGETS, check_options
     from hotloop.launch.request import check_text
 
@@ -120,8 +120,6 @@ def execute(arguments: argparse.Namespace) -> int:
 def _read_request(arguments: argparse.Namespace, target: LaunchTarget) -> LaunchRequest:
     from dataclasses import replace
 
-    from hotloop.cli.show import check_counts
-    from hotloop.core.errors import UsageError
     from hotloop.launch.request import CLOUDS, LaunchRequest, MeasuredRun, Volume
     from hotloop.launch.training_command import TrainingCommand, read_command
 
@@ -131,7 +129,7 @@ def _read_request(arguments: argparse.Namespace, target: LaunchTarget) -> Launch
     notes = () if arguments.strategy is None else _read_strategy(arguments.strategy)
     measured = MeasuredRun()
     if arguments.run is not None:
-        from hotloop.pipeline.cluster_launch import measure_run
+        from hotloop.pipeline.launches import measure_run
 
         measured = measure_run(arguments.run)
     if arguments.save_s is not None:
@@ -194,11 +192,10 @@ def _read_strategy(path: str) -> tuple[str, ...]:
 
 def _read_shape(arguments: argparse.Namespace, *, needs_nodes: bool) -> tuple[int, int, str | None, int | None, bool]:
     """Nodes, GPUs of a node, device, its memory, and whether the GPUs are all that the node has."""
-    from hotloop.core.errors import UsageError
     from hotloop.plan.hardware_files import list_hardware, read_hardware
 
     if arguments.plan is not None:
-        from hotloop.pipeline.cluster_launch import shape_of_plan
+        from hotloop.pipeline.launches import shape_of_plan
 
         given = [name for name in ("nodes", "gpus_per_node", "gpu") if getattr(arguments, name) is not None]
         if given:
@@ -223,7 +220,6 @@ def _read_shape(arguments: argparse.Namespace, *, needs_nodes: bool) -> tuple[in
 def _name_of(words: tuple[str, ...]) -> str:
     """A name for Kubernetes from the script: letters, digits and hyphens."""
     import re
-    from pathlib import PurePath
 
     script = next((word for word in words if word.endswith(".py")), "training")
     name = re.sub(r"[^a-z0-9]+", "-", PurePath(script).stem.lower()).strip("-")[:40].rstrip("-")
@@ -234,7 +230,6 @@ def _check_own(target: LaunchTarget, text: str) -> None:
     """Every manifest is checked by the same tables as a user's own, where PyYAML is there to read it back."""
     from importlib.util import find_spec
 
-    from hotloop.core.errors import InvariantError
     from hotloop.launch.manifest_check import check_manifest, read_manifest
 
     if target.schema is None or find_spec("yaml") is None:
@@ -248,10 +243,6 @@ def _submit(target: LaunchTarget, text: str, name: str) -> int:
     """Write it to a file and start it. Answers the program's exit code."""
     import shutil
     import subprocess
-    from pathlib import Path
-
-    from hotloop.cli.show import emit, write_new
-    from hotloop.core.errors import CommandNotStarted, UsageError
 
     if target.submit is None:
         raise UsageError(f"--target {target.id} starts nothing: leave --submit out")
@@ -268,9 +259,7 @@ def _submit(target: LaunchTarget, text: str, name: str) -> int:
 
 def _validate(name: str) -> int:
     """Exits with 1 when a field is wrong."""
-    from pathlib import Path
 
-    from hotloop.core.errors import UsageError
     from hotloop.launch.manifest_check import check_manifest, read_manifest
 
     path = Path(name)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
+from hotloop import __version__
+from hotloop.cli.show import add_output_options, check_outputs, find_surface, show_report, write_text
+from hotloop.core.errors import UsageError
 
 ORDER, SUMMARY = 11, "check training scripts, Dockerfiles, batch scripts and manifests without running them"
 
 
-def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_output_options
-
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "lint",
         help=SUMMARY,
@@ -39,9 +37,6 @@ def add_parser(subparsers: Any) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from hotloop import __version__
-    from hotloop.cli.show import check_outputs, find_surface, show_report, write_text
-    from hotloop.core.errors import UsageError
     from hotloop.lint import LINT_RULES, lint_paths
     from hotloop.lint.fixes import make_repairs, write_repairs
     from hotloop.report import render

@@ -8,7 +8,7 @@ import re
 from importlib import import_module
 
 from hotloop import __version__
-from hotloop.core.spelling import suggest_known
+from hotloop.core.errors import suggest_known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
+from hotloop import __version__
+from hotloop.cli.show import add_output_options, check_outputs, emit, show_report, write_new
+from hotloop.core.errors import UsageError
 
 ORDER, SUMMARY = 8, "memory, time and cost of a training before the hardware is rented"
 ZERO_OPTIONS = ("params", "ranks", "precision", "optimizer")
@@ -19,9 +20,7 @@ LARGEST_SIMULATION = 100_000
 MODULE_OPTIONS = ("batch", "gpu", "python")
 
 
-def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_output_options
-
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "plan",
         help=SUMMARY,
@@ -111,9 +110,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.cli.show import check_outputs, emit, show_report, write_new
-    from hotloop.core.errors import UsageError
-
     check_outputs(arguments.json, arguments.html, arguments.write_strategy)
     report: object
     given = [name for name in MODULE_OPTIONS if getattr(arguments, name) is not None]
@@ -124,7 +120,6 @@ def execute(arguments: argparse.Namespace) -> int:
     elif arguments.file is None:
         raise UsageError("nothing to plan: give a workload file, `zero`, or --module FILE.py:FUNCTION --batch SHAPES")
     elif arguments.file == "zero":
-        from hotloop import __version__
         from hotloop.plan.planner import build_zero_report
 
         _refuse(arguments, FILE_OPTIONS[:-1], "a workload file; leave it out with `zero`")
@@ -165,16 +160,12 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _check_search(arguments: argparse.Namespace) -> None:
-    from hotloop.core.errors import UsageError
-
     given = [name for name in ("gpu_counts", "gpus", "hours") if getattr(arguments, name) is not None]
     if given and not arguments.optimize:
         raise UsageError(f"--{given[0].replace('_', '-')} belongs to --optimize: add --optimize time, cost or memory")
 
 
 def _check_cost(arguments: argparse.Namespace) -> None:
-    from hotloop.core.errors import UsageError
-
     if arguments.seed is not None and arguments.simulate is None:
         raise UsageError("--seed belongs to --simulate: add it, or leave --seed out")
     if arguments.seed is not None and arguments.seed < 0:
@@ -184,8 +175,6 @@ def _check_cost(arguments: argparse.Namespace) -> None:
 
 
 def _read_tokens(tokens: float | None) -> int | None:
-    from hotloop.core.errors import UsageError
-
     if tokens is None:
         return None
     if not 1 <= tokens < float("inf"):
@@ -194,8 +183,6 @@ def _read_tokens(tokens: float | None) -> int | None:
 
 
 def _read_counts(text: str | None) -> list[int] | None:
-    from hotloop.core.errors import UsageError
-
     if text is None:
         return None
     try:
@@ -205,8 +192,6 @@ def _read_counts(text: str | None) -> list[int] | None:
 
 
 def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], home: str) -> None:
-    from hotloop.core.errors import UsageError
-
     foreign = [name for name in names if getattr(arguments, name)]
     if foreign:
         raise UsageError(f"--{foreign[0].replace('_', '-')} belongs to {home}")
@@ -214,11 +199,9 @@ def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], home: str) ->
 
 def plan_module(arguments: argparse.Namespace) -> object:
     """The plan of any module. Raises UsageError."""
-    import os
 
     from hotloop.bench.program import find_python
-    from hotloop.core.errors import UsageError
-    from hotloop.pipeline.module_plans import make_module_plan
+    from hotloop.pipeline.plans import make_module_plan
 
     if arguments.file is not None:
         raise UsageError(f"{arguments.file} and --module: give one of them")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from pathlib import Path
+
+from hotloop.cli.show import add_output_options, check_outputs, has_serious_fault, note_newer_run, show_report
+from hotloop.core.errors import RecordingError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
     from typing import Any
 
 MOST_BYTES = 64 * 2**20
@@ -17,9 +20,7 @@ MOST_BYTES = 64 * 2**20
 ORDER, SUMMARY = 3, "show the report of a recorded run, or render a JSON report"
 
 
-def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_output_options
-
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "report",
         help=SUMMARY,
@@ -39,10 +40,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from hotloop.cli.show import check_outputs, has_serious_fault, note_newer_run, show_report
-    from hotloop.core.errors import RecordingError
     from hotloop.core.report import Report
     from hotloop.pipeline.runs import read_report, recorded_probe
 
@@ -83,8 +80,6 @@ def read_content(content: Any) -> object:
 def _read_file(path: Path) -> object:
     """The report in a JSON file. The file may come from anybody: it is bounded and only read."""
     import json
-
-    from hotloop.core.errors import RecordingError
 
     try:
         with path.open("rb") as file:

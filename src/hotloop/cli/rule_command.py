@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
+import argparse
+import sys
 
+from hotloop.cli.show import choose_width
+from hotloop.core.errors import UsageError, suggest_known
 
 ORDER, SUMMARY = 8, "explain a rule, or list all rules"
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser("rule", help=SUMMARY, description="Explain a rule or a fix.")
     parser.add_argument(
         "id", nargs="?", help="id of a rule, such as input-bound, or of a fix (default: list all rules)"
@@ -20,9 +20,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    import sys
-
-    from hotloop.cli.show import choose_width
     from hotloop.diagnose import RULES
     from hotloop.lint import LINT_RULES
     from hotloop.report.manual import manual_to_text
@@ -47,8 +44,6 @@ def execute(arguments: argparse.Namespace) -> int:
 def _describe_fix(fix_id: str) -> str:
     """The page of a technique, or of an act for the reader, in Markdown. Raises UsageError for an unknown id."""
     from hotloop.apply import BY_HAND, TECHNIQUES
-    from hotloop.core.errors import UsageError
-    from hotloop.core.spelling import suggest_known
     from hotloop.diagnose import RULES
     from hotloop.lint import LINT_RULES
 

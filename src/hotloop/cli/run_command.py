@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from functools import partial
 
+from hotloop.cli.show import (
+    add_output_options,
+    check_counts,
+    check_outputs,
+    emit,
+    make_probe,
+    show_report,
+    take_command,
+)
 from hotloop.core.errors import CommandNotStarted, HotloopError, UsageError
+from hotloop.core.machine import count_cores
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     import threading
     from collections.abc import Callable, Mapping
     from pathlib import Path
-    from typing import Any
 
     from hotloop.attach.child import ChildEnd
     from hotloop.cli.live import LiveView
@@ -28,9 +38,7 @@ if TYPE_CHECKING:
 ORDER, SUMMARY = 1, "run a training command and report what its steps wait for"
 
 
-def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_output_options
-
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "run",
         help=SUMMARY,
@@ -121,12 +129,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from functools import partial
-
     from hotloop.attach import child
     from hotloop.attach.launching import prepare_environment
     from hotloop.attach.run_folder import create_run_folder, write_manifest
-    from hotloop.cli.show import check_counts, check_outputs, emit, take_command
     from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
     from hotloop.core.utilization import parse_targets
     from hotloop.pipeline.exports import RunExports, follow_run, open_targets
@@ -249,8 +254,6 @@ class _Watches:
         self._stalls.tick()
 
     def _make_view(self, folder: Path) -> LiveView:
-        from functools import partial
-
         from hotloop.cli.live import LiveView, follow_live
 
         return LiveView(partial(follow_live, folder), sys.stderr, self.recent_cores)
@@ -258,7 +261,6 @@ class _Watches:
     def recent_cores(self) -> float | None:
         """Share of the time of the cores that the training used of late, 0..1."""
         from hotloop.cli.live import RECENT_S
-        from hotloop.core.cores import count_cores
         from hotloop.telemetry.host_load import load_between
 
         samples = self.cores.samples
@@ -303,11 +305,9 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
     import json
 
     from hotloop.attach.child import oom_kills
-    from hotloop.cli.show import emit
-    from hotloop.core.cores import count_cores
-    from hotloop.core.outcome_file import OUTCOME_FILE, outcome_to_json
-    from hotloop.export.outcome import NAME as EXPORTS_FILE
-    from hotloop.export.outcome import exports_to_json
+    from hotloop.core.recording import OUTCOME_FILE, outcome_to_json
+    from hotloop.export.exporter import NAME as EXPORTS_FILE
+    from hotloop.export.exporter import exports_to_json
     from hotloop.tune.supervisor import CORES_FILE
 
     kills_after = oom_kills()
@@ -348,8 +348,7 @@ def _load_strategy(path: str) -> Strategy:
 
 
 def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -> None:
-    from hotloop.cli.show import emit, make_probe, show_report
-    from hotloop.core.verdict_file import VERDICT_FILE, verdict_to_json
+    from hotloop.core.report import VERDICT_FILE, verdict_to_json
     from hotloop.pipeline.runs import no_probe, read_report
 
     skips_probe = arguments.no_probe or (interrupted and not arguments.probe)
@@ -364,7 +363,6 @@ def _report(arguments: argparse.Namespace, folder: Path, *, interrupted: bool) -
 
 def _name_absent_ranks(asked: str | None, report: Report) -> None:
     """Say which ranks were to be traced and are in no training; those of other nodes are."""
-    from hotloop.cli.show import emit
     from hotloop.core.trace_plan import parse_trace_ranks
 
     count = max((rank.world_size for one in (report.runs or (report,)) for rank in one.ranks), default=None)
@@ -392,7 +390,6 @@ def _check_record(arguments: argparse.Namespace) -> tuple[str | None, str | None
 
 
 def _make_upload(url: str, run_id: str | None, folder: Path) -> RunUpload:
-    from hotloop.cli.show import emit
     from hotloop.pipeline.recordings import RunUpload
 
     return RunUpload(url, run_id, folder, emit)
@@ -403,14 +400,12 @@ def _end_upload(upload: RunUpload, folder: Path, url: str, within_s: float) -> N
     import shlex
     import signal
 
-    from hotloop.cli.show import emit
-
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         try:
-            uploaded = upload.stop(within_s)
+            uploaded = upload.finish(within_s)
         except KeyboardInterrupt:
-            uploaded = upload.stop(0.0)
+            uploaded = upload.finish(0.0)
     except (OSError, KeyboardInterrupt) as error:
         emit(f"what was uploaded of {folder} is not known: {error!r}; to send it: hotloop upload {folder} {url}")
         return
@@ -431,7 +426,6 @@ def _remove_run_folder(folder: Path) -> None:
 
 def _write_best(path: Path, text: str) -> None:
     """Best effort: a full disk or a folder that was deleted must not hide the training's own exit code."""
-    from hotloop.cli.show import emit
 
     try:
         partial = path.with_suffix(".part")

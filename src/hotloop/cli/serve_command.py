@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
+
+from hotloop.cli.show import emit
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
     from typing import Any
 
 
 ORDER, SUMMARY = 3, "show the runs, one while it trains, in a page on this machine"
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "serve",
         help=SUMMARY,
@@ -26,9 +29,7 @@ def add_parser(subparsers: Any) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     import signal
-    from pathlib import Path
 
-    from hotloop.cli.show import emit
     from hotloop.serve.listing import find_runs_folder
     from hotloop.serve.server import PageServer
 

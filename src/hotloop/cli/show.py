@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from pathlib import Path
 
-from hotloop.core.errors import UsageError
-from hotloop.core.spelling import suggest_known
+from hotloop.core.errors import UsageError, suggest_known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from typing import Any, TextIO
 
     from hotloop.core.report import Report
@@ -47,9 +47,26 @@ def add_worker_option(parser: argparse.ArgumentParser) -> None:
 
 
 def choose_workers(arguments: argparse.Namespace) -> int:
-    from hotloop.core.cores import count_cores
+    from hotloop.core.machine import count_cores
 
     return arguments.workers or count_cores()
+
+
+def add_cache_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cache", metavar="DIR", help="folder of the cache of decoded traces (default: the user's cache folder)"
+    )
+    parser.add_argument("--no-cache", action="store_true", help="do not read or write the cache of decoded traces")
+
+
+def choose_cache_folder(arguments: argparse.Namespace) -> Path | None:
+    """None where nothing is to be kept."""
+
+    from hotloop.trace.cache import default_cache_folder
+
+    if arguments.no_cache:
+        return None
+    return Path(arguments.cache) if arguments.cache else default_cache_folder(os.environ)
 
 
 def check_counts(arguments: argparse.Namespace, *names: str) -> None:
@@ -111,8 +128,6 @@ def add_format_option(parser: argparse.ArgumentParser, what: str = "report", *, 
 
 def check_outputs(*paths: str | None) -> None:
     """Raises UsageError before any work is done when a file could not be written."""
-    from pathlib import Path
-
     from hotloop.core.output_file import is_special
 
     for path in paths:
@@ -167,7 +182,7 @@ def show_report(
     surface = find_surface(stream, **more)
     html = getattr(arguments, "html", None)
     if arguments.json == "-" or (files and arguments.json is not None):
-        write_json(arguments.json, render("json", report, surface))
+        write_text(arguments.json, render("json", report, surface) + "\n")
     report = _drop_vain_command(report, html)
     if files and html is not None:
         write_text(html, render("html", report, surface))
@@ -180,7 +195,6 @@ def show_report(
 def _drop_vain_command(report: object, html: str | None) -> object:
     """The report without a next command that draws a page which was asked for, or a run that is not here."""
     from dataclasses import replace
-    from pathlib import Path
 
     from hotloop.core.report import Report
 
@@ -206,8 +220,6 @@ def make_probe() -> Probe:
 
 def note_newer_run(*names: str) -> None:
     """Say on stderr that ``last``, if it is among the names, passes over a newer run without a training."""
-    from pathlib import Path
-
     from hotloop.core.errors import RecordingError
     from hotloop.trace.recording import find_newer, find_run
 
@@ -220,11 +232,6 @@ def note_newer_run(*names: str) -> None:
     newer = find_newer(run)
     if newer is not None:
         emit(f"showing {run.name}, the last run with a training; the newer run {newer.name} has none")
-
-
-def write_json(path: str, text: str) -> None:
-    """Write a JSON text and a line's end; ``-`` is standard output."""
-    write_text(path, text + "\n")
 
 
 def write_text(path: str, text: str) -> None:
@@ -244,8 +251,6 @@ def write_text(path: str, text: str) -> None:
 
 def write_new(path: str, text: str) -> None:
     """Write a whole file, unless it holds this text already. Raises UsageError where it holds anything else."""
-    from pathlib import Path
-
     from hotloop.core.output_file import is_special
 
     target = Path(path)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
+from pathlib import Path
+
+from hotloop.cli.show import add_output_options, check_counts, check_outputs, emit, show_report
+from hotloop.core.errors import UsageError
+from hotloop.core.machine import count_cores
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
-    from typing import Any, TextIO
+    from typing import TextIO
 
     from hotloop.data.tokenize_state import JobState, TokenizeJob
 
@@ -19,9 +24,7 @@ TERMINAL_EVERY_S, PLAIN_EVERY_S = 0.5, 30.0
 LINE_COLUMNS = 79
 
 
-def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_output_options
-
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "tokenize",
         help=SUMMARY,
@@ -85,10 +88,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from hotloop.cli.show import check_counts, check_outputs, emit, show_report
-    from hotloop.core.cores import count_cores
     from hotloop.data.tokenize_job import run_job
 
     check_outputs(arguments.json)
@@ -119,8 +118,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    from hotloop.core.errors import UsageError
-
     for option in ("batch_size", "shard_tokens", "document_limit"):
         value = getattr(arguments, option)
         if value < 1:

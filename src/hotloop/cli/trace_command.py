@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
+from pathlib import Path
+
+from hotloop.cli.show import (
+    add_cache_options,
+    add_output_options,
+    add_worker_option,
+    check_counts,
+    check_outputs,
+    choose_cache_folder,
+    choose_workers,
+    has_serious_fault,
+    show_report,
+)
+from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
     from typing import Any
 
     from hotloop.core.trace import TraceFacts
@@ -19,9 +33,7 @@ SORTS = ("device_time", "host_self", "self_memory", "flops", "count")
 ORDER, SUMMARY = 4, "diagnose a training from profiler files"
 
 
-def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.cache_options import add_cache_options
-    from hotloop.cli.show import add_output_options, add_worker_option
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     from hotloop.core.what_if_changes import list_forms
 
     parser = subparsers.add_parser(
@@ -100,8 +112,6 @@ class _AskChange(argparse.Action):
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.cli.show import check_counts, check_outputs
-    from hotloop.core.errors import UsageError
     from hotloop.trace.memory_files import is_memory_file
 
     check_outputs(arguments.json, arguments.html, arguments.export)
@@ -116,7 +126,6 @@ def execute(arguments: argparse.Namespace) -> int:
     if any(is_memory_file(path) for path in arguments.paths):
         return _report_memory(arguments)
     import tempfile
-    from pathlib import Path
 
     with tempfile.TemporaryDirectory(prefix="hotloop-") as fetched:
         progress = _show_progress() if sys.stderr.isatty() and not arguments.quiet else None
@@ -128,8 +137,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
     from hotloop.analyze.timeline.reduce import ReduceOptions
-    from hotloop.cli.cache_options import choose_cache_folder
-    from hotloop.cli.show import choose_workers, has_serious_fault, show_report
     from hotloop.core.redact import redact_command
     from hotloop.core.utilization import parse_targets
     from hotloop.pipeline.traces import report_traces
@@ -156,11 +163,7 @@ def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
 
 
 def _export(arguments: argparse.Namespace, paths: list[str | Path], lead: TraceFacts) -> None:
-    from functools import partial
-    from pathlib import Path
-
     from hotloop.analyze.timeline.tracks import draw_steps
-    from hotloop.cli.cache_options import choose_cache_folder
     from hotloop.trace.chrome import export_steps
 
     wanted = None if arguments.export_steps is None else _read_steps(arguments.export_steps)
@@ -179,12 +182,9 @@ def _export(arguments: argparse.Namespace, paths: list[str | Path], lead: TraceF
 
 
 def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
-    from functools import partial
-
     from hotloop.analyze.timeline.classes import CLASS_NAMES
     from hotloop.analyze.timeline.event_tables import tabulate_events
     from hotloop.cli.answer import print_answer
-    from hotloop.cli.cache_options import choose_cache_folder
     from hotloop.trace.query import query_traces
 
     with query_traces(
@@ -201,9 +201,6 @@ def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
 
 def _check_export(arguments: argparse.Namespace) -> None:
     """Raises UsageError before any work is done. An output must not replace a trace or become one of a folder's."""
-    from pathlib import Path
-
-    from hotloop.core.errors import UsageError
 
     for option in ("json", "html", "export"):
         given = getattr(arguments, option)
@@ -230,7 +227,6 @@ def _check_export(arguments: argparse.Namespace) -> None:
 
 def _read_steps(text: str) -> tuple[int, int]:
     """First and last number of 'A:B', or of 'A' alone."""
-    from hotloop.core.errors import UsageError
 
     first, _, last = text.partition(":")
     numbers = (first, last if ":" in text else first)
@@ -242,8 +238,6 @@ def _read_steps(text: str) -> tuple[int, int]:
 
 
 def _check_query(arguments: argparse.Namespace) -> None:
-    from hotloop.core.errors import UsageError
-
     if arguments.sql is None:
         return
     for option in ("json", "html", "export"):
@@ -257,7 +251,6 @@ def _check_changes(arguments: argparse.Namespace) -> None:
     if not arguments.what_if:
         return
     from hotloop.analyze.timeline.what_if import parse_change
-    from hotloop.core.errors import UsageError
 
     if arguments.sql is not None:
         raise UsageError("--sql makes no report; remove --what-if")
@@ -266,10 +259,6 @@ def _check_changes(arguments: argparse.Namespace) -> None:
 
 
 def _report_memory(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
-
-    from hotloop.cli.show import show_report
-    from hotloop.core.errors import UsageError
     from hotloop.core.redact import redact_command
     from hotloop.pipeline.traces import report_memory_files
     from hotloop.trace.memory_files import is_memory_file

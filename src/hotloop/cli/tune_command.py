@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+import time
+from pathlib import Path
 
+from hotloop.cli.show import add_format_option, emit, make_probe, show_report, take_command, write_text
 from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
-    from pathlib import Path
-    from typing import Any
 
     from hotloop.tune.request import Progress, Request
 
@@ -22,9 +23,7 @@ NOT_AGAIN = ("--help", "--budget", "--out", "--apply", "--format", "--quiet")
 """Options that do not change what is tuned: all others belong into the command that goes on."""
 
 
-def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_format_option
-
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "tune",
         help=SUMMARY,
@@ -69,11 +68,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
-
     from hotloop.apply import TECHNIQUES
     from hotloop.attach import child
-    from hotloop.cli.show import emit, make_probe, take_command
     from hotloop.pipeline.runs import no_probe
     from hotloop.pipeline.tuning import check, measure_matrix, tune_command
     from hotloop.tune.attempt import try_findings
@@ -130,7 +126,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def find_tuning(name: str) -> Path:
     """The folder of a finished tuning: a path, its name under .hotloop/, or ``last``. Raises UsageError."""
-    from pathlib import Path
 
     root = Path.cwd() / ".hotloop"
     if name == "last":
@@ -146,7 +141,6 @@ def find_tuning(name: str) -> Path:
 
 def apply_kept(folder: Path, quiet: bool) -> None:
     """Write the patch of a finished tuning into the source below the current folder. Raises UsageError."""
-    from pathlib import Path
 
     from hotloop.tune.kept_patch import DIFF, load_patch
     from hotloop.tune.patch import apply_patch
@@ -165,7 +159,6 @@ def apply_kept(folder: Path, quiet: bool) -> None:
 
 def _apply_new(progress: Progress, folder: Path, quiet: bool) -> None:
     """The patch of the tuning that was just run; what speaks against it is told, and is no error of the tuning."""
-    from hotloop.cli.show import emit
 
     if progress.check is None:
         emit("nothing was applied: no change of the source was proven")
@@ -220,8 +213,6 @@ def check_price(price_per_hour: float | None, goal: str, *, is_declared: bool) -
 
 def make_folder(out: str | None) -> Path:
     """A folder for the outcome. One that exists is taken only when a tuning made it. Raises UsageError."""
-    import time
-    from pathlib import Path
 
     if out is None:
         from hotloop.attach.run_folder import ignore_in_git
@@ -250,10 +241,6 @@ def make_folder(out: str | None) -> Path:
 
 
 def _make_teller(quiet: bool, budget_s: float | None = None) -> Callable[[str], None]:
-    import time
-
-    from hotloop.cli.show import emit
-
     begun_s = time.monotonic()
     of = "" if budget_s is None else f" of {budget_s:.0f}"
 
@@ -265,7 +252,6 @@ def _make_teller(quiet: bool, budget_s: float | None = None) -> Callable[[str], 
 
 
 def _write(request: Request, progress: Progress, arguments: argparse.Namespace) -> None:
-    from hotloop.cli.show import emit, show_report, write_text
     from hotloop.tune.attempt import settle_patch
     from hotloop.tune.kept_patch import ABOUT, DIFF, about_text, diff_text
     from hotloop.tune.outcome import (

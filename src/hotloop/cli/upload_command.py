@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
+import argparse
+import os
+
+from hotloop.cli.show import emit
+from hotloop.core.errors import UsageError
 
 ORDER, SUMMARY = 3, "send a recorded run to a URL, from where reports of all nodes are read"
 
 
-def add_parser(subparsers: Any) -> None:
-    import argparse
-
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "upload",
         help=SUMMARY,
@@ -36,11 +35,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    import os
     import shlex
 
-    from hotloop.cli.show import emit
-    from hotloop.core.errors import UsageError
     from hotloop.pipeline.recordings import choose_run_id, count_rows, upload_run
     from hotloop.remote.follow import serve_standard_input
 

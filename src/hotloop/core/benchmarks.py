@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from .decode import decode_contract, encode_contract
 from .findings import Value
 
 BENCH_SCHEMA = "hotloop.bench/1"
@@ -30,15 +28,6 @@ class BenchmarkResult:
     notes: tuple[str, ...] = ()
     verdict: tuple[str, ...] = ()
     """What follows from the figures, most important first; empty where nothing is judged."""
-
-
-def benchmark_to_json(result: BenchmarkResult) -> dict[str, Any]:
-    return encode_contract(BENCH_SCHEMA, result)
-
-
-def benchmark_from_json(content: Mapping[str, Any]) -> BenchmarkResult:
-    """The benchmark that ``benchmark_to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
-    return decode_contract(BenchmarkResult, content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Generic, Protocol, TypeVar
 
-from .errors import InvariantError, UsageError
-from .spelling import suggest_known
+from .errors import InvariantError, UsageError, suggest_known
 
 
 class Named(Protocol):

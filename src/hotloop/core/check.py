@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
-from .decode import decode_contract, encode_contract
 from .findings import Value, Where
 
 CHECK_SCHEMA = "hotloop.check/1"
@@ -97,6 +95,14 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotJudged:
+    """A value that could not be judged, and why."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """The gate's answer. ``verdict`` follows from ``judged``."""
 
@@ -111,8 +117,7 @@ class Check:
     """What is known of the noise between launches, in one sentence."""
     confidence_ratio: float
     judged: tuple[Judged, ...]
-    skipped: tuple[tuple[str, str], ...]
-    """What could not be judged: id and why."""
+    skipped: tuple[NotJudged, ...]
     warnings: tuple[str, ...]
 
     @property
@@ -124,19 +129,3 @@ class Check:
         if deciding and all(one.verdict is CheckVerdict.PASS for one in deciding):
             return CheckVerdict.PASS
         return CheckVerdict.INCONCLUSIVE
-
-
-def check_to_json(check: Check) -> dict[str, Any]:
-    """The check as plain JSON values; docs/check.md describes them."""
-    skipped = [{"id": name, "reason": reason} for name, reason in check.skipped]
-    return encode_contract(CHECK_SCHEMA, check, verdict=check.verdict.value) | {"skipped": skipped}
-
-
-def check_from_json(content: Mapping[str, Any]) -> Check:
-    """The check that ``check_to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
-    skipped = content.get("skipped")
-    pairs = [
-        [one.get("id"), one.get("reason")] if isinstance(one, Mapping) else one
-        for one in (skipped if isinstance(skipped, list) else ())
-    ]
-    return decode_contract(Check, content, skipped=pairs)

@@ -6,11 +6,8 @@ for zero.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from .decode import decode_contract, encode_contract
 from .errors import InvariantError
 from .graph import DiffRow, DiffTerm, DiffTerms
 from .utilization import Utilization
@@ -125,13 +122,3 @@ class Comparison:
         sets = [terms for terms in (self.step, self.device) if terms is not None]
         moved = any(term.delta_ns for terms in sets for term in (terms.whole, *terms.terms))
         return not moved and not any(row.delta_ns for row in (*self.kernels, *self.ops))
-
-
-def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as plain JSON values; docs/diff.md describes them."""
-    return encode_contract(COMPARISON_SCHEMA, comparison)
-
-
-def comparison_from_json(content: Mapping[str, Any]) -> Comparison:
-    """The comparison that ``comparison_to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
-    return decode_contract(Comparison, content)

@@ -48,11 +48,10 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heredoc:
-    """A here-document. ``text`` is its body, ``expands`` whether the builder fills in variables (no quoted name)."""
+    """A here-document. ``text`` is its body."""
 
     name: str
     text: str
-    expands: bool
     first_line: int
     last_line: int
 
@@ -121,13 +120,10 @@ class DockerStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dockerfile:
-    """``instructions`` are all of them in order, those before the first FROM too. ``comments`` maps lines to text."""
+    """``instructions`` are all of them in order, those before the first FROM too."""
 
     instructions: tuple[Instruction, ...]
     stages: tuple[DockerStage, ...]
-    directives: Mapping[str, str]
-    comments: Mapping[int, str]
-    lines_count: int
 
     def find_stage(self, reference: str) -> DockerStage | None:
         """The stage that ``COPY --from=`` or ``FROM`` means by a name or an index; None for an image."""
@@ -157,15 +153,8 @@ def parse_dockerfile(text: str) -> Dockerfile:
     escape = directives.get("escape", "\\")
     if escape not in ("\\", "`"):
         raise DockerfileError(1, f"the escape character may be \\ or `, not {escape[:20]!r}")
-    comments: dict[int, str] = {}
-    instructions = tuple(_read_instructions(lines, begin, escape, comments))
-    return Dockerfile(
-        instructions=instructions,
-        stages=_split_stages(instructions),
-        directives=directives,
-        comments=comments,
-        lines_count=len(lines),
-    )
+    instructions = tuple(_read_instructions(lines, begin, escape))
+    return Dockerfile(instructions=instructions, stages=_split_stages(instructions))
 
 
 def _read_directives(lines: Sequence[str]) -> tuple[dict[str, str], int]:
@@ -180,23 +169,23 @@ def _read_directives(lines: Sequence[str]) -> tuple[dict[str, str], int]:
     return found, len(lines)
 
 
-def _read_instructions(lines: Sequence[str], at: int, escape: str, comments: dict[int, str]) -> Iterator[Instruction]:
+def _says_nothing(line: str) -> bool:
+    """Whether it is empty or a comment."""
+    return not line.strip() or line.lstrip().startswith("#")
+
+
+def _read_instructions(lines: Sequence[str], at: int, escape: str) -> Iterator[Instruction]:
     continued = re.compile(rf"(?:^|[^{re.escape(escape)}]){re.escape(escape)}[ \t]*$")
     while at < len(lines):
-        stripped = lines[at].strip()
-        if not stripped or stripped.startswith("#"):
-            if stripped:
-                comments[at + 1] = stripped
+        if _says_nothing(lines[at]):
             at += 1
             continue
         first, parts = at, []
         while at < len(lines):
             line = lines[at]
             at += 1
-            if at - 1 > first and (not line.strip() or line.lstrip().startswith("#")):
-                if line.strip():
-                    comments[at] = line.strip()
-                continue  # comments and empty lines do not end a continued instruction
+            if at - 1 > first and _says_nothing(line):
+                continue  # these do not end a continued instruction
             goes_on = continued.search(line) is not None
             parts.append((at, line[: line.rindex(escape)] if goes_on else line))
             if not goes_on:
@@ -262,7 +251,7 @@ def _read_heredocs(read: Instruction, lines: Sequence[str], at: int) -> tuple[tu
         body = [line.lstrip("\t") if strips else line for line in lines[first:at]]
         at += 1
         text = "\n".join(body)
-        found.append(Heredoc(name=name, text=text, expands=name == quoted, first_line=first + 1, last_line=at))
+        found.append(Heredoc(name=name, text=text, first_line=first + 1, last_line=at))
     return tuple(found), at
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from .decode import decode_contract, encode_contract
 from .findings import Value
 
 DOCTOR_SCHEMA = "hotloop.doctor/1"
@@ -44,12 +43,3 @@ class DoctorReport:
         """How many checks have each status."""
         statuses = [check.status for check in self.checks]
         return {status: statuses.count(status) for status in ("harmful", "warning", "good", "unknown")}
-
-    def to_json(self) -> dict[str, Any]:
-        """The plain dict of schema hotloop.doctor/1."""
-        return encode_contract(DOCTOR_SCHEMA, self, python=self.python, counts=self.counts)
-
-    @staticmethod
-    def from_json(content: Mapping[str, Any]) -> DoctorReport:
-        """The report that ``to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
-        return decode_contract(DoctorReport, content)

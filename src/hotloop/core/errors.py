@@ -10,6 +10,8 @@ HotloopError                 the CLI catches this root, prints one line and exit
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class HotloopError(Exception):
     """Root of the tree. The text says what happened, with the value, and what to do next."""
@@ -40,3 +42,18 @@ class TraceError(RecordingError):
 
 class InvariantError(HotloopError):
     """A law of the data is broken, such as parts that do not sum to their whole."""
+
+
+def suggest_known(word: str, known: Iterable[str]) -> str:
+    """What follows an unknown word in a message; empty where nothing is known.
+
+    >>> suggest_known("input-bond", ["input-bound", "straggler"]), suggest_known("xyz", ["input-bound", "straggler"])
+    ("; did you mean 'input-bound'?", '; known: input-bound, straggler')
+    """
+    import difflib
+
+    names = list(known)
+    close = difflib.get_close_matches(word, names, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(names)}" if names else ""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
-from .decode import decode_contract, encode_contract
 from .errors import InvariantError
 from .findings import Skipped
 
@@ -138,12 +137,3 @@ class ImageReport:
         if edit is None or edit.commits_count is None or not self.days:
             return None
         return edit.commits_count / self.days * DAYS_A_MONTH
-
-    def to_json(self) -> dict[str, Any]:
-        """The plain dict of schema hotloop.image/1."""
-        return encode_contract(IMAGE_SCHEMA, self)
-
-    @staticmethod
-    def from_json(content: Mapping[str, Any]) -> ImageReport:
-        """The report that ``to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
-        return decode_contract(ImageReport, content)

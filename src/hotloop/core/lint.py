@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .decode import decode_contract, encode_contract
 from .findings import Severity
 
 LINT_SCHEMA = "hotloop.lint/1"
@@ -80,15 +79,6 @@ class LintReport:
     def has_serious(self) -> bool:
         """Whether a finding of severity high or medium is there."""
         return any(one.severity in (Severity.HIGH, Severity.MEDIUM) for one in self.findings)
-
-    def to_json(self) -> dict[str, Any]:
-        """The plain dict of schema hotloop.lint/1."""
-        return encode_contract(LINT_SCHEMA, self)
-
-    @staticmethod
-    def from_json(content: Mapping[str, Any]) -> LintReport:
-        """The report that ``to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
-        return decode_contract(LintReport, content)
 
 
 Judge = Callable[[Any], Iterable[LintFinding]]

@@ -10,6 +10,17 @@ from .phases import PHASES
 
 RUNNING, ENDED, STALE = "running", "ended", "stale"
 STATES = (RUNNING, ENDED, STALE)
+STALE_AFTER_S = 15.0
+STALE_STEPS = 10
+
+
+def is_stale(silent_s: float, step_ns: float | None) -> bool:
+    """Whether no step ended for unusually long: for STALE_AFTER_S, and for as long as STALE_STEPS of them take.
+
+    >>> is_stale(16.0, 1e9), is_stale(16.0, 2e9)
+    (True, False)
+    """
+    return silent_s > max(STALE_AFTER_S, STALE_STEPS * (step_ns or 0.0) * 1e-9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

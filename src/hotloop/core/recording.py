@@ -6,6 +6,8 @@ A recording is one append-only file of frames per process (frames.py, docs/forma
 
 from __future__ import annotations
 
+import json
+
 UNKNOWN = -1
 """Value of a row field that was not measured (only fields whose comment says so may hold it)."""
 
@@ -116,3 +118,27 @@ FLAG_DEEP = 1
 FLAG_WATCHED_ALL = 2
 """Nested modules were watched during the whole row, so recompute_ns is known."""
 FLAG_FOREIGN_PROFILER = 4
+
+
+OUTCOME_FILE = "outcome.json"
+
+
+def outcome_to_json(
+    *,
+    exit_code: int | None,
+    signal: int | None,
+    duration_s: float,
+    oom_kills: int | None = None,
+    unattached: str | None = None,
+) -> str:
+    """The text of the file. ``signal`` is the number of the one that ended the command, ``oom_kills`` how many
+    processes the kernel killed for memory meanwhile, ``unattached`` why no process recorded anything."""
+    content = {
+        "schema": "hotloop.outcome/1",
+        "exit_code": exit_code,
+        "signal": signal,
+        "duration_s": duration_s,
+        "oom_kills": oom_kills,
+        "unattached": unattached,
+    }
+    return json.dumps(content)

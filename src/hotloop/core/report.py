@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 from .applied import AppliedTechnique
 from .decode import Special, decode, decode_fields, to_plain
 from .errors import RecordingError
-from .explained import Explained, RunParts
 from .findings import Finding, Severity, Skipped, Value
 from .hosts import Attempt, HostClock
 from .memory_snapshot import MemoryFile
@@ -339,3 +339,46 @@ def _finding_to_json(finding: Finding) -> dict[str, Any]:
     if finding.fix is not None:
         del out["fix"]["act"], out["fix"]["by_hand"]
     return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """Shares of the steady step's wall time on the lead rank; they sum to 1."""
+
+    model_ratio: float
+    """Forward, backward, optimizer, copies and collectives that no finding blames."""
+    named_ratio: float
+    """What a finding of a specific rule owns."""
+    your_code_ratio: float
+    """Lines of the script's that are known; whether the training needs them is not."""
+    unknown_ratio: float
+    """No evidence tells what it was spent on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts:
+    """Shares of the wall time of the lead rank's run, from the import of torch to its end; they sum to 1."""
+
+    start_ratio: float
+    """Before the first step's end, beyond a usual step."""
+    training_ratio: float
+    """Training steps, warm-up included, without the validations and checkpoints in them."""
+    validation_ratio: float
+    checkpoint_ratio: float
+    end_ratio: float
+    """After the last step: all that is no validation and no checkpoint."""
+
+
+VERDICT_FILE = "verdict.json"
+
+
+def verdict_to_json(report: Report) -> str:
+    """The text of the file; the figures are null where no step was seen."""
+    step = report.step
+    content = {
+        "schema": "hotloop.verdict/1",
+        "verdict": report.verdict,
+        "steps_count": None if step is None else step.count,
+        "step_mean_ns": None if step is None else step.mean_ns,
+    }
+    return json.dumps(content)

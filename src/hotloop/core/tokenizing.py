@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from .decode import decode_contract, encode_contract
 
 TOKENIZE_SCHEMA = "hotloop.tokenize/1"
 """Version of the contract. Fields are added, never changed."""
@@ -68,12 +64,3 @@ class TokenizeReport:
     was_resumed: bool
     was_complete: bool
     next: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The plain dict of schema hotloop.tokenize/1."""
-        return encode_contract(TOKENIZE_SCHEMA, self)
-
-    @staticmethod
-    def from_json(content: Mapping[str, Any]) -> TokenizeReport:
-        """The report that ``to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
-        return decode_contract(TokenizeReport, content)

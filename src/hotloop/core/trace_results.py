@@ -24,7 +24,6 @@ class ReducedTrace(Generic[R]):
 
     facts: TraceFacts
     notes: tuple[TraceNote, ...]
-    event_count: int
     result: R
 
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .errors import UsageError
-from .spelling import suggest_known
+from .errors import UsageError, suggest_known
 
 TARGETS = {
     "utilization": "utilization_ratio",

@@ -5,66 +5,59 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-CHANGES: Mapping[str, str] = {
-    "no-input-wait": "the next batch is always there",
-    "loader-workers": "this many workers make the batches; the training cannot run faster than they do",
-    "faster-matmuls": "matrix products and convolutions take 1/FACTOR of their time",
-    "faster": "kernels and operators whose name matches the pattern take 1/factor of their time",
-    "bf16-autocast": "float32 products take 1/FACTOR of their time and attention 1/ATTENTION; adds the time of "
-    "conversions",
-    "free-communication": "collectives take no time",
-    "no-straggler": "no rank arrives late at a collective; only the transfers remain",
-    "fused-launches": "launching calls take 1/factor of their time",
-    "free-launches": "launching calls and launch latency take no time",
-    "no-host-time": "operators take no time on the host, as in a captured graph",
-    "no-host-syncs": "the host never waits for the device",
-}
-"""What each kind supposes."""
-
 DEFAULT_FACTOR = 2.0
 """Of the kinds whose factor may be left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a change is asked for, with an example; ``note`` says what goes without saying in its meaning."""
+    """How a change is written, and what it supposes."""
 
     text: str
-    example: str
-    note: str = ""
+    meaning: str
 
 
-FORMS: Mapping[str, Form] = {
-    "no-input-wait": Form("no-input-wait", "no-input-wait"),
+CHANGES: Mapping[str, Form] = {
+    "no-input-wait": Form("no-input-wait", "the next batch is always there"),
     "loader-workers": Form(
-        "loader-workers=COUNT[:CORES]", "loader-workers=4:8", "CORES: number of cores, which is not in the trace"
+        "loader-workers=COUNT[:CORES]",
+        "this many workers make the batches; the training cannot run faster than they do (CORES: number of cores, "
+        "which is not in the trace)",
     ),
-    "faster-matmuls": Form("faster-matmuls[=FACTOR]", "faster-matmuls=3", f"FACTOR: {DEFAULT_FACTOR:g} when left out"),
-    "faster": Form("faster=FACTOR:REGEX", "faster=3:gemm"),
+    "faster-matmuls": Form(
+        "faster-matmuls[=FACTOR]",
+        f"matrix products and convolutions take 1/FACTOR of their time (FACTOR: {DEFAULT_FACTOR:g} when left out)",
+    ),
+    "faster": Form(
+        "faster=FACTOR:REGEX", "kernels and operators whose name matches the pattern take 1/factor of their time"
+    ),
     "bf16-autocast": Form(
-        "bf16-autocast=FACTOR[:ATTENTION]", "bf16-autocast=2:0.5", "measure both on that machine; below 1 means slower"
+        "bf16-autocast=FACTOR[:ATTENTION]",
+        "float32 products take 1/FACTOR of their time and attention 1/ATTENTION; adds the time of conversions (measure "
+        "both on that machine; below 1 means slower)",
     ),
-    "free-communication": Form("free-communication", "free-communication"),
-    "no-straggler": Form("no-straggler", "no-straggler", "needs the traces of all ranks"),
-    "fused-launches": Form("fused-launches[=FACTOR]", "fused-launches=4", f"FACTOR: {DEFAULT_FACTOR:g} when left out"),
-    "free-launches": Form("free-launches", "free-launches"),
-    "no-host-time": Form("no-host-time", "no-host-time"),
-    "no-host-syncs": Form("no-host-syncs", "no-host-syncs"),
+    "free-communication": Form("free-communication", "collectives take no time"),
+    "no-straggler": Form(
+        "no-straggler",
+        "no rank arrives late at a collective; only the transfers remain (needs the traces of all ranks)",
+    ),
+    "fused-launches": Form(
+        "fused-launches[=FACTOR]",
+        f"launching calls take 1/factor of their time (FACTOR: {DEFAULT_FACTOR:g} when left out)",
+    ),
+    "free-launches": Form("free-launches", "launching calls and launch latency take no time"),
+    "no-host-time": Form("no-host-time", "operators take no time on the host, as in a captured graph"),
+    "no-host-syncs": Form("no-host-syncs", "the host never waits for the device"),
 }
-"""How each kind of CHANGES is written."""
+"""By kind."""
 
 
 def list_forms() -> str:
-    """All of them in one line, as CHANGES has them."""
-    return ", ".join(FORMS[kind].text for kind in CHANGES)
+    """All of them in one line."""
+    return ", ".join(form.text for form in CHANGES.values())
 
 
 def explain_forms() -> str:
     """One line for each: how it is written, and what it supposes."""
-    width = max(len(form.text) for form in FORMS.values())
-    lines = []
-    for kind, meaning in CHANGES.items():
-        form = FORMS[kind]
-        note = f" ({form.note})" if form.note else ""
-        lines.append(f"{form.text:<{width}}  {meaning}{note}\n")
-    return "".join(lines)
+    width = max(len(form.text) for form in CHANGES.values())
+    return "".join(f"{form.text:<{width}}  {form.meaning}\n" for form in CHANGES.values())

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hotloop.core.analysis import Line, RankAnalysis
-from hotloop.core.explained import Explained, RunParts
 from hotloop.core.findings import Finding, Kind, Where
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import GAP_FIELDS
-from hotloop.core.report import Health
+from hotloop.core.report import Explained, Health, RunParts
 from hotloop.diagnose.lines import (
     BOOKKEEPING,
     EXCHANGING,

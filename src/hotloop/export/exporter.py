@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hotloop.core.frames import decode_object
+from hotloop.core.report import Health
 
 from .points import Snapshot
 from .target import Sender, SendFailed
@@ -15,6 +20,11 @@ MOST_WAITING = 64
 """Snapshots; of more, the oldest are given up."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 """Between two attempts after a failure, doubled each time."""
+NAME = "exports.json"
+"""What became of the exported points, from the end of a run to its report (docs/formats.md)."""
+SCHEMA = "hotloop.exports/1"
+_MOST_BYTES = 1 << 20
+_MOST_TARGETS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,3 +136,27 @@ class Exporter:
             while self._is_stopping and failure.may_retry and self._waiting:  # the others would fail as this one did
                 self._lose(self._waiting.popleft(), str(failure))
             return min(LONGEST_WAIT_S, max(FIRST_WAIT_S, 2 * waited_s))
+
+
+def exports_to_json(exported: Iterable[Exported]) -> str:
+    return json.dumps({"schema": SCHEMA, "targets": [asdict(one) for one in exported]})
+
+
+def describe_exports(folder: Path) -> tuple[Health, ...]:
+    """One warning for each target that did not get every point; nothing where all went well or the file is no such."""
+    try:
+        with (folder / NAME).open("rb") as file:
+            content = decode_object(file.read(_MOST_BYTES)) or {}
+    except OSError:
+        return ()
+    targets = content.get("targets")
+    lines = []
+    for one in targets[:_MOST_TARGETS] if isinstance(targets, list) else ():
+        if not isinstance(one, dict):
+            continue
+        sent, lost = one.get("sent_count"), one.get("lost_count")
+        if type(sent) is not int or type(lost) is not int or sent < 0 or lost <= 0:
+            continue
+        name, reason = str(one.get("target"))[:40], str(one.get("reason") or "reason not known")[:200]
+        lines.append(f"export to {name}: {lost:,} of {sent + lost:,} points were lost ({reason})")
+    return tuple(Health(level="warning", message=line) for line in lines)

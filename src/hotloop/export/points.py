@@ -122,6 +122,14 @@ METRICS: tuple[Metric, ...] = (
 )  # fmt: skip
 
 
+def group_points(snapshot: Snapshot) -> list[tuple[Metric, list[Point]]]:
+    """The points of each metric that has any, in the order of METRICS."""
+    by_name: dict[str, list[Point]] = {}
+    for point in snapshot.points:
+        by_name.setdefault(point.metric.name, []).append(point)
+    return [(metric, by_name[metric.name]) for metric in METRICS if metric.name in by_name]
+
+
 def make_snapshot(run: LiveRun, wall_s: float) -> Snapshot:
     """The run with everything that is known of it as points; a number that is not known or not finite is no point."""
     return Snapshot(run=run, wall_s=wall_s, points=tuple(_list_points(run)))

@@ -1,12 +1,29 @@
-"""Target: a place that numbers can be exported to, in one file under targets/."""
+"""Target: a place that numbers can be exported to; and the HTTP POST that ends within seconds and tells no secret."""
 
 from __future__ import annotations
 
+import base64
+import http.client
+import socket
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+from hotloop.core.errors import UsageError
 
 from .points import Snapshot
+
+TIMEOUT_S = 5.0
+"""For connecting and for every read."""
+WHOLE_S = 10.0
+"""For reading an answer, however slowly it comes."""
+MOST_ANSWER_BYTES = 65_536
+_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class SendFailed(Exception):
@@ -40,3 +57,91 @@ class Target:
     is_asked: Callable[[Mapping[str, str]], bool] = lambda _: False
     read_interval_s: Callable[[Mapping[str, str]], float | None] = lambda _: None
     """How often the environment wants a snapshot to be sent there, in seconds; None where it does not say."""
+
+
+def check_url(url: str, source: str) -> str:
+    """``url`` if it can be posted to. Raises UsageError, without the URL in it: that may hold a password."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_good = False
+    if not is_good or any(character <= " " for character in url):
+        raise UsageError(f"{source} is no URL that can be posted to: give http://HOST:PORT/... or https://...")
+    return url
+
+
+class Poster:
+    """Posts to one URL, one request at a time, and follows no redirect. ``cafile`` is a PEM file that the server's
+    certificate is judged by."""
+
+    def __init__(self, url: str, *, cafile: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._login, self._url = _split_login(url)
+        self._cafile = cafile
+        self._opener: urllib.request.OpenerDirector | None = None
+
+    def post(self, body: bytes, headers: Mapping[str, str]) -> bytes:
+        """The answer's first bytes. Raises SendFailed unless its status is 2xx."""
+        request = urllib.request.Request(self._url, data=body, headers={**self._login, **headers}, method="POST")
+        try:
+            with self._open().open(request, timeout=self._timeout_s) as answer:
+                return _read_some(answer)
+        except urllib.error.HTTPError as error:
+            error.close()
+            is_redirect = 300 <= error.code < 400
+            what = f"the endpoint redirects (HTTP {error.code})" if is_redirect else f"HTTP {error.code}"
+            raise SendFailed(what, may_retry=error.code in _RETRIED) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise SendFailed(_describe(error), may_retry=True) from None
+
+    def _open(self) -> urllib.request.OpenerDirector:
+        if self._opener is None:
+            handlers: list[urllib.request.BaseHandler] = [_NoRedirects()]
+            if self._url.startswith("https:"):  # reading the authorities' certificates takes a while
+                context = ssl.create_default_context(cafile=self._cafile)
+                handlers.append(urllib.request.HTTPSHandler(context=context))
+            self._opener = urllib.request.build_opener(*handlers)
+        return self._opener
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """A redirect is an error: the headers hold secrets that are not for another server."""
+
+
+def _read_some(answer: Any) -> bytes:
+    """At most MOST_ANSWER_BYTES, and no longer than WHOLE_S."""
+    until_s = time.monotonic() + WHOLE_S
+    parts: list[bytes] = []
+    while sum(map(len, parts)) < MOST_ANSWER_BYTES and time.monotonic() < until_s:
+        part = answer.read1(MOST_ANSWER_BYTES)
+        if not part:
+            break
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _split_login(url: str) -> tuple[dict[str, str], str]:
+    """``user:password@`` as a header, and the URL without it: urllib would take it for a part of the host's name."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.username is None:
+        return {}, url
+    login = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+    host = parts.netloc.rpartition("@")[2]
+    header = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+    return header, urllib.parse.urlunsplit(parts._replace(netloc=host))
+
+
+def _describe(error: BaseException) -> str:
+    """What went wrong, in words that hold nothing of the URL or of the answer."""
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, TimeoutError):
+        return "timed out"
+    if isinstance(reason, ssl.SSLError):
+        return f"TLS failed ({reason.reason or type(reason).__name__})"
+    if isinstance(reason, socket.gaierror):
+        return "the endpoint's name is not known"
+    if isinstance(reason, OSError) and reason.strerror:
+        return reason.strerror
+    return f"the answer is no HTTP ({type(reason).__name__})"

@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, suggest_known
 from hotloop.core.manifest_tables import TABLES, known_fields, read_types
-from hotloop.core.spelling import suggest_known
 
 from .training_command import LAYOUT_VARIABLES
 

@@ -14,8 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hotloop.core.errors import UsageError
-from hotloop.core.spelling import suggest_known
+from hotloop.core.errors import UsageError, suggest_known
 
 LAYOUT = frozenset(
     {"nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port", "local-addr"}

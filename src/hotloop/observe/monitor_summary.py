@@ -7,8 +7,23 @@ from typing import Any
 
 from hotloop.core.findings import Finding, Skipped
 
-from .series import Stats
-from .spans import Path
+Path = tuple[str, ...]
+"""Names of nested phases, outermost first; the empty path is the step itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Statistics of ``count`` values, in the unit of the values. ``std`` is that of the population."""
+
+    count: int
+    total: float
+    mean: float
+    std: float
+    min: float
+    max: float
+    p50: float
+    p95: float
+    p99: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +69,11 @@ class MetricSummary:
 class MonitoredMemory:
     """Last and highest readings in bytes; None where they cannot be read. Device figures are the allocator's own."""
 
-    rss_bytes: int | None
-    peak_rss_bytes: int | None
-    device_allocated_bytes: int | None
-    device_reserved_bytes: int | None
-    device_peak_bytes: int | None
+    rss_bytes: int | None = None
+    peak_rss_bytes: int | None = None
+    device_allocated_bytes: int | None = None
+    device_reserved_bytes: int | None = None
+    device_peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,19 +142,15 @@ def _lines(summary: MonitorSummary) -> list[str]:
     lines = [f"{what}{epoch}{rank}: {_count(step.time_ns.count, 'step')}{left_out}; times in ms per step"]
     with_device = summary.device is not None
     names = ["phase", "share", *_TIMES, *(["device"] if with_device else []), "calls"]
-    rows = [names]
-    rows.append(_row("step", step, with_device))
-    for phase in summary.phases:
-        rows.append(_row("  " * len(phase.path) + phase.path[-1], phase, with_device))
+    rows = [names, _row("step", step, with_device)]
+    rows += [_row("  " * len(phase.path) + phase.path[-1], phase, with_device) for phase in summary.phases]
     if summary.phases:
-        unmarked = step.own_ns
-        rows.append(["  (unmarked)", f"{step.own_share_ratio:.1%}", _ms(unmarked), *[""] * (len(names) - 3)])
+        rows.append(["  (unmarked)", f"{step.own_share_ratio:.1%}", _ms(step.own_ns), *[""] * (len(names) - 3)])
     widths = [max(len(row[i]) for row in rows) for i in range(len(names))]
     for row in rows:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         lines.append("  ".join(cells).rstrip())
-    lines += _extras(summary)
-    return lines
+    return lines + _extras(summary)
 
 
 def _row(label: str, phase: PhaseSummary, with_device: bool) -> list[str]:

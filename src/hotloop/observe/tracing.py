@@ -21,10 +21,17 @@ from typing import Any
 
 import torch
 
-from hotloop.core.cores import count_cores
+from hotloop.core.machine import count_cores
 from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, FIELD
-from hotloop.core.trace_demand import TraceDemand, format_demand
-from hotloop.core.trace_plan import SAVE, WAIT, TracePlan, parse_trace_plan, parse_trace_ranks
+from hotloop.core.trace_plan import (
+    SAVE,
+    WAIT,
+    TraceDemand,
+    TracePlan,
+    format_demand,
+    parse_trace_plan,
+    parse_trace_ranks,
+)
 
 from .at_exit import run_at_exit
 from .guard import guarded

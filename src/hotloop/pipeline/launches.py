@@ -1,17 +1,24 @@
-"""A command -> one recorded launch of it, and the training that was seen in it."""
+"""A command -> one recorded launch and its training; a recorded run and a plan -> what they say about a launch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hotloop.analyze.scaling import measure_ranks
 from hotloop.analyze.trainings import Training, analyze_run, find_lead
 from hotloop.attach.launching import launch_recorded
 from hotloop.core.benchmarks import ScalingRun
-from hotloop.core.errors import HotloopError, RecordingError
+from hotloop.core.errors import HotloopError, RecordingError, UsageError
+from hotloop.launch.request import MeasuredRun
+from hotloop.plan.memory import predict_memory
+from hotloop.plan.workload_file import read_workload_file
+from hotloop.telemetry.devices import measure_busy_ratio
 from hotloop.trace.recording import find_run, read_run
+
+GIB = 1 << 30
 
 
 def launch_ranks(
@@ -40,3 +47,63 @@ def read_training(run: str) -> tuple[Training, str | None]:
     lead = find_lead(recording.processes, trainings[0])
     python = None if lead is None else lead.process.get("executable")
     return trainings[0], python if isinstance(python, str) and os.access(python, os.X_OK) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeShape:
+    nodes: int
+    gpus_per_node: int
+    gpu: str | None = None
+    gpu_bytes: int | None = None
+    is_whole_node: bool = False
+
+
+def measure_run(run: str) -> MeasuredRun:
+    """Times and memory of the run's largest training, each of the worst rank. Raises RecordingError."""
+    training, _ = read_training(run)
+    ranks = training.analysis.ranks
+    saves = [
+        took_ns
+        for rank in ranks
+        for columns in (rank.columns, rank.warmup_columns)
+        for took_ns, count in zip(columns.get("checkpoint_ns", ()), columns.get("checkpoints", ()), strict=False)
+        if count > 0 and took_ns > 0
+    ]
+    peaks = [rank.memory_peak_bytes for rank in ranks if rank.memory_peak_bytes is not None]
+    on_device = training.analysis.accelerator
+    return MeasuredRun(
+        save_s=max(saves) / 1e9 if saves else None,
+        step_s=max(rank.step_mean_ns for rank in ranks) / 1e9,
+        peak_bytes=max(peaks) if peaks and on_device else None,
+        busy_ratio=measure_busy_ratio(find_run(run, Path.cwd())),
+    )
+
+
+def shape_of_plan(path: str) -> NodeShape:
+    """The nodes that a workload file plans.
+
+    Raises UsageError where the training does not fit into its devices, or these do not fill nodes evenly.
+    """
+    request = read_workload_file(path)
+    memory = predict_memory(request.workload, request.hardware)
+    if not memory.fits:
+        raise UsageError(
+            f"{path} does not fit: {memory.peak_bytes / GIB:.1f} GiB of {memory.capacity_bytes / GIB:.1f} GiB a device;"
+            f" `hotloop plan {path} --why-oom` ranks what saves memory. If it was seen to fit, give --nodes and "
+            "--gpus-per-node in place of --plan"
+        )
+    count, each = request.workload.gpus, request.hardware.gpus_per_node
+    if count > each and count % each:
+        raise UsageError(
+            f"{path} plans {count} devices, which do not fill nodes of {each}: change hardware.count, or give --nodes "
+            "and --gpus-per-node"
+        )
+    is_cpu = request.gpu == "cpu"
+    per_node = min(count, each)
+    return NodeShape(
+        nodes=count // per_node,
+        gpus_per_node=0 if is_cpu else per_node,
+        gpu=None if is_cpu else request.gpu,
+        gpu_bytes=None if is_cpu else request.hardware.memory_bytes,
+        is_whole_node=per_node == each,
+    )

@@ -11,16 +11,13 @@ from typing import Any
 
 from hotloop.analyze.live import LiveProcess
 from hotloop.core.errors import RecordingError
-from hotloop.core.live import ENDED, RUNNING, STALE, LiveDevice, LiveRank, LiveRun
-from hotloop.core.outcome_file import OUTCOME_FILE
+from hotloop.core.live import ENDED, RUNNING, STALE, LiveDevice, LiveRank, LiveRun, is_stale
+from hotloop.core.recording import OUTCOME_FILE
 from hotloop.telemetry.devices import read_newest_devices
 from hotloop.trace.recording import list_recordings, read_json, states_its_end
 from hotloop.trace.tail import RecordingTail
 
 WINDOW_COUNT = 100
-STALE_AFTER_S = 15.0
-STALE_STEPS = 10
-"""A run without a new row for STALE_AFTER_S, and for as long as so many of its steps take, is stale."""
 MOST_PROCESSES = 8_192
 CLOSE_RANKS = 16
 """So many of the first ranks, and the one that has gone farthest, are looked at in every reading."""
@@ -171,7 +168,7 @@ def _find_state(ranks: list[LiveRank], age_s: float | None) -> str:
     if age_s is None:
         return RUNNING
     steps_ns = [rank.step_mean_ns for rank in ranks if rank.step_mean_ns is not None]
-    if age_s <= max(STALE_AFTER_S, STALE_STEPS * max(steps_ns, default=0) * 1e-9):
+    if not is_stale(age_s, max(steps_ns, default=0)):
         return RUNNING
     return ENDED if all(rank.is_closed for rank in ranks) else STALE
 

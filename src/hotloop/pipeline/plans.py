@@ -1,4 +1,4 @@
-"""A workload file's request -> its PlanReport: the models that predict time and cost are handed in here."""
+"""A workload file's request, or a function that builds a module -> its PlanReport."""
 
 from __future__ import annotations
 
@@ -8,13 +8,27 @@ from functools import partial
 
 from hotloop import __version__
 from hotloop.analyze.scaling import measure_step_ns
+from hotloop.attach.child import SOURCE
+from hotloop.bench.program import run_ranks, split_target
 from hotloop.core.errors import UsageError
-from hotloop.core.planning import PlanReport
+from hotloop.core.planning import PlanReport, make_memory
 from hotloop.core.prediction import CostPrediction, StepPrediction
+from hotloop.core.workload import require_choice, require_count
 from hotloop.pipeline.launches import read_training
 from hotloop.plan.calibrate import MeasuredStep, calibrate
 from hotloop.plan.cost import pick_price, predict_cost
+from hotloop.plan.hardware_files import read_hardware
 from hotloop.plan.memory import predict_memory
+from hotloop.plan.module_trace import (
+    OPTIMIZERS,
+    PRECISIONS,
+    describe_trace,
+    find_peak,
+    make_request,
+    predict_module_memory,
+    read_tensors,
+    read_trace,
+)
 from hotloop.plan.options import build_scaling, build_search, build_sharing, choose_best
 from hotloop.plan.planner import build_plan
 from hotloop.plan.spot import predict_spot
@@ -22,6 +36,8 @@ from hotloop.plan.strategy import draw_strategy, plan_strategy
 from hotloop.plan.time import predict_step
 from hotloop.plan.workload_file import PlanRequest, read_workload_file
 
+PROGRAM = SOURCE.parent / "hotloop" / "probe" / "module_memory.py"
+TIMEOUT_S = 600.0
 USUAL_TOKENS = 10**9
 """Whose cost is stated where nobody says how many tokens the training has."""
 
@@ -108,3 +124,52 @@ def read_measured(text: str) -> MeasuredStep:
     if ranks != request.workload.gpus:
         raise UsageError(f"{run} trained on {ranks} processes, but {file} plans {request.workload.gpus}")
     return MeasuredStep(workload=request.workload, hardware=request.hardware, step_ns=measure_step_ns(training))
+
+
+def make_module_plan(
+    module: str, batch: str, *, gpu: str, precision: str, optimizer: str, ranks: int, extrapolate: bool, python: str
+) -> PlanReport:
+    """Memory of training ``module`` (FILE:FUNCTION) on ``batch``, on each of ``ranks`` devices (FSDP2 from 2 on).
+
+    ``python`` is the interpreter that traces; it needs torch. Raises UsageError for what the user can mend.
+    """
+    require_choice("--precision", precision, PRECISIONS)
+    require_choice("--optimizer", optimizer, OPTIMIZERS)
+    require_count("--ranks", ranks)
+    hardware = read_hardware(gpu)
+    tensors = read_tensors(batch)
+    request = make_request(
+        split_target(module),
+        split_target(batch) if tensors is None else tensors,
+        device="cpu" if gpu == "cpu" else "cuda",
+        precision=precision,
+        optimizer=optimizer,
+        ranks=ranks,
+        extrapolate=extrapolate,
+    )
+    trace = read_trace(run_ranks(request, python, PROGRAM, TIMEOUT_S, ({},), what="the trace of the module"))
+    memory = predict_module_memory(trace, hardware, precision, ranks)
+    peak = find_peak(trace, hardware, precision, ranks)
+    return PlanReport(
+        tool_version=__version__,
+        name=module,
+        gpu=gpu,
+        device=hardware.name,
+        gpus=ranks,
+        params=trace.params,
+        micro_batches=1,
+        data_ranks=ranks,
+        tokens_per_step=None,
+        fits=memory.fits,
+        memory=make_memory(memory, peak.block_by_class),
+        run={
+            "precision": precision,
+            "optimizer": optimizer,
+            "sharding": "fsdp" if ranks > 1 else "none",
+            "recompute": "as the module has it",
+            "batch": batch,
+        },
+        basis={"memory.states": "traced", "memory.activations": "traced", "memory.context": "formula"},
+        is_traced=True,
+        notes=describe_trace(trace, peak, ranks),
+    )

@@ -18,7 +18,7 @@ from hotloop.remote.uploader import PrefixTaken, Uploader, hold_folder, read_sta
 from hotloop.trace.recording import find_run, read_tail
 
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
-_ID_VARIABLES = ("SLURM_JOB_ID",)
+JOB_ID = "SLURM_JOB_ID"
 """What tells runs apart and is the same on all nodes of one."""
 
 
@@ -41,9 +41,9 @@ def count_rows(path: Path, after_row: int) -> int | None:
 
 def choose_run_id(given: str | None, variables: Mapping[str, str]) -> str | None:
     """What all nodes of this run agree on: the id that was given, the scheduler's, or None."""
-    if given is not None:
-        return given
-    return next((f"job-{variables[name]}" for name in _ID_VARIABLES if variables.get(name)), None)
+    if given is None and variables.get(JOB_ID):
+        return f"job-{variables[JOB_ID]}"
+    return given
 
 
 def check_url(url: str) -> str:
@@ -58,40 +58,27 @@ def check_url(url: str) -> str:
     return url if "://" in url else os.path.abspath(url)
 
 
-class RunUpload:
+class RunUpload(UploadProcess):
     """``hotloop run --record``: a process beside the training, and the count of what did not arrive."""
 
     def __init__(self, url: str, run_id: str | None, folder: Path, emit: Callable[[str], None]) -> None:
+        super().__init__(process_words(), {"url": url, "run_id": run_id, "folder": str(folder.resolve())}, emit)
         self._url, self._folder = url, folder
-        self._shown = redact_text(url.rstrip("/"))
-        self._process = UploadProcess(
-            process_words(), {"url": url, "run_id": run_id, "folder": str(folder.resolve())}, emit
-        )
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether the URL is another run's."""
-        return self._process.is_refused
-
-    def tick(self) -> None:
-        self._process.tick()
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def stop(self, within_s: float) -> Uploaded:
+    def finish(self, within_s: float) -> Uploaded:
         """Wait until everything has arrived, at most so long, and count what has not; upload.json says it, too."""
         try:
-            self._process.stop(within_s)
+            self.stop(within_s)
         finally:
-            arrived = read_state(self._folder, self._shown)
-            uploaded = count_uploaded(self._folder, self._shown, arrived, count_rows, self._process.reason)
-            write_uploaded(self._folder, uploaded)
+            uploaded = _count(self._folder, self._url, self.reason)
         return uploaded
+
+
+def _count(folder: Path, url: str, reason: str | None) -> Uploaded:
+    shown = redact_text(url.rstrip("/"))
+    uploaded = count_uploaded(folder, shown, read_state(folder, shown), count_rows, reason)
+    write_uploaded(folder, uploaded)
+    return uploaded
 
 
 def upload_run(
@@ -123,7 +110,4 @@ def upload_run(
             emit(f"{reason}; trying again")
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_RETRY_S)
-        shown = redact_text(url.rstrip("/"))
-        uploaded = count_uploaded(folder, shown, read_state(folder, shown), count_rows, reason)
-        write_uploaded(folder, uploaded)
-    return folder, uploaded
+        return folder, _count(folder, url, reason)

@@ -37,7 +37,7 @@ from hotloop.diagnose.rules.low_utilization import link_causes, list_waits
 from hotloop.diagnose.rules.memory_pressure import FULL_RATIO
 from hotloop.diagnose.rules.out_of_memory import describe_failures
 from hotloop.diagnose.verdict import describe_unseen_verdict, describe_verdict, first_serious
-from hotloop.export.outcome import describe_exports
+from hotloop.export.exporter import describe_exports
 from hotloop.pipeline.recordings import locate_run
 from hotloop.prescribe import combine_savings, rank_findings, state_rule_savings
 from hotloop.remote.fetch import describe_fetch, is_store

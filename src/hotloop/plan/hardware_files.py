@@ -11,10 +11,9 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, suggest_known
 from hotloop.core.hardware import Hardware, Price
 from hotloop.core.link_fit import LinkFit
-from hotloop.core.spelling import suggest_known
 
 FOLDER = Path(__file__).with_name("hardware")
 DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")

@@ -9,9 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, suggest_known
 from hotloop.core.hardware import Hardware, Price
-from hotloop.core.spelling import suggest_known
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload, field_names, require_count
 
 from .cost import USUAL_FAILURES, Failures

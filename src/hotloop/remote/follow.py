@@ -261,4 +261,4 @@ class UploadProcess:
 
 def process_words() -> list[str]:
     """The command that starts the process, with this Python."""
-    return [sys.executable, "-m", "hotloop.cli.start", "upload", "--follow", "RUN", "URL"]
+    return [sys.executable, "-m", "hotloop", "upload", "--follow", "RUN", "URL"]

@@ -9,9 +9,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.cores import count_cores, idle_in
 from hotloop.core.events import COPY, EVENT_NS, RESTED, TEXT
-from hotloop.core.host_memory import memory_limit_bytes
+from hotloop.core.machine import count_cores, idle_in, memory_limit_bytes
 from hotloop.core.recording import FIELD, STEP_FIELDS
 
 from .engine import Engine
@@ -443,6 +442,6 @@ def _cores_of(pid: int) -> frozenset[int]:
 
 
 def _interfaces(device_table: bytes, speeds: dict[str, int | None]) -> dict[str, dict[str, int | None]]:
-    from hotloop.core.network import network_counters
+    from hotloop.core.machine import network_counters
 
     return network_counters(device_table, speeds)

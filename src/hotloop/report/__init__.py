@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from hotloop.core.catalogue import Catalogue
+from hotloop.core.decode import decode_contract, encode_contract
 from hotloop.core.errors import InvariantError, RecordingError, UsageError
 
-from .document import Document
-from .renderer import Renderer, Surface, renderer
-from .view import View
+from .document import Document, Renderer, Surface, View, renderer
 
 __all__ = ["RENDERERS", "VIEWS", "Document", "Renderer", "Surface", "View", "read_report_json", "render", "renderer"]
 
@@ -22,7 +22,7 @@ RENDERERS: Catalogue[Renderer] = Catalogue(Renderer, "hotloop.report.renderers")
 VIEWS: Catalogue[View] = Catalogue(View, "hotloop.report.views")
 
 
-def render(format_id: str, report: object, surface: Surface | None = None, **known: Any) -> str:
+def render(format_id: str, report: Any, surface: Surface | None = None, **known: Any) -> str:
     """The report as text of one format. ``surface`` or its fields by name say where it is shown.
 
     Raises UsageError for an unknown format, or one that does not draw this kind of report.
@@ -37,7 +37,12 @@ def render(format_id: str, report: object, surface: Surface | None = None, **kno
         only = " and ".join(renderer.kinds)
         raise UsageError(f"{format_id} draws only reports of {only}; one of {view.id} can be drawn as {fitting}")
     document = view.describe(report, replace(surface, top=max(surface.top, renderer.least_rows)))
-    return renderer.draw(document, surface)
+    known_by_all = {"kind": view.id, "subject": report, "version": report.tool_version}
+    return renderer.draw(replace(document, **known_by_all, data=partial(_write_json, view, report)), surface)
+
+
+def _write_json(view: View, report: Any) -> Mapping[str, Any]:
+    return encode_contract(view.schema, report, **view.first(report)) if view.write is None else view.write(report)
 
 
 def read_report_json(content: Any) -> Any:
@@ -48,6 +53,6 @@ def read_report_json(content: Any) -> Any:
     schema = content.get("schema") if isinstance(content, Mapping) else None
     for view in VIEWS.values():
         if schema == view.schema:
-            return view.read(content)
+            return decode_contract(view.type, content) if view.read is None else view.read(content)
     known = ", ".join(view.schema for view in VIEWS.values())
     raise RecordingError(f"its schema is {str(schema)[:80]!r}, which cannot be rendered; known: {known}")

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from hotloop.core.findings import Value
-
 
 class Detail(Enum):
     """Which drawers show a part: all; those with little room (a terminal); those with much (a page)."""
@@ -239,14 +237,6 @@ class LinePlot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scatter:
-    """Speed-up and memory saving of configurations, as the tuning holds them."""
-
-    points: tuple[Mapping[str, Value], ...]
-    detail: Detail = Detail.FULL
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Stripe:
     """Parts of one bar: (name, ratio, time, share, whether it is counted in shares)."""
 
@@ -265,7 +255,7 @@ class StepChart:
     detail: Detail = Detail.FULL
 
 
-Block = Paragraph | Card | Facts | Table | Shares | Bars | LinePlot | Scatter | Stripe | StepChart
+Block = Paragraph | Card | Facts | Table | Shares | Bars | LinePlot | Stripe | StepChart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,13 +274,6 @@ class Section:
 class Document:
     """A report to draw: the verdict first, the next command last."""
 
-    kind: str
-    """run, check, diff, bench or doctor."""
-    subject: Any
-    """The typed report, for renderers of one kind."""
-    data: Callable[[], Mapping[str, Any]]
-    """Its JSON contract."""
-    version: str
     title: str
     tone: str = ""
     lead: tuple[Paragraph, ...] = ()
@@ -310,8 +293,78 @@ class Document:
     """Where the recording lies."""
     root: str = ""
     """The project's folder: files below it are named relative to it."""
+    kind: str = ""
+    """The id of the view; ``render`` fills it in, and the next three."""
+    subject: Any = None
+    """The typed report, for renderers of one kind."""
+    version: str = ""
+    data: Callable[[], Mapping[str, Any]] = dict
+    """Its JSON contract."""
 
 
 def select(blocks: Sequence[Any], detail: Detail) -> list[Any]:
     """The blocks or sections that a drawer with this much room shows."""
     return [one for one in blocks if one.detail in (Detail.ALWAYS, detail)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surface:
+    """What is known beside the report. The caller reads terminal and environment, never a view or a renderer."""
+
+    width: int = 80
+    """Columns of the terminal."""
+    color: bool = False
+    unicode: bool = True
+    """False where the stream cannot carry more than ASCII."""
+    manuals: Mapping[str, str] = field(default_factory=dict)
+    """Rule id -> its manual in Markdown."""
+    top: int = 10
+    """Rows of long tables."""
+    folder: str = ""
+    """The reader's working directory: files below it are named relative to it."""
+    is_strict: bool = False
+    """Whether an inconclusive check counts as failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renderer:
+    """``draw`` is pure: the same document and surface give the same text. ``suffix`` is the usual file ending."""
+
+    id: str
+    summary: str
+    suffix: str
+    draw: Callable[[Document, Surface], str]
+    kinds: tuple[str, ...] = ()
+    """The kinds of report that it draws; empty for all."""
+    least_rows: int = 0
+    """Rows of long tables that it shows in any case."""
+
+
+def renderer(
+    renderer_id: str, summary: str, *, suffix: str, kinds: tuple[str, ...] = (), least_rows: int = 0
+) -> Callable[[Callable[[Document, Surface], str]], Renderer]:
+    """Make a Renderer of a function."""
+
+    def make(draw: Callable[[Document, Surface], str]) -> Renderer:
+        return Renderer(id=renderer_id, summary=summary, suffix=suffix, draw=draw, kinds=kinds, least_rows=least_rows)
+
+    return make
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """``describe`` turns a value of ``type`` into a document.
+
+    Its JSON contract ``schema`` holds the type's fields, and before them ``first``: keys that are no fields. A type
+    whose JSON has another form has ``write`` and ``read`` of its own.
+
+    ``read`` raises RecordingError where the JSON is not what the schema says.
+    """
+
+    id: str
+    type: type
+    schema: str
+    describe: Callable[[Any, Surface], Document]
+    first: Callable[[Any], Mapping[str, Any]] = lambda _: {}
+    write: Callable[[Any], Mapping[str, Any]] | None = None
+    read: Callable[[Mapping[str, Any]], Any] | None = None

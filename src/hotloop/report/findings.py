@@ -8,8 +8,8 @@ from hotloop.core.findings import Finding, Fix, Kind, Numerics, Safety, Saving, 
 from hotloop.core.report import Report
 from hotloop.report.document import Card, Command, Interval, Pairs, Paragraph, Place, Row, Section, write
 
+from .document import Surface
 from .manual import split_manual
-from .renderer import Surface
 from .text import (
     UNKNOWN,
     clean,

@@ -41,22 +41,3 @@ def sentence_of(one: Judged) -> str:
     if one.kind == "budget":
         values = f"{show_value(one.name, one.value)}, budget {show_value(one.name, one.reference)}"
     return clean(f"{title_of(one)}: {values}; {one.reason}")
-
-
-def relative_path(file: str, root: str) -> str | None:
-    """The path below ``root`` with slashes; None for a file elsewhere."""
-    prefix = root.rstrip("/") + "/"
-    return file[len(prefix) :] if root and file.startswith(prefix) else None
-
-
-def manual_of(judged_id: str) -> str:
-    """What a check of this id judges, for formats that describe their rules."""
-    if judged_id.startswith("phase/"):
-        phase = judged_id.removeprefix("phase/")
-        return f"Mean time per step of the phase {phase}, as a fraction of the baseline's step."
-    if judged_id.startswith("budget/"):
-        return f"The limit {judged_id.removeprefix('budget/')} from the limits file."
-    return {
-        "step_ns": "Mean time of a steady step over all ranks.",
-        "memory_peak_bytes": "Peak memory of the training.",
-    }.get(judged_id, f"Throughput of the training: {judged_id}.")

@@ -1,4 +1,4 @@
-"""Numbers with names -> inline SVG: lines with a band, bars, and points with intervals.
+"""Numbers with names -> inline SVG: lines with a band, and bars.
 
 Classes of report.css give the colours of both themes.
 
@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
-
-from hotloop.core.findings import Value
+from collections.abc import Sequence
 
 from .document import Bar, LinePlot
 from .text import clean, shorten
@@ -22,9 +20,6 @@ TICKS = 4
 BEYOND = 1.5
 """A line may leave the frame's own range by this much of it before it is drawn at the edge."""
 BAR_HEIGHT, LABEL_WIDTH, VALUE_WIDTH = 22, 190, 130
-POINTS_WIDTH, POINTS_HEIGHT = 640, 340
-POINTS_LEFT, POINTS_RIGHT, POINTS_TOP, POINTS_BOTTOM = 62, 616, 18, 294
-POINT_TICKS = 5
 
 
 def draw_lines(series: LinePlot) -> str:
@@ -122,75 +117,6 @@ def draw_bars(title: str, bars: Sequence[Bar]) -> str:
         )
         parts.append(_text(LABEL_WIDTH + length + 6, y + 14, bar.shown, "start"))
     return "".join([*parts, "</svg>"])
-
-
-def draw_points(points: Sequence[Mapping[str, Value]]) -> str:
-    """Speed-up to the right and memory saving upwards, with their intervals cut at the edges; empty with fewer than
-    two points."""
-    if len(points) < 2:
-        return ""
-    xs = [_ratio(one, "speedup_ratio", 1.0) for one in points]
-    ys = [_ratio(one, "saving_ratio", 1.0) for one in points]
-    across, up = _Axis(xs, POINTS_LEFT, POINTS_RIGHT), _Axis(ys, POINTS_BOTTOM, POINTS_TOP)
-    parts = [
-        _open(
-            "Speed-up and memory saving of every candidate; the points are named in the table",
-            POINTS_WIDTH,
-            POINTS_HEIGHT,
-        )
-    ]
-    for x, label in across.ticks():
-        parts += [_rule("grid", x, x, POINTS_TOP, POINTS_BOTTOM), _text(x, POINTS_BOTTOM + 16, label, "middle")]
-    for y, label in up.ticks():
-        parts += [_rule("grid", POINTS_LEFT, POINTS_RIGHT, y, y), _text(POINTS_LEFT - 8, y + 4, label, "end")]
-    parts.append(_rule("unchanged", across.place(1.0), across.place(1.0), POINTS_TOP, POINTS_BOTTOM))
-    parts.append(_rule("unchanged", POINTS_LEFT, POINTS_RIGHT, up.place(1.0), up.place(1.0)))
-    parts.append(_text(POINTS_RIGHT, POINTS_HEIGHT - 8, "speed-up (right is faster)", "end"))
-    parts.append(_text(POINTS_LEFT, POINTS_TOP - 6, "memory saving (up is smaller)", "start"))
-    for number, (one, x_ratio, y_ratio) in enumerate(zip(points, xs, ys, strict=True)):
-        x, y = across.place(x_ratio), up.place(y_ratio)
-        left, right = (across.place(_ratio(one, f"speedup_{end}_ratio", x_ratio)) for end in ("low", "high"))
-        bottom, top = (up.place(_ratio(one, f"saving_{end}_ratio", y_ratio)) for end in ("low", "high"))
-        standing = _name(str(one.get("standing")).replace(" ", "-"))
-        parts.append(f'<g class="mark-{standing}"><title>{html.escape(clean(str(one.get("id"))))}</title>')
-        parts += [_rule("span", left, right, y, y), _rule("span", x, x, top, bottom)]
-        parts.append(f'<circle cx="{x}" cy="{y}" r="9"/>{_text(x, y + 4, str(number), "middle")}</g>')
-    return "".join([*parts, "</svg>"])
-
-
-class _Axis:
-    """Ratios on a logarithmic axis, so that twice and half lie equally far from 1."""
-
-    def __init__(self, values: Sequence[float], start: int, end: int) -> None:
-        low, high = min(1.0, *values), max(1.0, *values)
-        pad = max(0.03, 0.15 * math.log(high / low))
-        self._low, self._high = math.log(low) - pad, math.log(high) + pad
-        self._start, self._end = start, end
-
-    def place(self, value: float) -> float:
-        share = (math.log(max(value, 1e-9)) - self._low) / (self._high - self._low)
-        return round(self._start + min(1.0, max(0.0, share)) * (self._end - self._start), 1)
-
-    def ticks(self) -> tuple[tuple[float, str], ...]:
-        low, high = math.exp(self._low), math.exp(self._high)
-        for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0):
-            count = math.floor(high / step) - math.ceil(low / step) + 1
-            if count <= POINT_TICKS:
-                first = math.ceil(low / step)
-                return tuple(
-                    (self.place(step * (first + i)), f"{step * (first + i):.2f}".rstrip("0").rstrip("."))
-                    for i in range(max(0, count))
-                )
-        return ((self.place(1.0), "1"),)
-
-
-def _ratio(held: Mapping[str, Value], key: str, missing: float) -> float:
-    value = held.get(key)
-    return float(value) if isinstance(value, int | float) and value > 0 else missing
-
-
-def _rule(style: str, x1: float, x2: float, y1: float, y2: float) -> str:
-    return f'<line class="{style}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>'
 
 
 def _open(title: str, width: int, height: int) -> str:

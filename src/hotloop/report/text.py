@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hotloop.core.findings import Value, Where
+from hotloop.core.findings import Value
 from hotloop.core.link_fit import format_byte_rate
 from hotloop.core.utilization import TEXT, Utilization
 
@@ -55,11 +55,6 @@ def below_folder(file: str, folder: str) -> str:
     """
     prefix = folder.rstrip("/") + "/"
     return file[len(prefix) :] if folder and file.startswith(prefix) else file
-
-
-def format_where(where: Where) -> str:
-    """A place as file:line, which editors and terminals make clickable."""
-    return f"{clean(where.file)}:{where.line}"
 
 
 def format_duration(value_ns: float | None) -> str:

@@ -10,11 +10,9 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from pathlib import Path
 
 from hotloop.core.errors import RecordingError
 
@@ -60,45 +58,27 @@ class DrawnPages:
     def _run(self, words: tuple[str, ...]) -> bytes:
         if self._over:
             raise RecordingError("the server is ending")
-        environment = {**os.environ, "NO_COLOR": "1"}
-        with tempfile.TemporaryFile() as page, tempfile.TemporaryFile() as complaints:
-            self._child = child = subprocess.Popen(
-                [sys.executable, "-m", "hotloop.cli.start", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=page,
-                stderr=complaints,
-                env=environment,
-                start_new_session=True,
-            )
-            with contextlib.suppress(OSError):  # it has ended already
-                os.setpriority(os.PRIO_PROCESS, child.pid, NICENESS)
-            try:
-                code = child.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                raise RecordingError(f"it took longer than {PATIENCE_S:.0f} s") from None
-            finally:
-                child.kill()
-                child.wait()
-                self._child = None
-            if code != 0:
-                complaints.seek(0)
-                lines = complaints.read(1 << 16).decode("utf-8", "replace").strip().splitlines()
-                raise RecordingError(lines[-1][:400] if lines else f"hotloop {words[0]} ended with {code}")
-            if page.tell() > MOST_BYTES:
-                raise RecordingError(f"its page has {page.tell():,} bytes, more than a browser should load")
-            page.seek(0)
-            return page.read()
-
-
-def stamp_files(*folders: Path) -> tuple[tuple[str, int, int], ...]:
-    """Names, times and sizes of what lies in run folders: as long as these stay, so does what is drawn of them."""
-    found = []
-    for folder in folders:
-        for place in (folder, folder / "processes"):
-            try:
-                with os.scandir(place) as entries:
-                    held = [(e.path, e.stat(follow_symlinks=False)) for e in entries]
-            except OSError:
-                continue
-            found += [(path, status.st_mtime_ns, status.st_size) for path, status in held]
-    return tuple(sorted(found))
+        self._child = child = subprocess.Popen(
+            [sys.executable, "-m", "hotloop", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "NO_COLOR": "1"},
+            start_new_session=True,
+        )
+        with contextlib.suppress(OSError):  # it has ended already
+            os.setpriority(os.PRIO_PROCESS, child.pid, NICENESS)
+        try:
+            page, complaints = child.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise RecordingError(f"it took longer than {PATIENCE_S:.0f} s") from None
+        finally:
+            child.kill()
+            child.wait()
+            self._child = None
+        if child.returncode != 0:
+            lines = complaints.decode("utf-8", "replace").strip().splitlines()
+            raise RecordingError(lines[-1][:400] if lines else f"hotloop {words[0]} ended with {child.returncode}")
+        if len(page) > MOST_BYTES:
+            raise RecordingError(f"its page has {len(page):,} bytes, more than a browser should load")
+        return page

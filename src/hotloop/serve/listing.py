@@ -8,47 +8,37 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import struct
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from signal import Signals
 from typing import Any
 
+import numpy as np
+
 from hotloop.core.errors import RecordingError, UsageError
 from hotloop.core.frames import (
     HEAD_BYTES,
-    KIND_FACT,
-    KIND_ROW,
-    Status,
+    SEGMENT_HEADER_BYTES,
     decode_frames,
-    decode_header,
     decode_object,
     decode_segment_header,
-    decode_status,
-    frame_span_bytes,
 )
-from hotloop.core.outcome_file import OUTCOME_FILE
-from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END
+from hotloop.core.live import is_stale
+from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, FIELD, OUTCOME_FILE
 from hotloop.core.redact import redact_command
-from hotloop.core.verdict_file import VERDICT_FILE
+from hotloop.core.report import VERDICT_FILE
+from hotloop.trace.recording import FILE_SUFFIX, RecordingFile, Rows, RowsAndFacts
 
 MOST_RUNS = 500
 """More runs than this, the newest, are counted and not listed."""
-STALE_AFTER_S = 15.0
-STALE_STEPS = 10
-"""As hotloop.pipeline.live: a run without a new row for so long, and for as long as so many of its steps take."""
-
-_WINDOW_BYTES = 64 << 10
-_TAIL_BYTES = 16 << 10
-"""About 25 rows, unless long facts lie between them."""
-_MOST_WINDOWS = 16
+_HEAD_BYTES = 64 << 10
+"""Behind a recording's head, for the fact of its process and the rows before its first step."""
+_LAST_ROWS = 25
+"""Of which the time of a step is the mean."""
 _MOST_JSON_BYTES = 1 << 20
 _MOST_PROCESSES = 10_000
-_SPARE_SEGMENTS = 4
-"""Segments that a writer may have made before it needs them."""
-_SUFFIX = ".hlr"
 
 
 class State(Enum):
@@ -72,7 +62,7 @@ class State(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEntry:
     """A run in the list; None is unknown. ``step_ns`` is its report's mean, or that of its last recorded steps where
-    there is no report yet; ``silent_s`` is how long ago the last step of a run that is not over ended."""
+    there is no report yet."""
 
     name: str
     state: State
@@ -81,13 +71,7 @@ class RunEntry:
     started_wall_s: float | None = None
     steps_count: int | None = None
     step_ns: float | None = None
-    silent_s: float | None = None
     verdict: str = ""
-
-
-def make_gone(name: str) -> RunEntry:
-    """A run whose folder was deleted while somebody looked at it."""
-    return RunEntry(name=name, state=State.BROKEN, detail="its folder was deleted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +79,10 @@ class _Lead:
     """The process that speaks for a run."""
 
     process: Mapping[str, Any]
-    status: Status
-    steps_count: int | None
-    step_ns: float | None
+    is_closed: bool
     last_end_ns: int | None
+    steps_count: int | None = None
+    step_ns: float | None = None
 
 
 def find_runs_folder(folder: Path) -> Path:
@@ -133,16 +117,23 @@ def _is_run(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def find_links(folder: Path) -> list[str]:
-    """Names of what lies in a run folder and leads out of it."""
+def stamp_files(*folders: Path) -> tuple[tuple[str, int, int], ...]:
+    """Names, times and sizes of what lies in run folders: as long as these stay, so does what is drawn of them.
+
+    Raises RecordingError where one of them leads out of its folder.
+    """
     found = []
-    for one in (folder, folder / "processes"):
+    for place in (place for folder in folders for place in (folder, folder / "processes")):
         try:
-            with os.scandir(one) as entries:
-                found += [entry.name for entry in entries if entry.is_symlink()]
+            with os.scandir(place) as entries:
+                held = [(entry, entry.stat(follow_symlinks=False)) for entry in entries]
         except OSError:
             continue
-    return found
+        for entry, status in held:
+            if stat.S_ISLNK(status.st_mode):
+                raise RecordingError(f"{entry.name} is a link out of the run's folder and is not followed")
+            found.append((entry.path, status.st_mtime_ns, status.st_size))
+    return tuple(sorted(found))
 
 
 class Listing:
@@ -217,7 +208,6 @@ def read_entry(folder: Path, now_s: float) -> RunEntry:
         started_wall_s=_number(manifest.get("started_wall_s")),
         steps_count=None if steps is None else int(steps),
         step_ns=mean_ns,
-        silent_s=silent_s if state.is_live else None,
         verdict=str(judged.get("verdict", ""))[:300],
     )
 
@@ -238,21 +228,16 @@ def _judge_live(manifest: Mapping[str, Any], lead: _Lead | None, silent_s: float
         alive = _is_alive(socket.gethostname(), manifest.get("pid"))
         return (State.STARTING, "") if alive is not False else (State.KILLED, "it recorded no process")
     host, pid, runner = lead.process.get("host"), lead.process.get("pid"), manifest.get("pid")
-    is_gone = lead.status.closed or _is_alive(host, pid) is False
+    is_gone = lead.is_closed or _is_alive(host, pid) is False
     if is_gone and runner != pid and _is_alive(host, runner):
         return State.RUNNING, "this training has ended, its command has not"
     if is_gone:
-        return (State.ENDED, "") if lead.status.closed else (State.KILLED, "its process is gone and recorded no end")
+        return (State.ENDED, "") if lead.is_closed else (State.KILLED, "its process is gone and recorded no end")
     if silent_s is None:
         return State.STARTING, ""
     if is_stale(silent_s, lead.step_ns):
         return State.STALE, f"no new step for {silent_s:,.0f} s"
     return State.RUNNING, ""
-
-
-def is_stale(silent_s: float, step_ns: float | None) -> bool:
-    """Whether no step ended for unusually long."""
-    return silent_s > max(STALE_AFTER_S, STALE_STEPS * (step_ns or 0.0) * 1e-9)
 
 
 def _is_alive(host: Any, pid: Any) -> bool | None:
@@ -268,17 +253,17 @@ def _is_alive(host: Any, pid: Any) -> bool | None:
 
 def _read_lead(processes: Path) -> _Lead | None:
     """The process of the lowest rank's newest start; None where no process recorded anything yet."""
+    if processes.is_symlink():
+        raise RecordingError("its folder of recordings is a link, which is not followed")
     try:
-        if processes.is_symlink():
-            raise RecordingError("its folder of recordings is a link, which is not followed")
         with os.scandir(processes) as entries:
             names = [entry.name for _, entry in zip(range(_MOST_PROCESSES), entries, strict=False)]
     except FileNotFoundError:
         return None
-    for name in sorted((name for name in names if name.endswith(_SUFFIX)), key=_rank_order):
-        data = _read_bytes(processes / name, 0, HEAD_BYTES + _WINDOW_BYTES)
-        if data.strip(b"\0"):
-            return _read_recording(processes / name, data)
+    for name in sorted((name for name in names if name.endswith(FILE_SUFFIX)), key=_rank_order):
+        if _read_bytes(processes / name, 64).strip(b"\0"):  # else its process ended before it recorded anything
+            with RecordingFile(processes / name) as file:
+                return _read_recording(file)
     return None
 
 
@@ -290,73 +275,50 @@ def _rank_order(name: str) -> tuple[int, int, str]:
     return rank, -restart, name
 
 
-def _read_recording(path: Path, data: bytes) -> _Lead:
-    header, status = decode_header(data[:HEAD_BYTES], path.name), decode_status(data[:HEAD_BYTES])
-    process: Mapping[str, Any] = {}
-    first_rows = []
-    unpack = struct.Struct(f"<{len(header.fields)}q")
-    at = {name: place for place, name in enumerate(header.fields)}
-    for frame in decode_frames(data, HEAD_BYTES, len(data)):
-        if frame.kind == KIND_ROW and len(frame.payload) == unpack.size:
-            first_rows.append(unpack.unpack(frame.payload))
-        elif frame.kind == KIND_FACT and not process:
-            fact = decode_object(frame.payload)
-            process = fact if fact is not None and fact.get("kind") == "process" else {}
-    needed = {"index", "closed_by", "optimizer_index", "rows_merged", "start_ns", "end_ns"}
-    if not needed <= at.keys():
-        raise RecordingError(f"{path.name} was written by another hotloop: it lacks {', '.join(needed - at.keys())}")
-    rows = _last_rows(path, header.segment_bytes, unpack, at)
+def _read_recording(file: RecordingFile) -> _Lead:
+    """From the first facts and rows, and the last rows."""
+    head = RowsAndFacts(file.header)
+    _add_frames(head, file.read(HEAD_BYTES, _HEAD_BYTES), 0)
+    process = next((fact for fact in head.take_facts() if fact["kind"] == "process"), {})
+    rows = _last_rows(file)
     # Backwards before an optimizer is seen are no steps; steps of several optimizers cannot be told apart here.
-    steps = [row for row in rows if row[at["closed_by"]] != CLOSED_BY_BACKWARD] or rows
-    if not steps or len({row[at["optimizer_index"]] for row in steps}) > 1:
-        end_ns = rows[-1][at["end_ns"]] if rows else None
-        return _Lead(process=process, status=status, steps_count=None, step_ns=None, last_end_ns=end_ns)
-    before = 0
-    if steps[-1][at["closed_by"]] != CLOSED_BY_BACKWARD:
-        before = sum(row[at["rows_merged"]] for row in first_rows if row[at["closed_by"]] == CLOSED_BY_BACKWARD)
-    count = sum(row[at["rows_merged"]] for row in steps)
-    total_ns = sum(row[at["end_ns"]] - row[at["start_ns"]] for row in steps)
-    last = steps[-1]
-    return _Lead(
-        process=process,
-        status=status,
-        steps_count=last[at["index"]] + last[at["rows_merged"]] - before,
-        step_ns=total_ns / count if total_ns > 0 else None,
-        last_end_ns=last[at["end_ns"]],
+    steps = rows[rows[:, FIELD["closed_by"]] != CLOSED_BY_BACKWARD]
+    steps = steps if len(steps) else rows
+    last_end_ns = int(rows[-1, FIELD["end_ns"]]) if len(rows) else None
+    lead = _Lead(process=process, is_closed=file.status.closed, last_end_ns=last_end_ns)
+    if len(np.unique(steps[:, FIELD["optimizer_index"]])) != 1:
+        return lead
+    before, last = 0, steps[-1]
+    if last[FIELD["closed_by"]] != CLOSED_BY_BACKWARD:
+        first = head.take_rows()
+        before = int(first[first[:, FIELD["closed_by"]] == CLOSED_BY_BACKWARD, FIELD["rows_merged"]].sum())
+    total_ns = int((steps[:, FIELD["end_ns"]] - steps[:, FIELD["start_ns"]]).sum())
+    return replace(
+        lead,
+        steps_count=int(last[FIELD["index"]] + last[FIELD["rows_merged"]] - before),
+        step_ns=total_ns / int(steps[:, FIELD["rows_merged"]].sum()) if total_ns > 0 else None,
     )
 
 
-def _last_rows(path: Path, segment_bytes: int, unpack: struct.Struct, at: Mapping[str, int]) -> list[tuple[int, ...]]:
-    """The rows of the last steps, as many as lie in one window before the end of what is written."""
-    size = _size(path)
-    number = -(-size // segment_bytes) - 1
-    for _ in range(_SPARE_SEGMENTS):
-        if number <= 0 or decode_segment_header(_read_bytes(path, number * segment_bytes, 32)) is not None:
-            break
-        number -= 1
-    number = max(number, 0)
-    end = min(size, (number + 1) * segment_bytes)
-    for _ in range(_MOST_WINDOWS):
-        start = max(HEAD_BYTES, (end - 1) // _WINDOW_BYTES * _WINDOW_BYTES)
-        used = _read_bytes(path, start, end - start).rstrip(b"\0") if start < end else b""
-        for enough in (_TAIL_BYTES, 2 * _WINDOW_BYTES) if used else ():
-            begin = max(HEAD_BYTES, (start + len(used) - enough) & ~7)
-            data = _read_bytes(
-                path, begin, start + len(used) + frame_span_bytes(unpack.size) - begin
-            )  # a row may end in zeros
-            rows = sorted(_unpack_rows(data, unpack, at), key=lambda row: row[at["index"]])
-            if rows:
-                return rows
-        end = start
-    return []
+def _last_rows(file: RecordingFile) -> Rows:
+    """The last rows of the newest segment that holds any."""
+    size = file.header.segment_bytes
+    for number in reversed(range(file.segment_count)):
+        start = HEAD_BYTES if number == 0 else SEGMENT_HEADER_BYTES
+        if number and decode_segment_header(file.read(number * size, SEGMENT_HEADER_BYTES)) is None:
+            continue
+        collected = RowsAndFacts(file.header)
+        _add_frames(collected, file.read(number * size, size), start)
+        found = collected.take_rows()
+        rows: Rows = found[found[:, FIELD["closed_by"]] != CLOSED_BY_END]
+        if len(rows):
+            return rows[-_LAST_ROWS:]
+    return RowsAndFacts(file.header).take_rows()
 
 
-def _unpack_rows(data: bytes, unpack: struct.Struct, at: Mapping[str, int]) -> Iterable[tuple[int, ...]]:
-    for frame in decode_frames(data, 0, len(data)):
-        if frame.kind == KIND_ROW and len(frame.payload) == unpack.size:
-            row = unpack.unpack(frame.payload)
-            if row[at["closed_by"]] != CLOSED_BY_END and row[at["rows_merged"]] > 0:
-                yield row
+def _add_frames(collected: RowsAndFacts, data: bytes, start: int) -> None:
+    for frame in decode_frames(data, start, len(data)):
+        collected.add(frame)
 
 
 def _number(value: Any) -> float | None:
@@ -365,24 +327,20 @@ def _number(value: Any) -> float | None:
     return float(value) if is_number and abs(value) < 1e15 else None
 
 
-def _size(path: Path) -> int:
-    return path.lstat().st_size
-
-
 def _read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a small file; empty where there is none."""
     try:
-        return decode_object(_read_bytes(path, 0, _MOST_JSON_BYTES)) or {}
+        return decode_object(_read_bytes(path, _MOST_JSON_BYTES)) or {}
     except OSError:
         return {}
 
 
-def _read_bytes(path: Path, offset: int, length: int) -> bytes:
-    """Bytes of a plain file: a link is refused, and a pipe or a device is not waited for."""
+def _read_bytes(path: Path, length: int) -> bytes:
+    """The first bytes of a plain file: a link is refused, and a pipe or a device is not waited for."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise RecordingError(f"{path.name} is not a plain file")
-        return os.pread(descriptor, length, offset)
+        return os.read(descriptor, length)
     finally:
         os.close(descriptor)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from hotloop.core.errors import HotloopError, RecordingError
+from hotloop.core.errors import HotloopError
 from hotloop.core.live import LiveRank, LiveRun
 from hotloop.core.phases import PHASES
 from hotloop.report.text import (
@@ -23,7 +23,7 @@ from hotloop.report.text import (
     shorten,
 )
 
-from .listing import RunEntry, State, find_links
+from .listing import RunEntry, State, stamp_files
 
 AGE_S = 0.9
 """What was read is shown to all who ask within this time."""
@@ -62,9 +62,7 @@ class LiveFeeds:
             if feed.content is None or now_s - feed.read_s >= AGE_S or not entry.state.is_live:
                 feed.read_s = now_s
                 try:
-                    links = find_links(folder)
-                    if links:
-                        raise RecordingError(f"{links[0]} is a link out of the run's folder and is not followed")
+                    stamp_files(folder)  # refuses a link
                     feed.content = describe_live(feed.reader.read())
                 except (HotloopError, OSError) as error:
                     feed.content = {**(feed.content or describe_nothing()), "problem": shorten(str(error), 300)}

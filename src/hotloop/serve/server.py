@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import io
+import hmac
 import json
 import os
+import re
+import secrets
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import resources
 from pathlib import Path
@@ -20,16 +23,14 @@ from hotloop.core.bounded_threads import BoundedThreads
 from hotloop.core.errors import RecordingError, UsageError
 
 from . import pages
-from .access import TOKEN_FIELD, Gate
-from .drawing import DrawnPages, stamp_files
-from .listing import Listing, RunEntry, find_links, make_gone
+from .drawing import DrawnPages
+from .listing import Listing, RunEntry, State, stamp_files
 from .live import LiveFeeds, LiveFolder
 
 ADDRESS = "127.0.0.1"
 MOST_CONNECTIONS = 64
 MOST_STREAMS = 16
 """Live pages that are open at the same time."""
-MOST_REQUEST_BYTES = 16 << 10
 PATIENCE_S = 10.0
 PUSH_S = 1.0
 REPORT_AGE_S = 10.0
@@ -48,7 +49,52 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+TOKEN_FIELD = "token"
+LOCAL_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")
+"""What a browser calls this machine, also through a tunnel from another port. Any other name is a foreign page's, whose
+name server now points here."""
+OWN_SITES = frozenset({None, "none", "same-origin"})
+"""What Sec-Fetch-Site says of the page's own requests, and of an address that a person typed."""
 HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
+
+
+class Gate:
+    """Holds the token of the printed address, and the secret of the cookie that a browser gets in exchange."""
+
+    def __init__(self) -> None:
+        self.token = secrets.token_urlsafe(32)
+        self._secret = secrets.token_urlsafe(32)
+        self._cookie = f"hotloop_{secrets.token_hex(4)}"
+        """A name of its own: cookies of 127.0.0.1 are shared by all ports."""
+
+    @property
+    def cookie(self) -> str:
+        """The value of Set-Cookie."""
+        return f"{self._cookie}={self._secret}; HttpOnly; SameSite=Strict; Path=/"
+
+    def is_local(self, headers: Message) -> bool:
+        hosts = headers.get_all("Host", [])
+        return len(hosts) == 1 and LOCAL_HOST.fullmatch(hosts[0].strip().lower()) is not None
+
+    def has_token(self, target: str) -> bool:
+        given = parse_qs(target.partition("?")[2]).get(TOKEN_FIELD, [])
+        return len(given) == 1 and _equal(given[0], self.token)
+
+    def has_cookie(self, headers: Message) -> bool:
+        if headers.get("Sec-Fetch-Site") not in OWN_SITES:
+            return False
+        given = read_cookies(headers).get(self._cookie, "")
+        return _equal(given, self._secret)
+
+
+def read_cookies(headers: Message) -> Mapping[str, str]:
+    """Cookies by name. Those of other programs on this machine come along, in whatever form they have."""
+    pairs = (part.strip().partition("=") for line in headers.get_all("Cookie", []) for part in line.split(";"))
+    return {name: value for name, _, value in pairs}
+
+
+def _equal(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
 
 
 class PageServer(BoundedThreads, HTTPServer):
@@ -107,31 +153,11 @@ def _decode_name(quoted: str) -> str:
     return os.fsdecode(unquote_to_bytes(quoted))
 
 
-class _Bounded(io.BufferedIOBase):
-    """A request's lines, up to so many bytes of all together; then as if it had ended."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._left = MOST_REQUEST_BYTES
-
-    def readline(self, limit: int | None = -1) -> bytes:
-        line: bytes = self._stream.readline(self._left if limit is None or limit < 0 else min(limit, self._left))
-        self._left -= len(line)
-        return line
-
-    def close(self) -> None:
-        self._stream.close()
-
-
 class Handler(BaseHTTPRequestHandler):
     """One request. Its connection ends with the answer."""
 
     server: PageServer
     timeout = PATIENCE_S
-
-    def setup(self) -> None:
-        super().setup()
-        self.rfile = _Bounded(self.rfile)
 
     def log_message(self, format: str, *args: Any) -> None:
         """What foreign programs ask for does not reach the terminal."""
@@ -158,7 +184,7 @@ class Handler(BaseHTTPRequestHandler):
         words = [_decode_name(word) for word in path.split("/")[1:]]
         match words:
             case [""]:
-                self._send_page(self._draw_list())
+                self._send_page(pages.draw_list(self.server.listing.runs, *self.server.listing.read(time.time())))
             case ["favicon.ico"]:
                 self._answer(204)
             case [asset] if asset in self.server.assets:
@@ -174,10 +200,6 @@ class Handler(BaseHTTPRequestHandler):
                     self._send_run(entry, rest)
             case _:
                 self._send_note(404, "There is no such page.")
-
-    def _draw_list(self) -> str:
-        entries, left_count = self.server.listing.read(time.time())
-        return pages.draw_list(self.server.listing.runs, entries, left_count)
 
     def _send_run(self, entry: RunEntry, rest: list[str]) -> None:
         folder = self.server.listing.runs / entry.name
@@ -206,9 +228,6 @@ class Handler(BaseHTTPRequestHandler):
     def _send_drawn(self, words: list[str], *folders: Path, age: int) -> None:
         """A page that hotloop draws of whole recordings."""
         try:
-            links = [name for folder in folders for name in find_links(folder)]
-            if links:
-                raise RecordingError(f"{links[0]} is a link out of the run's folder and is not followed")
             html = self.server.drawn.draw(words, (age, stamp_files(*folders)))
             policy = pages.policy_of(html)
         except RecordingError as error:
@@ -230,7 +249,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.flush()
                 if not entry.state.is_live or self.server.over.wait(PUSH_S):
                     return
-                entry = self.server.listing.read_one(entry.name, time.time()) or make_gone(entry.name)
+                gone = RunEntry(name=entry.name, state=State.BROKEN, detail="its folder was deleted")
+                entry = self.server.listing.read_one(entry.name, time.time()) or gone
         except OSError:
             return  # the page was closed
         finally:

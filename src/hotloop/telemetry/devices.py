@@ -13,8 +13,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
+from statistics import fmean as mean
 from typing import Any
 
 from hotloop.core.live import LiveDevice
@@ -194,13 +196,30 @@ class DeviceUse:
     """Of the device with most of them."""
 
 
+Rows = list[tuple[float, Mapping[str, Any]]]
+"""Of one device: the time that a sample stands for in s, and what it says. Its utilization is known."""
+
+
 def read_device_use(path: Path, span_s: tuple[float, float] | None, last_bytes: int | None = None) -> DeviceUse | None:
     """Over a span of Unix times in s, the whole recording where None; None where no device was seen to work.
-    ``last_bytes``: only so much of the end of the file is read.
+    ``last_bytes``: only so much of the end of the file is read."""
+    devices = _read_rows(path, span_s, last_bytes).values()
+    busy = [_weigh(rows, "utilization_ratio") or 0.0 for rows in devices]
+    active = [_weigh(rows, "sm_active_ratio") for rows, ratio in zip(devices, busy, strict=True) if ratio > 0]
+    if not active:
+        return None
+    known = [value for value in active if value is not None]
+    return DeviceUse(
+        utilization_ratio=sum(busy) / len(active),
+        sm_active_ratio=sum(known) / len(known) if len(known) == len(active) else None,
+        samples_count=max(len(rows) for rows, ratio in zip(devices, busy, strict=True) if ratio > 0),
+    )
 
-    A sample stands for the time since the one before it: a long run is sampled more sparsely at its end.
-    """
-    seen: dict[int, list[tuple[float, float, float | None]]] = {}
+
+def _read_rows(path: Path, span_s: tuple[float, float] | None = None, last_bytes: int | None = None) -> dict[int, Rows]:
+    """By the device's index. A sample stands for the time since the one before it: a long run is sampled more sparsely
+    at its end. Lines that make no sense are left out."""
+    found: dict[int, Rows] = {}
     before_s: float | None = None
     for sample in _samples(path, last_bytes):
         clock_s = _number(sample.get("unix_s"))
@@ -209,81 +228,48 @@ def read_device_use(path: Path, span_s: tuple[float, float] | None, last_bytes: 
         if span_s is not None and (clock_s is None or not span_s[0] <= clock_s <= span_s[1]):
             continue
         for device in _devices_of(sample):
-            index, busy = device.get("index"), _number(device.get("utilization_ratio"))
-            if isinstance(index, int) and busy is not None:
-                seen.setdefault(index, []).append((took_s, busy, _number(device.get("sm_active_ratio"))))
-    used = [rows for rows in seen.values() if sum(took * ratio for took, ratio, _ in rows) > 0]
-    if not used:
-        return None
-    active = [_weigh([(took, value) for took, _, value in rows if value is not None]) for rows in used]
-    known = [value for value in active if value is not None]
-    ratios = [_weigh([(took, value) for took, value, _ in rows]) or 0.0 for rows in used]
-    return DeviceUse(
-        utilization_ratio=sum(ratios) / len(ratios),
-        sm_active_ratio=sum(known) / len(known) if len(known) == len(used) else None,
-        samples_count=max(map(len, used)),
-    )
+            if isinstance(device.get("index"), int) and _number(device.get("utilization_ratio")) is not None:
+                found.setdefault(device["index"], []).append((took_s, device))
+    return found
 
 
-def _weigh(rows: Sequence[tuple[float, float]]) -> float | None:
-    whole = sum(weight for weight, _ in rows)
-    return sum(weight * value for weight, value in rows) / whole if whole > 0 else None
+def _weigh(rows: Rows, key: str) -> float | None:
+    """Mean over time of what the samples say; None where none says anything."""
+    known = [(took_s, value) for took_s, device in rows if (value := _number(device.get(key))) is not None]
+    whole_s = sum(took_s for took_s, _ in known)
+    return sum(took_s * value for took_s, value in known) / whole_s if whole_s > 0 else None
 
 
 def _text(value: str | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-@dataclass(slots=True)
-class _Use:
-    """Samples of one device, from its first busy one on."""
-
-    name: str
-    busy: list[float] = field(default_factory=list)
-    memory_bytes: list[float] = field(default_factory=list)
-    total_bytes: list[float] = field(default_factory=list)
-    power_w: list[float] = field(default_factory=list)
-    limit_w: list[float] = field(default_factory=list)
-    temperature_c: list[float] = field(default_factory=list)
-    slowed_by: list[int] = field(default_factory=list)
-
-
 def describe_devices(folder: Path) -> tuple[Health, ...]:
     """A line for each device that was busy, and a warning for each that ran slower than it could."""
     lines = []
-    for index, use in sorted(_read_uses(folder).items()):
-        lines.append(Health(level="info", message=_describe(index, use)))
-        lines.extend(Health(level="warning", message=message) for message in _slow_downs(index, use))
+    for index, devices in sorted(_read_busy(folder).items()):
+        lines.append(Health(level="info", message=_describe(index, devices)))
+        lines.extend(Health(level="warning", message=message) for message in _slow_downs(index, devices))
     return tuple(lines)
 
 
 def measure_busy_ratio(folder: Path) -> float | None:
     """Share of the time in which a kernel ran, of the busiest device; None where nothing was sampled."""
-    return max((sum(use.busy) / len(use.busy) for use in _read_uses(folder).values()), default=None)
+    return max((mean(_values(devices, "utilization_ratio")) for devices in _read_busy(folder).values()), default=None)
 
 
-def _read_uses(folder: Path) -> dict[int, _Use]:
-    """The devices that were busy, by index. Lines of the file that make no sense are left out."""
-    uses: dict[int, _Use] = {}
-    for device in (one for sample in _samples(folder / NAME) for one in _devices_of(sample)):
-        index, busy = device.get("index"), _number(device.get("utilization_ratio"))
-        if not isinstance(index, int) or busy is None or (index not in uses and not busy):
-            continue
-        use = uses.setdefault(index, _Use(str(device.get("name") or "unnamed")[:80]))
-        use.busy.append(busy)
-        for values, key in (
-            (use.memory_bytes, "memory_used_bytes"),
-            (use.total_bytes, "memory_total_bytes"),
-            (use.power_w, "power_w"),
-            (use.limit_w, "power_limit_w"),
-            (use.temperature_c, "temperature_c"),
-        ):
-            value = _number(device.get(key))
-            if value is not None:
-                values.append(value)
-        if isinstance(device.get("slowed_by"), int):
-            use.slowed_by.append(device["slowed_by"])
-    return uses
+def _read_busy(folder: Path) -> dict[int, list[Mapping[str, Any]]]:
+    """What the samples say of each device that was busy, from its first busy one on."""
+    found = {}
+    for index, rows in _read_rows(folder / NAME).items():
+        devices = list(dropwhile(lambda device: not device["utilization_ratio"], (device for _, device in rows)))
+        if devices:
+            found[index] = devices
+    return found
+
+
+def _values(devices: Sequence[Mapping[str, Any]], key: str) -> list[float]:
+    return [value for device in devices if (value := _number(device.get(key))) is not None]
 
 
 def read_newest_devices(folder: Path) -> tuple[LiveDevice, ...]:
@@ -338,24 +324,32 @@ def _number(value: Any) -> float | None:
     return float(value) if known else None
 
 
-def _describe(index: int, use: _Use) -> str:
-    parts = [f"a kernel ran {sum(use.busy) / len(use.busy):.0%} of the time"]
-    if use.memory_bytes:
-        of = f" of {max(use.total_bytes) / 2**30:.1f}" if use.total_bytes else ""
-        parts.append(f"peak memory {max(use.memory_bytes) / 2**30:.1f}{of} GiB of all programs")
-    if use.power_w:
-        of = f" of {max(use.limit_w):.0f}" if use.limit_w else ""
-        parts.append(f"{sum(use.power_w) / len(use.power_w):.0f}{of} W")
-    if use.temperature_c:
-        parts.append(f"at most {max(use.temperature_c):.0f} °C")
-    capped = sum(bool(reasons & POWER_CAP) for reasons in use.slowed_by) / max(1, len(use.slowed_by))
+def _describe(index: int, devices: Sequence[Mapping[str, Any]]) -> str:
+    parts = [f"a kernel ran {mean(_values(devices, 'utilization_ratio')):.0%} of the time"]
+    if used := _values(devices, "memory_used_bytes"):
+        total = _values(devices, "memory_total_bytes")
+        of = f" of {max(total) / 2**30:.1f}" if total else ""
+        parts.append(f"peak memory {max(used) / 2**30:.1f}{of} GiB of all programs")
+    if power := _values(devices, "power_w"):
+        limit = _values(devices, "power_limit_w")
+        parts.append(f"{mean(power):.0f}{f' of {max(limit):.0f}' if limit else ''} W")
+    if warmth := _values(devices, "temperature_c"):
+        parts.append(f"at most {max(warmth):.0f} °C")
+    capped = _share_slowed(devices, POWER_CAP)
     if capped >= OFTEN_RATIO:
         parts.append(f"at its power limit in {capped:.0%} of the samples")
-    return f"GPU {index} ({use.name}), {len(use.busy)} samples of NVML: {', '.join(parts)}"
+    name = str(devices[0].get("name") or "unnamed")[:80]
+    return f"GPU {index} ({name}), {len(devices)} samples of NVML: {', '.join(parts)}"
 
 
-def _slow_downs(index: int, use: _Use) -> Iterator[str]:
+def _slow_downs(index: int, devices: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for bit, why in SLOWED_BY.items():
-        share = sum(bool(reasons & bit) for reasons in use.slowed_by) / max(1, len(use.slowed_by))
+        share = _share_slowed(devices, bit)
         if share >= OFTEN_RATIO:
             yield f"GPU {index} was throttled in {share:.0%} of the samples: {why}"
+
+
+def _share_slowed(devices: Sequence[Mapping[str, Any]], bit: int) -> float:
+    """Of the samples that say why the device runs slower than it could, those with this reason."""
+    told = [reasons for device in devices if isinstance(reasons := device.get("slowed_by"), int)]
+    return sum(bool(reasons & bit) for reasons in told) / max(1, len(told))

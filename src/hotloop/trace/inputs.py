@@ -390,10 +390,7 @@ def _reduce_file(
     except RecordingError as error:
         return _Outcome(traces=(), error=str(error))
     return _Outcome(
-        traces=tuple(
-            ReducedTrace(facts=trace.facts, notes=trace.notes, event_count=len(trace), result=reduce(trace))
-            for trace in traces
-        )
+        traces=tuple(ReducedTrace(facts=trace.facts, notes=trace.notes, result=reduce(trace)) for trace in traces)
     )
 
 

@@ -28,9 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, suggest_known
 from hotloop.core.findings import Numerics
-from hotloop.core.spelling import suggest_known
 from hotloop.core.strategy import Choice, Strategy, StrategyError, strategy_from_mapping
 
 from .search import BASELINE, Check

@@ -23,7 +23,7 @@ from typing import Any
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Where
 from hotloop.core.measurement import Measurement
-from hotloop.core.outcome_file import OUTCOME_FILE, outcome_to_json
+from hotloop.core.recording import OUTCOME_FILE, outcome_to_json
 from hotloop.core.strategy import Strategy
 
 from .workspace import WorkspacePlan, make_workspace, own_place, remove_workspace

@@ -16,7 +16,7 @@ from hotloop.apply.gradient_use import gradient_line
 from hotloop.core.strategy import Choice, Strategy
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-HOTLOOP = (sys.executable, "-m", "hotloop.cli.start")
+HOTLOOP = (sys.executable, "-m", "hotloop")
 TOLERANCE = 1e-6
 """Of the largest parameter, after up to 24 steps in float32: sums in another order."""
 

@@ -263,7 +263,7 @@ def test_a_number_of_threads_holds_against_later_calls_with_override_alone(
     (tmp_path / "train.py").write_text(SETS_THREADS)
     table = f'schema = "hotloop.strategy/1"\n[techniques.thread-count]\ntorch_threads = 2\n{key}\n'
     (tmp_path / "fast.toml").write_text(table)
-    command = [sys.executable, "-m", "hotloop.cli.start", "run", "--no-probe", "--strategy", "fast.toml"]
+    command = [sys.executable, "-m", "hotloop", "run", "--no-probe", "--strategy", "fast.toml"]
     done = subprocess.run(
         [*command, "--json", "out.json", "--", sys.executable, "train.py"],
         cwd=tmp_path,
@@ -704,7 +704,7 @@ def test_an_unmodified_script_trains_with_them_and_its_losses_stay(tmp_path: Pat
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "fast.toml").write_text(STRATEGY)
     plain = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    command = [sys.executable, "-m", "hotloop.cli.start", "run", "--no-probe", "--strategy", "fast.toml"]
+    command = [sys.executable, "-m", "hotloop", "run", "--no-probe", "--strategy", "fast.toml"]
     treated = subprocess.run(
         [*command, "--json", "out.json", "--", sys.executable, "train.py"],
         cwd=tmp_path,

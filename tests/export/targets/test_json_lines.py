@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.core.errors import UsageError
 from hotloop.export.points import flatten_points
 from hotloop.export.target import SendFailed
-from hotloop.export.targets.json_lines import open_json
+from hotloop.export.targets.step_files import open_json
 from tests.export.live_runs import make_rank, make_run, snapshot_of
 
 
@@ -24,14 +23,6 @@ def test_a_line_holds_the_step_and_flat_names(tmp_path: Path) -> None:
     assert lines[0]["metrics"] == flatten_points(first)
 
 
-def test_a_second_run_is_added_to_the_file(tmp_path: Path) -> None:
-    for _ in range(2):
-        sender = open_json(str(tmp_path / "run.jsonl"), {})
-        sender.send(snapshot_of(make_run()))
-        sender.close()
-    assert len((tmp_path / "run.jsonl").read_text().splitlines()) == 2
-
-
 def test_a_full_disk_leaves_whole_lines() -> None:
     if not os.path.exists("/dev/full"):
         pytest.fail("/dev/full is on every Linux")
@@ -40,8 +31,3 @@ def test_a_full_disk_leaves_whole_lines() -> None:
         sender.send(snapshot_of(make_run()))
     sender.close()
     assert failed.value.may_retry
-
-
-def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot write there"):
-        open_json(str(tmp_path / "gone" / "run.jsonl"), {})

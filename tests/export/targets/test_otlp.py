@@ -10,7 +10,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from hotloop.core.errors import UsageError
 from hotloop.export.target import SendFailed
-from hotloop.export.targets import otlp
 from hotloop.export.targets.otlp import build_request, open_otlp
 from tests.export.conftest import Endpoint, answer_with
 from tests.export.live_runs import make_device, make_rank, make_run, snapshot_of
@@ -65,29 +64,6 @@ def test_the_variables_say_where_and_as_whom(endpoint: Endpoint) -> None:
     assert headers["content-type"] == "application/json"
     resource = attributes_of(parse(endpoint.posted[0]).resource_metrics[0].resource)
     assert (resource["service.name"], resource["deployment.environment"]) == ("trainer", "test")
-
-
-def test_the_metrics_endpoint_is_taken_as_it_is_and_an_option_goes_first(endpoint: Endpoint) -> None:
-    variables = {
-        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": endpoint.url + "/exactly",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://nobody.invalid",
-    }
-    open_otlp("", variables).send(WHOLE)
-    open_otlp(endpoint.url, variables).send(WHOLE)
-    assert endpoint.paths == ["/exactly", "/v1/metrics"]
-
-
-def test_empty_variables_are_none_and_those_of_metrics_go_first(endpoint: Endpoint, monkeypatch: Any) -> None:
-    made: dict[str, Any] = {}
-    monkeypatch.setattr(otlp, "Poster", lambda url, **settings: made.update(url=url, **settings))
-    shared = {"OTEL_EXPORTER_OTLP_TIMEOUT": "3000", "OTEL_EXPORTER_OTLP_CERTIFICATE": "all.pem"}
-    open_otlp("", {**shared, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "", "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT": "0"})
-    assert made == {"url": "http://localhost:4318/v1/metrics", "cafile": "all.pem", "timeout_s": 3.0}
-    metrics = {"OTEL_EXPORTER_OTLP_METRICS_TIMEOUT": "250", "OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE": "metrics.pem"}
-    open_otlp("", {**shared, **metrics})
-    assert (made["cafile"], made["timeout_s"]) == ("metrics.pem", 0.25)
-    open_otlp("", {"OTEL_EXPORTER_OTLP_TIMEOUT": "60000"})
-    assert (made["cafile"], made["timeout_s"]) == (None, 5.0)
 
 
 @pytest.mark.parametrize(

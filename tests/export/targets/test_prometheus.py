@@ -13,7 +13,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hotloop.core.errors import UsageError
 from hotloop.export.points import METRICS
-from hotloop.export.target import SendFailed
 from hotloop.export.targets.prometheus import draw_text, open_prometheus
 from tests.export.live_runs import make_device, make_rank, make_run, snapshot_of
 
@@ -81,27 +80,10 @@ def test_the_file_is_always_a_whole_one(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["hotloop.prom"]
 
 
-def test_a_folder_that_is_gone_fails_to_be_tried_again(tmp_path: Path) -> None:
-    (tmp_path / "metrics").mkdir()
-    sender = open_prometheus(str(tmp_path / "metrics" / "hotloop.prom"), {})
-    (tmp_path / "metrics").rmdir()
-    with pytest.raises(SendFailed, match="No such file") as failed:
-        sender.send(snapshot_of(WHOLE))
-    assert failed.value.may_retry
-
-
 @pytest.mark.parametrize("where", ["", "metrics.txt", "gone/metrics.prom", "nobody.invalid:9100", ":99999"])
 def test_a_place_that_cannot_be_is_refused(where: str) -> None:
     with pytest.raises(UsageError, match="--export prometheus="):
         open_prometheus(where, {})
-
-
-def test_a_port_in_use_is_refused() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(UsageError, match="cannot listen there"):
-            open_prometheus(f":{taken.getsockname()[1]}", {})
 
 
 def test_metrics_are_served_on_localhost() -> None:

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.core.errors import UsageError
 from hotloop.export.points import flatten_points
-from hotloop.export.targets.tensorboard import crc32c, encode_event, encode_record, open_tensorboard
+from hotloop.export.targets.step_files import encode_event, encode_record, open_tensorboard
 from tests.export.live_runs import make_rank, make_run, snapshot_of
 
 READ = """
@@ -47,28 +46,6 @@ def test_tensorboard_reads_every_scalar_back(tmp_path: Path) -> None:
         assert [(e[0], e[1]) for e in events] == [(1000.0 + n, 10 * n + 200) for n in range(100)]
         if tag != "hotloop/steps_total":
             assert events[0][2] == pytest.approx(value, rel=1e-6)
-
-
-def test_no_steps_make_no_file(tmp_path: Path) -> None:
-    sender = open_tensorboard(str(tmp_path / "logs"), {})
-    run = make_run(make_rank(steps_count=0))
-    sender.send(snapshot_of(make_run(ranks=())))
-    sender.close()
-    assert not (tmp_path / "logs").exists()
-    assert run.lead is not None
-
-
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "logs").touch()
-    with pytest.raises(UsageError, match="give the folder"):
-        open_tensorboard(str(tmp_path / "logs"), {})
-
-
-@pytest.mark.parametrize(
-    ("data", "crc"), [(b"\0" * 32, 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43), (bytes(range(32)), 0x46DD794E)]
-)
-def test_checksums_are_those_of_rfc_3720(data: bytes, crc: int) -> None:
-    assert crc32c(data) == crc
 
 
 @settings(max_examples=30)

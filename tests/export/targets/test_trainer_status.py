@@ -6,7 +6,6 @@ import pytest
 
 from hotloop.core.errors import UsageError
 from hotloop.export import TARGETS
-from hotloop.export.target import SendFailed
 from hotloop.export.targets.trainer_status import SERVER, TOKEN, build_status, open_trainer_status
 from tests.export.conftest import Endpoint
 from tests.export.live_runs import make_rank, make_run, snapshot_of
@@ -38,31 +37,11 @@ def test_progress_remaining_time_and_metrics_are_posted_with_the_newest_token(
     assert all(isinstance(value, str) for value in metrics.values())
 
 
-def test_what_is_not_known_is_left_out() -> None:
-    status = build_status(snapshot_of(make_run()))["trainerStatus"]
-    assert "progressPercentage" not in status
-    assert "estimatedRemainingSeconds" not in status
-
-
 def test_a_command_that_ended_well_is_done() -> None:
     done = build_status(snapshot_of(make_run(state="ended", exit_code=0, steps_total=5000)))["trainerStatus"]
     assert (done["progressPercentage"], done["estimatedRemainingSeconds"]) == (100, 0)
     failed = build_status(snapshot_of(make_run(state="ended", exit_code=1, steps_total=2468)))["trainerStatus"]
     assert failed["progressPercentage"] == 50
-
-
-def test_only_the_node_of_rank_0_tells(endpoint: Endpoint, tmp_path: Path) -> None:
-    sender = open_trainer_status("", variables_of(endpoint, tmp_path))
-    sender.send(snapshot_of(make_run(make_rank(rank=3))))
-    assert endpoint.posted == []
-
-
-def test_a_token_that_is_gone_is_tried_again(endpoint: Endpoint, tmp_path: Path) -> None:
-    sender = open_trainer_status("", variables_of(endpoint, tmp_path))
-    (tmp_path / "token").unlink()
-    with pytest.raises(SendFailed, match="the token cannot be read") as failed:
-        sender.send(snapshot_of(make_run()))
-    assert failed.value.may_retry
 
 
 def test_outside_of_kubeflow_it_is_not_asked_and_says_what_it_needs() -> None:

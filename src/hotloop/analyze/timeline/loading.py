@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hotloop.core.trace import Category, Trace
-from hotloop.core.trace_demand import TraceDemand, read_demand
+from hotloop.core.trace_plan import TraceDemand, read_demand
 
 from .intervals import Int64s, intersect, unite
 from .links import find_categories

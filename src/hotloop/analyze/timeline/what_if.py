@@ -22,7 +22,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.graph import BOUND_KINDS, Change, WhatIf
 from hotloop.core.trace import Category, Trace, TraceNote
 from hotloop.core.trace_analysis import AskedChange
-from hotloop.core.what_if_changes import CHANGES, DEFAULT_FACTOR, FORMS, list_forms
+from hotloop.core.what_if_changes import CHANGES, DEFAULT_FACTOR, list_forms
 
 from .autocast import BEST, MIDDLE, WORST, Autocast, AutocastCase, find_autocast, lower_precision
 from .classes import Classes
@@ -82,7 +82,7 @@ def parse_change(text: str) -> Change:
         change = _read_value(kind, value)
         _check((change,))
     except (UsageError, ValueError) as error:
-        raise UsageError(f"--what-if {text}: write {FORMS[kind].text} ({error})") from None
+        raise UsageError(f"--what-if {text}: write {CHANGES[kind].text} ({error})") from None
     return change
 
 

@@ -11,9 +11,8 @@ from typing import Any
 from hotloop import __version__
 from hotloop.core.errors import UsageError
 from hotloop.core.frames import decode_object
-from hotloop.export.points import METRICS, Point, Snapshot
-from hotloop.export.posting import TIMEOUT_S, Poster, check_url
-from hotloop.export.target import Sender, SendFailed, Target
+from hotloop.export.points import Point, Snapshot, group_points
+from hotloop.export.target import TIMEOUT_S, Poster, Sender, SendFailed, Target, check_url
 
 ENDPOINT, METRICS_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 HEADERS, METRICS_HEADERS = "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"
@@ -30,14 +29,9 @@ def build_request(snapshot: Snapshot, resource: Mapping[str, str]) -> dict[str, 
     """An ExportMetricsServiceRequest: times are strings of ns since 1970, and 64-bit integers are strings too."""
     time_ns = round(snapshot.wall_s * 1e9)
     start_ns = round((snapshot.run.started_wall_s or snapshot.wall_s) * 1e9)
-    by_name: dict[str, list[Point]] = {}
-    for point in snapshot.points:
-        by_name.setdefault(point.metric.name, []).append(point)
     metrics = []
-    for metric in METRICS:
-        points = [_build_point(one, time_ns) for one in by_name.get(metric.name, ())]
-        if not points:
-            continue
+    for metric, held in group_points(snapshot):
+        points = [_build_point(one, time_ns) for one in held]
         entry: dict[str, Any] = {"name": metric.name, "unit": metric.unit, "description": metric.help}
         if metric.is_counter:
             counted = [{**one, "startTimeUnixNano": str(min(start_ns, time_ns))} for one in points]
@@ -80,36 +74,23 @@ class _Collector:
 
 def open_otlp(where: str, variables: Mapping[str, str]) -> Sender:
     """``where`` is a base URL, as OTEL_EXPORTER_OTLP_ENDPOINT, and goes before the variables."""
-    if where:
-        url, source = _join(where), "what stands behind --export otlp="
-    elif variables.get(METRICS_ENDPOINT):  # empty is as if it were not there
+    base, source = (where, "what stands behind --export otlp=") if where else (variables.get(ENDPOINT), ENDPOINT)
+    url = (base or DEFAULT_ENDPOINT).rstrip("/") + "/v1/metrics"
+    if not where and variables.get(METRICS_ENDPOINT):  # empty is as if it were not there
         url, source = variables[METRICS_ENDPOINT], METRICS_ENDPOINT
-    else:
-        url, source = _join(variables.get(ENDPOINT) or DEFAULT_ENDPOINT), ENDPOINT
     cafile = next((variables[name] for name in CERTIFICATES if variables.get(name)), None)
-    timeout_s = min(
-        TIMEOUT_S, next((s for name in TIMEOUTS if (s := _read_ms(variables, name)) is not None), TIMEOUT_S)
-    )
+    wanted_s = next((s for name in TIMEOUTS if (s := _read_ms(variables, name)) is not None), TIMEOUT_S)
     headers = {name.lower(): value for key in (HEADERS, METRICS_HEADERS) for name, value in _read_pairs(variables, key)}
     resource = {"host.name": socket.gethostname(), **dict(_read_pairs(variables, RESOURCE_ATTRIBUTES))}
     service = variables.get(SERVICE_NAME) or resource.get("service.name") or "hotloop"
-    poster = Poster(check_url(url, source), cafile=cafile, timeout_s=timeout_s)
+    poster = Poster(check_url(url, source), cafile=cafile, timeout_s=min(TIMEOUT_S, wanted_s))
     return _Collector(poster, headers, {**resource, "service.name": service})
-
-
-def read_interval_s(variables: Mapping[str, str]) -> float | None:
-    """OTEL_METRIC_EXPORT_INTERVAL. Without it the default of hotloop counts, not the minute of OpenTelemetry's SDKs."""
-    return _read_ms(variables, INTERVAL)
 
 
 def _read_ms(variables: Mapping[str, str], name: str) -> float | None:
     """Milliseconds as seconds; what is no positive whole number is as if it were not there."""
     text = variables.get(name, "").strip()
     return int(text) / 1000 if text.isdecimal() and 0 < int(text) < 1 << 40 else None
-
-
-def _join(base: str) -> str:
-    return base.rstrip("/") + "/v1/metrics"
 
 
 def _read_pairs(variables: Mapping[str, str], name: str) -> list[tuple[str, str]]:
@@ -128,5 +109,5 @@ TARGET = Target(
     summary="OpenTelemetry: OTLP over HTTP as JSON; OTEL_* variables count",
     where="URL (default: OTEL_EXPORTER_OTLP_ENDPOINT)",
     open=open_otlp,
-    read_interval_s=read_interval_s,
+    read_interval_s=lambda variables: _read_ms(variables, INTERVAL),
 )

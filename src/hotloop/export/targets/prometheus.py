@@ -14,7 +14,7 @@ from typing import Any
 from hotloop.core.bounded_threads import BoundedThreads
 from hotloop.core.errors import UsageError
 from hotloop.core.output_file import open_whole
-from hotloop.export.points import METRICS, Point, Snapshot
+from hotloop.export.points import Snapshot, group_points
 from hotloop.export.target import Sender, SendFailed, Target
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -25,20 +25,13 @@ _ADDRESS = re.compile(r"(?P<host>|[\w.-]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})"
 
 def draw_text(snapshot: Snapshot) -> str:
     """All points, grouped by name, each with HELP and TYPE (Prometheus, Exposition formats)."""
-    by_name: dict[str, list[Point]] = {}
-    for point in snapshot.points:
-        by_name.setdefault(point.metric.name, []).append(point)
     lines = []
-    for metric in METRICS:
-        points = by_name.get(metric.name)
-        if not points:
-            continue
+    for metric, points in group_points(snapshot):
         name = metric.prometheus_name
         lines.append(f"# HELP {name} {metric.help}")
         lines.append(f"# TYPE {name} {'counter' if metric.is_counter else 'gauge'}")
         lines.extend(
-            f"{name}{_draw_labels({'run': snapshot.run.name, **point.attributes})} {_draw_value(point.value)}"
-            for point in points
+            f"{name}{_draw_labels({'run': snapshot.run.name, **point.attributes})} {point.value!r}" for point in points
         )
     return "\n".join([*lines, ""])
 
@@ -51,10 +44,6 @@ def _draw_labels(attributes: Mapping[str, str]) -> str:
 def _escape(value: str) -> str:
     value = value.encode("utf-8", "replace").decode()  # half a surrogate pair has no bytes
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _draw_value(value: float | int) -> str:
-    return str(value) if isinstance(value, int) else repr(value)
 
 
 class _TextFile:
@@ -79,12 +68,9 @@ class _Page:
 
     def __init__(self, host: str, port: int) -> None:
         self._text = b""
-        self._server = _Server((host, port), self.get)
+        self._server = _Server((host, port), lambda: self._text)
         self.port = int(self._server.server_address[1])
         self._thread: threading.Thread | None = None
-
-    def get(self) -> bytes:
-        return self._text
 
     def send(self, snapshot: Snapshot) -> None:
         self._text = draw_text(snapshot).encode()

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.errors import UsageError
-from hotloop.core.live import ENDED, LiveRun
+from hotloop.core.live import ENDED
 from hotloop.export.points import Snapshot, flatten_points
-from hotloop.export.posting import Poster, check_url
-from hotloop.export.target import Sender, SendFailed, Target
+from hotloop.export.target import Poster, Sender, SendFailed, Target, check_url
 
 SERVER, CA_CERT, TOKEN = (
     "KUBEFLOW_TRAINER_SERVER_URL",
@@ -27,7 +26,8 @@ def build_status(snapshot: Snapshot) -> dict[str, Any]:
     """The body of the request. What is not known is left out; metrics are strings, as the API wants them."""
     run = snapshot.run
     status: dict[str, Any] = {}
-    progress = _find_progress(run)
+    is_done = run.state == ENDED and run.exit_code == 0  # however many steps it took
+    progress = 1.0 if is_done else run.progress_ratio
     if progress is not None:
         status["progressPercentage"] = int(100 * progress)
     if run.eta_s is not None:
@@ -37,11 +37,6 @@ def build_status(snapshot: Snapshot) -> dict[str, Any]:
     moment = datetime.fromtimestamp(snapshot.wall_s, UTC)
     status["lastUpdatedTime"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"trainerStatus": status}
-
-
-def _find_progress(run: LiveRun) -> float | None:
-    """A command that ended well is done, however many steps it took."""
-    return 1.0 if run.state == ENDED and run.exit_code == 0 else run.progress_ratio
 
 
 class _Server:

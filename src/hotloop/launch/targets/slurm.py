@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, suggest_known
 from hotloop.core.sbatch_options import LONG, find_long
-from hotloop.core.spelling import suggest_known
 from hotloop.launch.node_script import assign_script
 from hotloop.launch.request import STOPPED_CODE, LaunchRequest, find_core_warning
 from hotloop.launch.target import TRAINING_OPTIONS, LaunchTarget, training_environment

@@ -11,10 +11,9 @@ from importlib import resources
 from typing import Any
 
 from hotloop.core.errors import InvariantError
-from hotloop.report.document import Card, Cell, Detail, Document, Place, Row, Section, select
+from hotloop.report.document import Card, Cell, Detail, Document, Place, Row, Section, Surface, renderer, select
 from hotloop.report.manual import manual_to_html
-from hotloop.report.plots import draw_bars, draw_lines, draw_points
-from hotloop.report.renderer import Surface, renderer
+from hotloop.report.plots import draw_bars, draw_lines
 from hotloop.report.text import below_folder, blank_controls
 
 TITLE_LENGTH = 66
@@ -61,7 +60,6 @@ def draw_html(document: Document, surface: Surface) -> str:
         "manual": lambda text: Markup(manual_to_html(text)),
         "bars": lambda block: Markup(draw_bars(block.title, block.rows)),
         "lines": lambda block: Markup(draw_lines(block)),
-        "points": lambda block: Markup(draw_points(block.points)),
         "shaded": lambda table: any(isinstance(cell, Cell) and cell.shade is not None for cell in table.rows[0]),
         "headline": lambda title: _split_title(shorten_paths(title)),
     }

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from hotloop.core.errors import InvariantError
-from hotloop.report.document import Document
-from hotloop.report.renderer import Surface, renderer
+from hotloop.report.document import Document, Surface, renderer
 
 
 @renderer("json", "stable JSON for other programs", suffix=".json")

@@ -20,12 +20,13 @@ from hotloop.report.document import (
     Section,
     Shares,
     Span,
+    Surface,
     Table,
     Text,
     cell_text,
+    renderer,
     select,
 )
-from hotloop.report.renderer import Surface, renderer
 from hotloop.report.text import below_folder, clean, shorten
 
 MOST_LENGTH = 60_000

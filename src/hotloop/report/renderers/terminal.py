@@ -21,11 +21,12 @@ from hotloop.report.document import (
     Section,
     Shares,
     Span,
+    Surface,
     Table,
     cell_text,
+    renderer,
     select,
 )
-from hotloop.report.renderer import Surface, renderer
 from hotloop.report.text import below_folder, blank_controls, shorten, shorten_middle
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hotloop.core.benchmarks import BENCH_SCHEMA, BenchmarkResult, Row, benchmark_from_json, benchmark_to_json
+from hotloop.core.benchmarks import BENCH_SCHEMA, BenchmarkResult, Row
 from hotloop.core.findings import Value
 from hotloop.report.document import (
     Bar,
@@ -16,12 +16,12 @@ from hotloop.report.document import (
     Paragraph,
     PlotLine,
     Section,
+    Surface,
     Table,
+    View,
     write,
 )
-from hotloop.report.renderer import Surface
 from hotloop.report.text import clean, format_scalar
-from hotloop.report.view import View
 
 UNITS = ("_ns", "_bytes_per_s", "_bytes", "_ratio", "_per_s")
 
@@ -42,10 +42,6 @@ def describe_benchmark(result: BenchmarkResult, surface: Surface) -> Document:
     ]
     notes = tuple(Paragraph(text=write(clean(note)), indent=0, hang=2) for note in result.notes)
     return Document(
-        kind="bench",
-        subject=result,
-        data=lambda: benchmark_to_json(result),
-        version=result.tool_version,
         title=clean(f"{result.benchmark}: {result.subject}"),
         lead=tuple(
             Paragraph(text=write(clean(text)), indent=0, hang=2)
@@ -157,6 +153,4 @@ _DRAW: Mapping[str, list[Draw]] = {
     ],
 }
 
-BENCH = View(
-    id="bench", type=BenchmarkResult, schema=BENCH_SCHEMA, describe=describe_benchmark, read=benchmark_from_json
-)
+BENCH = View(id="bench", type=BenchmarkResult, schema=BENCH_SCHEMA, describe=describe_benchmark)

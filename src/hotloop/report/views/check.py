@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hotloop.core.check import CHECK_SCHEMA, Check, CheckVerdict, Judged, check_from_json, check_to_json, format_change
-from hotloop.report.document import Block, Cell, Document, Paragraph, Section, Table, write
+from hotloop.core.check import CHECK_SCHEMA, Check, CheckVerdict, Judged, format_change
+from hotloop.report.document import Block, Cell, Document, Paragraph, Section, Surface, Table, View, write
 from hotloop.report.judged import show_value, title_of
-from hotloop.report.renderer import Surface
 from hotloop.report.text import UNKNOWN, clean
-from hotloop.report.view import View
 
 TONES = {CheckVerdict.PASS: "good", CheckVerdict.REGRESSION: "bad", CheckVerdict.INCONCLUSIVE: "fair"}
 ZERO_PHASE_RATIO = 0.0005
@@ -33,14 +31,10 @@ def describe_check(check: Check, surface: Surface) -> Document:
         for one in check.judged
         if one.verdict is CheckVerdict.REGRESSION or (one.verdict is CheckVerdict.INCONCLUSIVE and one.decides)
     ]
-    reasons += [_paragraph(f"not judged: {name}: {reason}") for name, reason in check.skipped]
+    reasons += [_paragraph(f"not judged: {one.id}: {one.reason}") for one in check.skipped]
     if reasons:
         sections.append(Section(title="", blocks=tuple(reasons)))
     return Document(
-        kind="check",
-        subject=check,
-        data=lambda: check_to_json(check),
-        version=check.tool_version,
         title=_headline(check),
         tone=TONES[check.verdict],
         lead=tuple(_paragraph(note) for note in (f"noise: {check.noise}", *(f"! {w}" for w in check.warnings))),
@@ -92,4 +86,10 @@ def _row(one: Judged) -> tuple[str | Cell, ...]:
     )
 
 
-CHECK = View(id="check", type=Check, schema=CHECK_SCHEMA, describe=describe_check, read=check_from_json)
+CHECK = View(
+    id="check",
+    type=Check,
+    schema=CHECK_SCHEMA,
+    describe=describe_check,
+    first=lambda check: {"verdict": check.verdict.value},
+)

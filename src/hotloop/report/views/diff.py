@@ -10,14 +10,10 @@ from hotloop.core.comparison import (
     DiffSide,
     GrowthSplit,
     UnitChange,
-    comparison_from_json,
-    comparison_to_json,
 )
 from hotloop.core.graph import DiffRow, DiffTerm, DiffTerms
-from hotloop.report.document import Document, Paragraph, Section, Table, write
-from hotloop.report.renderer import Surface
+from hotloop.report.document import Document, Paragraph, Section, Surface, Table, View, write
 from hotloop.report.text import UNKNOWN, TimeUnit, choose_unit, clean, format_counted, format_utilization, shorten
-from hotloop.report.view import View
 
 NUMBERS_WIDTH = 56
 """Columns of a row of kernels or operators that its name leaves to the numbers."""
@@ -75,10 +71,6 @@ def describe_comparison(comparison: Comparison, surface: Surface) -> Document:
         sections.append(Section(title="Notes", blocks=notes))
     per_unit = comparison.per_unit
     return Document(
-        kind="diff",
-        subject=comparison,
-        data=lambda: comparison_to_json(comparison),
-        version=comparison.tool_version,
         title=f"{lead.name} {_short(lead, unit)}" if comparison.is_same else _headline(lead, unit),
         tone="strong",
         intro=(*intro, *warnings),
@@ -220,6 +212,4 @@ def _section(
     return Section(title=title, note=note, blocks=(table, *(Paragraph(text=write(one)) for one in notes)))
 
 
-DIFF = View(
-    id="diff", type=Comparison, schema=COMPARISON_SCHEMA, describe=describe_comparison, read=comparison_from_json
-)
+DIFF = View(id="diff", type=Comparison, schema=COMPARISON_SCHEMA, describe=describe_comparison)

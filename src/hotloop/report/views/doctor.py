@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hotloop.core.doctor import DOCTOR_SCHEMA, DoctorReport, MachineCheck
-from hotloop.report.document import Document, Paragraph, Section, Span, write
-from hotloop.report.renderer import Surface
+from hotloop.report.document import Document, Paragraph, Section, Span, Surface, View, write
 from hotloop.report.text import clean
-from hotloop.report.view import View
 
 TONES = {"harmful": "high", "warning": "medium", "good": "good", "unknown": "dim"}
 
@@ -25,10 +23,6 @@ def describe_doctor(report: DoctorReport, surface: Surface) -> Document:
         head = f"{parts.pop(0)} to check before training"
     problems = [_describe_problem(check) for check in report.checks if check.status in ("harmful", "warning")]
     return Document(
-        kind="doctor",
-        subject=report,
-        data=report.to_json,
-        version=report.tool_version,
         title=head + (f": {', '.join(parts)}" if parts else ""),
         tone="medium" if blind and worst == "good" else TONES[worst],
         sections=(
@@ -67,5 +61,9 @@ def _describe_good(checks: Sequence[MachineCheck]) -> list[Paragraph]:
 
 
 DOCTOR = View(
-    id="doctor", type=DoctorReport, schema=DOCTOR_SCHEMA, describe=describe_doctor, read=DoctorReport.from_json
+    id="doctor",
+    type=DoctorReport,
+    schema=DOCTOR_SCHEMA,
+    describe=describe_doctor,
+    first=lambda report: {"python": report.python, "counts": report.counts},
 )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from hotloop.core.image import AS_IS, IMAGE_SCHEMA, SCENARIOS, TOGETHER, ImageReport, ScenarioTimes, Variant
-from hotloop.report.document import Block, Cell, Document, Paragraph, Section, Table, write
-from hotloop.report.renderer import Surface
+from hotloop.report.document import Block, Cell, Document, Paragraph, Section, Surface, Table, View, write
 from hotloop.report.text import clean, format_bytes, format_counted, format_duration, format_number
-from hotloop.report.view import View
 
 BUDGET_S = 600
 """What tuning guides allow a build."""
@@ -24,10 +22,6 @@ def describe_image(report: ImageReport, surface: Surface) -> Document:
     title, tone = _describe_verdict(report)
     sections = [Section(title="", blocks=(_draw_table(report),)), Section(title="", blocks=_list_notes(report))]
     return Document(
-        kind="image",
-        subject=report,
-        data=report.to_json,
-        version=report.tool_version,
         title=title,
         tone=tone,
         lead=(_paragraph(_describe_subject(report)),),
@@ -56,7 +50,7 @@ def _describe_verdict(report: ImageReport) -> tuple[str, str]:
     month = "" if best.saved_ns_a_month is None else f": {_format_month(best)} minutes a month"
     return (
         f"{_NAMES[scenario]} takes {format_duration(now_ns)}, with {clean(_name(best))} {format_duration(after_ns)} "
-        f"({_factor(now_ns, after_ns)}){month}"
+        f"({format_number(now_ns / after_ns)}x){month}"
     ), "medium"
 
 
@@ -79,10 +73,6 @@ def _save(report: ImageReport, variant: Variant) -> dict[str, int]:
 
 def _name(variant: Variant) -> str:
     return variant.id if len(variant.fixes) < 2 else f"the {len(variant.fixes)} proven fixes"
-
-
-def _factor(before_ns: float, after_ns: float) -> str:
-    return f"{format_number(before_ns / after_ns)}x"
 
 
 def _describe_subject(report: ImageReport) -> str:
@@ -163,4 +153,4 @@ def _list_notes(report: ImageReport) -> tuple[Block, ...]:
     return tuple(_paragraph(clean(line)) for line in lines)
 
 
-IMAGE = View(id="image", type=ImageReport, schema=IMAGE_SCHEMA, describe=describe_image, read=ImageReport.from_json)
+IMAGE = View(id="image", type=ImageReport, schema=IMAGE_SCHEMA, describe=describe_image)

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import FILE_KINDS, LINT_SCHEMA, LintFinding, LintReport
-from hotloop.report.document import Card, Document, Paragraph, Place, Row, Section, Span, write
-from hotloop.report.renderer import Surface
+from hotloop.report.document import Card, Document, Paragraph, Place, Row, Section, Span, Surface, View, write
 from hotloop.report.text import clean, format_counted
-from hotloop.report.view import View
 
 SERIOUS = (Severity.HIGH, Severity.MEDIUM)
 
@@ -39,10 +37,6 @@ def describe_lint(report: LintReport, surface: Surface) -> Document:
         Section(title="not read", blocks=tuple(_describe_unread(report))) if report.unread else None,
     ]
     return Document(
-        kind="lint",
-        subject=report,
-        data=report.to_json,
-        version=report.tool_version,
         title=title if count else "nothing to check: no file that a rule reads",
         tone=serious[0].severity.value if serious else "good" if count else "dim",
         sections=tuple(one for one in sections if one is not None),
@@ -104,4 +98,4 @@ def _next_command(report: LintReport, findings: Sequence[LintFinding]) -> str | 
     return f"hotloop rule {findings[0].rule}" if findings else None
 
 
-LINT = View(id="lint", type=LintReport, schema=LINT_SCHEMA, describe=describe_lint, read=LintReport.from_json)
+LINT = View(id="lint", type=LintReport, schema=LINT_SCHEMA, describe=describe_lint)

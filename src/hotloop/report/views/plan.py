@@ -1,4 +1,4 @@
-"""plan: whether it fits, what holds the memory, time and cost where they were planned, and what would save memory."""
+"""plan: whether it fits, what holds the memory, time and cost, and what would save memory. zero: the table of ZeRO."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TypeVar
 from hotloop.core.findings import Value
 from hotloop.core.planning import (
     PLAN_SCHEMA,
+    ZERO_SCHEMA,
     PlannedOption,
     PlannedScale,
     PlannedSearch,
     PlanReport,
     Remedy,
-    plan_from_json,
-    plan_to_json,
+    ZeroReport,
 )
 from hotloop.core.prediction import CostPrediction, SharingPrediction, SimulatedHours, SpotPrediction
 from hotloop.report.document import (
@@ -30,10 +30,11 @@ from hotloop.report.document import (
     PlotLine,
     Section,
     Stripe,
+    Surface,
     Table,
+    View,
     write,
 )
-from hotloop.report.renderer import Surface
 from hotloop.report.text import (
     clean,
     format_bytes,
@@ -43,12 +44,13 @@ from hotloop.report.text import (
     format_number,
     format_percent,
 )
-from hotloop.report.view import View
 
 T = TypeVar("T")
 
 CLOSE_PART = 0.5
 """A plan that leaves less than this part of the forecast's error free may as well run out of memory."""
+SHARDED = ("nothing", "optimizer states", "and gradients", "and parameters")
+"""By stage of ZeRO."""
 REMEDIES_COUNT = 8
 """That are listed; the JSON holds all."""
 
@@ -82,10 +84,6 @@ def describe_plan(report: PlanReport, surface: Surface) -> Document:
     if report.remedies:
         sections.append(Section(title="What would save memory", blocks=_describe_remedies(report.remedies)))
     return Document(
-        kind="plan",
-        subject=report,
-        data=lambda: plan_to_json(report),
-        version=report.tool_version,
         title=title,
         tone=tone,
         lead=(_paragraph(_describe_workload(report)),),
@@ -432,4 +430,35 @@ def _word(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-PLAN = View(id="plan", type=PlanReport, schema=PLAN_SCHEMA, describe=describe_plan, read=plan_from_json)
+PLAN = View(id="plan", type=PlanReport, schema=PLAN_SCHEMA, describe=describe_plan)
+
+
+def describe_zero(report: ZeroReport, surface: Surface) -> Document:
+    rows = tuple(
+        (
+            str(one.stage),
+            SHARDED[one.stage],
+            *(
+                f"{size / 1e9:,.2f} GB"
+                for size in (one.params_bytes, one.gradients_bytes, one.optimizer_bytes, one.total_bytes)
+            ),
+        )
+        for one in report.stages
+    )
+    table = Table(
+        header=("stage", "sharded", "parameters", "gradients", "optimizer", "in all"),
+        rows=rows,
+        left=frozenset({0, 1}),
+        shrinks=False,
+    )
+    note = "GB = 1e9 bytes on one device, without activations; formula: arXiv:1910.02054, table 1"
+    return Document(
+        title=f"model states of {format_count(report.params)} parameters on {format_count(report.ranks)} ranks",
+        lead=(
+            Paragraph(text=write(f"{clean(report.precision)} precision, {clean(report.optimizer)}"), indent=0, hang=2),
+        ),
+        sections=(Section(title="", blocks=(table, Paragraph(text=write(note), indent=0, hang=2))),),
+    )
+
+
+ZERO = View(id="zero", type=ZeroReport, schema=ZERO_SCHEMA, describe=describe_zero)

@@ -26,11 +26,12 @@ from hotloop.report.document import (
     Span,
     StepChart,
     Stripe,
+    Surface,
     Table,
+    View,
     write,
 )
 from hotloop.report.findings import describe_findings, describe_stake
-from hotloop.report.renderer import Surface
 from hotloop.report.text import (
     UNKNOWN,
     below_folder,
@@ -46,7 +47,6 @@ from hotloop.report.text import (
     format_utilization,
     shorten,
 )
-from hotloop.report.view import View
 from hotloop.report.views.trace import describe_trace
 from hotloop.report.views.tune import describe_tuning
 
@@ -261,10 +261,6 @@ def describe_run(report: Report, surface: Surface) -> Document:
     worst = next(faults, None)
     stake = describe_stake(report.findings)
     document = Document(
-        kind="run",
-        subject=report,
-        data=report.to_json,
-        version=report.tool_version,
         title=clean(report.verdict),
         tone=worst.severity.value if worst is not None else "best",
         lead=(Paragraph(text=write((stake, "strong")), indent=0),) if stake else (),
@@ -742,4 +738,4 @@ def _describe_rest(report: Report) -> list[Section]:
     return sections
 
 
-RUN = View(id="run", type=Report, schema=SCHEMA, describe=describe_run, read=Report.from_json)
+RUN = View(id="run", type=Report, schema=SCHEMA, describe=describe_run, write=Report.to_json, read=Report.from_json)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from hotloop.core.tokenizing import REJECTIONS, TOKENIZE_SCHEMA, TokenizeReport
-from hotloop.report.document import Document, Paragraph, Section, write
-from hotloop.report.renderer import Surface
+from hotloop.report.document import Document, Paragraph, Section, Surface, View, write
 from hotloop.report.text import clean, format_bytes, format_counted
-from hotloop.report.view import View
 
 SEQUENCE_TOKENS = 1024
 """Of the sequences in the line that shows how to read the tokens."""
@@ -37,10 +35,6 @@ def describe_tokenize(report: TokenizeReport, surface: Surface) -> Document:
     else:
         lines.append(f"too few for a sequence of {SEQUENCE_TOKENS} tokens and its last target")
     return Document(
-        kind="tokenize",
-        subject=report,
-        data=report.to_json,
-        version=report.tool_version,
         title=f"{tokens} of {format_counted(report.documents_count, 'document')} in {clean(report.folder)}",
         tone="medium" if left_out else "good",
         sections=(Section(title="", blocks=tuple(Paragraph(text=write(line), indent=0, hang=2) for line in lines)),),
@@ -64,5 +58,4 @@ TOKENIZE = View(
     type=TokenizeReport,
     schema=TOKENIZE_SCHEMA,
     describe=describe_tokenize,
-    read=TokenizeReport.from_json,
 )

@@ -345,7 +345,7 @@ def _list_memory_file(file: MemoryFile, top: int) -> Iterator[Section]:
 
 
 def _name_line(where: Where | None) -> str:
-    return "unknown line" if where is None else t.format_where(where)
+    return "unknown line" if where is None else f"{t.clean(where.file)}:{where.line}"
 
 
 def _list_memory_categories(rank: TraceRank, whose: str) -> Section | None:

@@ -19,7 +19,6 @@ from hotloop.report.document import (
     LinePlot,
     Paragraph,
     PlotLine,
-    Scatter,
     Section,
     Table,
     Text,
@@ -212,23 +211,21 @@ def _list_measured(tuning: Tuning, reference: Trial) -> Section:
 
 
 def _list_standings(tuning: Tuning) -> Section:
-    rows = []
-    for number, one in enumerate(tuning.pareto):
-        rows.append(
-            (
-                str(number),
-                str(one.get("id")),
-                str(one.get("standing")) + (f" (by {one['by']})" if one.get("by") else ""),
-                _with_bounds(one, "speedup"),
-                _with_bounds(one, "saving"),
-            )
+    rows = tuple(
+        (
+            str(one.get("id")),
+            str(one.get("standing")) + (f" (by {one['by']})" if one.get("by") else ""),
+            _with_bounds(one, "speedup"),
+            _with_bounds(one, "saving"),
         )
+        for one in tuning.pareto
+    )
     note = (
         "Front: no other candidate is better in one and at least as good in the other. The bounds of a row hold "
         "jointly."
     )
-    table = Table(header=("point", "candidate", "standing", "speed-up", "memory saving"), rows=tuple(rows))
-    return _full("Speed and memory", note, (Scatter(points=tuple(tuning.pareto)), table))
+    table = Table(header=("candidate", "standing", "speed-up", "memory saving"), rows=rows)
+    return _full("Speed and memory", note, (table,))
 
 
 def _time_per_unit(trial: Trial, unit: str) -> float | None:

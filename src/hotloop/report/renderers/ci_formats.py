@@ -1,21 +1,113 @@
-"""sarif: SARIF 2.1.0 of a Check (each value that did not pass) or of a LintReport (each finding, with its fix)."""
+"""github, junit and sarif: what CI systems read of a Check; SARIF also of a LintReport."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
+from xml.sax.saxutils import escape, quoteattr
 
 from hotloop.core.check import Check, CheckVerdict, Judged
 from hotloop.core.lint import LintEdit, LintFinding, LintReport
-from hotloop.report.document import Document
-from hotloop.report.judged import manual_of, relative_path, sentence_of, title_of
+from hotloop.report.document import Document, Surface, renderer
+from hotloop.report.judged import sentence_of, title_of
 from hotloop.report.manual import split_manual
-from hotloop.report.renderer import Surface, renderer
 from hotloop.report.text import below_folder, clean
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 has no form for, not even escaped."""
+
+
+@renderer("github", "GitHub Actions annotations", suffix=".txt", kinds=("check",))
+def draw_github(document: Document, surface: Surface) -> str:
+    """A line for each regression and for each inconclusive value that decides, then the verdict."""
+    check: Check = document.subject
+    lines = []
+    for one in check.judged:
+        if one.verdict is CheckVerdict.REGRESSION:
+            lines.append(_annotate("error", one, surface))
+        elif one.verdict is CheckVerdict.INCONCLUSIVE and one.decides:
+            lines.append(_annotate("error" if surface.is_strict else "warning", one, surface))
+    text = f"{check.verdict.value}: {len(check.judged)} values judged; noise: {check.noise}"
+    lines.append(f"::notice title=hotloop check::{_data(text)}")
+    return "\n".join(lines) + "\n"
+
+
+def _annotate(level: str, one: Judged, surface: Surface) -> str:
+    properties = []
+    path = None if one.where is None else relative_path(one.where.file, surface.folder)
+    if one.where is not None and path is not None:
+        properties += [f"file={_property(path)}", f"line={max(1, one.where.line)}"]
+    properties.append(f"title={_property(f'hotloop: {title_of(one)}')}")
+    return f"::{level} {','.join(properties)}::{_data(sentence_of(one))}"
+
+
+def _data(text: str) -> str:
+    """Escaped as a workflow command's message: a line break would begin a command of its own."""
+    return clean(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+@renderer("junit", "JUnit XML, for CI systems that show test results", suffix=".xml", kinds=("check",))
+def draw_junit(document: Document, surface: Surface) -> str:
+    """Regressions are failures; what is inconclusive was skipped, and fails where the check is strict."""
+    check: Check = document.subject
+    failed = [one for one in check.judged if _fails(one, surface)]
+    skipped = [one for one in check.judged if one.verdict is CheckVerdict.INCONCLUSIVE and one not in failed]
+    counts = (
+        f'tests="{len(check.judged) + len(check.skipped)}" failures="{len(failed)}" errors="0"'
+        f' skipped="{len(skipped) + len(check.skipped)}"'
+    )
+    lines = [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        f'<testsuites name="hotloop check" {counts}>',
+        f"  <testsuite name={_attribute('hotloop check ' + ', '.join(check.runs))} {counts}>",
+    ]
+    for one in check.judged:
+        lines += _case(one, surface)
+    for left in check.skipped:
+        if not any(one.id == left.id for one in check.judged):
+            lines += [
+                f'    <testcase classname="hotloop.check" name={_attribute(left.id)}>',
+                f"      <skipped message={_attribute(left.reason)}/>",
+                "    </testcase>",
+            ]
+    notes = "\n".join(clean(note) for note in (f"noise: {check.noise}", *check.warnings))
+    lines += [f"    <system-out>{escape(_legal(notes))}</system-out>", "  </testsuite>", "</testsuites>"]
+    return "\n".join(lines) + "\n"
+
+
+def _fails(one: Judged, surface: Surface) -> bool:
+    if one.verdict is CheckVerdict.REGRESSION:
+        return True
+    return surface.is_strict and one.verdict is CheckVerdict.INCONCLUSIVE and one.decides
+
+
+def _case(one: Judged, surface: Surface) -> list[str]:
+    place = "" if one.where is None else f" file={_attribute(one.where.file)} line={_attribute(str(one.where.line))}"
+    head = f'    <testcase classname="hotloop.check" name={_attribute(one.id)}{place}'
+    sentence = sentence_of(one)
+    if _fails(one, surface):
+        inside = f"<failure type={_attribute(one.verdict.value)} message={_attribute(sentence)}/>"
+    elif one.verdict is CheckVerdict.INCONCLUSIVE:
+        inside = f"<skipped message={_attribute(sentence)}/>"
+    else:
+        return [f"{head}/>"]
+    return [f"{head}>", f"      {inside}", "    </testcase>"]
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(_legal(clean(text)))
+
+
+def _legal(text: str) -> str:
+    return _NOT_XML.sub(" ", text)
 
 
 @renderer("sarif", "SARIF 2.1.0, for code scanning", suffix=".sarif", kinds=("check", "lint"))
@@ -32,7 +124,7 @@ def draw_sarif(document: Document, surface: Surface) -> str:
         {"level": "warning", "message": {"text": clean(text)}} for text in (*check.warnings, f"noise: {check.noise}")
     ]
     notifications += [
-        {"level": "note", "message": {"text": clean(f"not judged: {name}: {reason}")}} for name, reason in check.skipped
+        {"level": "note", "message": {"text": clean(f"not judged: {one.id}: {one.reason}")}} for one in check.skipped
     ]
     return _write_log(check.tool_version, rules, results, notifications)
 
@@ -145,3 +237,22 @@ def _result(index: int, one: Judged, surface: Surface) -> dict[str, Any]:
             },
         ]
     return result
+
+
+def relative_path(file: str, root: str) -> str | None:
+    """The path below ``root`` with slashes; None for a file elsewhere."""
+    prefix = root.rstrip("/") + "/"
+    return file[len(prefix) :] if root and file.startswith(prefix) else None
+
+
+def manual_of(judged_id: str) -> str:
+    """What a check of this id judges, for formats that describe their rules."""
+    if judged_id.startswith("phase/"):
+        phase = judged_id.removeprefix("phase/")
+        return f"Mean time per step of the phase {phase}, as a fraction of the baseline's step."
+    if judged_id.startswith("budget/"):
+        return f"The limit {judged_id.removeprefix('budget/')} from the limits file."
+    return {
+        "step_ns": "Mean time of a steady step over all ranks.",
+        "memory_peak_bytes": "Peak memory of the training.",
+    }.get(judged_id, f"Throughput of the training: {judged_id}.")

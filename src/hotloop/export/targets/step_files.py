@@ -1,7 +1,8 @@
-"""tensorboard: scalars in an event file, over the training's steps."""
+"""json and tensorboard: files that grow by a record whenever steps were done."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import struct
@@ -79,13 +80,12 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-class _EventFile:
-    """One file per run; made with the first step. A record that could not be written whole is taken back."""
+class _StepFile:
+    """A record a snapshot, unless nothing was trained since the one before; one that was not written whole is taken
+    back."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._file: BinaryIO | None = None
-        self._whole_bytes = 0
+    def __init__(self) -> None:
+        self.file: BinaryIO | None = None
         self._last_step = -1
 
     def send(self, snapshot: Snapshot) -> None:
@@ -93,34 +93,73 @@ class _EventFile:
         if lead is None or lead.steps_count <= self._last_step:
             return
         try:
-            if self._file is None:
-                self._file = self._create(snapshot.wall_s)
-            self._append(encode_record(encode_event(snapshot.wall_s, lead.steps_count, flatten_points(snapshot))))
+            if self.file is None:
+                self.file = self.open(snapshot.wall_s)
+            self._append(self.file, self.encode(snapshot.wall_s, lead.steps_count, flatten_points(snapshot)))
         except OSError as error:
             raise SendFailed(error.strerror or type(error).__name__, may_retry=True) from None
         self._last_step = lead.steps_count
 
-    def _create(self, wall_s: float) -> BinaryIO:
+    def open(self, wall_s: float) -> BinaryIO:
+        raise NotImplementedError
+
+    def encode(self, wall_s: float, step: int, metrics: Mapping[str, float]) -> bytes:
+        raise NotImplementedError
+
+    def _append(self, file: BinaryIO, record: bytes) -> None:
+        whole_bytes = file.seek(0, os.SEEK_END)
+        if file.write(record) != len(record):
+            file.truncate(whole_bytes)
+            raise OSError(28, "No space left on device")
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+
+class _Lines(_StepFile):
+    """A line is ``{"step": ..., "time_s": ..., "metrics": {name: value}}``, for wandb.log and mlflow.log_metrics."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self.file = file
+
+    def encode(self, wall_s: float, step: int, metrics: Mapping[str, float]) -> bytes:
+        line = {"step": step, "time_s": round(wall_s, 3), "metrics": metrics}
+        return json.dumps(line, allow_nan=False).encode() + b"\n"
+
+
+class _EventFile(_StepFile):
+    """TensorBoard's scalars over the training's steps. One file a run, made with the first step."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def open(self, wall_s: float) -> BinaryIO:
         self._folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{wall_s:.0f}.{socket.gethostname()}.{os.getpid()}.hotloop"
         file = (self._folder / name).open("wb", buffering=0)
-        version = b"\x09" + struct.pack("<d", wall_s) + _field(3, b"brain.Event:2")
-        self._whole_bytes = file.write(encode_record(version))
+        file.write(encode_record(b"\x09" + struct.pack("<d", wall_s) + _field(3, b"brain.Event:2")))
         return file
 
-    def _append(self, record: bytes) -> None:
-        file = self._file
-        assert file is not None
-        file.seek(self._whole_bytes)
-        written = file.write(record)
-        if written != len(record):
-            file.truncate(self._whole_bytes)
-            raise OSError(28, "No space left on device")
-        self._whole_bytes += written
+    def encode(self, wall_s: float, step: int, metrics: Mapping[str, float]) -> bytes:
+        return encode_record(encode_event(wall_s, step, metrics))
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+
+def open_json(where: str, variables: Mapping[str, str]) -> Sender:
+    try:
+        return _Lines(Path(where).open("ab", buffering=0))
+    except OSError as error:
+        raise UsageError(f"--export json={where}: cannot write there ({error.strerror}); give a file") from None
+
+
+JSON = Target(
+    id="json",
+    summary="JSON lines with flat names, for wandb.log and mlflow.log_metrics",
+    where="FILE",
+    open=open_json,
+)
 
 
 def open_tensorboard(where: str, variables: Mapping[str, str]) -> Sender:
@@ -129,7 +168,7 @@ def open_tensorboard(where: str, variables: Mapping[str, str]) -> Sender:
     return _EventFile(Path(where))
 
 
-TARGET = Target(
+TENSORBOARD = Target(
     id="tensorboard",
     summary="TensorBoard: scalars over steps in an event file",
     where="FOLDER",
