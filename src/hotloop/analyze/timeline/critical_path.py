@@ -8,37 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby
 
 import numpy as np
 
 from hotloop.core.errors import UsageError
-from hotloop.core.graph import (
-    BOUND_KINDS,
-    OPS,
-    Clocks,
-    CriticalPath,
-    CrossRankPath,
-    PathPart,
-    PathSegment,
-    RankCollectives,
-    RankSegments,
-    RankStretch,
-)
-from hotloop.core.trace import Trace, TraceNote
+from hotloop.core.graph import BOUND_KINDS, OPS, Clocks, CriticalPath, PathSegment, RankCollectives, RankSegments
+from hotloop.core.trace import Trace
 from hotloop.core.trace_analysis import RankOnPath, RanksPath, StepPath
 
 from .classes import Classes
 from .clocks import align_instants
 from .collective_report import SYNCHRONISING, match_collectives
 from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
-from .intervals import Int64s
+from .intervals import Int64s, sum_groups
 from .links import Links
 from .nesting import NONE
 from .step_graph import KIND, ROLE, StepGraph, StepWindowGraph
 from .steps import StepWindows
 
-PARTS_COUNT = 40
 NOTHING = "nothing recorded"
 
 
@@ -58,9 +46,7 @@ class _Walk:
 
     def sum_kinds(self) -> tuple[int, ...]:
         """Time by BOUND_KINDS."""
-        total = np.zeros(len(BOUND_KINDS), dtype=np.int64)
-        np.add.at(total, self.kind, self.end_ns - self.begin_ns)
-        return tuple(total.tolist())
+        return tuple(sum_groups(self.kind, self.end_ns - self.begin_ns, len(BOUND_KINDS)).tolist())
 
 
 def choose_step(steps: StepWindows) -> int:
@@ -94,7 +80,7 @@ def summarize_path(
         step=path.step,
         paced_by=path.paced_by,
         bound_ns=dict(zip(BOUND_KINDS, path.bound_ns, strict=True)),
-        parts=tuple((part.name[:200], part.kind, part.total_ns) for part in path.parts[:top]),
+        parts=tuple((name[:200], kind, total_ns) for name, kind, total_ns in path.parts[:top]),
         has_sync_events=path.has_sync_events,
     )
 
@@ -168,17 +154,14 @@ def describe_path(
     """The path from ``start_ns`` to a node of the graph."""
     walk = _walk_back(graph, _find_holders(graph), end_node, (), start_ns)
     name = np.where(walk.row >= 0, trace.name[np.maximum(walk.row, 0)] if len(trace.name) else NONE, NONE)
-    keys, group, count = np.unique(
-        name.astype(np.int64) * len(BOUND_KINDS) + walk.kind, return_inverse=True, return_counts=True
-    )
-    total = np.zeros(len(keys), dtype=np.int64)
-    np.add.at(total, group, walk.end_ns - walk.begin_ns)
+    keys, group = np.unique(name.astype(np.int64) * len(BOUND_KINDS) + walk.kind, return_inverse=True)
     parts = []
-    for key, total_ns, times in zip(keys.tolist(), total.tolist(), count.tolist(), strict=True):
+    for key, total_ns in zip(
+        keys.tolist(), sum_groups(group, walk.end_ns - walk.begin_ns, len(keys)).tolist(), strict=True
+    ):
         number, kind = divmod(key, len(BOUND_KINDS))
-        label = trace.names[number] if number >= 0 else NOTHING
-        parts.append(PathPart(name=label, kind=BOUND_KINDS[kind], total_ns=total_ns, count=times))
-    parts.sort(key=lambda p: (-p.total_ns, p.name))
+        parts.append((trace.names[number] if number >= 0 else NOTHING, BOUND_KINDS[kind], total_ns))
+    parts.sort(key=lambda part: (-part[2], part[0]))
     changed = np.ones(len(walk.row), dtype=bool)
     changed[1:] = (walk.row[1:] != walk.row[:-1]) | (walk.kind[1:] != walk.kind[:-1])
     return CriticalPath(
@@ -188,59 +171,13 @@ def describe_path(
         end_ns=int(graph.time_ns[end_node]),
         bound_ns=walk.sum_kinds(),
         unexplained_ns=walk.unexplained_ns,
-        parts=tuple(parts[:PARTS_COUNT]),
-        parts_left_out_ns=sum(p.total_ns for p in parts[PARTS_COUNT:]),
+        parts=tuple(parts),
         rows=walk.row[changed],
         from_ns=walk.begin_ns[changed],
         kinds=walk.kind[changed].astype(np.int8),
         edges=graph.edges,
         has_sync_events=trace.facts.has_sync,
-        notes=_write_notes(trace, graph, walk.unexplained_ns, paced_by),
     )
-
-
-def _write_notes(trace: Trace, graph: StepGraph, unexplained: int, paced_by: str) -> tuple[TraceNote, ...]:
-    notes = []
-    if paced_by == "device":
-        notes.append(
-            TraceNote(
-                level="info",
-                code="device-behind",
-                message="the host runs ahead: the device falls further behind at every step, so the path leads to the"
-                " end of the step's device work",
-            )
-        )
-    if len(graph.work) and not trace.facts.has_sync:
-        notes.append(
-            TraceNote(
-                level="warning",
-                code="no-sync-events",
-                message="the trace has no cuda_sync events: the work that each wait is for was inferred"
-                f" ({graph.edges.inferred_syncs} times), so the critical path is a guess where the host or a stream"
-                " waits. Record with torch.profiler's experimental_config=_ExperimentalConfig("
-                "enable_cuda_sync_events=True)",
-                count=graph.edges.inferred_syncs,
-            )
-        )
-    if unexplained * 50 * len(graph.boundaries) > graph.high_ns - graph.low_ns:
-        notes.append(
-            TraceNote(
-                level="warning",
-                code="unexplained-waits",
-                message=f"{unexplained} ns of the critical path wait for something that is not in the trace",
-            )
-        )
-    if graph.unlinked_count:
-        notes.append(
-            TraceNote(
-                level="info",
-                code="unlinked-kernels",
-                message=f"{graph.unlinked_count} device events of the step have no launching call; they only follow "
-                "earlier work on their stream",
-                count=graph.unlinked_count,
-            )
-        )
-    return tuple(notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,37 +308,6 @@ def cut_middle_step(
     return cut_at_collectives(trace, links, classes, steps, collectives, place)
 
 
-def summarize_ranks_path(
-    ranks: Sequence[RankCollectives], segments: Sequence[RankSegments | None], clocks: Clocks, has_sync_events: bool
-) -> RanksPath | None:
-    """The path through the middle step of all ranks, summed up by rank; None unless all ranks cut the same step."""
-    known = [one for one in segments if one is not None]
-    if len(known) < 2 or len(known) != len(segments) or len({one.step for one in known}) != 1:
-        return None
-    path = join_paths(ranks, known, clocks)
-    if path is None:
-        return None
-    bound = np.zeros((len(ranks), len(BOUND_KINDS)), dtype=np.int64)
-    for stretch in path.stretches:
-        bound[stretch.rank] += np.array(stretch.bound_ns, dtype=np.int64)
-    order = [stretch.rank for stretch in path.stretches]
-    return RanksPath(
-        step=path.step,
-        total_ns=path.end_ns - path.start_ns,
-        ranks=tuple(
-            RankOnPath(
-                rank=one.rank,
-                total_ns=int(bound[place].sum()),
-                bound_ns=dict(zip(BOUND_KINDS, bound[place].tolist(), strict=True)),
-            )
-            for place, one in enumerate(ranks)
-        ),
-        changes_count=sum(a != b for a, b in pairwise(order)),
-        stayed_count=path.stayed_count,
-        has_sync_events=has_sync_events,
-    )
-
-
 def _segment(graph: StepGraph, holders: _Holders, node: int, end_of: dict[int, int]) -> PathSegment:
     walk = _walk_back(graph, holders, node, end_of.keys(), graph.low_ns)
     bound = walk.sum_kinds()
@@ -415,38 +321,33 @@ def _segment(graph: StepGraph, holders: _Holders, node: int, end_of: dict[int, i
 
 
 def join_paths(
-    ranks: Sequence[RankCollectives], segments: Sequence[RankSegments], clocks: Clocks
-) -> CrossRankPath | None:
-    """The longest path through one step of all ranks, on the aligned clock; None without a step.
+    ranks: Sequence[RankCollectives], segments: Sequence[RankSegments | None], clocks: Clocks, has_sync_events: bool
+) -> RanksPath | None:
+    """The longest path through the middle step of all ranks, on the aligned clock; None unless all cut the same step.
 
     It begins at the rank that ends last. At a collective it goes back through the transfer to the rank that came last.
     """
-    if not segments:
+    steps = [one for one in segments if one is not None]
+    if len(steps) < 2 or len(steps) != len(segments) or len({one.step for one in steps}) != 1:
         return None
     # Drift within one step is left out: what is on the path adds up to its length.
-    base = [int(align_instants(clocks, r, np.array([one.end_ns]))[0]) - one.end_ns for r, one in enumerate(segments)]
+    base = [int(align_instants(clocks, r, np.array([one.end_ns]))[0]) - one.end_ns for r, one in enumerate(steps)]
     matches = match_collectives(ranks)
     entry_of = {
         (r, a): i for r, a, i in zip(matches.rank.tolist(), matches.at.tolist(), matches.of_entry.tolist(), strict=True)
     }
     count = matches.count
     synchronising = {OPS.index(o) for o in SYNCHRONISING}
-    rank = max(range(len(segments)), key=lambda r: segments[r].end_ns + base[r])
-    end = segments[rank].end_ns + base[rank]
-    segment = segments[rank].final
-    stretches: list[RankStretch] = []
+    rank = max(range(len(steps)), key=lambda r: steps[r].end_ns + base[r])
+    segment = steps[rank].final
+    bound = np.zeros((len(ranks), len(BOUND_KINDS)), dtype=np.int64)
+    visited: list[int] = []
+    """Ranks that the path spends time on, from its end back."""
     seen: set[tuple[int, int]] = set()
     stayed = 0
     while True:
-        stretches.append(
-            RankStretch(
-                rank=rank,
-                start_ns=segment.start_ns + base[rank],
-                end_ns=segment.end_ns + base[rank],
-                bound_ns=segment.bound_ns,
-                what="work",
-            )
-        )
+        bound[rank] += segment.bound_ns
+        visited += [rank] * (segment.end_ns > segment.start_ns)
         at = segment.previous
         if at < 0 or (rank, at) in seen:
             break
@@ -461,29 +362,28 @@ def join_paths(
                 r, a = int(matches.rank[i]), int(matches.at[i])
                 start = int(ranks[r].start_ns[a]) + base[r]
                 # Who came after this rank had left was not waited for; who is not part of this step cannot be followed.
-                if came < start <= own_end and a in segments[r].arrivals:
+                if came < start <= own_end and a in steps[r].arrivals:
                     last, last_at, came = r, a, start
         else:
             stayed += 1
-        bound = [0] * len(BOUND_KINDS)
-        bound[KIND["comm"]] = own_end - came
-        stretches.append(
-            RankStretch(rank=last, start_ns=came, end_ns=own_end, bound_ns=tuple(bound), what=OPS[int(one.op[at])])
-        )
-        if last_at not in segments[last].arrivals:
+        # What is transferred is on the rank that came last.
+        bound[last, KIND["comm"]] += own_end - came
+        visited += [last] * (own_end > came)
+        if last_at not in steps[last].arrivals:
             break
-        rank, segment = last, segments[last].arrivals[last_at]
-    stretches.reverse()
-    total = [sum(s.bound_ns[k] for s in stretches) for k in range(len(BOUND_KINDS))]
-    shares = [0] * len(ranks)
-    for stretch in stretches:
-        shares[stretch.rank] += stretch.end_ns - stretch.start_ns
-    return CrossRankPath(
-        step=segments[0].step,
-        start_ns=stretches[0].start_ns,
-        end_ns=end,
-        bound_ns=tuple(total),
-        stretches=tuple(s for s in stretches if s.end_ns > s.start_ns),
-        rank_ns=tuple(shares),
+        rank, segment = last, steps[last].arrivals[last_at]
+    return RanksPath(
+        step=steps[0].step,
+        total_ns=int(bound.sum()),
+        ranks=tuple(
+            RankOnPath(
+                rank=one.rank,
+                total_ns=int(own.sum()),
+                bound_ns=dict(zip(BOUND_KINDS, own.tolist(), strict=True)),
+            )
+            for one, own in zip(ranks, bound, strict=True)
+        ),
+        changes_count=max(0, len(list(groupby(visited))) - 1),
         stayed_count=stayed,
+        has_sync_events=has_sync_events,
     )

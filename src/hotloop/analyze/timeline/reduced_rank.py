@@ -15,9 +15,9 @@ from hotloop.core.trace_results import ReducedTraces
 
 from .anatomy import find_host_phases
 from .clocks import describe_hosts
-from .collective_report import compare_ranks, compute_waits_by_row, list_rank_waits
+from .collective_report import compare_ranks, list_waits_by_row
 from .collectives import collect_collectives
-from .critical_path import cut_middle_step, summarize_path, summarize_ranks_path
+from .critical_path import cut_middle_step, join_paths, summarize_path
 from .memory import describe_memory
 from .reduce import ReduceOptions, lay_groundwork, reduce_trace
 from .what_if import answer_asked, can_replay, forecast_for_rules, open_typical_window
@@ -88,8 +88,8 @@ def answer_beside_others(trace: Trace, options: ReduceOptions, waits: Waits) -> 
 
 def list_waits(reduced: ReducedTraces[ReducedRank]) -> Waits:
     """The waits of all files for each other."""
-    collectives = _list_collectives(reduced)
-    return {one.facts.source: compute_waits_by_row(collectives, place) for place, one in enumerate(reduced.traces)}
+    sources = [one.facts.source for one in reduced.traces]
+    return dict(zip(sources, list_waits_by_row(_list_collectives(reduced)), strict=True))
 
 
 def add_answers(reduced: ReducedTraces[ReducedRank], answered: ReducedTraces[Answers]) -> ReducedTraces[ReducedRank]:
@@ -117,13 +117,13 @@ def join_ranks(reduced: ReducedTraces[ReducedRank]) -> tuple[TraceAnalysis, tupl
     segments = [one.result.segments for one in reduced.traces]
     analysis = TraceAnalysis(
         ranks=ranks,
-        waits=list_rank_waits(together),
+        waits=together.waits,
         matched_count=together.matched_count,
         transfer_ns=together.transfer_ns,
         span_ns=together.span_ns,
         collectives=together.kinds,
         hosts=describe_hosts(together.clocks),
-        ranks_path=summarize_ranks_path(collectives, segments, together.clocks, recorded),
+        ranks_path=join_paths(collectives, segments, together.clocks, recorded),
         what_if=answers,
     )
     return analysis, (*notes, *together.notes)

@@ -88,15 +88,11 @@ class StepGraph:
     host_comm_end: Int64s
     boundaries: Int64s
     """Node of the end of each step of the window on the main thread."""
-    loader_ends: Int64s
-    """Nodes where the main thread has got its next batch."""
     loader_ns: Int64s
-    """How long each of those took."""
+    """How long each call took in which the main thread got its next batch."""
     unexplained: Int64s
     """Per node: the time by which it came later than every edge explains."""
     edges: EdgeCounts
-    unlinked_count: int
-    """Work that began in the window without a launching call in the trace."""
 
 
 @dataclass(frozen=True, slots=True)
