@@ -214,8 +214,6 @@ class Change:
     """How many times faster."""
     pattern: str = ""
     """Regular expression for names of kernels and operators (kind 'faster')."""
-    attention_factor: float | None = None
-    """Kind 'bf16-autocast': how many times faster attention is, below 1 for slower; None when nobody knows."""
     workers_count: int = 0
     """Kind 'loader-workers'."""
     cores_count: int = 0

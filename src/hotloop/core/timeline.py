@@ -68,7 +68,6 @@ class DeviceTimeline:
     """Kernels, copies and sets. Waits (cuda_sync) and ranges drawn on the device are not device work."""
     unlinked_events: int
     """Those of them whose launching call the trace does not show."""
-    streams_count: int
     work_ns: int
     """Sum of the durations; events that ran side by side count twice."""
 
@@ -192,8 +191,6 @@ class RangeRow:
     """The phase that its name stands for; None when it takes the phase of what is around it."""
     count: int
     total_ns: int
-    self_ns: int
-    """Outside of other ranges nested in it."""
     device_ns: int
     """Device events launched inside it, durations summed; the outermost range of the name counts."""
 
@@ -207,12 +204,6 @@ class Anatomy:
     device_ns: tuple[int, ...]
     """Device events by phase (PHASES order), durations summed: comm kernels are communication, copies from the host
     h2d, everything else has the phase of the host at its launch."""
-    device_unknown_ns: int
-    """Device events whose launch the trace does not show."""
-    main_thread: int | None
-    """Interned thread that drives the steps."""
-    backward_threads: tuple[int, ...]
-    """Interned threads on which autograd ran backward operators, without the main one."""
     phase_sources: tuple[tuple[str, str], ...]
     """(phase, how its time was told) for every phase that was seen: 'annotation', 'operators' or 'inferred'."""
     ranges: tuple[RangeRow, ...]
@@ -280,83 +271,37 @@ class IdleCauses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """A set of times; percentiles are nearest-rank, so every one of them was measured."""
-
-    count: int
-    total_ns: int
-    mean_ns: int
-    min_ns: int
-    median_ns: int
-    p95_ns: int
-    p99_ns: int
-    max_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamQueue:
     """The queue of one stream: launched and not yet started. Events of graphs are not counted."""
 
-    stream: int
     label: str
-    device: int
     launches_count: int
-    max_depth_count: int
-    span_ns: int
-    """From the first launch to the last start."""
-    empty_ns: int
-    """Time of it with nothing queued."""
-    depth_time_ns: int
-    """Integral of the depth over the span; over ``span_ns`` it is the mean depth."""
-    full_ns: int | None
-    """Time with 1000 or more queued, about where CUDA makes the launching call wait; None for other runtimes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowCall:
-    """Calls of the runtime that took long, by name."""
-
-    name: str
-    count: int
-    total_ns: int
-    max_ns: int
-    outliers_count: int
-    """Longer than 50 us."""
-    outliers_ns: int
+    mean_depth: float
+    """Launches queued, mean from the first launch to the last start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchStats:
     """How far the host runs ahead of the device."""
 
-    delay_from_start: Spread | None
+    delay_median_ns: int | None
     """Start of the work minus start of its launching call; None when nothing is linked."""
-    delay_from_end: Spread | None
-    """Start of the work minus end of its launching call; below 0 when it began before the call returned."""
-    before_launch_count: int
-    """Work that began before its launch began: the clocks of host and device disagree."""
-    graph_events_count: int
+    delay_p95_ns: int | None
     queues: tuple[StreamQueue, ...]
+    """Most launches first."""
     kernels_count: int
-    short_kernels_count: int
-    """Kernels under 10 us."""
-    short_kernels_ns: int
     short_kernels_ratio: float | None
     """Share of kernels under 10 us, by count; None without kernels."""
     late_idle_ratio: float | None
     """Share of the idle time that is launch-late; None without idle time."""
-    calls: tuple[SlowCall, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
     """Where work stands under the roof of its device."""
 
-    intensity_flops_per_byte: float
-    achieved_flops_per_s: float
-    attainable_flops_per_s: float
-    """min(peak, intensity x bandwidth) with the device's published dense peaks."""
     attained_ratio: float
+    """Achieved FLOPs a second over min(peak, intensity x bandwidth) with the device's published dense peaks."""
     bound: str
     """'compute' or 'memory'."""
 
@@ -372,10 +317,6 @@ class KernelRow:
     count: int
     total_ns: int
     mean_ns: int
-    min_ns: int
-    max_ns: int
-    bytes: int | None
-    """Copied or set, summed over the events that tell it."""
     occupancy_ratio: float | None
     """Estimated achieved occupancy, weighted by duration."""
     blocks_per_sm: float | None
@@ -400,17 +341,8 @@ class OpRow:
     """Device events launched inside it or what it calls, durations summed."""
     device_self_ns: int
     """Device events that it launched itself."""
-    device_min_ns: int | None
-    """Smallest total of one call; None without device events."""
-    device_max_ns: int | None
-    kernels_count: int
-    """Device events launched inside it or what it calls."""
     flops: int | None
     """All calls together."""
-    flops_source: str | None
-    """'file' or 'shapes'."""
-    bytes: int | None
-    """Least traffic: every input read once, the output written once; only where the flops come from shapes."""
     self_memory_bytes: int | None
     """Allocated less freed while it was the innermost operator."""
     roofline: Roofline | None
@@ -454,8 +386,6 @@ class Ratios:
     """input_wait over the host time of the steps."""
     recompute_ratio: float | None
     """Forward operators that ran inside backward (activation checkpointing), over the time of the steps."""
-    recompute_ns: int | None
-    """Device time of them; host time where there is no device."""
     pageable_copies_ns: int | None
     """Copies between host and device from pageable memory; None where the names do not tell."""
 
@@ -497,7 +427,6 @@ class RankTimeline:
     launch: LaunchStats | None
     kernels: tuple[KernelRow, ...]
     kernels_left_out_count: int
-    kernels_left_out_ns: int
     ops: tuple[OpRow, ...]
     ops_left_out_count: int
     modules: tuple[ModuleRow, ...]

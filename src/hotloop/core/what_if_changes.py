@@ -10,8 +10,6 @@ CHANGES: Mapping[str, str] = {
     "loader-workers": "this many workers make the batches; the training cannot run faster than they do",
     "faster-matmuls": "matrix products and convolutions take 1/FACTOR of their time",
     "faster": "kernels and operators whose name matches the pattern take 1/factor of their time",
-    "bf16-autocast": "float32 products take 1/FACTOR of their time and attention 1/ATTENTION; adds the time of "
-    "conversions",
     "free-communication": "collectives take no time",
     "no-straggler": "no rank arrives late at a collective; only the transfers remain",
     "fused-launches": "launching calls take 1/factor of their time",
@@ -41,9 +39,6 @@ FORMS: Mapping[str, Form] = {
     ),
     "faster-matmuls": Form("faster-matmuls[=FACTOR]", "faster-matmuls=3", f"FACTOR: {DEFAULT_FACTOR:g} when left out"),
     "faster": Form("faster=FACTOR:REGEX", "faster=3:gemm"),
-    "bf16-autocast": Form(
-        "bf16-autocast=FACTOR[:ATTENTION]", "bf16-autocast=2:0.5", "measure both on that machine; below 1 means slower"
-    ),
     "free-communication": Form("free-communication", "free-communication"),
     "no-straggler": Form("no-straggler", "no-straggler", "needs the traces of all ranks"),
     "fused-launches": Form("fused-launches[=FACTOR]", "fused-launches=4", f"FACTOR: {DEFAULT_FACTOR:g} when left out"),

@@ -76,6 +76,5 @@ def describe_device(trace: Trace, links: Links, cover: DeviceCover) -> DeviceTim
         partition=partition,
         gpu_events=len(cover.work),
         unlinked_events=int(np.count_nonzero(links.launch_row[cover.work] < 0)),
-        streams_count=len(np.unique(trace.stream[links.device_rows[cover.work]])),
         work_ns=int((end - start).sum()),
     )

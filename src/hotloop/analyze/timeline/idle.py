@@ -631,15 +631,7 @@ def _list_syncs(trace: Trace, ranges: Nesting, sync_row: Int64s, after: Int64s, 
     place = ranges.find_innermost(trace.thread[calls], trace.start_ns[calls])
     is_op = trace.category[ranges.rows] == Category.CPU_OP
     is_op &= ~match_names(trace, trace.name[ranges.rows], PROFILER_STEP)
-    top_op = place.copy()
-    inside = np.flatnonzero(place >= 0)
-    top_op[inside[~is_op[place[inside]]]] = NONE
-    climbing = np.flatnonzero(top_op >= 0)
-    while len(climbing):
-        parent = ranges.parent[top_op[climbing]]
-        up = (parent >= 0) & is_op[np.maximum(parent, 0)]
-        climbing, parent = climbing[up], parent[up]
-        top_op[climbing] = parent
+    top_op = ranges.climb_within(place, is_op)
     name = trace.name[calls]
     by_op = np.flatnonzero(top_op >= 0)
     name[by_op] = trace.name[ranges.rows[top_op[by_op]]]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .intervals import Int64s
+from .intervals import Int64s, sum_groups
 
 Int32s = NDArray[np.int32]
 NONE = -1
@@ -50,10 +50,19 @@ class Nesting:
             low, high = self.bounds[one]
             at = low - 1 + np.searchsorted(self.start_ns[low:high], time_ns[mine], side="right")
             place = np.where(at < low, NONE, at)
-            found[mine] = self.climb_while_ended(place, time_ns[mine])
+            found[mine] = self._climb_while_ended(place, time_ns[mine])
         return found
 
-    def climb_while_ended(self, place: Int64s, time_ns: Int64s) -> Int64s:
+    def find_innermost_of_all(self, time_ns: Int64s) -> Int64s:
+        """Place of the innermost range that is open on any thread at each instant, the latest begun; NONE without."""
+        best = np.full(len(time_ns), NONE, dtype=np.int64)
+        for thread in self.bounds:
+            place = self.find_innermost(np.full(len(best), thread, dtype=np.int32), time_ns)
+            later = self.start_ns[np.maximum(place, 0)] > self.start_ns[np.maximum(best, 0)]
+            best = np.where((place >= 0) & ((best < 0) | later), place, best)
+        return best
+
+    def _climb_while_ended(self, place: Int64s, time_ns: Int64s) -> Int64s:
         """From each place up to the first enclosing range that is still open at the instant."""
         place = place.copy()
         open_ = np.flatnonzero(place >= 0)
@@ -81,6 +90,17 @@ class Nesting:
         result: Int64s = total[self.after] - total[:-1]
         return result
 
+    def climb_within(self, place: Int64s, wanted: NDArray[np.bool_]) -> Int64s:
+        """From each wanted place up as long as what encloses it is wanted too; NONE from others."""
+        held, above_of = np.append(wanted, False), np.append(self.parent, NONE)
+        place = np.where(held[place], place, NONE)
+        while True:
+            above = above_of[place]
+            climbing = held[above]
+            if not climbing.any():
+                return place
+            place = np.where(climbing, above, place)
+
     def find_nearest(self, wanted: NDArray[np.bool_]) -> Int32s:
         """For every place, itself when wanted, else the nearest enclosing wanted place; NONE without."""
         nearest = np.where(wanted, np.arange(len(self), dtype=np.int32), self.parent)
@@ -91,9 +111,60 @@ class Nesting:
             # Every pass also follows what the passed-over range has found: the distance doubles.
             nearest[climbing] = nearest[nearest[climbing]]
 
-    def find_top(self) -> NDArray[np.bool_]:
-        """True where no range encloses the place."""
-        return self.parent < 0
+
+def find_outermost(nesting: Nesting, key: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """True for every place that no range of the same key encloses."""
+    result = np.zeros(len(nesting), dtype=bool)
+    if len(nesting) == 0:
+        return result
+    order = np.argsort(key, kind="stable").astype(np.int32)
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = key[order[1:]] != key[order[:-1]]
+    new[1:] |= nesting.thread[order[1:]] != nesting.thread[order[:-1]]
+    low = int(nesting.start_ns.min())
+    span = int(nesting.end_ns.max()) - low + 1
+    if span * (len(order) + 1) < 2**62:
+        # Every group of one key and thread gets a stretch of time of its own, so that one running maximum does for all.
+        shift = np.cumsum(new)
+        shift *= span
+        shift -= low
+        reach = nesting.end_ns[order] + shift
+        np.maximum.accumulate(reach, out=reach)
+        shift += nesting.start_ns[order]
+        new[1:] |= reach[:-1] <= shift[1:]
+        result[order] = new
+        return result
+    for at in np.split(order, np.flatnonzero(new)[1:]):
+        reach = np.maximum.accumulate(nesting.end_ns[at])
+        result[at] = np.concatenate([[True], reach[:-1] <= nesting.start_ns[at[1:]]])
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Ranges by key; of nested ones of one key the time of the outermost counts."""
+
+    key: Int64s
+    """Ascending; the other columns stand beside it."""
+    count: Int64s
+    outermost_count: Int64s
+    host_ns: Int64s
+    device_ns: Int64s
+
+
+def sum_outermost(nesting: Nesting, key: NDArray[np.integer], launched_ns: Int64s) -> Totals:
+    """``key`` of each place, below 0 for what counts nowhere; ``launched_ns`` is what each place itself launched."""
+    at = np.flatnonzero(key >= 0)
+    keys, group = np.unique(key[at], return_inverse=True)
+    is_outermost = find_outermost(nesting, key)[at]
+    outer, size = at[is_outermost], len(keys)
+    return Totals(
+        key=keys.astype(np.int64),
+        count=np.bincount(group, minlength=size),
+        outermost_count=np.bincount(group[is_outermost], minlength=size),
+        host_ns=sum_groups(group[is_outermost], (nesting.end_ns - nesting.start_ns)[outer], size),
+        device_ns=sum_groups(group[is_outermost], nesting.sum_inside(launched_ns)[outer], size),
+    )
 
 
 def nest(rows: Int64s, thread: Int32s, start_ns: Int64s, end_ns: Int64s) -> Nesting:

@@ -46,8 +46,7 @@ def measure_ratios(
             h2d_ratio=None,
             d2h_ratio=None,
             data_wait_ratio=waited / host_ns if host_ns and "input_wait" in seen else None,
-            recompute_ratio=_divide(_host_time(links, recompute), host_ns) if recompute is not None else None,
-            recompute_ns=_host_time(links, recompute) if recompute is not None else None,
+            recompute_ratio=_divide(_host_time(links, recompute), host_ns),
             pageable_copies_ns=None,
         )
     work = cover.work
@@ -57,14 +56,12 @@ def measure_ratios(
     to_device = work[copies & match_names(trace, name, HOST_COPY)]
     to_host = work[copies & match_names(trace, name, DEVICE_TO_HOST_COPY)]
     pageable = find_pageable_copies(trace, links, cover)
-    again = _device_time_of(links, work, recompute)
     return Ratios(
         allreduce_over_backward_ratio=_device_allreduce_ratio(trace, links, classes, work, work_phase),
         h2d_ratio=_divide(_covered(links, to_device), window),
         d2h_ratio=_divide(_covered(links, to_host), window),
         data_wait_ratio=waited / host_ns if host_ns and "input_wait" in seen else None,
-        recompute_ratio=_divide(again, window) if again is not None else None,
-        recompute_ns=again,
+        recompute_ratio=_divide(_device_time_of(links, work, recompute), window),
         pageable_copies_ns=None if pageable is None else pageable.total_ns,
     )
 

@@ -86,7 +86,7 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
     phases = find_host_phases(trace, links, steps)
     step_phases = split_steps(phases, steps)
     work_phase = find_work_phases(trace, links, classes, phases)
-    device_ns, unknown_ns = sum_by_phase(links, cover.work if cover else np.empty(0, dtype=np.int64), work_phase)
+    device_ns = sum_by_phase(links, cover.work if cover else np.empty(0, dtype=np.int64), work_phase)
     seen = assign_device_work(trace, links, cover.work, steps) if cover else None
     idle: IdleCauses | None = None
     step_idle: tuple[StepIdle | None, ...] = ()
@@ -95,11 +95,11 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
     in_steps: StepsDevice | None = None
     if cover is not None and seen is not None and steps.source != "whole trace":
         in_steps = _measure_steps(trace, ground, cover, seen, phases.main_thread, chosen.blame_top)
-    launch = measure_launches(trace, links, cover, idle, chosen.blame_top) if cover else None
-    kernels, left_count, left_ns = tabulate_kernels(trace, links, classes, top=chosen.top, sort=chosen.kernel_sort)
+    launch = measure_launches(trace, links, cover, idle) if cover else None
+    kernels, left_count = tabulate_kernels(trace, links, classes, top=chosen.top, sort=chosen.kernel_sort)
     op_sort = chosen.op_sort if cover or chosen.op_sort != "device_time" else "host_self"
     ops = tabulate_ops(trace, links, top=chosen.top, sort=op_sort, device=cover.device if cover else None)
-    timeline = RankTimeline(
+    return RankTimeline(
         definitions=chosen.definitions,
         devices=tuple(describe_device(trace, links, c) for c in covers),
         comm_groups=tuple(replace(g, name=_shorten(g.name)) for g in list_comm_groups(trace, links, classes)),
@@ -108,9 +108,6 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
         anatomy=Anatomy(
             breakdown=build_breakdown(step_phases, steps.is_complete) if len(phases.phase) else None,
             device_ns=device_ns,
-            device_unknown_ns=unknown_ns,
-            main_thread=phases.main_thread,
-            backward_threads=phases.backward_threads,
             phase_sources=phases.sources,
             ranges=list_ranges(trace, links, chosen.top),
         ),
@@ -119,7 +116,6 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
         launch=launch,
         kernels=tuple(replace(k, name=_shorten(k.name)) for k in kernels),
         kernels_left_out_count=left_count,
-        kernels_left_out_ns=left_ns,
         ops=tuple(replace(o, shapes=_shorten_text(o.shapes), dtypes=_shorten_text(o.dtypes)) for o in ops.rows),
         ops_left_out_count=ops.left_out_count,
         modules=tabulate_modules(trace, links, top=chosen.top),
@@ -129,7 +125,6 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
         utilization=measure_utilization(trace, links, steps, cover, seen, ops.calls),
         notes=_write_notes(trace, links, covers, steps, phases, seen),
     )
-    return timeline
 
 
 def _measure_steps(

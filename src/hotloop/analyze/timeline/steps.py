@@ -75,21 +75,15 @@ class DeviceSteps:
 def find_steps(trace: Trace, links: Links) -> StepWindows:
     """The steps of a trace: ProfilerStep ranges, else the user's iteration ranges, else optimizer steps, else batches
     of a loader, else the whole trace as one window."""
-    main = find_main_thread(trace, links)
     matched = _match_ranges(trace, links)
-    for source, places in matched:
-        if source == "ProfilerStep":
-            return _steps_from_profiler(trace, links, places)
-    for source, places in matched:
-        if source.startswith("range "):
-            return _steps_from_spans(links, places, source)
-    for source, places in matched:
-        if source == "optimizer":
-            return _steps_between(trace, links, places, "optimizer", are_ends=True)
-    for source, places in matched:
-        if source == "dataloader":
-            return _steps_between(trace, links, places, "dataloader", are_ends=False)
-    return _whole_trace(trace, main)
+    if not matched:
+        return _whole_trace(trace, find_main_thread(trace, links))
+    source, places = matched[0]
+    if source == "ProfilerStep":
+        return _steps_from_profiler(trace, links, places)
+    if source.startswith("range "):
+        return _steps_from_spans(links, places, source)
+    return _steps_between(trace, links, places, source, are_ends=source == "optimizer")
 
 
 def find_main_thread(trace: Trace, links: Links) -> int | None:
@@ -105,7 +99,7 @@ def find_main_thread(trace: Trace, links: Links) -> int | None:
             return _find_most_common(ranges.thread[marked])
     forward = ~match_names(trace, name, BACKWARD_NAME)
     # A thread that only runs what autograd hands it has a backward node around everything.
-    top = ranges.find_top() & forward
+    top = (ranges.parent < 0) & forward
     chosen = top if top.any() else np.ones(len(ranges), dtype=bool)
     return _find_most_common(ranges.thread[chosen])
 
@@ -117,7 +111,8 @@ def _find_most_common(thread: NDArray[np.int32]) -> int:
 
 
 def _match_ranges(trace: Trace, links: Links) -> list[tuple[str, Int64s]]:
-    """(source, places in the nesting) of everything that could mark steps: ranges that take no time mark none."""
+    """(source, places in the nesting) of everything that could mark steps, the best first: ranges that take no time
+    mark none."""
     ranges = links.ranges
     name = trace.name[ranges.rows]
     lasts = ranges.end_ns > ranges.start_ns

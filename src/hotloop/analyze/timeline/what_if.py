@@ -24,7 +24,6 @@ from hotloop.core.trace import Category, Trace, TraceNote
 from hotloop.core.trace_analysis import AskedChange
 from hotloop.core.what_if_changes import CHANGES, DEFAULT_FACTOR, FORMS, list_forms
 
-from .autocast import BEST, MIDDLE, WORST, Autocast, AutocastCase, find_autocast, lower_precision
 from .classes import Classes
 from .critical_path import choose_step, falls_behind, split_retimed
 from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
@@ -52,8 +51,6 @@ FEW_STEPS = 3
 TYPICAL_RATIO = 0.1
 """Costs are of the mean step. Where every fifth step waits for its batch, those around the median do not."""
 UNLIKE = "the steps vary a lot in length, and those around the median differ from the mean: savings are rules of thumb"
-MAX_UNTOLD_RATIO = 0.03
-"""Share of the steps that may be in work of unknown speed."""
 _SINGLE_PROCESS = re.compile(r"SingleProcess")
 _GONE = -(1 << 61)
 
@@ -95,13 +92,6 @@ def _read_value(kind: str, value: str) -> Change:
         if not pattern:
             raise ValueError("the name pattern is missing")
         return Change(kind=kind, factor=float(factor), pattern=pattern)
-    if kind == "bf16-autocast":
-        products, _, attention = value.partition(":")
-        if not products:
-            raise ValueError(
-                "a factor is needed, because a trace does not show how much faster bfloat16 is on that machine"
-            )
-        return Change(kind=kind, factor=float(products), attention_factor=float(attention) if attention else None)
     if kind in ("faster-matmuls", "fused-launches"):
         return Change(kind=kind, factor=float(value) if value else DEFAULT_FACTOR)
     if value:
@@ -296,15 +286,11 @@ def _forecast_one(
 ) -> WhatIf:
     graph = at.graph
     _check(changes)
-    notes: list[TraceNote] = []
-    weight, loader = _apply(at, changes, notes, MIDDLE)
+    weight, loader, doubt = _apply(at, changes)
     changed = replay(graph, weight)
-    late = np.maximum(graph.unexplained, 0)
-    lowers = any(change.kind == "bf16-autocast" for change in changes)
-    stubborn = replay(graph, _apply(at, changes, [], WORST)[0] if lowers else weight, late)
-    lucky = replay(graph, _apply(at, changes, [], BEST)[0]) if lowers else changed
+    stubborn = replay(graph, weight, np.maximum(graph.unexplained, 0))
     measured = _measure(graph, graph.time_ns)
-    unchanged, after, worst, fast = (_measure(graph, time) for time in (base, changed, stubborn, lucky))
+    unchanged, after, worst = (_measure(graph, time) for time in (base, changed, stubborn))
     period = measured.period(paced_by)
     replayed = unchanged.period(paced_by)
     miss = abs(replayed - period) / period if period else 1.0
@@ -312,7 +298,7 @@ def _forecast_one(
     behind = max(0, unchanged.period("device") - unchanged.period("host")) if paced_by == "host" else 0
     new, limits, bound_by = _slowest(after, loader, "middle", behind)
     slow, _, _ = _slowest(worst, loader, "worst", behind)
-    best, _, _ = _slowest(fast, loader, "best", behind)
+    best, _, _ = _slowest(after, loader, "best", behind)
     # The unchanged replay's own error is in the changed one too: only their ratio counts.
     step = round(new * (period / replayed)) if replayed else new
     spread = _spread(unchanged, after, bound_by) + miss * period / 2
@@ -325,12 +311,9 @@ def _forecast_one(
     reason = f"replayed unchanged, the graph gives {1 + (replayed - period) / period:.4f} of the measured step"
     if basis == "rule-of-thumb":
         reason += ": the steps wait for something that is not in the trace"
-    doubt = loader.doubts(after.period("host"), period) if loader is not None else ""
-    if doubt and basis == "simulated":
-        basis, reason = "rule-of-thumb", doubt
-    refused = [note for note in notes if note.level == "warning"]
-    if refused:
-        basis, reason = "rule-of-thumb", refused[0].message
+    loader_doubt = loader.doubts(after.period("host"), period) if loader is not None else ""
+    if doubt or (loader_doubt and basis == "simulated"):
+        basis, reason = "rule-of-thumb", doubt or loader_doubt
     return WhatIf(
         changes=changes,
         basis=basis,
@@ -346,7 +329,6 @@ def _forecast_one(
         limits_ns=limits,
         bound_ns=_split_step(graph, weight, changed, bound_by, step),
         edges=graph.edges,
-        notes=tuple(notes),
     )
 
 
@@ -356,9 +338,6 @@ def _check(changes: Sequence[Change]) -> None:
             raise UsageError(f"unknown change {change.kind}; choose from {list_forms()}")
         if not (change.factor > 0 and math.isfinite(change.factor)):
             raise UsageError(f"{change.kind}: factor {change.factor} is out of range")
-        attention = change.attention_factor
-        if attention is not None and not (attention > 0 and math.isfinite(attention)):
-            raise UsageError(f"{change.kind}: factor {attention} is out of range")
         if change.kind == "loader-workers" and change.workers_count < 1:
             raise UsageError("loader-workers: give at least one worker")
         if change.cores_count < 0:
@@ -448,75 +427,36 @@ def _split_step(graph: StepGraph, weight: Int64s, time: Int64s, bound_by: str, s
 # ---- the changes
 
 
-def _apply(
-    at: Situation, changes: Sequence[Change], notes: list[TraceNote], case: AutocastCase
-) -> tuple[Int64s, Loading | None]:
-    """(weights after the changes, the workers beside the training or None)."""
+def _apply(at: Situation, changes: Sequence[Change]) -> tuple[Int64s, Loading | None, str]:
+    """(weights after the changes, the workers beside the training or None, why they are no forecast or '')."""
     weight = at.graph.weight_ns.astype(np.float64)
     loader: Loading | None = None
+    doubt = ""
     for change in changes:
         if change.kind == "loader-workers":
-            loader = _free_loader(at, weight, change, notes)
-        elif change.kind == "bf16-autocast":
-            _lower_precision(at, weight, change, notes, case)
+            loader, doubt = _free_loader(at, weight, change)
         else:
             _EFFECTS[change.kind](at, weight, change)
-    return np.rint(weight).astype(np.int64), loader
+    return np.rint(weight).astype(np.int64), loader, doubt
 
 
 def _no_input_wait(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
     weight[at.graph.role == ROLE["input"]] = 0
 
 
-def _free_loader(at: Situation, weight: NDArray[np.float64], change: Change, notes: list[TraceNote]) -> Loading | None:
-    """The main thread waits no longer than workers of the same speed make it wait; what they allow."""
+def _free_loader(at: Situation, weight: NDArray[np.float64], change: Change) -> tuple[Loading | None, str]:
+    """The main thread waits no longer than workers of the same speed make it wait; what they allow, and a doubt."""
     trace, graph = at.trace, at.graph
     rows = graph.row[graph.role == ROLE["input"]]
     names = {trace.names[i] for i in np.unique(trace.name[rows[rows >= 0]]).tolist()}
     loaders = [name for name in names if LOADER_NEXT.search(name)]
     _no_input_wait(at, weight, change)
     if loaders and not any(_SINGLE_PROCESS.search(name) for name in loaders):
-        notes.append(
-            TraceNote(
-                level="warning",
-                code="loader-elsewhere",
-                message="the batches are made in other processes, whose speed is not in the trace; the forecast "
-                "assumes that the next batch is always ready",
-            )
+        return None, (
+            "the batches are made in other processes, whose speed is not in the trace; the forecast assumes that the "
+            "next batch is always ready"
         )
-        return None
-    return measure_loading(trace, graph, change.workers_count, change.cores_count)
-
-
-def _lower_precision(
-    at: Situation, weight: NDArray[np.float64], change: Change, notes: list[TraceNote], case: AutocastCase
-) -> None:
-    found = find_autocast(at.trace, at.links, at.graph)
-    if found is None:
-        raise UsageError(
-            f"{change.kind}: the trace contains no float32 matrix product with shapes; record with record_shapes=True"
-        )
-    notes += _doubt_autocast(at, change, found)
-    lower_precision(at.trace, at.links, at.graph, weight, found, case, change.factor, change.attention_factor)
-
-
-def _doubt_autocast(at: Situation, change: Change, found: Autocast) -> list[TraceNote]:
-    """What the forecast rests on that neither the trace nor the user tells."""
-    doubts = []
-    share = found.attention_ns / max(1, at.graph.high_ns - at.graph.low_ns)
-    if change.attention_factor is None and share > MAX_UNTOLD_RATIO:
-        doubts.append(
-            f"attention takes {share:.0%} of the steps and its speed in bfloat16 is unknown"
-            " (give it as bf16-autocast=FACTOR:ATTENTION)"
-        )
-    elif share > MAX_UNTOLD_RATIO and not len(at.graph.work):
-        doubts.append(
-            f"attention takes {share:.0%} of the steps on the host, where a factor measured outside the training "
-            "is unreliable; the range assumes half to twice of it"
-        )
-    if not found.is_measured:
-        doubts.append("the trace has no operator that shows the memory bandwidth")
-    return [TraceNote(level="warning", code="autocast", message=text) for text in doubts]
+    return measure_loading(trace, graph, change.workers_count, change.cores_count), ""
 
 
 def _scale_matrix(at: Situation, weight: NDArray[np.float64], change: Change) -> None:

@@ -160,17 +160,17 @@ def _list_blame(idle: IdleCauses, whose: str, top: int) -> Section:
 
 
 def _list_launches(launch: LaunchStats, whose: str) -> Section:
-    delay = launch.delay_from_start
     rows = [
         ("kernels", t.format_count(launch.kernels_count)),
         ("kernels under 10 µs (launch-bound index)", _percent(launch.short_kernels_ratio)),
         ("idle time that is launch-late", _percent(launch.late_idle_ratio)),
-        ("launch to start, median", None if delay is None else t.format_duration(delay.median_ns)),
-        ("launch to start, p95", None if delay is None else t.format_duration(delay.p95_ns)),
+        (
+            "launch to start, median",
+            None if launch.delay_median_ns is None else t.format_duration(launch.delay_median_ns),
+        ),
+        ("launch to start, p95", None if launch.delay_p95_ns is None else t.format_duration(launch.delay_p95_ns)),
+        *((f"stream {one.label}: mean queue", f"{one.mean_depth:.1f} launches") for one in launch.queues[:4]),
     ]
-    for queue in launch.queues[:4]:
-        depth = queue.depth_time_ns / queue.span_ns if queue.span_ns else 0.0
-        rows.append((f"stream {queue.label}: mean queue", f"{depth:.1f} launches"))
     return _section("Launches", whose, {"measure": "long", "value": ""}, [row for row in rows if row[1] is not None])
 
 
