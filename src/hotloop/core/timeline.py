@@ -97,12 +97,14 @@ class BlameRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepIdle:
-    """Why a device waited in one step's window. The causes sum to the idle time of the window, exactly."""
+class IdleParts:
+    """Why a device waited. The five causes sum to its idle time, exactly."""
 
     idle_ns: int
     sync_drained_ns: int
+    """The host waited until the device was empty, and only then prepared what came next."""
     launch_late_ns: int
+    """The launching call had not been made (or not returned) when the device went idle."""
     queue_comm_ns: int
     """Queued in time: communication that waited to begin, or work that waited for communication on another stream."""
     queue_event_ns: int
@@ -113,24 +115,32 @@ class StepIdle:
     """Queued in time, and nothing recorded says behind what: another process on the device, a callback of the host,
     another rank."""
     launch_latency_ns: int
+    """Queued in time, gap shorter than the latency of a launch."""
     unknown_ns: int
+    """The launch of the next event is not in the trace."""
     late_data_wait_ns: int
     """Part of launch_late while the host waited for the next batch."""
-    blamed: BlameRow | None
-    """What the host did for most of sync_drained and launch_late; None without such time."""
-    blamed_python: BlameRow | None
-    """The same by Python line, over the longest gaps of the trace; None where no line is known."""
 
     def __post_init__(self) -> None:
         parts = self.sync_drained_ns + self.launch_late_ns + self.queue_dependent_ns
         parts += self.launch_latency_ns + self.unknown_ns
         if parts != self.idle_ns or self.late_data_wait_ns > self.launch_late_ns:
-            raise InvariantError(f"the causes of a step's idle time do not sum to it: {self}")
+            raise InvariantError(f"the causes of idle time do not sum to it: {self}")
 
     @property
     def queue_dependent_ns(self) -> int:
-        """Queued in time, and waited for something else."""
+        """The next event was queued in time and waited for something else."""
         return self.queue_comm_ns + self.queue_event_ns + self.queue_graph_ns + self.queue_untold_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepIdle(IdleParts):
+    """The causes in one step's window."""
+
+    blamed: BlameRow | None
+    """What the host did for most of sync_drained and launch_late; None without such time."""
+    blamed_python: BlameRow | None
+    """The same by Python line, over the longest gaps of the trace; None where no line is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,34 +220,16 @@ class Anatomy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdleCauses:
-    """Why a device waited, over the whole trace. The five causes sum to its idle time, exactly."""
+class IdleCauses(IdleParts):
+    """The causes over the whole trace."""
 
-    idle_ns: int
     gaps_count: int
     longest_ns: int
-    sync_drained_ns: int
-    """The host waited until the device was empty, and only then prepared what came next."""
-    launch_late_ns: int
-    """The launching call had not been made (or not returned) when the device went idle."""
-    queue_dependent_ns: int
-    """The next event was queued in time and waited for something else; the four queue_ parts sum to it."""
-    queue_comm_ns: int
-    """As in StepIdle, and so are the next three."""
-    queue_event_ns: int
-    queue_graph_ns: int
-    queue_untold_ns: int
-    launch_latency_ns: int
-    """Queued in time, gap shorter than the latency of a launch."""
-    unknown_ns: int
-    """The launch of the next event is not in the trace."""
     sync_drained_count: int
     launch_late_count: int
     queue_dependent_count: int
     launch_latency_count: int
     unknown_count: int
-    late_data_wait_ns: int
-    """Part of launch_late while the host waited for the next batch."""
     late_gc_ns: int | None
     """Part of launch_late in collections that the program asked for; None without Python frames. Automatic ones leave
     no frame."""
@@ -255,20 +247,6 @@ class IdleCauses:
     syncs: tuple[BlameRow, ...]
     """The operator or call that waited for the device, by the sync_drained time that followed."""
 
-    def __post_init__(self) -> None:
-        parts = (
-            self.sync_drained_ns
-            + self.launch_late_ns
-            + self.queue_dependent_ns
-            + self.launch_latency_ns
-            + self.unknown_ns
-        )
-        if parts != self.idle_ns:
-            raise InvariantError(f"the causes of idle sum to {parts} ns, not to {self.idle_ns} ns")
-        queued = self.queue_comm_ns + self.queue_event_ns + self.queue_graph_ns + self.queue_untold_ns
-        if queued != self.queue_dependent_ns:
-            raise InvariantError(f"what was queued sums to {queued} ns, not to {self.queue_dependent_ns} ns")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamQueue:
@@ -276,8 +254,10 @@ class StreamQueue:
 
     label: str
     launches_count: int
-    mean_depth: float
-    """Launches queued, mean from the first launch to the last start."""
+    span_ns: int
+    """From the first launch to the last start."""
+    depth_time_ns: int
+    """Integral of the depth over the span; over ``span_ns`` it is the mean depth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

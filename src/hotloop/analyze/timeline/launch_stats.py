@@ -47,8 +47,12 @@ def _measure_queues(trace: Trace, links: Links, work: Int64s, called: Int64s) ->
         enter = called[mine]
         # Clocks may disagree by a little: work cannot leave the queue before it has entered.
         leave = np.maximum(links.start_ns[work[mine]], enter)
-        span_ns, waited_ns = int(leave.max() - enter.min()), int((leave - enter).sum())
-        label = trace.stream_labels[one] if one >= 0 else ""
-        mean_depth = waited_ns / span_ns if span_ns else 0.0
-        queues.append((one, StreamQueue(label=label, launches_count=len(enter), mean_depth=mean_depth)))
-    return tuple(queue for _, queue in sorted(queues, key=lambda q: (-q[1].launches_count, q[0])))
+        queues.append(
+            StreamQueue(
+                label=trace.stream_labels[one] if one >= 0 else "",
+                launches_count=len(enter),
+                span_ns=int(leave.max() - enter.min()),
+                depth_time_ns=int((leave - enter).sum()),
+            )
+        )
+    return tuple(sorted(queues, key=lambda q: -q.launches_count))

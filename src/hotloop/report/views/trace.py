@@ -169,8 +169,10 @@ def _list_launches(launch: LaunchStats, whose: str) -> Section:
             None if launch.delay_median_ns is None else t.format_duration(launch.delay_median_ns),
         ),
         ("launch to start, p95", None if launch.delay_p95_ns is None else t.format_duration(launch.delay_p95_ns)),
-        *((f"stream {one.label}: mean queue", f"{one.mean_depth:.1f} launches") for one in launch.queues[:4]),
     ]
+    for queue in launch.queues[:4]:
+        depth = queue.depth_time_ns / queue.span_ns if queue.span_ns else 0.0
+        rows.append((f"stream {queue.label}: mean queue", f"{depth:.1f} launches"))
     return _section("Launches", whose, {"measure": "long", "value": ""}, [row for row in rows if row[1] is not None])
 
 
