@@ -9,9 +9,9 @@ from pathlib import Path
 
 from hotloop import __version__
 from hotloop.analyze.timeline.memory import list_categories
-from hotloop.analyze.timeline.reduce import ReduceOptions
-from hotloop.analyze.timeline.reduced_rank import (
+from hotloop.analyze.timeline.reduce import (
     ReducedRank,
+    ReduceOptions,
     add_answers,
     answer_beside_others,
     describe_notes,

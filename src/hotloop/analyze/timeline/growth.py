@@ -13,6 +13,7 @@ They sum to the window, on each side and in the change.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,6 @@ from .anatomy import find_host_phases
 from .classes import COLLECTIVE_RANGE, COMPUTE, Classes
 from .collective_report import list_waits
 from .device_partition import cover_devices
-from .diff import normalize_name
 from .intervals import EMPTY, Int64s, Intervals, cover_windows, intersect, overlap_pieces, unite, unite_sets
 from .links import Links
 from .names import match_names
@@ -39,6 +39,21 @@ MAX_PIECES = 500_000
 MAX_UNMATCHED_RATIO = 0.1
 """Where more of the exposed communication of a side than this is not matched, its wait and transfer are not known."""
 LEAVES = ("wait", "transfer", "overlap_slowdown", *REST_TERMS)
+_HASH = re.compile(r"(?:_[0-9a-f]{8,})+(?=_|$)|0x[0-9a-f]+", re.IGNORECASE)
+_TRITON_NUMBER = re.compile(r"^(triton_\w+?)(?:_\d+)+(?:_?\d+[dc][0-9dce]*)?$|^(triton_\w+?)_(?:\d+[dc])[0-9dce]*$")
+_NUMBERED_RANGE = re.compile(r"#\d+\b")
+
+
+def normalize_name(name: str) -> str:
+    """The name without what differs between two builds of the same thing: hashes, addresses, numbers of Triton kernels
+    and of ranges.
+
+    >>> normalize_name("triton_poi_fused_add_relu_12"), normalize_name("ProfilerStep#4")
+    ('triton_poi_fused_add_relu', 'ProfilerStep')
+    """
+    short = _HASH.sub("", _NUMBERED_RANGE.sub("", name))
+    triton = _TRITON_NUMBER.match(short)
+    return (triton.group(1) or triton.group(2)) if triton else short
 
 
 @dataclass(frozen=True, slots=True, eq=False)
