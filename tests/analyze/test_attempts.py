@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.analyze.attempts import describe_cost
+from hotloop.analyze.hosts import describe_cost
 from hotloop.analyze.trainings import analyze_run
 from hotloop.diagnose import find_problems
 

@@ -20,7 +20,7 @@ from hotloop.analyze.changes import (
     student_95,
     sum_terms,
 )
-from hotloop.analyze.run_changes import change_per_unit
+from hotloop.analyze.measurement import change_per_unit
 
 MS = 1_000_000
 

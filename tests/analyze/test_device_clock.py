@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hotloop.analyze.device_clock import charge_waits, charged_ratio, host_column
+from hotloop.analyze.partition import charge_waits, charged_ratio, host_column
 from hotloop.analyze.process import analyze_process
 from hotloop.analyze.segments import Steps, build_steps
 from hotloop.core.recording import TIME_FIELDS

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.analyze.clock_line import FEWEST_STEPS, fit_line
 from hotloop.analyze.measurement import steady_span_s
+from hotloop.analyze.stats import FEWEST_STEPS, fit_line
 from hotloop.analyze.summary import summarize_ranks
 from hotloop.analyze.trainings import analyze_run
 from hotloop.diagnose import find_problems

@@ -1,6 +1,5 @@
 import pytest
 
-from hotloop.analyze.scorecard import build_scorecard
 from hotloop.analyze.summary import (
     merge_breakdowns,
     summarize_breakdown,
@@ -13,6 +12,7 @@ from hotloop.analyze.summary import (
     summarize_timelines,
     warn_of_excluded,
 )
+from hotloop.analyze.training_report import build_scorecard
 from hotloop.analyze.trainings import Training, analyze_run
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import FLAG_DEEP

@@ -3,7 +3,7 @@ import pytest
 
 from hotloop.analyze.process import analyze_process
 from hotloop.analyze.segments import build_steps
-from hotloop.analyze.unrest import Unrest, find_unrest
+from hotloop.analyze.steady import Unrest, find_unrest
 
 from .synthetic import MS, Rows, recording
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from hotloop.analyze.measurement import step_times
 from hotloop.analyze.trainings import Training, analyze_run
-from hotloop.analyze.usual_step import step_times
 from hotloop.core.analysis import RankAnalysis
 from tests.analyze.synthetic import MS, Rows, recording
 

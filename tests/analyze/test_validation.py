@@ -1,8 +1,7 @@
 import numpy as np
 
-from hotloop.analyze.partition import split_phases
+from hotloop.analyze.partition import find_validation, split_phases, trains_on_others, validation_in_gaps
 from hotloop.analyze.segments import IntColumn, build_steps
-from hotloop.analyze.validation import find_validation, trains_on_others, validation_in_gaps
 
 from .synthetic import MS, Rows
 

@@ -14,7 +14,7 @@ from hotloop.core.redact import redact_text
 from hotloop.core.utilization import Utilization
 
 from .launch import Run
-from .run_changes import change_per_unit, count_units, differ, join_training, sum_phases
+from .measurement import change_per_unit, count_units, differ, join_training, sum_phases
 from .summary import LOUD_EXCLUDED_RATIO, units_noise_ratio
 from .trainings import Training, analyze_run, find_unit_drift
 

@@ -1,24 +1,28 @@
-"""A recorded run -> the Launch that a gate judges."""
+"""A recorded run, a report or a baseline file -> the launches that a gate judges; and the check of launches."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from hotloop.core.check import Launch, Measure
-from hotloop.core.errors import RecordingError
+from hotloop import __version__
+from hotloop.core.check import Check, Launch, Measure
+from hotloop.core.decode import to_plain
+from hotloop.core.errors import RecordingError, UsageError
 from hotloop.core.findings import Value, Where
 from hotloop.core.phases import PHASES
 from hotloop.core.redact import redact_command, redact_text
 from hotloop.core.utilization import TARGETS, Utilization
 
 from .changes import SideSteps, estimate_side_error
-from .check import RATES
-from .process import Recording
-from .run_changes import count_units, join_training
+from .check import RATES, CheckLimits, judge, pick_same_machine
+from .facts import Recording
+from .measurement import count_units, join_training
 from .summary import summarize_breakdown, summarize_lines, summarize_memory, summarize_steps, units_noise_ratio
 from .trainings import Training, analyze_run, find_lead, find_unit_drift
 
@@ -126,3 +130,251 @@ def measure_rate(key: str, value: float, step: Measure, noise_ratio: float | Non
         return Measure(value=value)
     error_ratio = math.hypot(step.error / step.value, noise_ratio or 0.0)
     return Measure(value=value, error=value * error_ratio, freedom=step.freedom)
+
+
+BASELINE_SCHEMA = "hotloop.baseline/1"
+MOST_BYTES = 64 << 20
+MOST_LAUNCHES = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """Launches to compare with. ``history`` is what a baseline file keeps of its changes, oldest first."""
+
+    name: str
+    launches: tuple[Launch, ...]
+    command: tuple[str, ...] = ()
+    history: tuple[Mapping[str, Any], ...] = ()
+    is_file: bool = False
+
+
+def check_launches(
+    runs: Sequence[Baseline], baselines: Sequence[Baseline], limits: CheckLimits
+) -> tuple[Check, tuple[Launch, ...]]:
+    """Judge runs against baselines. Answers the launches of the runs too, which a baseline file may be written from.
+
+    Raises UsageError where a run is a baseline file.
+    """
+    for side in runs:
+        if side.is_file:
+            raise UsageError(
+                f"{side.name} is a baseline file; give it with --baseline, and give the run to check as RUN"
+            )
+    ours = tuple(launch for side in runs for launch in side.launches)
+    theirs = [launch for side in baselines for launch in side.launches]
+    warnings = []
+    shared = {launch.name for launch in ours} & {launch.name for launch in theirs}
+    if shared:
+        warnings.append(f"{', '.join(sorted(shared))} is on both sides and would be compared with itself")
+    if len({side.command for side in (*runs, *baselines) if side.command}) > 1:
+        warnings.append("the sides ran different commands")
+    name = redact_text(", ".join(side.name for side in baselines)) if baselines else None
+    found = judge(ours, theirs, limits, baseline_name=name, version=__version__)
+    return replace(found, command=runs[0].command, warnings=(*found.warnings, *warnings)), ours
+
+
+def read_baseline(name: str, path: Path) -> Baseline:
+    """A report (JSON) or a baseline file. Raises RecordingError."""
+    content = _load_json(path)
+    schema = content.get("schema") if isinstance(content, dict) else None
+    try:
+        if schema == BASELINE_SCHEMA:
+            return _parse_baseline(name, content)
+        if schema == "hotloop.report/1":
+            return _parse_report(name, content)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise RecordingError(
+            f"{name} has schema {schema} but invalid content: {type(error).__name__}: {error}"
+        ) from None
+    raise RecordingError(
+        f"{name}: schema is {schema!r}; a baseline is a run folder, a report (hotloop.report/1) or a file that"
+        f" --update-baseline wrote ({BASELINE_SCHEMA})"
+    )
+
+
+def _load_json(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise RecordingError(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > MOST_BYTES:
+        raise RecordingError(f"{path} is larger than {MOST_BYTES} bytes: it is not a baseline")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise RecordingError(f"{path} is not JSON: {error}") from None
+
+
+def _parse_report(name: str, content: Mapping[str, Any]) -> Baseline:
+    """A report keeps the spread of the steps and not their order: its errors take the steps as independent."""
+    step, breakdown = content["step"], content["breakdown"]
+    if step is None or breakdown is None:
+        raise RecordingError(f"{name}: the report contains no training step, so there is nothing to compare with")
+    count = int(step["steady_count"])
+    root = math.sqrt(count) if count > 1 else None
+
+    def spread(mean: float, std: float | None) -> Measure:
+        known = std is not None and root is not None
+        error = std / root if std is not None and root is not None else None
+        return Measure(value=_magnitude(mean), error=error, freedom=count - 1 if known else None)
+
+    cv = step["cv_ratio"]
+    measures = {"step_ns": spread(step["mean_ns"], None if cv is None else _number(cv) * _number(step["mean_ns"]))}
+    for phase in PHASES:
+        measures[f"{phase}_ns"] = spread(breakdown[phase]["mean_ns"], _number(breakdown[phase]["std_ns"]))
+        measures[f"{phase}_share_ratio"] = Measure(value=_number(breakdown[phase]["share_ratio"]))
+    numbers = {
+        "step_p95_ns": step["p95_ns"],
+        "time_to_first_step_ns": step["time_to_first_step_ns"],
+        "memory_peak_bytes": (content.get("memory") or {}).get("peak_bytes"),
+    } | {rate: step.get(rate) for rate in RATES}
+    for key, value in numbers.items():
+        if value is not None and _number(value) > 0:
+            noise_ratio = step.get("units_noise_ratio") if key == f"{step['unit']}s_per_s" else None
+            measures[key] = measure_rate(key, _number(value), measures["step_ns"], noise_ratio)
+    environment = content.get("environment") or {}
+    ranks = content.get("ranks") or [{}]
+    machine: dict[str, Value] = {key: environment.get(key) for key in MACHINE_KEYS}
+    machine["world_size"] = ranks[0].get("world_size")
+    launch = Launch(
+        name=redact_text(name),
+        measures=measures,
+        steps_count=count,
+        unit=str(step["unit"]),
+        units_per_step=None if step["units_per_step"] is None else _number(step["units_per_step"]),
+        unit_drifts=bool(step.get("unit_drift")),
+        machine=machine,
+    )
+    return Baseline(name=name, launches=(launch,), command=tuple(str(word) for word in content.get("command", ())))
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)
+
+
+def _magnitude(value: Any) -> float:
+    """A number of at least 0 with which arithmetic stays finite."""
+    number = _number(value)
+    if not 0 <= number < 1e30:
+        raise ValueError(f"{value!r} is out of range")
+    return number
+
+
+# ---- the baseline file
+
+
+def _parse_baseline(name: str, content: Mapping[str, Any]) -> Baseline:
+    launches = tuple(_parse_launch(one) for one in content["launches"])
+    if not launches:
+        raise RecordingError(f"{name} contains no launch; write it again: hotloop check RUN --baseline {name}")
+    history = content["history"]
+    if not isinstance(history, list) or not all(isinstance(one, dict) for one in history):
+        raise ValueError("history is not a list of records")
+    return Baseline(
+        name=name,
+        launches=launches,
+        command=tuple(str(word) for word in content["command"]),
+        history=tuple(history),
+        is_file=True,
+    )
+
+
+def _parse_launch(content: Mapping[str, Any]) -> Launch:
+    measures = {
+        str(key): Measure(
+            value=_magnitude(one["value"]),
+            error=None if one["error"] is None else _magnitude(one["error"]),
+            freedom=None if one["freedom"] is None else _magnitude(one["freedom"]),
+        )
+        for key, one in content["measures"].items()
+        if key not in RATES or _magnitude(one["value"]) > 0
+    }
+    for key in ("step_ns", *(f"{phase}_ns" for phase in PHASES)):
+        if key not in measures:
+            raise ValueError(f"a launch has no {key}")
+    units = content["units_per_step"]
+    return Launch(
+        name=str(content["name"]),
+        measures=measures,
+        steps_count=int(content["steps_count"]),
+        unit=str(content["unit"]),
+        units_per_step=None if units is None else _number(units),
+        unit_drifts=bool(content.get("unit_drifts")),
+        machine=dict(content["machine"]),
+    )
+
+
+def write_baseline(
+    path: Path,
+    launches: Sequence[Launch],
+    command: Sequence[str],
+    *,
+    keep: bool,
+    now: datetime | None = None,
+) -> tuple[str, Mapping[str, Any]]:
+    """The text of the baseline file at ``path`` with these launches, and the record of what changed.
+
+    ``keep`` adds them to the launches that are there; without it they take their place. Only a baseline file (or
+    nothing) may stand at ``path``: raises UsageError otherwise.
+    """
+    before: Baseline | None = None
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; --update-baseline needs a file name, such as baseline.json")
+    if path.exists():
+        before = read_baseline(str(path), path)
+        if not before.is_file:
+            raise UsageError(f"{path} is a report, which --update-baseline does not overwrite; choose another name")
+    present = before.launches if before is not None and keep else ()
+    added = [launch for launch in launches if launch.name not in {one.name for one in present}]
+    if len(added) < len(launches):
+        twice = ", ".join(sorted({one.name for one in launches} - {one.name for one in added}))
+        raise UsageError(f"{twice} is already in {path}; a launch can be added only once")
+    after = [*present, *added][-MOST_LAUNCHES:]
+    record: dict[str, Any] = {
+        "date": (now or datetime.now(UTC)).isoformat(timespec="seconds"),
+        "what": "added" if present else "replaced" if before is not None else "created",
+        "launches": [launch.name for launch in added],
+        "changes": _list_changes(before.launches if before is not None else (), after),
+    }
+    content = {
+        "schema": BASELINE_SCHEMA,
+        "tool": {"version": __version__},
+        "command": list(command),
+        "launches": [_launch_to_json(launch) for launch in after],
+        "history": [*(before.history if before is not None else ()), record],
+    }
+    return json.dumps(content, indent=1, allow_nan=False) + "\n", record
+
+
+def find_stranger(path: Path, launches: Sequence[Launch]) -> str | None:
+    """The name of a launch that ran on another machine than all launches in the baseline file at ``path``."""
+    if not path.exists():
+        return None
+    present = read_baseline(str(path), path)
+    if not present.is_file:
+        return None
+    return next((one.name for one in launches if not pick_same_machine([one], present.launches)), None)
+
+
+def _list_changes(before: Sequence[Launch], after: Sequence[Launch]) -> list[dict[str, Any]]:
+    """The means of both sides, where both know the measure."""
+    found = []
+    for name in after[0].measures:
+        sides = [
+            [launch.measures[name].value for launch in side if name in launch.measures] for side in (before, after)
+        ]
+        if not sides[0] or not sides[1]:
+            continue
+        first, second = (sum(values) / len(values) for values in sides)
+        if first != second:
+            ratio = (second - first) / first if first else None
+            found.append({"measure": name, "before": first, "after": second, "change_ratio": ratio})
+    return found
+
+
+def _launch_to_json(launch: Launch) -> dict[str, Any]:
+    kept = ("name", "steps_count", "unit", "units_per_step", "unit_drifts", "machine", "measures")
+    return {name: to_plain(getattr(launch, name)) for name in kept}

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,9 @@ from hotloop.core.report import DevicePhase, Health, MemorySummary, Overhead, Ti
 
 from .batch_source import find_batch_statement, mark_prefetches
 from .changes import RankSteps
-from .device_clock import charge_waits, charged_ratio, host_column
 from .facts import (
     Fact,
+    Recording,
     build_compile,
     build_ddp,
     build_loaders,
@@ -45,8 +45,20 @@ from .facts import (
     read_where,
 )
 from .lines import SampledLines, collect_lines, collect_start_lines, collect_thread_lines, describe_inside_samples
-from .partition import build_breakdown, split_phases
-from .rank_memory import measure_memory
+from .memory import measure_memory
+from .partition import (
+    Tail,
+    ValidationTime,
+    build_breakdown,
+    charge_waits,
+    charged_ratio,
+    find_tail,
+    find_validation,
+    host_column,
+    split_phases,
+    trains_on_others,
+    validation_in_gaps,
+)
 from .segments import (
     IDENTITY_FIELDS,
     LEVEL_FIELDS,
@@ -54,17 +66,15 @@ from .segments import (
     UNSEEN_FIELDS,
     BoolColumn,
     IntColumn,
+    StepEnds,
     Steps,
     build_steps,
+    find_step_ends,
 )
 from .source import SourceFiles
 from .stats import FloatColumn, Slope, per_step_values, weighted_mean_std, weighted_quantiles
-from .steady import Steady, find_steady
-from .step_ends import StepEnds, find_step_ends
-from .tail import Tail, find_tail
+from .steady import Steady, find_steady, find_unrest
 from .units import Units, measure_units
-from .unrest import find_unrest
-from .validation import ValidationTime, find_validation, trains_on_others, validation_in_gaps
 
 MAX_COLUMN_LENGTH = 100_000
 """Columns of longer runs are a fair draw of this many steps, in order; means and shares always use all steps."""
@@ -75,25 +85,6 @@ PEAK_PARTS = ("start", "training", "validation")
 TOLD_WAITS_RATIO = 0.05
 """More than this share of the steady steps in which the host waits for the device is told."""
 NOT_SUMMED_FIELDS = frozenset((*IDENTITY_FIELDS, *LEVEL_FIELDS))
-
-
-class Recording(Protocol):
-    """What the reader of a recording offers of one process. ``rows`` is int64, one row of STEP_FIELDS per segment."""
-
-    @property
-    def process(self) -> Mapping[str, Any]: ...
-
-    @property
-    def rows(self) -> IntColumn: ...
-
-    @property
-    def facts(self) -> Sequence[Mapping[str, Any]]: ...
-
-    @property
-    def lost_rows(self) -> int: ...
-
-    @property
-    def closed(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

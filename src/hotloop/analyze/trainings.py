@@ -9,14 +9,27 @@ from functools import partial
 
 from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.hosts import Attempt, HostClock
-from hotloop.core.report import Health
+from hotloop.core.report import Health, MemorySummary
 
-from .attempts import describe_attempts, tell_late_ranks, warn_of_restarts
-from .host_clocks import Clock, align_hosts, corrected_s, describe_hosts, may_train_together, tell_hosts_apart
-from .hosts import measure_hosts
-from .process import ProcessAnalysis, Recording, analyze_process, identify
+from .facts import Recording
+from .hosts import (
+    AnalyzePart,
+    Clock,
+    align_hosts,
+    analyze_part,
+    corrected_s,
+    describe_attempts,
+    describe_hosts,
+    describe_stops,
+    leave_out_stops,
+    may_train_together,
+    tell_hosts_apart,
+    tell_late_ranks,
+    warn_of_restarts,
+    warn_of_stops,
+)
+from .process import ProcessAnalysis, analyze_process, identify
 from .source import SourceFiles
-from .stops import AnalyzePart, analyze_part, describe_stops, leave_out_stops, warn_of_stops
 from .units import is_drift
 
 SIBLING_SLACK_S = 5.0
@@ -345,3 +358,34 @@ def find_unit_drift(processes: Sequence[ProcessAnalysis], unit: str) -> tuple[fl
 def _named(message: str, rank: RankAnalysis) -> str:
     name = f"process {rank.pid}" if rank.rank is None else f"rank {rank.rank}"
     return f"{name}: {message}"
+
+
+def measure_hosts(processes: Sequence[ProcessAnalysis]) -> dict[str, MemorySummary]:
+    """Host memory by host; empty when any process's memory is that of an accelerator.
+
+    The peak is the sum of the peaks of the processes: they need not have come at the same moment, and pages that
+    processes share count once for each, so it is at most that. Unknown for the host when it is for one process.
+    """
+    if any(p.memory.allocated_bytes is not None or p.memory.reserved_bytes is not None for p in processes):
+        return {}
+    by_host: dict[str, list[MemorySummary]] = {}
+    for process in processes:
+        by_host.setdefault(process.rank.host, []).append(process.memory)
+    return {host: _add(memories) for host, memories in by_host.items()}
+
+
+def _add(memories: Sequence[MemorySummary]) -> MemorySummary:
+    if len(memories) == 1:
+        return memories[0]
+    peaks = [m.peak_bytes for m in memories if m.peak_bytes is not None]
+    growths = [m.growth_bytes_per_step for m in memories if m.growth_bytes_per_step is not None]
+    peak_bytes = sum(peaks) if len(peaks) == len(memories) else None
+    total_bytes = max((m.total_bytes for m in memories if m.total_bytes), default=None)
+    return MemorySummary(
+        peak_bytes=peak_bytes,
+        allocated_bytes=None,
+        reserved_bytes=None,
+        total_bytes=total_bytes,
+        peak_ratio=peak_bytes / total_bytes if peak_bytes is not None and total_bytes else None,
+        growth_bytes_per_step=sum(growths) if len(growths) == len(memories) else None,
+    )

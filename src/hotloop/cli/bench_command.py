@@ -100,7 +100,7 @@ def execute_train(arguments: argparse.Namespace) -> int:
 
 
 def execute_loader(arguments: argparse.Namespace) -> int:
-    from hotloop.analyze.scaling import measure_compute_ns
+    from hotloop.analyze.measurement import measure_compute_ns
     from hotloop.bench.loader_cost import choose_workers
     from hotloop.bench.program import split_target
     from hotloop.cli.bench_options import parse_integers

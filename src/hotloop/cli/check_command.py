@@ -69,8 +69,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
     from pathlib import Path
 
-    from hotloop.analyze.check import CheckLimits
-    from hotloop.analyze.limits import load_limits
+    from hotloop.analyze.check import CheckLimits, load_limits
     from hotloop.cli.show import check_outputs, emit, find_surface, note_newer_run, show_report, write_text
     from hotloop.core.check import CheckVerdict
     from hotloop.core.errors import UsageError
@@ -147,7 +146,7 @@ def _find_target(arguments: argparse.Namespace) -> Path | None:
 
 
 def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, keep: bool) -> str:
-    from hotloop.analyze.baseline import find_stranger, write_baseline
+    from hotloop.analyze.launch import find_stranger, write_baseline
     from hotloop.cli.show import write_text
     from hotloop.core.check import CheckVerdict, format_change
 

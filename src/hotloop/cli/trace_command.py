@@ -182,7 +182,7 @@ def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
     from functools import partial
 
     from hotloop.analyze.timeline.classes import CLASS_NAMES
-    from hotloop.analyze.timeline.event_tables import tabulate_events
+    from hotloop.analyze.timeline.tracks import tabulate_events
     from hotloop.cli.answer import print_answer
     from hotloop.cli.cache_options import choose_cache_folder
     from hotloop.trace.query import query_traces

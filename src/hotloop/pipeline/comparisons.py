@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from hotloop.analyze.baseline import Baseline, check_launches, read_baseline
 from hotloop.analyze.check import CheckLimits
 from hotloop.analyze.compare_runs import compare_runs
-from hotloop.analyze.launch import describe_launch
+from hotloop.analyze.launch import Baseline, check_launches, describe_launch, read_baseline
 from hotloop.analyze.timeline.compare_traces import compare_traces, reduce_for_diff
 from hotloop.core.check import Check, Launch
 from hotloop.core.comparison import Comparison

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from hotloop import __version__
-from hotloop.analyze.scaling import measure_step_ns
+from hotloop.analyze.measurement import measure_step_ns
 from hotloop.core.errors import UsageError
 from hotloop.core.planning import PlanReport
 from hotloop.core.prediction import CostPrediction, StepPrediction

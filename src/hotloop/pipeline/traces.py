@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from hotloop import __version__
+from hotloop.analyze.summary import restate_trace, summarize_judged_device
 from hotloop.analyze.timeline.memory import list_categories
 from hotloop.analyze.timeline.reduce import (
     ReducedRank,
@@ -20,7 +21,6 @@ from hotloop.analyze.timeline.reduce import (
     list_waits,
     needs_others,
 )
-from hotloop.analyze.timeline.summary import restate_trace, summarize_judged_device
 from hotloop.apply import ACTS
 from hotloop.core.acts import fill_fixes
 from hotloop.core.report import Report

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.analyze.timeline.classes import classify_work
-from hotloop.analyze.timeline.clocks import describe_hosts
 from hotloop.analyze.timeline.collective_report import (
     compare_ranks,
     compute_waits_by_row,
+    describe_hosts,
     find_bus_factor,
     list_rank_waits,
     match_collectives,

@@ -5,8 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.analyze.timeline.classes import classify_work, list_comm_groups
-from hotloop.analyze.timeline.device_partition import cover_devices, describe_device, partition_windows
+from hotloop.analyze.timeline.classes import (
+    classify_work,
+    cover_devices,
+    describe_device,
+    list_comm_groups,
+    partition_windows,
+)
 from hotloop.analyze.timeline.links import link_device_work
 from hotloop.core.errors import InvariantError, UsageError
 from hotloop.core.timeline import DevicePartition

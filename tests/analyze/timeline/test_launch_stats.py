@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.analyze.timeline.launch_stats import describe_spread
 from hotloop.analyze.timeline.reduce import reduce_trace
+from hotloop.analyze.timeline.tables import describe_spread
 from hotloop.core.timeline import LaunchStats
 
 from .plain_trace import US, PlainTrace, Row, call, kernel

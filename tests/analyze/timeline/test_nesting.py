@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotloop.analyze.timeline.anatomy import find_outermost
-from hotloop.analyze.timeline.nesting import NONE, Nesting, nest
+from hotloop.analyze.timeline.links import NONE, Nesting, nest
 
 
 def make(ranges: list[tuple[int, int]], thread: list[int] | None = None) -> Nesting:

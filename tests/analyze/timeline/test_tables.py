@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from hotloop.analyze.timeline.classes import classify_work
-from hotloop.analyze.timeline.flops import count_work
+from hotloop.analyze.timeline.flops import count_work, find_peaks
 from hotloop.analyze.timeline.links import link_device_work
-from hotloop.analyze.timeline.peaks import find_peaks
 from hotloop.analyze.timeline.tables import (
     judge_tensor_core,
     measure_tensor_cores,

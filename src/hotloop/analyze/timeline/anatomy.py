@@ -26,9 +26,7 @@ from hotloop.core.trace import Category, Trace
 
 from .classes import COLLECTIVE_RANGE, COMM, Classes
 from .intervals import Int64s, Intervals, intersect, overlap_pieces, subtract, sum_groups, unite
-from .links import Links
-from .names import TORCH_RANGE, match_names
-from .nesting import NONE, Nesting, nest, sum_outermost
+from .links import NONE, TORCH_RANGE, Links, Nesting, match_names, nest, sum_outermost
 from .steps import BACKWARD_NAME, PROFILER_STEP, StepWindows
 
 Int8s = NDArray[np.int8]

@@ -22,9 +22,7 @@ from hotloop.core.trace import Trace
 
 from .classes import COLLECTIVE_RANGE, COMM, Classes
 from .intervals import Int64s
-from .links import Links
-from .names import match_names
-from .nesting import NONE
+from .links import NONE, Links, match_names
 from .steps import StepWindows
 
 MAX_COLLECTIVES = 24_000

@@ -18,12 +18,10 @@ from hotloop.core.trace import Trace
 from hotloop.core.trace_analysis import RankOnPath, RanksPath, StepPath
 
 from .classes import Classes
-from .clocks import align_instants
-from .collective_report import SYNCHRONISING, match_collectives
+from .collective_report import SYNCHRONISING, align_instants, match_collectives
 from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
 from .intervals import Int64s, sum_groups
-from .links import Links
-from .nesting import NONE
+from .links import NONE, Links
 from .step_graph import KIND, ROLE, StepGraph, StepWindowGraph
 from .steps import StepWindows
 

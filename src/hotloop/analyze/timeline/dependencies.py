@@ -37,9 +37,7 @@ from .classes import COMM, COMPUTE, Classes
 from .collectives import count_elements
 from .idle import SYNC_CALL
 from .intervals import Int64s
-from .links import Links, find_categories, nest_rows
-from .names import match_names
-from .nesting import NONE, Nesting, split_by_thread
+from .links import NONE, Links, Nesting, find_categories, match_names, nest_rows, split_by_thread
 from .step_graph import KIND, ROLE, ROLES, StepGraph, make_skeleton, order_by_time
 from .steps import LOADER_NEXT, StepWindows
 

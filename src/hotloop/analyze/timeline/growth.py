@@ -26,12 +26,10 @@ from hotloop.core.graph import DiffTerms, RankCollectives
 from hotloop.core.trace import Category, Trace
 
 from .anatomy import find_host_phases
-from .classes import COLLECTIVE_RANGE, COMPUTE, Classes
+from .classes import COLLECTIVE_RANGE, COMPUTE, Classes, cover_devices
 from .collective_report import list_waits
-from .device_partition import cover_devices
 from .intervals import EMPTY, Int64s, Intervals, cover_windows, intersect, overlap_pieces, unite, unite_sets
-from .links import Links
-from .names import match_names
+from .links import Links, match_names
 from .steps import StepWindows, assign_device_work
 
 MAX_PIECES = 500_000

@@ -22,12 +22,9 @@ from numpy.typing import NDArray
 from hotloop.core.timeline import BlameRow, IdleCauses, StepIdle
 from hotloop.core.trace import Category, Trace
 
-from .classes import COMM, Classes
-from .device_partition import DeviceCover
+from .classes import COMM, Classes, DeviceCover
 from .intervals import EMPTY, Int64s, Intervals, cover_windows, find_gaps, overlap_pieces, sum_groups, unite
-from .links import Links, find_categories
-from .names import TORCH_RANGE, match_names
-from .nesting import NONE, Nesting, nest, split_by_thread
+from .links import NONE, TORCH_RANGE, Links, Nesting, find_categories, match_names, nest, split_by_thread
 from .steps import LOADER_NEXT, PROFILER_STEP, DeviceSteps
 
 LAUNCH_LATENCY_NS = 10_000

@@ -20,9 +20,7 @@ from hotloop.core.trace import MemoryEvents, Trace
 
 from .anatomy import PHASE, HostPhases
 from .intervals import Int64s, sum_groups
-from .links import Links
-from .names import match_names
-from .nesting import NONE
+from .links import NONE, Links, match_names
 from .steps import StepWindows
 
 DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 13: "mps", 14: "meta", 20: "privateuseone"}

@@ -36,21 +36,25 @@ from .anatomy import (
     split_steps,
     sum_by_phase,
 )
-from .classes import Classes, classify_work, list_comm_groups
-from .clocks import describe_hosts
-from .collective_report import compare_ranks, list_waits_by_row
+from .classes import (
+    Classes,
+    DeviceCover,
+    classify_work,
+    cover_devices,
+    describe_device,
+    list_comm_groups,
+    partition_windows,
+)
+from .collective_report import compare_ranks, describe_hosts, list_waits_by_row
 from .collectives import collect_collectives
 from .critical_path import cut_middle_step, join_paths, summarize_path
-from .device_partition import DeviceCover, cover_devices, describe_device, partition_windows
 from .idle import explain_idle
 from .intervals import Int64s, cover_windows
-from .launch_stats import measure_launches
 from .links import Links, link_device_work
 from .memory import describe_memory
-from .ratios import find_pageable_copies, measure_ratios
 from .steps import DeviceSteps, StepWindows, assign_device_work, find_steps
-from .tables import measure_tensor_cores, tabulate_kernels, tabulate_modules, tabulate_ops
-from .utilization import measure_utilization
+from .tables import measure_launches, measure_tensor_cores, tabulate_kernels, tabulate_modules, tabulate_ops
+from .utilization import find_pageable_copies, measure_ratios, measure_utilization
 from .what_if import answer_asked, can_replay, forecast_for_rules, open_typical_window
 
 NAME_LENGTH = 400

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from hotloop.core.trace import DEVICE_WORK, Category, Trace
 
 from .intervals import Int64s
-from .links import Links, find_categories
-from .names import match_names
-from .nesting import NONE
+from .links import NONE, Links, find_categories, match_names
 
 PROFILER_STEP = re.compile(r"^ProfilerStep#(\d+)$")
 LOADER_NEXT = re.compile(r"^enumerate\(DataLoader\)#.*__next__")

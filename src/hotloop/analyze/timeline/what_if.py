@@ -28,9 +28,8 @@ from .classes import Classes
 from .critical_path import choose_step, falls_behind, split_retimed
 from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
 from .intervals import Int64s
-from .links import Links
+from .links import Links, match_names
 from .loading import Loading, measure_loading
-from .names import match_names
 from .step_graph import KIND, ROLE, StepGraph, StepWindowGraph, replay
 from .steps import LOADER_NEXT, StepWindows
 from .tables import MATRIX_KERNEL, NO_MATRIX_KERNEL
