@@ -213,7 +213,8 @@ def forecast_file(path: Path, change: Change) -> WhatIf:
 
 def _forecast(trace: Trace, change: Change) -> WhatIf:
     ground = lay_groundwork(trace, "default")
-    return forecast(trace, ground.links, ground.classes, ground.steps, [change])
+    (found,) = forecast(trace, ground.links, ground.classes, ground.steps, [[change]])
+    return found
 
 
 def compare_resnet() -> dict[str, Any]:

@@ -73,7 +73,7 @@ from .segments import (
 )
 from .source import SourceFiles
 from .stats import FloatColumn, Slope, per_step_values, weighted_mean_std, weighted_quantiles
-from .steady import Steady, find_steady, find_unrest
+from .steady import Steady, find_steady
 from .units import Units, measure_units
 
 MAX_COLUMN_LENGTH = 100_000
@@ -82,6 +82,8 @@ MAX_TIMELINE_BUCKETS = 200
 LONG_TAIL_RATIO = 0.5
 """More than this share of a recording behind the last step, and of that without any work that is seen, is told."""
 PEAK_PARTS = ("start", "training", "validation")
+TOLD_DELAY_RATIO = 0.1
+"""More than this share of the steady steps without a core is told."""
 TOLD_WAITS_RATIO = 0.05
 """More than this share of the steady steps in which the host waits for the device is told."""
 NOT_SUMMED_FIELDS = frozenset((*IDENTITY_FIELDS, *LEVEL_FIELDS))
@@ -572,7 +574,7 @@ def _health(
         found.append(Health(level="info", message=message))
     if steps.unequal_rows_count:
         found.append(Health(level="warning", message="the times of some rows do not add up to their windows"))
-    tail, unrest = _describe_tail(steps, rank), _describe_unrest(steps, steady, rank)
+    tail, unrest = _describe_tail(steps, rank), _describe_unrest(rank)
     if tail is not None:
         found.append(Health(level="warning", message=tail))
     if unrest is not None:
@@ -603,17 +605,16 @@ def _describe_tail(steps: Steps, rank: RankAnalysis) -> str | None:
     )
 
 
-def _describe_unrest(steps: Steps, steady: Steady, rank: RankAnalysis) -> str | None:
+def _describe_unrest(rank: RankAnalysis) -> str | None:
     """A line where a single process on the CPU was kept from its cores; None also where that cannot be told."""
     threads, cores = rank.torch_threads, rank.cores
     if rank.device_type != "cpu" or rank.rank is None or rank.world_size > 1:
         return None
     if any(loader.num_workers for loader in rank.loaders) or (threads and cores and threads > cores):
         return None  # its own workers or threads may be what it competes with
-    unrest = find_unrest(steps, steady.mask)
-    if unrest is None:
+    if (rank.run_delay_ratio or 0.0) < TOLD_DELAY_RATIO:
         return None
     return (
-        f"the steps' computation varies by {unrest.variation_ratio:.0%}, and during most of the extra time of slow "
-        "steps the process was not running; other programs may be using these cores; shares are means"
+        f"the training thread was ready but had no core for {rank.run_delay_ratio:.0%} of the steady steps; other "
+        "programs may be using these cores; shares are means"
     )

@@ -13,13 +13,9 @@ from hotloop.analyze.timeline.memory import list_categories
 from hotloop.analyze.timeline.reduce import (
     ReducedRank,
     ReduceOptions,
-    add_answers,
-    answer_beside_others,
     describe_notes,
     describe_rank,
     join_ranks,
-    list_waits,
-    needs_others,
 )
 from hotloop.apply import ACTS
 from hotloop.core.acts import fill_fixes
@@ -52,14 +48,14 @@ def report_traces(
     """Read, reduce, judge and prescribe. Raises TraceError when no file can be read."""
     several = len(paths) > 1 or any(is_remote(path) or Path(path).is_dir() for path in paths)
     chosen = replace(options or ReduceOptions(), beside_others=several)
-    read = partial(map_traces, paths, workers=workers, scheduler=scheduler, cache_folder=cache_folder)
-    waits_for_others = several and needs_others(chosen.what_if)
-    first = replace(chosen, what_if=()) if waits_for_others else chosen
-    reduced = read(reduce=partial(reduce_rank, options=first), progress=progress)
-    if waits_for_others:
-        # The other ranks' collectives are known only now: the files are looked at once more, from their cache.
-        ask = partial(answer_beside_others, options=chosen, waits=list_waits(reduced))
-        reduced = add_answers(reduced, read(reduce=ask))
+    reduced = map_traces(
+        paths,
+        workers=workers,
+        scheduler=scheduler,
+        cache_folder=cache_folder,
+        reduce=partial(reduce_rank, options=chosen),
+        progress=progress,
+    )
     analysis, notes = join_ranks(reduced)
     return report_trace_analysis(replace(analysis, targets=targets or {}), notes, command)
 

@@ -545,11 +545,3 @@ def list_waits(ranks: Sequence[RankCollectives]) -> tuple[Int64s, ...]:
         mine = counted & (timed.matches.rank == place)
         column[timed.matches.at[mine]] = timed.wait_ns[mine]
     return waits
-
-
-def list_waits_by_row(ranks: Sequence[RankCollectives]) -> tuple[dict[int, int], ...]:
-    """What each rank waits in each of its matched collectives, ns, by row of the first device event or range."""
-    return tuple(
-        dict(zip(one.first_row[wait >= 0].tolist(), wait[wait >= 0].tolist(), strict=True))
-        for one, wait in zip(ranks, list_waits(ranks), strict=True)
-    )

@@ -5,7 +5,7 @@ With what else is sent of a file it is a ReducedRank; those of all ranks make th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -45,7 +45,7 @@ from .classes import (
     list_comm_groups,
     partition_windows,
 )
-from .collective_report import compare_ranks, describe_hosts, list_waits_by_row
+from .collective_report import compare_ranks, describe_hosts
 from .collectives import collect_collectives
 from .critical_path import cut_middle_step, join_paths, summarize_path
 from .idle import explain_idle
@@ -279,10 +279,6 @@ def _shorten_text(text: str | None) -> str | None:
 
 # ---- what is sent back of a file, and all ranks together
 
-Waits = Mapping[str, Mapping[int, int]]
-"""By the file's name: the wait of each of its collectives in ns, by its row."""
-Answers = tuple[tuple[AskedChange, ...], tuple[TraceNote, ...]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReducedRank:
@@ -331,36 +327,6 @@ def describe_rank(
     )
 
 
-def needs_others(changes: tuple[str, ...]) -> bool:
-    """Whether one of the changes can only be answered beside the files of the other ranks."""
-    return any(one.partition("=")[0] == "no-straggler" for one in changes)
-
-
-def answer_beside_others(trace: Trace, options: ReduceOptions, waits: Waits) -> Answers:
-    """What was asked of one file, when the waits of its collectives are known."""
-    ground = lay_groundwork(trace, options.definitions)
-    parts = (trace, ground.links, ground.classes, ground.steps)
-    return answer_asked(*parts, options.what_if, waits.get(trace.facts.source))
-
-
-def list_waits(reduced: ReducedTraces[ReducedRank]) -> Waits:
-    """The waits of all files for each other."""
-    sources = [one.facts.source for one in reduced.traces]
-    return dict(zip(sources, list_waits_by_row(_list_collectives(reduced)), strict=True))
-
-
-def add_answers(reduced: ReducedTraces[ReducedRank], answered: ReducedTraces[Answers]) -> ReducedTraces[ReducedRank]:
-    """The same files with what was asked of each, and why some of it has no answer."""
-    traces = tuple(
-        replace(
-            one,
-            result=replace(one.result, what_if=other.result[0], notes=(*one.result.notes, *other.result[1])),
-        )
-        for one, other in zip(reduced.traces, answered.traces, strict=True)
-    )
-    return replace(reduced, traces=traces)
-
-
 def join_ranks(reduced: ReducedTraces[ReducedRank]) -> tuple[TraceAnalysis, tuple[TraceNote, ...]]:
     """All ranks together, and what has to be said of their files."""
     ranks = tuple(replace(one.result.rank, facts=one.facts) for one in reduced.traces)
@@ -369,7 +335,7 @@ def join_ranks(reduced: ReducedTraces[ReducedRank]) -> tuple[TraceAnalysis, tupl
     several = [(*one.notes, *one.result.rank.timeline.notes, *one.result.notes) for one in reduced.traces]
     merged = [*reduced.notes, *merge_notes(several)]
     notes = tuple(sorted(merged, key=lambda note: _LEVELS.index(note.level)))
-    collectives = _list_collectives(reduced)
+    collectives = [replace(one.result.collectives, rank=one.facts.rank) for one in reduced.traces]
     together = compare_ranks(collectives)
     if together is None:
         return TraceAnalysis(ranks=ranks, what_if=answers), notes
@@ -411,7 +377,3 @@ def describe_notes(notes: Iterable[TraceNote]) -> tuple[Health, ...]:
 
 
 _LEVELS = ("error", "warning", "info")
-
-
-def _list_collectives(reduced: ReducedTraces[ReducedRank]) -> list[RankCollectives]:
-    return [replace(one.result.collectives, rank=one.facts.rank) for one in reduced.traces]

@@ -61,8 +61,6 @@ class Situation:
     trace: Trace
     links: Links
     graph: StepGraph
-    waits_by_row: Mapping[int, int] | None
-    """What this rank waits in its collectives, ns by row of the first event; None when nobody looked at the others."""
 
 
 def parse_change(text: str) -> Change:
@@ -104,7 +102,6 @@ def answer_asked(
     classes: Classes,
     steps: StepWindows,
     asked: Sequence[str],
-    waits_by_row: Mapping[int, int] | None = None,
 ) -> tuple[tuple[AskedChange, ...], tuple[TraceNote, ...]]:
     """(every change alone, then all together, on as many steps as fit; why some of them have no answer)."""
     sets = [(one,) for one in asked] + ([tuple(asked)] if len(asked) > 1 else [])
@@ -119,7 +116,7 @@ def answer_asked(
     for one in sets:
         changes = [parse_change(text) for text in one]
         try:
-            (found,) = forecast_all(trace, links, classes, steps, [changes], waits_by_row=waits_by_row, window=window)
+            (found,) = forecast(trace, links, classes, steps, [changes], window)
         except UsageError as error:
             notes.append(TraceNote(level="warning", code=f"what-if {one}", message=f"--what-if: {error}"))
             continue
@@ -153,28 +150,13 @@ def forecast(
     links: Links,
     classes: Classes,
     steps: StepWindows,
-    changes: Sequence[Change],
-    *,
-    waits_by_row: Mapping[int, int] | None = None,
-) -> WhatIf:
-    """The step time after all of ``changes`` together. Raises UsageError for changes that make no sense here."""
-    return forecast_all(trace, links, classes, steps, [changes], waits_by_row=waits_by_row)[0]
-
-
-def forecast_all(
-    trace: Trace,
-    links: Links,
-    classes: Classes,
-    steps: StepWindows,
     sets: Sequence[Sequence[Change]],
-    *,
-    waits_by_row: Mapping[int, int] | None = None,
     window: StepWindowGraph | None = None,
 ) -> tuple[WhatIf, ...]:
-    """One forecast for each set of changes, all on one graph."""
+    """The step time after each set of changes, all on one graph. Raises UsageError for changes that make no sense."""
     window = window or open_window(trace, links, classes, steps)
     graph = window.graph
-    at = Situation(trace, links, graph, waits_by_row)
+    at = Situation(trace, links, graph)
     paced_by = "device" if falls_behind(trace, links, steps) else "host"
     base = replay(graph, graph.weight_ns)
     return tuple(_forecast_one(at, steps, tuple(one), base, paced_by) for one in sets)
@@ -233,7 +215,7 @@ def forecast_for_rules(
         window = window or open_window(trace, links, classes, steps)
         if not is_typical(steps, window.first, window.last):
             return {}, (TraceNote(level="info", code="not-replayed", message=UNLIKE),)
-        found = forecast_all(trace, links, classes, steps, [(one,) for one in wanted.values()], window=window)
+        found = forecast(trace, links, classes, steps, [(one,) for one in wanted.values()], window)
     except UsageError as error:
         return {}, (TraceNote(level="info", code="not-replayed", message=str(error)),)
     answers = {
@@ -520,15 +502,6 @@ def _free_communication(at: Situation, weight: NDArray[np.float64], change: Chan
     weight[(graph.role == ROLE["work"]) & (graph.kind == KIND["comm"])] = 0
 
 
-def _no_straggler(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
-    if at.waits_by_row is None:
-        raise UsageError("no-straggler needs the traces of the other ranks")
-    graph = at.graph
-    comm = np.flatnonzero((graph.role == ROLE["work"]) & (graph.kind == KIND["comm"]))
-    for edge in comm.tolist():
-        weight[edge] = max(0.0, weight[edge] - at.waits_by_row.get(int(graph.row[edge]), 0))
-
-
 def _fuse_launches(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
     weight[at.graph.role == ROLE["call"]] /= change.factor
 
@@ -562,7 +535,6 @@ _EFFECTS = {
     "faster-matmuls": _scale_matrix,
     "faster": _scale_named,
     "free-communication": _free_communication,
-    "no-straggler": _no_straggler,
     "fused-launches": _fuse_launches,
     "free-launches": _free_launches,
     "no-host-time": _no_host_time,
