@@ -137,19 +137,6 @@ def test_eight_ranks_wait_for_the_one_that_arrives_last(tmp_path: Path) -> None:
     assert len(report["trace"]["waits"]) == 8
 
 
-@pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces lie beside the repository, in ../shared/traces")
-def test_without_a_straggler_the_last_rank_wins_nothing_and_the_others_their_wait(tmp_path: Path) -> None:
-    target = tmp_path / "r.json"
-    asked = ("--what-if", "no-straggler", "--json", str(target))
-    main(["trace", str(TRACES / "dlrm_8ranks_v100"), *KEPT, "-q", *asked])
-    trace = json.loads(target.read_text())["trace"]
-    saved_ns = {one["rank"]: one["measured_step_ns"] - one["step_ns"] for one in trace["what_if"]}
-    waits_ns = {one["rank"]: one["wait_ns"] for one in trace["waits"]}
-    assert saved_ns[7] == 0
-    assert max(saved_ns, key=lambda rank: saved_ns[rank]) == max(waits_ns, key=lambda rank: waits_ns[rank]) == 1
-    assert all(0 <= saved_ns[rank] <= waits_ns[rank] for rank in waits_ns)
-
-
 def test_only_what_a_rule_asks_for_is_forecast(tmp_path: Path) -> None:
     """A healthy trace needs none, so nothing is re-timed; one that waits for its data asks for that alone."""
     told = []

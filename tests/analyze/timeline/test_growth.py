@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hotloop.analyze.changes import sum_terms
 from hotloop.analyze.timeline.collectives import collect_collectives
-from hotloop.analyze.timeline.diff import diff_ranks
+from hotloop.analyze.timeline.compare_traces import DEVICE_PARTS, device_steps
 from hotloop.analyze.timeline.growth import RankWork, SideWork, collect_work, split_growth
 from hotloop.analyze.timeline.intervals import unite, unite_sets
 from hotloop.analyze.timeline.reduce import lay_groundwork, reduce_trace
@@ -199,9 +200,9 @@ def test_wait_and_transfer_of_eight_ranks_are_their_exposed_communication() -> N
     itself = split(eight, SideWork(eight.work, eight.collectives))
     assert set(parts(itself).values()) == {0}
     after = {t.name: t.after_ns for t in (*itself.change.terms, *itself.rest.terms)}
-    device = diff_ranks(timelines, timelines).device
-    assert device is not None
-    known = {t.name: t.after_ns for t in device.terms}
+    steps = device_steps(timelines)
+    assert steps is not None
+    known = {t.name: t.after_ns for t in sum_terms("device window", DEVICE_PARTS, steps, steps).terms}
     assert after["wait"] + after["transfer"] + after["unmatched_comm"] == pytest.approx(known["exposed_comm"], abs=3)
     assert after["compute"] + after["overlap_slowdown"] == pytest.approx(known["compute"], abs=3)
     assert after["idle"] == pytest.approx(known["idle"], abs=3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,14 +18,12 @@ from hotloop.analyze.timeline.what_if import (
     MAX_REPLAY_MISS_RATIO,
     choose_steps,
     forecast,
-    forecast_all,
     forecast_for_rules,
     open_window,
     parse_change,
 )
 from hotloop.core.errors import UsageError
 from hotloop.core.graph import BOUND_KINDS, Change, WhatIf
-from hotloop.core.trace import Category
 from hotloop.core.trace_demand import TraceDemand, format_demand
 from hotloop.core.what_if_changes import CHANGES
 from hotloop.trace.inputs import find_traces, read_trace_file
@@ -42,16 +39,16 @@ WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 def ask(
     rows: list[Row],
     *changes: Change,
-    waits: dict[int, int] | None = None,
     demand: TraceDemand | None = None,
 ) -> WhatIf:
     trace = PlainTrace(rows, extra=format_demand(demand) if demand is not None else None)
     links = link_device_work(trace)
-    return forecast(trace, links, classify_work(trace, links), find_steps(trace, links), changes, waits_by_row=waits)
+    (found,) = forecast(trace, links, classify_work(trace, links), find_steps(trace, links), [changes])
+    return found
 
 
-def step_us(rows: list[Row], *changes: Change, waits: dict[int, int] | None = None) -> int:
-    found = ask(rows, *changes, waits=waits)
+def step_us(rows: list[Row], *changes: Change) -> int:
+    found = ask(rows, *changes)
     assert found.basis == "simulated"
     assert found.step_ns % US == 0
     return found.step_ns // US
@@ -229,65 +226,6 @@ def test_faster_matmuls_on_the_cpu() -> None:
     assert step_us(rows, Change(kind="faster", factor=5, pattern="relu")) == 92
 
 
-def lowered(attention: float | None = 0.5, **options: Any) -> WhatIf:
-    return ask(products(**options), Change(kind="bf16-autocast", factor=2, attention_factor=attention))
-
-
-def products(steps: int = 3, dtype: str = "float", with_copy: bool = True) -> list[Row]:
-    """100 ms a step: 40 of a product of 1000 x 1000, 20 of attention, 8 of an activation, a copy of 4 MB in 8 ms
-    (a byte a nanosecond), a backward product of 20, and calls of 2 us on small tensors."""
-    rows: list[Row] = []
-    large = {"shapes": "[[1000,1000],[1000,1000]]", "dtypes": f'["{dtype}","{dtype}"]'}
-    small = {"shapes": "[[2,2],[2,2]]", "dtypes": '["float","float"]'}
-    heads = {"shapes": "[[8,4,64,48]]", "dtypes": '["float"]'}
-    for i in range(steps):
-        at = 100_000 * i
-        rows += [
-            mark(f"ProfilerStep#{i}", at, 100_000),
-            op("aten::mm", at, 40_000, **large),
-            op("aten::_scaled_dot_product_flash_attention_for_cpu", at + 40_000, 20_000, **heads),
-            op("aten::relu", at + 60_000, 8_000, shapes="[[1000,1000]]", dtypes='["float"]'),
-            op("autograd::engine::evaluate_function: MmBackward0", at + 80_000, 20_000),
-            op("aten::mm", at + 80_000, 20_000, **large),
-            op("aten::add", at + 68_000, 2, **small),
-        ]
-        if with_copy:
-            rows.append(op("aten::copy_", at + 69_000, 8_000, shapes="[[1000,1000],[]]", dtypes='["float","Scalar"]'))
-    return rows
-
-
-def test_autocast_converts_what_it_multiplies() -> None:
-    """The products save 30 ms of 60, attention takes 20 more, the activation saves 4. The weight is converted and its
-    gradient back, 6 bytes of a million elements each way at a byte a nanosecond: 12 ms; the input in half of the
-    cases: 6 ms. Three conversions of four calls of 2 us."""
-    assert lowered().step_ns / 10**6 == pytest.approx(100 - 30 + 20 - 4 + 12 + 6 + 0.024, abs=0.01)
-    # On a host attention's factor may be half to twice what was measured apart: 20, 40 or 80 ms.
-    assert lowered().basis == "rule-of-thumb"
-    assert lowered().low_step_ns / 10**6 == pytest.approx(100 - 30 - 4 + 12 + 0.016, abs=0.01)
-    # At worst every input is converted, at half of the memory's speed, and activations gain nothing.
-    assert lowered().high_step_ns / 10**6 == pytest.approx(100 - 30 + 60 + 48 + 0.032, abs=0.01)
-
-
-def test_autocast_says_what_it_rests_on() -> None:
-    assert "attention takes 20%" in lowered(attention=None).basis_reason
-    assert lowered(attention=None).basis == "rule-of-thumb"
-    with pytest.raises(UsageError, match="no float32 matrix product"):
-        lowered(dtype="c10::BFloat16")
-    with pytest.raises(UsageError, match=r"write bf16-autocast=FACTOR\[:ATTENTION\]"):
-        parse_change("bf16-autocast")
-    assert parse_change("bf16-autocast=2:0.5") == Change(kind="bf16-autocast", factor=2, attention_factor=0.5)
-
-
-@pytest.mark.parametrize("shapes", ["[", "{}", '[["a","b"]]', "[[1e400,2]]", "[[-1,5],[5,5]]", "[null,[2]]"])
-def test_autocast_takes_no_harm_from_shapes_that_are_none(shapes: str) -> None:
-    rows = products()
-    for row in rows:
-        if row.name == "aten::mm":
-            row.facts["shapes"] = shapes
-    with pytest.raises(UsageError, match="no float32 matrix product"):
-        ask(rows, Change(kind="bf16-autocast", factor=2))
-
-
 def test_a_named_kernel_and_a_named_operator() -> None:
     assert step_us(training(), Change(kind="faster", factor=3, pattern="sgemm")) == 72
     # The operator launches the kernel, so its device work is meant, not the time that it takes to launch.
@@ -319,19 +257,6 @@ def test_free_communication_leaves_the_compute() -> None:
     """The wait ended at 93, 2 after the all-reduce; without it at 58, 2 after the compute: 35 less."""
     assert step_us(communicating()) == 120
     assert step_us(communicating(), Change(kind="free-communication")) == 85
-
-
-def test_no_straggler_leaves_the_transfer() -> None:
-    """45 of the 60 us were waiting: the all-reduce ends at 46, the compute at 56 takes over: as above."""
-    rows = communicating()
-    trace = PlainTrace(rows)
-    comm = [
-        i for i in range(len(trace)) if "nccl" in trace.names[trace.name[i]] and trace.category[i] == Category.KERNEL
-    ]
-    assert step_us(rows, Change(kind="no-straggler"), waits=dict.fromkeys(comm, 45 * US)) == 85
-    assert step_us(rows, Change(kind="no-straggler"), waits=dict.fromkeys(comm, 20 * US)) == 100
-    with pytest.raises(UsageError, match="other ranks"):
-        ask(rows, Change(kind="no-straggler"))
 
 
 def launching(kernel_us: int) -> list[Row]:
@@ -434,7 +359,6 @@ def test_steps_that_vary_widen_the_range() -> None:
         Change(kind="faster-matmuls", factor=0),
         Change(kind="faster-matmuls", factor=float("nan")),
         Change(kind="loader-workers"),
-        Change(kind="bf16-autocast", factor=2, attention_factor=0.0),
         Change(kind="faster", pattern="("),
     ],
 )
@@ -451,16 +375,14 @@ def test_a_host_cannot_be_freed_for_a_device_that_is_not_there() -> None:
 
 def test_every_change_has_an_effect_or_a_refusal() -> None:
     rows = training(loader_us=120_000, kernel_us=51_978)
-    for row in rows:
-        row.facts |= {"shapes": "[[64,64],[64,64]]", "dtypes": '["float","float"]'} if row.name == "aten::mm" else {}
     shorter = set()
     for kind in CHANGES:
-        found = ask(rows, Change(kind=kind, factor=2, pattern="sgemm", workers_count=2), waits={})
+        found = ask(rows, Change(kind=kind, factor=2, pattern="sgemm", workers_count=2))
         assert found.step_ns <= found.measured_step_ns, kind
         if found.step_ns < 172_000 * US:
             shorter.add(kind)
     # There is no communication here, and a launching call in the shadow of its kernel's way to the device.
-    assert shorter == set(CHANGES) - {"free-communication", "no-straggler", "fused-launches"}
+    assert shorter == set(CHANGES) - {"free-communication", "fused-launches"}
 
 
 @given(
@@ -496,7 +418,7 @@ def load(name: str) -> tuple[object, ...]:
 
 
 def ask_real(name: str, *sets: tuple[Change, ...]) -> tuple[WhatIf, ...]:
-    return forecast_all(*load(name), sets)  # type: ignore[arg-type]
+    return forecast(*load(name), sets)  # type: ignore[arg-type]
 
 
 @needs_traces

@@ -68,7 +68,6 @@ def align_clocks(
             applied_ns=round(line.offset_ns),
             uncertainty_ns=round(line.uncertainty_ns) + ranks[place].time_unit_ns,
             drift_ppm=line.drift * 1e6,
-            reason=f"{one.reason}, with its drift",
         )
         for place, (one, line) in enumerate(zip(offsets, lines, strict=True))
     )
@@ -172,31 +171,22 @@ def _decide(ranks: Sequence[RankCollectives], measured: list[tuple[int, int, int
             by_host.setdefault(one.host, []).append(value[0])
     offsets = []
     for place, (one, value) in enumerate(zip(ranks, measured, strict=True)):
-        applied, reason = 0, ""
-        if place == 0:
-            reason = "the reference"
-        elif one.host is not None and one.host == reference:
-            reason = "one host, one clock: not applied"
-        elif value is None:
-            reason = "no common collectives: clocks are used as they are"
-        elif one.host is not None and reference is not None:
-            on_host = sorted(by_host[one.host])
-            applied = (on_host[(len(on_host) - 1) // 2] + on_host[len(on_host) // 2]) // 2
-            reason = f"another host: median of its {len(on_host)} ranks"
-        elif abs(value[0]) <= value[1]:
-            reason = "within its uncertainty: not applied"
-        else:
-            applied = value[0]
-            reason = "the hosts are not known, and the clocks differ by more than the uncertainty"
+        offset_ns, uncertainty_ns, count = value or (0, None, 0)
+        shares_clock = place == 0 or (one.host is not None and one.host == reference)
+        applied_ns = 0
+        if uncertainty_ns is not None and not shares_clock:
+            if one.host is not None and reference is not None:
+                on_host = sorted(by_host[one.host])
+                applied_ns = (on_host[(len(on_host) - 1) // 2] + on_host[len(on_host) // 2]) // 2
+            elif abs(offset_ns) > uncertainty_ns:
+                applied_ns = offset_ns
         offsets.append(
             ClockOffset(
                 rank=one.rank,
                 host=one.host,
-                measured_ns=None if value is None else value[0],
-                uncertainty_ns=None if value is None else value[1],
-                collectives_count=0 if value is None else value[2],
-                applied_ns=applied,
-                reason=reason,
+                uncertainty_ns=uncertainty_ns,
+                collectives_count=count,
+                applied_ns=applied_ns,
             )
         )
     return tuple(offsets)
