@@ -194,20 +194,23 @@ def _split_queued(
         return found
     stream = trace.stream[links.device_rows]
     called = trace.start_ns[np.maximum(links.launch_row, 0)]
-    linked = cover.work[links.launch_row[cover.work] >= 0]
-    waits = _find_stream_waits(trace, links)
+    linked = np.flatnonzero(links.launch_row >= 0)
+    wait_key, wait_ns, is_recorded = _list_stream_waits(trace)
+    key = stream if is_recorded else trace.thread[np.maximum(links.launch_row, 0)]
     # What ended last before the gap is what an event can have stood for.
     by_end = cover.work[np.argsort(links.end_ns[cover.work], kind="stable")]
     ended = by_end[np.maximum(np.searchsorted(links.end_ns[by_end], begin_ns, side="right") - 1, 0)]
     after_comm = (classes.kind[ended] == COMM) & (stream[ended] != stream[work])
-    for one in np.unique(stream[work]).tolist():
-        mine = np.flatnonzero(stream[work] == one)
-        calls = np.unique(called[linked[stream[linked] == one]])
-        at = np.searchsorted(calls, called[work[mine]], side="left")
-        before = np.where(at > 0, calls[np.maximum(at - 1, 0)], np.iinfo(np.int64).min)
-        found[mine[waits.any_between(one, before, called[work[mine]], trace.thread[links.launch_row[work[mine]]])]] = (
-            _EVENT
+    for one, mine in split_by_thread(key[work]):
+        calls, times, until = (
+            np.unique(called[linked[key[linked] == one]]),
+            wait_ns[wait_key == one],
+            called[work[mine]],
         )
+        at = np.searchsorted(calls, until, side="left")
+        since = np.where(at > 0, calls[np.maximum(at - 1, 0)], np.iinfo(np.int64).min)
+        told = np.searchsorted(times, until, side="left") > np.searchsorted(times, since, side="right")
+        found[mine[told]] = _EVENT
     found[(found == _EVENT) & after_comm] = _COMM
     found[classes.kind[work] == COMM] = _COMM
     same = links.by_graph[work] & (links.launch_row[work] == links.launch_row[ended])
@@ -215,55 +218,17 @@ def _split_queued(
     return found
 
 
-class _StreamWaits:
-    """When streams were told to wait for an event: by stream where that was recorded, else by the calling thread."""
-
-    def __init__(self, by_stream: dict[int, Int64s], by_thread: dict[int, tuple[Int64s, Int64s]]) -> None:
-        self._by_stream = by_stream
-        self._by_thread = by_thread
-
-    def any_between(
-        self, stream: int, after_ns: Int64s, before_ns: Int64s, thread: NDArray[np.int32]
-    ) -> NDArray[np.bool_]:
-        syncs = self._by_stream.get(stream)
-        if syncs is not None:
-            result: NDArray[np.bool_] = _has_between(syncs, after_ns, before_ns)
-            return result
-        result = np.zeros(len(before_ns), dtype=bool)
-        for one, mine in split_by_thread(thread):
-            if one in self._by_thread:
-                waits, launches = self._by_thread[one]
-                at = np.searchsorted(launches, before_ns[mine], side="left")
-                last = np.where(at > 0, launches[np.maximum(at - 1, 0)], np.iinfo(np.int64).min)
-                result[mine] = _has_between(waits, last, before_ns[mine])
-        return result
-
-
-def _has_between(times: Int64s, after_ns: Int64s, before_ns: Int64s) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = np.searchsorted(times, before_ns, side="left") > np.searchsorted(
-        times, after_ns, side="right"
-    )
-    return found
-
-
-def _find_stream_waits(trace: Trace, links: Links) -> _StreamWaits:
+def _list_stream_waits(trace: Trace) -> tuple[NDArray[np.int32], Int64s, bool]:
+    """(stream of each wait for an event, when it was asked for, True), in that order of time; where the trace does not
+    record the streams (calling thread, when, False)."""
     rows = find_categories(trace, (Category.RUNTIME,))
     rows = rows[match_names(trace, trace.name[rows], STREAM_WAIT_CALL)]
     syncs = find_categories(trace, (Category.SYNC,))
     by_correlation = dict(zip(trace.correlation[syncs].tolist(), trace.stream[syncs].tolist(), strict=True))
-    streams: dict[int, list[int]] = {}
-    for row, correlation in zip(rows.tolist(), trace.correlation[rows].tolist(), strict=True):
-        if correlation in by_correlation:
-            streams.setdefault(by_correlation[correlation], []).append(int(trace.start_ns[row]))
-    if streams:  # recorded: a stream that is not among them waited for nothing
-        every = {int(one): np.empty(0, dtype=np.int64) for one in np.unique(trace.stream[links.device_rows])}
-        return _StreamWaits(every | {one: np.sort(np.array(at)) for one, at in streams.items()}, {})
-    launches = np.unique(links.launch_row[links.launch_row >= 0])
-    threads = {}
-    for one, mine in split_by_thread(trace.thread[rows]):
-        own = launches[trace.thread[launches] == one]
-        threads[one] = (np.sort(trace.start_ns[rows[mine]]), np.sort(trace.start_ns[own]))
-    return _StreamWaits({}, threads)
+    stream = np.array([by_correlation.get(one, NONE) for one in trace.correlation[rows].tolist()], dtype=np.int32)
+    if bool((stream >= 0).any()):  # a stream that is not among them waited for nothing
+        return stream, trace.start_ns[rows], True
+    return trace.thread[rows], trace.start_ns[rows], False
 
 
 def _find_next_calls(trace: Trace, links: Links, cover: DeviceCover, gaps: Intervals) -> tuple[Int64s, Int64s]:

@@ -77,10 +77,8 @@ def find_steps(trace: Trace, links: Links) -> StepWindows:
     if not matched:
         return _whole_trace(trace, find_main_thread(trace, links))
     source, places = matched[0]
-    if source == "ProfilerStep":
-        return _steps_from_profiler(trace, links, places)
-    if source.startswith("range "):
-        return _steps_from_spans(links, places, source)
+    if source == "ProfilerStep" or source.startswith("range "):
+        return _steps_from_spans(trace, links, places, source)
     return _steps_between(trace, links, places, source, are_ends=source == "optimizer")
 
 
@@ -149,29 +147,17 @@ def _group_iterations(trace: Trace, links: Links, places: Int64s) -> list[tuple[
     return [(f"range {stem}", at) for _, stem, at in sorted(found, key=lambda f: (-f[0], f[1]))]
 
 
-def _steps_from_profiler(trace: Trace, links: Links, places: Int64s) -> StepWindows:
+def _steps_from_spans(trace: Trace, links: Links, places: Int64s, source: str) -> StepWindows:
+    """The ranges of the thread that has most of them, numbered as the profiler numbers them, else from 0."""
     ranges = links.ranges
     thread = _find_most_common(ranges.thread[places])
     places = _keep_disjoint(links, places[ranges.thread[places] == thread])
-    numbers = []
-    for i in trace.name[ranges.rows[places]].tolist():
-        found = PROFILER_STEP.match(trace.names[i])
-        numbers.append(int(found.group(1)) if found else 0)
+    numbers = list(range(len(places)))
+    if source == "ProfilerStep":
+        names = (trace.names[i] for i in trace.name[ranges.rows[places]].tolist())
+        numbers = [int(found.group(1)) if (found := PROFILER_STEP.match(name)) else 0 for name in names]
     start, end = ranges.start_ns[places], ranges.end_ns[places]
-    return StepWindows("ProfilerStep", tuple(numbers), start, end, np.ones(len(places), dtype=bool), thread)
-
-
-def _steps_from_spans(links: Links, places: Int64s, source: str) -> StepWindows:
-    ranges = links.ranges
-    places = _keep_disjoint(links, places)
-    return StepWindows(
-        source,
-        tuple(range(len(places))),
-        ranges.start_ns[places],
-        ranges.end_ns[places],
-        np.ones(len(places), dtype=bool),
-        int(ranges.thread[places[0]]),
-    )
+    return StepWindows(source, tuple(numbers), start, end, np.ones(len(places), dtype=bool), thread)
 
 
 def _steps_between(trace: Trace, links: Links, places: Int64s, source: str, *, are_ends: bool) -> StepWindows:

@@ -351,15 +351,8 @@ def _group(columns: tuple[Int32s, ...]) -> tuple[Int64s, Int32s]:
         key += column
         key += 1
         width *= more
-    order = np.argsort(key, kind="stable").astype(np.int32)
-    key = key[order]
-    new = np.ones(len(key), dtype=bool)
-    np.not_equal(key[1:], key[:-1], out=new[1:])
-    del key
-    first = order[new]
-    inverse = np.empty(len(order), dtype=np.int32)
-    inverse[order] = np.cumsum(new, dtype=np.int32) - 1
-    return np.stack([column[first].astype(np.int64) for column in columns], axis=1), inverse
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return np.stack([column[first].astype(np.int64) for column in columns], axis=1), inverse.astype(np.int32)
 
 
 def _rank_names(trace: Trace, name: Int64s) -> Int64s:

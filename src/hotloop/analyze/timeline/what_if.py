@@ -28,7 +28,7 @@ from .classes import Classes
 from .critical_path import choose_step, falls_behind, split_retimed
 from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
 from .intervals import Int64s
-from .links import Links, match_names
+from .links import NONE, Links, match_names
 from .loading import Loading, measure_loading
 from .step_graph import KIND, ROLE, StepGraph, StepWindowGraph, replay
 from .steps import LOADER_NEXT, StepWindows
@@ -469,30 +469,19 @@ def _kernels_named(at: Situation, pattern: re.Pattern[str]) -> Bools:
 def _work_of_ops(at: Situation, pattern: re.Pattern[str]) -> Bools:
     """Device work that was launched inside an operator of that name."""
     graph, links, trace = at.graph, at.links, at.trace
-    found: Bools = np.zeros(len(graph.role), dtype=bool)
-    if len(links.ranges) == 0:
-        return found
     nearest = links.ranges.find_nearest(match_names(trace, trace.name[links.ranges.rows], pattern))
-    place = links.op_place[graph.work]
-    inside = (place >= 0) & (nearest[np.maximum(place, 0)] >= 0)
-    rows = links.device_rows[graph.work[inside]]
-    found = (graph.role == ROLE["work"]) & np.isin(graph.row, rows)
+    inside = np.append(nearest, NONE)[links.op_place[graph.work]] >= 0
+    found: Bools = (graph.role == ROLE["work"]) & np.isin(graph.row, links.device_rows[graph.work[inside]])
     return found
 
 
 def _host_ops_without_work(at: Situation, pattern: re.Pattern[str]) -> Bools:
     """Host time inside operators of that name which launch nothing: those that compute on the CPU."""
     graph, links, trace = at.graph, at.links, at.trace
-    found: Bools = np.zeros(len(graph.role), dtype=bool)
     ranges = links.ranges
-    if len(ranges) == 0:
-        return found
-    launches = np.zeros(len(ranges), dtype=np.int64)
-    known = links.op_place[links.op_place >= 0]
-    np.add.at(launches, known, 1)
+    launches = np.bincount(links.op_place[links.op_place >= 0], minlength=len(ranges))
     matched = match_names(trace, trace.name[ranges.rows], pattern) & (ranges.sum_inside(launches) == 0)
-    inside = ranges.find_nearest(matched) >= 0
-    rows = ranges.rows[inside]
+    rows = ranges.rows[ranges.find_nearest(matched) >= 0]
     own: Bools = np.isin(graph.role, [ROLE["host"], ROLE["input"]]) & np.isin(graph.row, rows)
     return own
 
