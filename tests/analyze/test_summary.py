@@ -7,9 +7,8 @@ from hotloop.analyze.summary import (
     summarize_lines,
     summarize_memory,
     summarize_overhead,
-    summarize_ranks,
+    summarize_rank,
     summarize_steps,
-    summarize_timelines,
     warn_of_excluded,
 )
 from hotloop.analyze.training_report import build_scorecard
@@ -55,7 +54,7 @@ def test_the_breakdown_at_the_top_is_the_mean_of_the_shares():
 
 
 def test_every_rank_has_its_row():
-    first, second = summarize_ranks(two_ranks(input_wait_ns=11 * MS))
+    first, second = map(summarize_rank, two_ranks(input_wait_ns=11 * MS).processes)
     assert (first.rank, first.mean_ns, second.rank, second.mean_ns) == (0, 10 * MS, 1, 20 * MS)
     assert second.device is None
 
@@ -116,7 +115,7 @@ def test_ranks_that_nearly_fill_their_host_together_are_told():
 
 
 def test_every_rank_has_its_timeline():
-    assert [t.rank for t in summarize_timelines(two_ranks())] == [0, 1]
+    assert [process.timeline.rank for process in two_ranks().processes] == [0, 1]
 
 
 def test_lines_are_shares_of_their_phase():
@@ -243,7 +242,7 @@ def test_a_warning_tells_of_what_is_left_out_from_a_tenth_of_the_run_on():
 
 
 def test_the_timeline_marks_the_buckets_that_are_left_out():
-    (timeline,) = summarize_timelines(slow_start(10))
+    (timeline,) = (process.timeline for process in slow_start(10).processes)
     assert timeline.excluded_ratio == (1.0,) * 10 + (0.0,) * 90
 
 

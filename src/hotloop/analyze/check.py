@@ -99,9 +99,9 @@ def judge(
     targets = {TARGETS[name]: ratio for launch in runs for name, ratio in launch.targets.items()}
     for key, limit in {**targets, **limits.budgets}.items():
         one = _judge_budget(runs, key, limit)
-        if isinstance(one, str):
-            skipped.append((f"budget/{key}", one))
-        judged += [_unmeasured_budget(key, limit, one)] if isinstance(one, str) else [one]
+        judged.append(one)
+        if one.value is None:
+            skipped.append((one.id, one.reason))
     return Check(
         tool_version=version,
         command=(),
@@ -127,10 +127,10 @@ def _judge_against(
     skipped: list[tuple[str, str]] = []
     reason = _describe_other_work(runs, baseline)
     if reason is None:
-        judged.append(_judge_measure("step_ns", "step_ns", runs, baseline, limits.step_ratio, limits))
+        judged.append(_judge_measure("step_ns", runs, baseline, limits.step_ratio, limits))
         step_ns = _mean([launch.measures["step_ns"].value for launch in baseline])
         phases = [
-            _judge_phase(phase, step_ns, runs, baseline, limits)
+            _judge_measure(f"{phase}_ns", runs, baseline, limits.phase_ratio, limits, step_ns=step_ns)
             for phase in PHASES
             if _known(f"{phase}_ns", runs) and _known(f"{phase}_ns", baseline)
         ]
@@ -144,83 +144,42 @@ def _judge_against(
     if reason is not None and rate is None:
         skipped.append(("throughput", "no rate (samples, tokens or batches per second) is known on both sides"))
     elif rate is not None:
-        one = _judge_measure(rate, rate, runs, baseline, limits.step_ratio, limits)
+        one = _judge_measure(rate, runs, baseline, limits.step_ratio, limits)
         if reason is not None and any(launch.unit_drifts for launch in (*runs, *baseline)):
             one = _doubt(one, DRIFTS.format(unit=runs[0].unit))
         judged.append(one if reason is not None else replace(one, decides=False))
     name = "memory_peak_bytes"
     if _known(name, runs) and _known(name, baseline):
-        judged.append(_judge_measure(name, name, runs, baseline, limits.memory_ratio, limits))
+        judged.append(_judge_measure(name, runs, baseline, limits.memory_ratio, limits))
     else:
         skipped.append((name, "the peak is not known on both sides"))
     return judged, skipped
 
 
 def _judge_measure(
-    name: str, judged_id: str, runs: Sequence[Launch], baseline: Sequence[Launch], tolerance: float, limits: CheckLimits
+    name: str,
+    runs: Sequence[Launch],
+    baseline: Sequence[Launch],
+    tolerance: float,
+    limits: CheckLimits,
+    *,
+    step_ns: float | None = None,
 ) -> Judged:
-    ours = [_own(launch, name) for launch in runs]
-    theirs = [_own(launch, name) for launch in baseline]
+    """Where the worsening lies, and on which side of the tolerance; of a phase as a share of the step (``step_ns``)."""
+    is_phase = step_ns is not None
+    ours, theirs = ([launch.measures[name] for launch in side] for side in (runs, baseline))
+    shown = _mean([one.value for one in ours]), _mean([one.value for one in theirs])
     if name in RATES:
         # Time for a unit: twice the time is a worsening by 1, as for a step; the interval is then the step's, too.
         ours, theirs = [_invert(one) for one in ours], [_invert(one) for one in theirs]
-        shown = (1 / _mean([one.value for one in ours]), 1 / _mean([one.value for one in theirs]))
-    else:
-        shown = (_mean([one.value for one in ours]), _mean([one.value for one in theirs]))
-    scale = _mean([one.value for one in theirs])
-    return _decide(
-        name=name,
-        judged_id=judged_id,
-        ours=ours,
-        theirs=theirs,
-        scale=scale,
-        tolerance=tolerance,
-        noise_ratio=limits.launch_noise_ratio,
-        level=SIDE_LEVEL,
-        shown=shown,
-        decides=True,
-    )
-
-
-def _judge_phase(
-    phase: str, step_ns: float, runs: Sequence[Launch], baseline: Sequence[Launch], limits: CheckLimits
-) -> Judged:
-    name = f"{phase}_ns"
-    ours, theirs = [_own(launch, name) for launch in runs], [_own(launch, name) for launch in baseline]
-    shown = (_mean([one.value for one in ours]), _mean([one.value for one in theirs]))
-    return _decide(
-        name=name,
-        judged_id=f"phase/{phase}",
-        ours=ours,
-        theirs=theirs,
-        scale=step_ns,
-        tolerance=limits.phase_ratio,
-        noise_ratio=limits.launch_noise_ratio,
-        level=SIDE_LEVEL / len(PHASES),
-        shown=shown,
-        decides=False,
-    )
-
-
-def _decide(
-    *,
-    name: str,
-    judged_id: str,
-    ours: Sequence[Measure],
-    theirs: Sequence[Measure],
-    scale: float,
-    tolerance: float,
-    noise_ratio: float | None,
-    level: float,
-    shown: tuple[float, float],
-    decides: bool,
-) -> Judged:
-    """Where the worsening lies, and on which side of the tolerance that is."""
+        shown = 1 / _mean([one.value for one in ours]), 1 / _mean([one.value for one in theirs])
+    scale = step_ns if step_ns is not None else _mean([one.value for one in theirs])
+    level = SIDE_LEVEL / len(PHASES) if is_phase else SIDE_LEVEL
     change = (_mean([one.value for one in ours]) - _mean([one.value for one in theirs])) / scale if scale > 0 else None
     known = False
     width: float | None = None
     if change is not None:
-        known, width = _half_width(ours, theirs, scale, noise_ratio, level)
+        known, width = _half_width(ours, theirs, scale, limits.launch_noise_ratio, level)
     # Nothing gets better by more than all of it.
     least = -_mean([one.value for one in theirs]) / scale if scale > 0 else 0.0
     low = None if change is None or width is None else max(least, change - width)
@@ -244,7 +203,7 @@ def _decide(
             " noise between launches"
         )
     return Judged(
-        id=judged_id,
+        id=f"phase/{name.removesuffix('_ns')}" if is_phase else name,
         kind="baseline",
         name=name,
         verdict=verdict,
@@ -255,7 +214,7 @@ def _decide(
         high_ratio=high,
         tolerance_ratio=tolerance,
         reason=reason,
-        decides=decides,
+        decides=not is_phase,
     )
 
 
@@ -343,15 +302,27 @@ def _student_below(t: float, freedom: int) -> float:
 # ---- against limits
 
 
-def _judge_budget(runs: Sequence[Launch], key: str, limit: float) -> Judged | str:
-    """The budget judged, or why it cannot be.
+def _judge_budget(runs: Sequence[Launch], key: str, limit: float) -> Judged:
+    """The budget judged; one that nobody can check is no pass.
 
     A budget is about these launches, not about the code: the mean of a launch that was over it was over it. Only what
     the launch's own steps leave open makes it inconclusive.
     """
     budget = BUDGETS[key]
     if not _known(budget.measure, runs):
-        return f"{budget.measure} is not known for this run"
+        return Judged(
+            id=f"budget/{key}",
+            kind="budget",
+            name=key,
+            verdict=CheckVerdict.INCONCLUSIVE,
+            value=None,
+            reference=limit,
+            change_ratio=None,
+            low_ratio=None,
+            high_ratio=None,
+            tolerance_ratio=0.0,
+            reason=f"{budget.measure} is not known for this run",
+        )
     measures = [launch.measures[budget.measure] for launch in runs]
     value = _mean([one.value for one in measures]) / budget.scale
     errors = [one.error for one in measures]
@@ -389,23 +360,6 @@ def _judge_budget(runs: Sequence[Launch], key: str, limit: float) -> Judged | st
     )
 
 
-def _unmeasured_budget(key: str, limit: float, reason: str) -> Judged:
-    """A budget that nobody can check is no pass."""
-    return Judged(
-        id=f"budget/{key}",
-        kind="budget",
-        name=key,
-        verdict=CheckVerdict.INCONCLUSIVE,
-        value=None,
-        reference=limit,
-        change_ratio=None,
-        low_ratio=None,
-        high_ratio=None,
-        tolerance_ratio=0.0,
-        reason=reason,
-    )
-
-
 # ---- what to know beside the numbers
 
 
@@ -437,7 +391,8 @@ def _describe_other_machine(runs: Sequence[Launch], baseline: Sequence[Launch]) 
         ours = {_rounded(launch.machine.get(name)) for launch in runs} - {None}
         theirs = {_rounded(launch.machine.get(name)) for launch in baseline} - {None}
         if ours and theirs and ours != theirs:
-            differing.append(f"{name} {_list(theirs)} -> {_list(ours)}")
+            before, after = ("/".join(sorted(map(str, values))) for values in (theirs, ours))
+            differing.append(f"{name} {before} -> {after}")
     if not differing:
         return None
     return f"the baseline is from another machine ({', '.join(differing)}): differences may not be caused by the code"
@@ -446,10 +401,6 @@ def _describe_other_machine(runs: Sequence[Launch], baseline: Sequence[Launch]) 
 def _rounded(value: object) -> object:
     """Memory to 2 GiB: kernels and containers keep a little for themselves."""
     return round(value / (1 << 31)) if isinstance(value, int) and value > 1 << 30 else value
-
-
-def _list(values: set[object]) -> str:
-    return "/".join(sorted(str(value) for value in values))
 
 
 def _doubt(one: Judged, reason: str) -> Judged:
@@ -485,10 +436,6 @@ def _place_step(step: Judged, phases: Sequence[Judged], runs: Sequence[Launch]) 
 
 def _known(name: str, side: Sequence[Launch]) -> bool:
     return all(name in launch.measures for launch in side)
-
-
-def _own(launch: Launch, name: str) -> Measure:
-    return launch.measures[name]
 
 
 def _invert(one: Measure) -> Measure:

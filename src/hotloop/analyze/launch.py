@@ -22,9 +22,9 @@ from hotloop.core.utilization import TARGETS, Utilization
 from .changes import SideSteps, estimate_side_error
 from .check import RATES, CheckLimits, judge, pick_same_machine
 from .facts import Recording
-from .measurement import count_units, join_training
+from .measurement import join_training
 from .summary import summarize_breakdown, summarize_lines, summarize_memory, summarize_steps, units_noise_ratio
-from .trainings import Training, analyze_run, find_lead, find_unit_drift
+from .trainings import Training, analyze_run, count_units, find_lead, find_unit_drift
 
 MACHINE_KEYS = ("device_name", "accelerator", "cores", "memory_total_bytes", "torch", "python")
 
@@ -73,7 +73,7 @@ def describe_launch(
     for at, phase in enumerate(PHASES):
         measures[f"{phase}_ns"] = _measure(joined, (at,), float(breakdown.mean_ns(phase)))
         measures[f"{phase}_share_ratio"] = Measure(value=breakdown.share(phase))
-    units = count_units(training, training.analysis.unit) if training.analysis.unit != "step" else None
+    units = count_units(training.processes, training.analysis.unit) if training.analysis.unit != "step" else None
     numbers: dict[str, float | None] = {
         "step_p95_ns": steps.p95_ns,
         "time_to_first_step_ns": steps.time_to_first_step_ns,

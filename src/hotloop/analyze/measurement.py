@@ -11,18 +11,17 @@ from hotloop.core.analysis import RankAnalysis
 from hotloop.core.benchmarks import ScalingRun
 from hotloop.core.comparison import UnitChange
 from hotloop.core.errors import HotloopError
-from hotloop.core.graph import DiffTerms
 from hotloop.core.link_fit import usual_latency_ns
 from hotloop.core.measurement import Measurement
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import FIELD, GAP_FIELDS
 from hotloop.core.step_times import StepTimes
 
-from .changes import MeanError, RankSteps, SideSteps, estimate_side_error, half_width, join_ranks, sum_terms
+from .changes import MeanError, RankSteps, SideSteps, estimate_side_error, half_width, join_ranks
 from .facts import Recording
 from .process import ProcessAnalysis
 from .summary import summarize_breakdown, summarize_memory, summarize_strategy
-from .trainings import Training, analyze_run, find_lead, find_recording, find_unit_drift
+from .trainings import Training, analyze_run, count_units, find_lead, find_recording, find_unit_drift
 
 SAME_UNITS_RATIO = 0.01
 """Samples and tokens per step that differ by less of themselves are the same: the last batch of an epoch is short."""
@@ -36,21 +35,6 @@ def join_training(training: Training) -> SideSteps:
             for p in training.processes
         ]
     )
-
-
-def sum_phases(before: SideSteps, after: SideSteps) -> DiffTerms:
-    return sum_terms("step", PHASES, before, after)
-
-
-def count_units(training: Training, unit: str) -> float | None:
-    """Samples or tokens per step of all ranks together; None unless every rank knows them."""
-    ranks = [p.rank for p in training.processes]
-    values = [r.tokens_per_step if unit == "token" else r.samples_per_step for r in ranks]
-    known = [v for v in values if v]
-    if len(known) < len(values):
-        return None
-    # Processes without a rank step each on their own: their step is the mean of one process.
-    return sum(known) if ranks[0].rank is not None else sum(known) / len(known)
 
 
 def differ(before: float | None, after: float | None) -> bool:
@@ -112,8 +96,8 @@ def measure_training(
     return Measurement(
         step_ns=training.analysis.step_ns,
         steady_count=rank.steady_count,
-        samples_per_step=_total([one.samples_per_step for one in training.analysis.ranks], rank.rank),
-        tokens_per_step=_total([one.tokens_per_step for one in training.analysis.ranks], rank.rank),
+        samples_per_step=count_units(training.processes, "sample"),
+        tokens_per_step=count_units(training.processes, "token"),
         peak_bytes=memory.peak_bytes,
         rank_peak_bytes=_largest([process.memory.peak_bytes for process in training.processes]),
         rank_count=len(training.processes),
@@ -206,14 +190,6 @@ def _largest(peaks: Sequence[int | None]) -> int | None:
     """None when one of them is unknown: it could be the largest."""
     known = [peak for peak in peaks if peak is not None]
     return max(known) if known and len(known) == len(peaks) else None
-
-
-def _total(counts: Sequence[float | None], rank: int | None) -> float | None:
-    """Per step of all ranks together; of one process where they have no rank."""
-    known = [count for count in counts if count]
-    if len(known) < len(counts):
-        return None
-    return sum(known) if rank is not None else sum(known) / len(known)
 
 
 MOST_FORWARDS_PER_BACKWARD = 4.0
@@ -311,7 +287,7 @@ def measure_ranks(training: Training, ranks_count: int, *, is_synced: bool) -> S
         ranks=ranks_count,
         step_ns=int(joined.parts_ns.sum()) / (joined.steps_count * joined.ranks_count),
         unit=unit,
-        units_per_step=count_units(training, unit) if unit != "step" else None,
+        units_per_step=count_units(training.processes, unit) if unit != "step" else None,
         exposed_ns=sum(exposed) / len(exposed) if len(exposed) == ranks_count else None,
         threads=training.lead.rank.torch_threads,
         latency_ns=_latency_ns(training.lead.rank) if ranks_count > 1 else 0.0,

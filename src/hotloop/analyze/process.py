@@ -340,8 +340,8 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         thread_lines=work.thread_lines[0],
         threads_at_work=work.thread_lines[1],
         device_wait_ratio=charged_ratio(steps, base),
-        ops=_ops(facts, "ops"),
-        products=_ops(facts, "products"),
+        ops=last_of_kind(facts, "ops") or None,
+        products=last_of_kind(facts, "products") or None,
     )
 
 
@@ -532,11 +532,6 @@ def _device_type(model_device: str | None, anchor: OptimizerFacts | None, accele
     """Where the model lives: as it says, else as its optimizer says, else on the accelerator that is there."""
     optimizer_device = anchor.device if anchor is not None else None
     return (model_device or optimizer_device or accelerator or "cpu").partition(":")[0]
-
-
-def _ops(facts: Sequence[Fact], kind: str) -> Mapping[str, Any] | None:
-    fact = last_of_kind(facts, kind)
-    return fact if fact else None
 
 
 def _health(

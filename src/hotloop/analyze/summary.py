@@ -23,7 +23,6 @@ from hotloop.core.report import (
     RankSummary,
     Report,
     StepSummary,
-    Timeline,
 )
 from hotloop.core.timeline import DevicePartition
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
@@ -100,10 +99,6 @@ def summarize_rank(process: ProcessAnalysis) -> RankSummary:
     )
 
 
-def summarize_ranks(training: Training) -> tuple[RankSummary, ...]:
-    return tuple(summarize_rank(process) for process in training.processes)
-
-
 def merge_breakdowns(breakdowns: Sequence[Breakdown]) -> Breakdown:
     """The mean over ranks of every figure of their breakdowns (at least one)."""
     count = len(breakdowns)
@@ -147,10 +142,6 @@ def summarize_memory(training: Training) -> MemorySummary:
     process, of a host that of all its processes of this training together."""
     memories = measure_hosts(training.processes).values() or [p.memory for p in training.processes]
     return max(memories, key=lambda m: (m.peak_ratio or 0.0, m.peak_bytes or 0))
-
-
-def summarize_timelines(training: Training) -> tuple[Timeline, ...]:
-    return tuple(p.timeline for p in training.processes)
 
 
 def summarize_lines(training: Training) -> tuple[LineShare, ...]:

@@ -22,10 +22,9 @@ from .summary import (
     summarize_lines,
     summarize_memory,
     summarize_overhead,
-    summarize_ranks,
+    summarize_rank,
     summarize_steps,
     summarize_strategy,
-    summarize_timelines,
     warn_of_excluded,
 )
 from .trainings import Training
@@ -56,7 +55,7 @@ def restate_training(run: Run, training: Training, analysis: Analysis) -> Report
         breakdown=summarize_breakdown(training),
         device_phases=summarize_device_phases(training),
         memory=summarize_memory(training),
-        ranks=end_alone(summarize_ranks(training), find_outcome(run, None)),
+        ranks=end_alone(tuple(map(summarize_rank, training.processes)), find_outcome(run, None)),
         hosts=training.hosts,
         attempts=training.attempts,
         health=(
@@ -64,7 +63,7 @@ def restate_training(run: Run, training: Training, analysis: Analysis) -> Report
             *(replace(health, message=redact_text(health.message)) for health in training.health),
         ),
         overhead=summarize_overhead(training),
-        timelines=summarize_timelines(training),
+        timelines=tuple(process.timeline for process in training.processes),
         lines=summarize_lines(training),
         scorecard=build_scorecard(analysis),
         strategy=summarize_strategy(training),

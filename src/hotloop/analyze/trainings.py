@@ -264,7 +264,7 @@ def _build_training(group: _Group, clocks: Clocks, analyze_part: AnalyzePart) ->
     unit, units_per_step = choose_unit(processes)
     health = list(
         dict.fromkeys(
-            Health(level=h.level, message=_named(h.message, p.rank) if len(processes) > 1 else h.message)
+            Health(level=h.level, message=f"{_name(p.rank)}: {h.message}" if len(processes) > 1 else h.message)
             for p in processes
             for h in p.health
         )
@@ -334,15 +334,22 @@ def choose_unit(processes: Sequence[ProcessAnalysis]) -> tuple[str, float | None
     Tokens where they are counted, else samples where steps hold about equally many, else the step itself. Processes
     without a rank step each on its own: for them it is the mean of one process.
     """
-    ranks = [p.rank for p in processes]
-    together = ranks[0].rank is not None
-    tokens = [r.tokens_per_step for r in ranks if r.tokens_per_step]
-    if len(tokens) == len(ranks):
-        return "token", sum(tokens) if together else sum(tokens) / len(tokens)
-    samples = [r.samples_per_step for r in ranks if r.samples_per_step]
-    if len(samples) == len(ranks) and not any(p.units.samples_vary for p in processes):
-        return "sample", sum(samples) if together else sum(samples) / len(samples)
+    tokens, samples = count_units(processes, "token"), count_units(processes, "sample")
+    if tokens is not None:
+        return "token", tokens
+    if samples is not None and not any(p.units.samples_vary for p in processes):
+        return "sample", samples
     return "step", 1.0
+
+
+def count_units(processes: Sequence[ProcessAnalysis], unit: str) -> float | None:
+    """Samples or tokens per step of all ranks together; None unless every rank knows them."""
+    values = [p.rank.tokens_per_step if unit == "token" else p.rank.samples_per_step for p in processes]
+    known = [value for value in values if value]
+    if len(known) < len(values):
+        return None
+    # Processes without a rank step each on their own: their step is the mean of one process.
+    return sum(known) if processes[0].rank.rank is not None else sum(known) / len(known)
 
 
 def find_unit_drift(processes: Sequence[ProcessAnalysis], unit: str) -> tuple[float, float] | None:
@@ -355,9 +362,8 @@ def find_unit_drift(processes: Sequence[ProcessAnalysis], unit: str) -> tuple[fl
     return sum(one.first for one in known) / share, sum(one.last for one in known) / share
 
 
-def _named(message: str, rank: RankAnalysis) -> str:
-    name = f"process {rank.pid}" if rank.rank is None else f"rank {rank.rank}"
-    return f"{name}: {message}"
+def _name(rank: RankAnalysis) -> str:
+    return f"process {rank.pid}" if rank.rank is None else f"rank {rank.rank}"
 
 
 def measure_hosts(processes: Sequence[ProcessAnalysis]) -> dict[str, MemorySummary]:
