@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from hotloop import __version__
 from hotloop.core.check import Check, Launch, Measure
-from hotloop.core.decode import to_plain
+from hotloop.core.decode import decode, to_plain
 from hotloop.core.errors import RecordingError, UsageError
 from hotloop.core.findings import Value, Where
 from hotloop.core.phases import PHASES
@@ -135,6 +135,8 @@ def measure_rate(key: str, value: float, step: Measure, noise_ratio: float | Non
 BASELINE_SCHEMA = "hotloop.baseline/1"
 MOST_BYTES = 64 << 20
 MOST_LAUNCHES = 1000
+KEPT = ("name", "steps_count", "unit", "units_per_step", "unit_drifts", "machine", "measures")
+"""What a baseline file holds of a launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,44 +268,26 @@ def _magnitude(value: Any) -> float:
 # ---- the baseline file
 
 
+def _drop_idle_rates(measures: Mapping[str, Measure]) -> dict[str, Measure]:
+    """Without rates of 0, which are no time for a unit."""
+    return {name: one for name, one in measures.items() if name not in RATES or one.value != 0}
+
+
 def _parse_baseline(name: str, content: Mapping[str, Any]) -> Baseline:
-    launches = tuple(_parse_launch(one) for one in content["launches"])
+    found = decode(tuple[Launch, ...], content["launches"], place=f"{name}: launches")
+    launches = tuple(replace(one, measures=_drop_idle_rates(one.measures)) for one in found)
     if not launches:
         raise RecordingError(f"{name} contains no launch; write it again: hotloop check RUN --baseline {name}")
-    history = content["history"]
-    if not isinstance(history, list) or not all(isinstance(one, dict) for one in history):
-        raise ValueError("history is not a list of records")
+    for launch in launches:
+        missing = {"step_ns", *(f"{phase}_ns" for phase in PHASES)} - set(launch.measures)
+        if missing or any(min(one.value, one.error or 0, one.freedom or 0) < 0 for one in launch.measures.values()):
+            raise ValueError(f"{launch.name} lacks a time or has a negative one")
     return Baseline(
         name=name,
         launches=launches,
-        command=tuple(str(word) for word in content["command"]),
-        history=tuple(history),
+        command=decode(tuple[str, ...], content["command"], place=f"{name}: command"),
+        history=decode(tuple[dict[str, Any], ...], content["history"], place=f"{name}: history"),
         is_file=True,
-    )
-
-
-def _parse_launch(content: Mapping[str, Any]) -> Launch:
-    measures = {
-        str(key): Measure(
-            value=_magnitude(one["value"]),
-            error=None if one["error"] is None else _magnitude(one["error"]),
-            freedom=None if one["freedom"] is None else _magnitude(one["freedom"]),
-        )
-        for key, one in content["measures"].items()
-        if key not in RATES or _magnitude(one["value"]) > 0
-    }
-    for key in ("step_ns", *(f"{phase}_ns" for phase in PHASES)):
-        if key not in measures:
-            raise ValueError(f"a launch has no {key}")
-    units = content["units_per_step"]
-    return Launch(
-        name=str(content["name"]),
-        measures=measures,
-        steps_count=int(content["steps_count"]),
-        unit=str(content["unit"]),
-        units_per_step=None if units is None else _number(units),
-        unit_drifts=bool(content.get("unit_drifts")),
-        machine=dict(content["machine"]),
     )
 
 
@@ -343,7 +327,7 @@ def write_baseline(
         "schema": BASELINE_SCHEMA,
         "tool": {"version": __version__},
         "command": list(command),
-        "launches": [_launch_to_json(launch) for launch in after],
+        "launches": [{key: to_plain(getattr(launch, key)) for key in KEPT} for launch in after],
         "history": [*(before.history if before is not None else ()), record],
     }
     return json.dumps(content, indent=1, allow_nan=False) + "\n", record
@@ -373,8 +357,3 @@ def _list_changes(before: Sequence[Launch], after: Sequence[Launch]) -> list[dic
             ratio = (second - first) / first if first else None
             found.append({"measure": name, "before": first, "after": second, "change_ratio": ratio})
     return found
-
-
-def _launch_to_json(launch: Launch) -> dict[str, Any]:
-    kept = ("name", "steps_count", "unit", "units_per_step", "unit_drifts", "machine", "measures")
-    return {name: to_plain(getattr(launch, name)) for name in kept}
