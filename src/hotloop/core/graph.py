@@ -128,7 +128,6 @@ class EdgeCounts:
     launch: int
     sync: int
     """Recorded synchronisation: waits of the host and of streams."""
-    forward_backward: int
     inferred_threads: int
     """One thread waits for another, judged by when they work and rest."""
     inferred_syncs: int

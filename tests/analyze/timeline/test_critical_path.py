@@ -231,7 +231,6 @@ def test_a_backward_pass_on_another_thread() -> None:
     path = path_of(rows)
     assert bound(path) == {"host": 100}
     assert path.edges.inferred_threads == 2
-    assert path.edges.forward_backward == 1
     graph = graph_of(trace)
     # A faster operator of the pass makes the step shorter, though it is on another thread: 20 us less.
     weight = graph.weight_ns.copy()
@@ -662,7 +661,7 @@ def test_the_skeleton_replays_like_the_whole_graph(
     graph = StepGraph(
         0, 20, time, source, target, weight, role, role, empty, make_skeleton(source, target, role, place),
         empty, empty, empty, empty, empty, empty, empty, empty, empty, empty,
-        EdgeCounts(program=0, launch=0, sync=0, forward_backward=0, inferred_threads=0, inferred_syncs=0),
+        EdgeCounts(program=0, launch=0, sync=0, inferred_threads=0, inferred_syncs=0),
     )  # fmt: skip
     behind = None if late is None else np.array(late[:count], dtype=np.int64)
     assert replay(graph, weight, behind).tolist() == walk_naively(graph, weight, behind)

@@ -15,7 +15,6 @@ waited for (critical_path).
     full device    work that fills the device -> begin of a kernel on another stream that found no room beside it
     pass           the main thread stands still while a backward thread works: -> its first operator, its last ->
     collective     operator of a host collective -> its range on the library's thread -> who waits for it
-    forward        forward operator -> backward operator of the same sequence number
 
 Where the recording lacks the waits (no cuda_sync events), targets are inferred from times, and counted as such. What
 no edge explains within JITTER_NS stays unexplained: it is reported, not made up.
@@ -46,7 +45,7 @@ Int8s = NDArray[np.int8]
 
 _KIND_OF_ROLE = {
     "host": "host", "input": "input", "call": "launch", "sync_call": "sync", "latency": "launch", "gap": "launch",
-    "host_wait": "sync", "stream_wait": "sync", "fork": "host", "join": "host", "forward": "host", "anchor": "host",
+    "host_wait": "sync", "stream_wait": "sync", "fork": "host", "join": "host", "anchor": "host",
     "idle": "sync",
 }  # fmt: skip
 _KIND_BY_ROLE = np.array([KIND[_KIND_OF_ROLE.get(name, "host")] for name in ROLES], dtype=np.int8)
@@ -131,9 +130,7 @@ class _Builder:
         self.nodes: list[Int64s] = []
         self.edges = _Edges()
         self.threads: dict[int, _Thread] = {}
-        self.counts = dict.fromkeys(
-            ("program", "launch", "sync", "forward_backward", "inferred_threads", "inferred_syncs"), 0
-        )
+        self.counts = dict.fromkeys(("program", "launch", "sync", "inferred_threads", "inferred_syncs"), 0)
 
     def build(self) -> StepGraph:
         self._lay_threads()
@@ -144,7 +141,6 @@ class _Builder:
         self._link_full_queues()
         self._link_passes()
         self._link_host_collectives()
-        self._link_forward_backward()
         self._close_threads()
         return self._finish()
 
@@ -645,32 +641,6 @@ class _Builder:
                 self.counts["inferred_threads"] += 1
                 one.weight[s] = tail
                 self.edges.add([end_nodes[int(order[at])]], [int(one.node[s + 1])], [tail], "join")
-
-    def _link_forward_backward(self) -> None:
-        """Operators of one sequence number on two threads."""
-        rows, sequence = self.trace.integers("sequence_number")
-        thread_rows, forward_thread = self.trace.integers("forward_thread")
-        inside = np.isin(rows, self.host.rows)
-        rows, sequence = rows[inside], sequence[inside]
-        backward = np.isin(rows, thread_rows[forward_thread > 0])
-        if not backward.any() or backward.all():
-            return
-        trace = self.trace
-        # The last forward operator of each number: of equal keys the stable order keeps the last one last.
-        order = np.argsort(sequence[~backward], kind="stable")
-        forward, numbers = rows[~backward][order], sequence[~backward][order]
-        rows, sequence = rows[backward], sequence[backward]
-        at = np.searchsorted(numbers, sequence, side="right") - 1
-        known = (at >= 0) & (numbers[np.maximum(at, 0)] == sequence)
-        rows, forward = rows[known], forward[at[known]]
-        done = trace.start_ns[forward] + trace.duration_ns[forward]
-        across = trace.thread[forward] != trace.thread[rows]
-        kept = across & (done <= trace.start_ns[rows]) & (done <= self.high)
-        rows, forward, done = rows[kept], forward[kept], done[kept]
-        sources = self._find_nodes(trace.thread[forward], done)
-        targets = self._find_nodes(trace.thread[rows], trace.start_ns[rows])
-        self.counts["forward_backward"] += len(rows)
-        self.edges.add(sources, targets, np.zeros(len(rows), dtype=np.int64), "forward")
 
     def _find_nodes(self, thread: NDArray[np.int32], time_ns: Int64s) -> Int64s:
         """Node of each (thread, instant); -1 where its thread has none there."""

@@ -34,7 +34,6 @@ ROLES = (
     "stream_wait",
     "fork",
     "join",
-    "forward",
     "anchor",
     "idle",
 )

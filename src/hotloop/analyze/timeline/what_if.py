@@ -133,7 +133,7 @@ _RESTATED = (
 
 def _forecast_asked(trace: Trace, asked: tuple[str, ...], found: WhatIf) -> AskedChange:
     edges = found.edges
-    recorded = edges.program + edges.launch + edges.sync + edges.forward_backward
+    recorded = edges.program + edges.launch + edges.sync
     return AskedChange(
         rank=trace.facts.rank,
         source=trace.facts.source,
