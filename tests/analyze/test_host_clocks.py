@@ -11,7 +11,7 @@ from hotloop.analyze.summary import summarize_rank
 from hotloop.analyze.trainings import analyze_run
 from hotloop.diagnose import find_problems
 
-from .synthetic import Rows, recording
+from .synthetic import recording, steps
 from .synthetic_hosts import Host, record_hosts
 
 
@@ -166,9 +166,7 @@ def test_a_third_host_is_joined_through_the_second():
 
 
 def test_one_host_has_the_reference_alone():
-    rows = Rows()
-    for _ in range(20):
-        rows.step()
+    rows = steps([{}] * 20)
     (training,) = analyze_run([recording(rows)])
     assert [(h.name, h.ranks, h.offset_ns, h.basis) for h in training.hosts] == [("box", (0,), 0, "the reference")]
     assert [(one.steps, one.gap_ns) for one in training.attempts] == [(20, None)]

@@ -16,7 +16,7 @@ from hotloop.analyze.trainings import Training, analyze_run
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import FLAG_DEEP
 
-from .synthetic import MS, Rows, recording
+from .synthetic import MS, Rows, recording, steps
 
 
 def two_ranks(*facts, **second) -> Training:
@@ -75,9 +75,7 @@ def test_device_times_of_the_ranks_are_weighed_by_their_timed_steps():
 def ranks_with_memory(*peaks_bytes: int | None, hosts: tuple[str, ...], **device: int) -> Training:
     recordings = []
     for rank, (peak_bytes, host) in enumerate(zip(peaks_bytes, hosts, strict=True)):
-        rows = Rows()
-        for _ in range(60):
-            rows.step(rss_bytes=peak_bytes or 0)
+        rows = steps([{"rss_bytes": peak_bytes or 0}] * 60)
         fact = {"kind": "memory", "row": 5, "rss_bytes": peak_bytes, "device": device or None}
         process = {"rank": rank, "local_rank": rank, "world_size": len(hosts), "pid": 100 + rank, "host": host}
         recordings.append(recording(rows, fact, **process))
@@ -130,9 +128,9 @@ def test_lines_are_shares_of_their_phase():
 
 
 def test_lines_of_validation_are_named_so():
-    rows = Rows()
-    for i in range(100):
-        rows.step(**({"nograd_ns": 50 * MS, "bursts": 1, "bursts_other_loader": 1} if i % 20 == 0 else {}))
+    rows = steps(
+        {"nograd_ns": 50 * MS, "bursts": 1, "bursts_other_loader": 1} if i % 20 == 0 else {} for i in range(100)
+    )
     fact = {"kind": "samples", "rows": [10, 20], "counts": [["nograd_ns", [["/t.py", 4, "main"]], "x:y", 5]]}
     (training,) = analyze_run([recording(rows, fact)])
     assert [line.phase for line in summarize_lines(training)] == ["validation"]
@@ -159,17 +157,13 @@ def test_the_scorecard_says_unknown_where_nothing_was_measured():
 
 @pytest.mark.parametrize(("wait_ms", "verdict"), [(0, "good"), (2, "fair"), (40, "bad")])
 def test_data_wait_stands_in_its_band(wait_ms, verdict):
-    rows = Rows()
-    for _ in range(50):
-        rows.step(input_wait_ns=wait_ms * MS)
+    rows = steps([{"input_wait_ns": wait_ms * MS}] * 50)
     (training,) = analyze_run([recording(rows)])
     assert build_scorecard(training.analysis)[0].verdict == verdict
 
 
 def test_all_reduce_once_in_eight_micro_batches_is_no_more_than_backward():
-    rows = Rows()
-    for _ in range(50):
-        rows.step(backwards=8, backward_ns=46 * MS, synced_backwards=1)
+    rows = steps([{"backwards": 8, "backward_ns": 46 * MS, "synced_backwards": 1}] * 50)
     facts = [{"kind": "ddp_stats", "row": r, "comm_ns": 10 * MS, "overlap_ns": 3 * MS} for r in range(10, 20)]
     (training,) = analyze_run([recording(rows, {"kind": "ddp"}, *facts)])
     card = {row.name: row for row in build_scorecard(training.analysis)}
@@ -177,9 +171,7 @@ def test_all_reduce_once_in_eight_micro_batches_is_no_more_than_backward():
 
 
 def test_all_reduce_is_compared_with_all_backwards_as_a_whole_and_where_nothing_hides_it():
-    rows = Rows()
-    for _ in range(50):
-        rows.step(backwards=2, backward_ns=20 * MS, synced_backwards=1)
+    rows = steps([{"backwards": 2, "backward_ns": 20 * MS, "synced_backwards": 1}] * 50)
     facts = [{"kind": "ddp_stats", "row": r, "comm_ns": 4 * MS, "overlap_ns": 3 * MS} for r in range(10, 20)]
     (training,) = analyze_run([recording(rows, {"kind": "ddp"}, *facts)])
     card = {row.name: row for row in build_scorecard(training.analysis)}
@@ -204,9 +196,10 @@ def one_training(rows: Rows, **process) -> Training:
 
 
 def slow_start(slow_count: int, tail_ms: int = 0) -> Training:
-    rows = Rows()
-    for i in range(100):
-        rows.step(compile_ns=80 * MS if i < slow_count else 0, other_ns=90 * MS if i < slow_count else 0)
+    rows = steps(
+        {"compile_ns": 80 * MS if i < slow_count else 0, "other_ns": 90 * MS if i < slow_count else 0}
+        for i in range(100)
+    )
     rows.end(other_ns=tail_ms * MS)
     return one_training(rows)
 
@@ -223,9 +216,7 @@ def test_what_is_left_out_and_the_steady_steps_add_up_to_the_run():
 
 
 def test_steps_that_were_recorded_in_detail_are_left_out_later():
-    rows = Rows()
-    for i in range(100):
-        rows.step(flags=FLAG_DEEP if 40 <= i < 45 else 0)
+    rows = steps({"flags": FLAG_DEEP if 40 <= i < 45 else 0} for i in range(100))
     left_out = summarize_steps(one_training(rows)).excluded
     assert (left_out.warmup_count, left_out.later_count) == (1, 5)
     assert (left_out.later_ns, left_out.total_ns) == (50 * MS, 60 * MS)
@@ -248,9 +239,7 @@ def test_the_timeline_marks_the_buckets_that_are_left_out():
 
 def test_the_tail_is_told_by_its_phases():
     """Before: an evaluation and the last save together were one validation."""
-    rows = Rows()
-    for _ in range(20):
-        rows.step()
+    rows = steps([{}] * 20)
     rows.end(checkpoint_ns=130 * MS, nograd_ns=160 * MS, burst_gap_ns=0, bursts=1, bursts_eval_mode=1, other_ns=7 * MS)
     left_out = summarize_steps(one_training(rows)).excluded
     assert left_out.tail_phase_ns == {"checkpoint": 130 * MS, "validation": 160 * MS, "other": 7 * MS}

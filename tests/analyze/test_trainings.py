@@ -1,12 +1,10 @@
 from hotloop.analyze.trainings import analyze_run
 
-from .synthetic import FakeRecording, Rows, recording
+from .synthetic import FakeRecording, Rows, recording, steps
 
 
 def plain(count: int = 50, **fields: int) -> Rows:
-    rows = Rows()
-    for _ in range(count):
-        rows.step(**fields)
+    rows = steps([fields] * count)
     return rows
 
 
@@ -121,17 +119,13 @@ def test_the_unit_is_the_token_where_tokens_are_counted():
 
 
 def test_the_unit_is_the_step_where_samples_vary():
-    rows = Rows()
-    for i in range(100):
-        rows.step(samples=(1, 10, 100, 1000)[i % 4])
+    rows = steps({"samples": (1, 10, 100, 1000)[i % 4]} for i in range(100))
     (training,) = analyze_run([recording(rows)])
     assert (training.analysis.unit, training.analysis.units_per_step) == ("step", 1.0)
 
 
 def test_a_last_short_batch_leaves_the_unit_a_sample():
-    rows = Rows()
-    for i in range(100):
-        rows.step(samples=3 if i % 20 == 19 else 16)
+    rows = steps({"samples": 3 if i % 20 == 19 else 16} for i in range(100))
     (training,) = analyze_run([recording(rows)])
     assert training.analysis.unit == "sample"
 
