@@ -6,8 +6,7 @@ from functools import cache
 
 import pytest
 
-from hotloop.analyze.timeline.compare_traces import ReducedForDiff, compare_traces
-from hotloop.analyze.timeline.growth import normalize_name
+from hotloop.analyze.timeline.compare_traces import ReducedForDiff, compare_traces, normalize_name
 from hotloop.analyze.timeline.reduce import ReduceOptions, reduce_trace
 from hotloop.core.comparison import Comparison
 from hotloop.core.timeline import RankTimeline

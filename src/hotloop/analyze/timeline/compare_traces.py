@@ -6,6 +6,7 @@ terms sum to the change of the step exactly.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,7 +26,7 @@ from hotloop.core.trace_results import ReducedTraces
 from hotloop.core.utilization import mean_utilization
 
 from .collectives import collect_collectives
-from .growth import RankWork, SideWork, collect_work, normalize_name, split_growth
+from .growth import RankWork, SideWork, collect_work, split_growth
 from .reduce import ReduceOptions, lay_groundwork, merge_notes, reduce_trace
 
 TABLE_ROWS = 2_000
@@ -33,6 +34,9 @@ TABLE_ROWS = 2_000
 SAME_RATIO = 0.02
 """Kernels and operators whose time per step changes by less of itself are the same."""
 DEVICE_PARTS = ("compute", "exposed_comm", "exposed_mem", "idle")
+_HASH = re.compile(r"(?:_[0-9a-f]{8,})+(?=_|$)|0x[0-9a-f]+", re.IGNORECASE)
+_TRITON_NUMBER = re.compile(r"^(triton_\w+?)(?:_\d+)+(?:_?\d+[dc][0-9dce]*)?$|^(triton_\w+?)_(?:\d+[dc])[0-9dce]*$")
+_NUMBERED_RANGE = re.compile(r"#\d+\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +90,7 @@ def compare_traces(names: tuple[str, str], reduced: tuple[Side, Side]) -> Compar
         if one is not None and two is not None:
             growth, why = split_growth(one, two)
         if growth is None:
-            notes.append(f"wait, transfer and overlap slow-down cannot be separated: {why}")
+            notes.append(f"wait and transfer cannot be separated: {why}")
     elif any(one.facts.world_size and one.facts.world_size > 1 for side in reduced for one in side.traces):
         notes.append(
             "only one rank of several: without the other ranks' files, waiting cannot be separated from transfer"
@@ -241,6 +245,18 @@ def _sum_rows(
             one.count += count / share
             one.total_ns += total_ns / share
     return table
+
+
+def normalize_name(name: str) -> str:
+    """The name without what differs between two builds of the same thing: hashes, addresses, numbers of Triton kernels
+    and of ranges.
+
+    >>> normalize_name("triton_poi_fused_add_relu_12"), normalize_name("ProfilerStep#4")
+    ('triton_poi_fused_add_relu', 'ProfilerStep')
+    """
+    short = _HASH.sub("", _NUMBERED_RANGE.sub("", name))
+    triton = _TRITON_NUMBER.match(short)
+    return (triton.group(1) or triton.group(2)) if triton else short
 
 
 def _compare(tables: Sequence[dict[Key, _Sum]], is_cut: Sequence[bool]) -> tuple[DiffRow, ...]:
