@@ -187,45 +187,6 @@ def test_a_bad_what_if_is_refused_before_anything_is_read(change: str, capsys: p
         assert "loader-workers=COUNT" in line
 
 
-def test_the_path_over_ranks_leads_through_the_late_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rank 1 reaches the collective of each step 300 us after rank 0: until there the path is on rank 1."""
-    for rank, own_us in ((0, 300.0), (1, 600.0)):
-        events = []
-        for step in range(3):
-            at = 1000.0 * step
-            number = 10 * step
-            meta = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 2, "In msg nelems": 64}
-            meta |= {"Out msg nelems": 64, "dtype": "Float"}
-            events += [
-                event("user_annotation", f"ProfilerStep#{step}", at, 1000.0),
-                event("cuda_runtime", "cudaLaunchKernel", at + 5, 5.0, correlation=number + 1),
-                event("kernel", "gemm", at + 20, own_us - 20, 7, device=0, stream=7, correlation=number + 1),
-                event("cuda_runtime", "cudaLaunchKernel", at + 15, 5.0, correlation=number + 2),
-                event("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + own_us, 800 - own_us, 7, device=0,
-                      stream=7, correlation=number + 2, **meta),
-                event("cuda_runtime", "cudaDeviceSynchronize", at + 30, 775.0, correlation=number + 3),
-            ]  # fmt: skip
-        trace = {"schemaVersion": 1, "traceEvents": events}
-        trace["distributedInfo"] = {
-            "backend": "nccl", "rank": rank, "world_size": 2,
-            "pg_config": [{"pg_name": "0", "ranks": [0, 1], "pg_size": 2}],
-        }  # fmt: skip
-        write(tmp_path / f"rank{rank}.json", trace)
-    assert (
-        main(["trace", str(tmp_path), *KEPT, "--exit-zero", "--workers", "1", "--json", str(tmp_path / "r.out")]) == 0
-    )
-    path = json.loads((tmp_path / "r.out").read_text())["trace"]["ranks_path"]
-    assert path["step"] == 1
-    assert path["total_ns"] == 1_000_000
-    assert sum(one["total_ns"] for one in path["ranks"]) == path["total_ns"]
-    assert path["ranks"][1]["bound_ns"]["device_compute"] == 580_000
-    assert path["ranks"][0]["bound_ns"]["device_compute"] == 0
-    assert path["has_sync_events"] is False
-    text = capsys.readouterr().out
-    assert "CRITICAL PATH OVER RANKS" in text
-    assert "the trace has no synchronisation events" in " ".join(text.split())
-
-
 def test_a_memory_timeline_is_told_by_category(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows of (time, action, bytes, category): 3 MiB of parameters from before, 5 MiB of activations come and go."""
     path = tmp_path / "m.raw.json"

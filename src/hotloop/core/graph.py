@@ -179,31 +179,6 @@ class CriticalPath:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PathSegment:
-    """What one rank did before it arrived: back to the previous collective on the path, or the step's start."""
-
-    previous: int
-    """Place in RankCollectives of the collective that the segment begins after; -1 at the step's start."""
-    start_ns: int
-    end_ns: int
-    bound_ns: tuple[int, ...]
-    """By BOUND_KINDS; sums to the segment."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSegments:
-    """One rank's step cut at its collectives, small enough to send; joined over ranks by join_paths."""
-
-    step: int
-    start_ns: int
-    end_ns: int
-    arrivals: Mapping[int, PathSegment]
-    """What led to the start of each collective (by its place in RankCollectives)."""
-    final: PathSegment
-    """What led to the end of the step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One change of a what-if. ``factor`` and ``workers_count`` only where the kind needs them."""
 

@@ -30,7 +30,7 @@ from hotloop.diagnose.rules.out_of_memory import describe_failures
 from hotloop.diagnose.verdict import describe_memory_verdict, describe_trace_verdict, first_serious
 from hotloop.prescribe import combine_savings, rank_findings
 from hotloop.trace.byte_source import Progress
-from hotloop.trace.inputs import is_remote, map_traces
+from hotloop.trace.inputs import map_traces
 from hotloop.trace.memory_files import read_memory_file
 
 
@@ -46,14 +46,12 @@ def report_traces(
     targets: Mapping[str, float] | None = None,
 ) -> Report:
     """Read, reduce, judge and prescribe. Raises TraceError when no file can be read."""
-    several = len(paths) > 1 or any(is_remote(path) or Path(path).is_dir() for path in paths)
-    chosen = replace(options or ReduceOptions(), beside_others=several)
     reduced = map_traces(
         paths,
         workers=workers,
         scheduler=scheduler,
         cache_folder=cache_folder,
-        reduce=partial(reduce_rank, options=chosen),
+        reduce=partial(reduce_rank, options=options or ReduceOptions()),
         progress=progress,
     )
     analysis, notes = join_ranks(reduced)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,31 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.analyze.timeline.classes import classify_work
-from hotloop.analyze.timeline.collective_report import compare_ranks
-from hotloop.analyze.timeline.collectives import collect_collectives
 from hotloop.analyze.timeline.critical_path import (
-    MAX_ARRIVALS,
     choose_step,
-    cut_at_collectives,
     falls_behind,
     find_critical_path,
     find_device_ends,
-    join_paths,
 )
 from hotloop.analyze.timeline.dependencies import build_graph
 from hotloop.analyze.timeline.links import link_device_work
-from hotloop.analyze.timeline.reduce import ReduceOptions
 from hotloop.analyze.timeline.step_graph import ROLE, StepGraph, make_skeleton, order_by_time, order_nodes, replay
 from hotloop.analyze.timeline.steps import find_steps
 from hotloop.core.errors import UsageError
-from hotloop.core.graph import BOUND_KINDS, CriticalPath, EdgeCounts, PathSegment, RankSegments
+from hotloop.core.graph import BOUND_KINDS, CriticalPath, EdgeCounts
 from hotloop.core.trace import Category
-from hotloop.pipeline.traces import reduce_rank
 from hotloop.trace.columns import TraceColumns
 from hotloop.trace.inputs import find_traces, read_trace_file
 
 from .plain_trace import TRACES, US, PlainTrace, Row, call, copy, frame, kernel, mark, op
-from .rank_columns import rank
 
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"the public traces are not at {TRACES}")
 
@@ -444,81 +434,6 @@ def test_any_order_of_events_keeps_the_laws(data: st.DataObject) -> None:
     assert (replay(graph, graph.weight_ns, late) == graph.time_ns).all()
 
 
-# ---- across ranks
-
-
-def two_ranks() -> list[PlainTrace]:
-    """An all-reduce that rank 1 reaches 40 us late, because of 60 us of input; after it rank 0 has more to do."""
-    found = []
-    for input_us, rest_us in ((20, 60), (60, 30)):
-        launch = input_us + 10
-        end = 60 + 10 + 5 + 25
-        found.append(
-            PlainTrace(
-                [
-                    mark("ProfilerStep#0", 0, end + rest_us),
-                    mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, input_us),
-                    op("c10d::allreduce_", launch, 5, shapes="[[8]]"),
-                    Row(
-                        Category.ANNOTATION, "gloo:all_reduce", (launch + 5) * US, (end - launch - 5) * US, "pool",
-                        facts={"shapes": "[[8]]", "dtypes": '["float"]'},
-                    ),
-                    op("aten::div", end, rest_us),
-                ]
-            )
-        )  # fmt: skip
-    return found
-
-
-def test_the_path_goes_over_to_the_rank_that_came_last() -> None:
-    """Rank 1: 60 input, 15 host; then 25 of transfer; then 60 on rank 0, which ends last, at 160."""
-    traces = two_ranks()
-    collectives, segments = [], []
-    for trace in traces:
-        links = link_device_work(trace)
-        classes, steps = classify_work(trace, links), find_steps(trace, links)
-        collectives.append(collect_collectives(trace, links, classes, steps))
-        segments.append(cut_at_collectives(trace, links, classes, steps, collectives[-1], 0))
-    report = compare_ranks(collectives)
-    assert report is not None
-    path = join_paths(collectives, segments, report.clocks, True)
-    assert path is not None
-    assert (path.total_ns, path.changes_count, path.stayed_count) == (160 * US, 1, 0)
-    assert [{k: ns // US for k, ns in one.bound_ns.items() if ns} for one in path.ranks] == [
-        {"host": 60}, {"host": 15, "input": 60, "comm": 25},
-    ]  # fmt: skip
-    assert join_paths([], [], report.clocks, True) is None
-    assert join_paths(collectives, [segments[0], None], report.clocks, True) is None
-
-
-def segment(previous: int, start_us: int, end_us: int) -> PathSegment:
-    bounds = [0] * len(BOUND_KINDS)
-    bounds[0] = (end_us - start_us) * US
-    return PathSegment(previous=previous, start_ns=start_us * US, end_ns=end_us * US, bound_ns=tuple(bounds))
-
-
-def crossing(last_start_us: int) -> tuple[list[int], int]:
-    """(us of the path on each rank, collectives that it stayed in): rank 0 leaves the collective at 20."""
-    ranks = [rank(0, [("all_reduce", 10, 20, 8)], host="a"), rank(1, [("all_reduce", last_start_us, 40, 8)], host="a")]
-    parts = [
-        RankSegments(
-            step=0, start_ns=0, end_ns=end * US, arrivals={0: segment(-1, 0, came)}, final=segment(0, left, end)
-        )
-        for came, left, end in ((10, 20, 100), (last_start_us, 40, 50))
-    ]
-    report = compare_ranks(ranks)
-    assert report is not None
-    path = join_paths(ranks, parts, report.clocks, True)
-    assert path is not None
-    return [one.total_ns // US for one in path.ranks], path.stayed_count
-
-
-def test_a_rank_that_came_after_this_one_had_left_was_not_waited_for() -> None:
-    """At 15 rank 1 is the last; at 30 rank 0 has left: the clocks or the match are wrong, and the path stays."""
-    assert crossing(15) == ([80, 20], 0)
-    assert crossing(30) == ([100, 0], 0)
-
-
 # ---- real traces
 
 
@@ -660,23 +575,8 @@ def test_the_skeleton_replays_like_the_whole_graph(
     empty = np.empty(0, dtype=np.int64)
     graph = StepGraph(
         0, 20, time, source, target, weight, role, role, empty, make_skeleton(source, target, role, place),
-        empty, empty, empty, empty, empty, empty, empty, empty, empty, empty,
+        empty, empty, empty, empty, empty, empty, empty,
         EdgeCounts(program=0, launch=0, sync=0, inferred_threads=0, inferred_syncs=0),
     )  # fmt: skip
     behind = None if late is None else np.array(late[:count], dtype=np.int64)
     assert replay(graph, weight, behind).tolist() == walk_naively(graph, weight, behind)
-
-
-@needs_traces
-def test_what_a_rank_sends_stays_small() -> None:
-    """Everything that is joined over ranks, and the rest of the rank with it."""
-    (file,) = find_traces([TRACES / "a100_ddp_rank3of8"]).files
-    (trace,) = read_trace_file(file)
-    sent = reduce_rank(trace, ReduceOptions(beside_others=True))
-    assert sent.segments is not None
-    assert len(sent.segments.arrivals) > 1
-    assert len(pickle.dumps(sent)) < 2_000_000
-    # The largest step that is cut at all.
-    one = next(iter(sent.segments.arrivals.values()))
-    many = replace(sent.segments, arrivals={i: replace(one, start_ns=i, end_ns=i) for i in range(MAX_ARRIVALS)})
-    assert len(pickle.dumps(many)) < 1_000_000

@@ -572,14 +572,12 @@ class _Builder:
         trace, host = self.trace, self.host
         name = trace.name[host.rows]
         comm = np.flatnonzero(match_names(trace, name, _HOST_COMM) & (host.parent < 0) & (host.end_ns <= self.high))
-        self.host_comm_rows = host.rows[comm]
-        begins, ends = [], []
+        ends = []
         callers = self._find_callers(comm)
         for place, caller in zip(comm.tolist(), callers, strict=True):
             one = self.threads[int(host.thread[place])]
             start, end = int(host.start_ns[place]), int(host.end_ns[place])
             begin_node, end_node = one.node_at(start), one.node_at(end)
-            begins.append(begin_node)
             ends.append(end_node)
             a, b = int(np.searchsorted(one.time_ns, start)), int(np.searchsorted(one.time_ns, end))
             # One edge for the whole of it; the thread's own nodes inside only keep their order.
@@ -592,8 +590,6 @@ class _Builder:
                 holder = self.threads[caller[0]]
                 self.counts["inferred_threads"] += 1
                 self.edges.add([holder.node_at(caller[1])], [begin_node], [start - caller[1]], "fork")
-        self.host_comm_begin = np.array(begins, dtype=np.int64)
-        self.host_comm_end = np.array(ends, dtype=np.int64)
         self._link_waiters(comm, ends)
 
     def _find_callers(self, comm: Int64s) -> list[tuple[int, int] | None]:
@@ -696,9 +692,6 @@ class _Builder:
             self.begin_node,
             self.end_node,
             work_step,
-            self.host_comm_rows,
-            self.host_comm_begin,
-            self.host_comm_end,
             boundaries,
             (self.host.end_ns - self.host.start_ns)[mine],
             time - reach,

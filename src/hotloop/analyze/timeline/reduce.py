@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from hotloop.core.errors import UsageError
-from hotloop.core.graph import RankCollectives, RankSegments
+from hotloop.core.graph import RankCollectives
 from hotloop.core.redact import redact_text
 from hotloop.core.report import Health
 from hotloop.core.timeline import (
@@ -47,7 +47,7 @@ from .classes import (
 )
 from .collective_report import compare_ranks, describe_hosts
 from .collectives import collect_collectives
-from .critical_path import cut_middle_step, join_paths, summarize_path
+from .critical_path import summarize_path
 from .idle import explain_idle
 from .intervals import Int64s, cover_windows
 from .links import Links, link_device_work
@@ -76,8 +76,6 @@ class ReduceOptions:
     kernel_sort: str = "device_time"
     what_if: tuple[str, ...] = ()
     """Changes to re-time, as a user writes them."""
-    beside_others: bool = False
-    """Other ranks' files are read too: keep what a path over all ranks needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,8 +284,6 @@ class ReducedRank:
 
     rank: TraceRank
     collectives: RankCollectives
-    segments: RankSegments | None
-    """Of the step in the middle; None where it is not cut."""
     what_if: tuple[AskedChange, ...]
     notes: tuple[TraceNote, ...]
 
@@ -317,11 +313,9 @@ def describe_rank(
         phases = find_host_phases(trace, ground.links, ground.steps)
         rank = replace(rank, memory=describe_memory(trace, ground.links, ground.steps, phases))
     answers, refusals = answer_asked(*parts, options.what_if) if options.what_if else ((), ())
-    collectives = collect_collectives(*parts)
     return ReducedRank(
         rank=rank,
-        collectives=collectives,
-        segments=cut_middle_step(*parts, collectives) if options.beside_others else None,
+        collectives=collect_collectives(*parts),
         what_if=answers,
         notes=(*notes, *refusals),
     )
@@ -339,8 +333,6 @@ def join_ranks(reduced: ReducedTraces[ReducedRank]) -> tuple[TraceAnalysis, tupl
     together = compare_ranks(collectives)
     if together is None:
         return TraceAnalysis(ranks=ranks, what_if=answers), notes
-    recorded = all(rank.facts.has_sync or not rank.timeline.devices for rank in ranks)
-    segments = [one.result.segments for one in reduced.traces]
     analysis = TraceAnalysis(
         ranks=ranks,
         waits=together.waits,
@@ -349,7 +341,6 @@ def join_ranks(reduced: ReducedTraces[ReducedRank]) -> tuple[TraceAnalysis, tupl
         span_ns=together.span_ns,
         collectives=together.kinds,
         hosts=describe_hosts(together.clocks),
-        ranks_path=join_paths(collectives, segments, together.clocks, recorded),
         what_if=answers,
     )
     return analysis, (*notes, *together.notes)

@@ -81,10 +81,6 @@ class StepGraph:
     work_end: Int64s
     work_step: Int64s
     """Step that launched each work; -1 for work that was launched before the window."""
-    host_comm_rows: Int64s
-    """Rows of collectives on the host, with their nodes."""
-    host_comm_begin: Int64s
-    host_comm_end: Int64s
     boundaries: Int64s
     """Node of the end of each step of the window on the main thread."""
     loader_ns: Int64s
