@@ -216,7 +216,6 @@ def build_ddp(facts: Sequence[Fact], is_steady_row: Callable[[int], bool]) -> Dd
         overlap_ns=mean("overlap_ns"),
         forward_ns=mean("forward_ns"),
         scan_ns=_mean_of(settings, "scan_ns_total", "scan_count"),
-        stats_count=len(used),
     )
 
 

@@ -171,10 +171,10 @@ def describe_hosts(processes: Together, clocks: dict[str, Clock]) -> tuple[HostC
     """The hosts of a training in the order of their ranks; offsets are against the first of them."""
     hosts = list(dict.fromkeys(p.rank.host for p in processes))
     reference = clocks.get(hosts[0])
-    return tuple(_describehost_of(name, processes, clocks.get(name), reference, at=hosts.index(name)) for name in hosts)
+    return tuple(_describe_host(name, processes, clocks.get(name), reference, at=hosts.index(name)) for name in hosts)
 
 
-def _describehost_of(
+def _describe_host(
     name: str, processes: Together, clock: Clock | None, reference: Clock | None, *, at: int
 ) -> HostClock:
     ranks = tuple(p.rank.rank for p in processes if p.rank.host == name and p.rank.rank is not None)

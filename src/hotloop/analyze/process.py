@@ -282,7 +282,6 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         world_size=max(1, read_count(work.process, "world_size") or 1),
         local_world_size=read_count(work.process, "local_world_size"),
         anchor="backward" if steps.anchor_index is None else (anchor.name if anchor else "optimizer"),
-        anchor_where=anchor.where if anchor else None,
         steps=steps.count,
         skipped_steps=steps.skipped_count,
         steady_count=steady.steady_count,

@@ -389,8 +389,6 @@ class StepsDevice:
 class RankTimeline:
     """Everything that one rank's trace tells without the others."""
 
-    definitions: str
-    """'default' or 'names'."""
     devices: tuple[DeviceTimeline, ...]
     """The busiest first; steps, idle causes and launches are of that one. Empty for a trace without device work."""
     comm_groups: tuple[CommGroup, ...]

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from hotloop.analyze.timeline.classes import DEFINITIONS
-from hotloop.analyze.timeline.reduce import ReduceOptions, reduce_trace
+from hotloop.analyze.timeline.reduce import reduce_trace
 from hotloop.core.timeline import RankTimeline
 from hotloop.core.trace import Category, DeviceFacts
 
@@ -55,16 +54,15 @@ def read(file: str) -> PlainTrace:
 
 
 @cache
-def reduce(file: str, definitions: str = "default") -> RankTimeline:
-    return reduce_trace(read(file), ReduceOptions(definitions=definitions))
+def reduce(file: str) -> RankTimeline:
+    return reduce_trace(read(file))
 
 
-@pytest.mark.parametrize("definitions", DEFINITIONS)
 @pytest.mark.parametrize(("name", "rank", "file"), EXPECTED)
-def test_the_expected_figures_come_out(name: str, rank: str, file: str, definitions: str) -> None:
+def test_the_expected_figures_come_out(name: str, rank: str, file: str) -> None:
     """Integer microseconds are met exactly, others within 2 ns or 1e-8, whichever is larger."""
     exact = json.loads((TRACES / "expected" / f"{name}.json").read_text(), parse_float=str)["exact"][rank]
-    (device,) = reduce(file, definitions).devices
+    (device,) = reduce(file).devices
     assert device.gpu_events == exact["n_gpu_events"]
     whole = all(str(exact[key]).endswith(".0") for key in MEASURES)
     for key, field in MEASURES.items():

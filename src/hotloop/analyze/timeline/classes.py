@@ -1,9 +1,7 @@
 """Device work -> compute, comm or mem, and the partition of any window: compute, exposed comm, exposed mem, idle.
 
-Two definitions. ``default``: copies and sets are mem; a kernel is comm when the file describes a collective on it, when
-the innermost operator or range around its launch is a collective, or, failing both, when its name is one that only
-communication has. ``names``: HolisticTraceAnalysis' rule, by name alone: comm ``^nccl.*Kernel``, mem ``^Memcpy``,
-``^Memset`` and ``^dma``, compute the rest.
+Copies and sets are mem; a kernel is comm when the file describes a collective on it, when the innermost operator or
+range around its launch is a collective, or, failing both, when its name is one that only communication has.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.core.errors import UsageError
 from hotloop.core.timeline import CommGroup, DevicePartition, DeviceTimeline
 from hotloop.core.trace import Category, Trace
 
@@ -27,7 +24,6 @@ COMPUTE, COMM, MEM = 0, 1, 2
 CLASS_NAMES = ("compute", "comm", "mem")
 BY_NONE, BY_METADATA, BY_NAME = 0, 1, 2
 SOURCE_NAMES = (None, "metadata", "name")
-DEFINITIONS = ("default", "names")
 
 COLLECTIVE_RANGE = re.compile(
     r"^(?:record_param_comms$|c10d::|_?c10d_functional::|nccl:|rccl:|gloo:|mpi:|ucc:|hccl:|xccl:|symm_mem::(?!fused_)"
@@ -47,9 +43,6 @@ COMM_NAME = re.compile(
 too, by the namespaces of its kernels), NVSHMEM, the custom all-reduces of
 vLLM, PyTorch's symmetric memory, FlashInfer, Transformer Engine and AITER."""
 
-NAMES_COMM = re.compile(r"^nccl.*Kernel")
-NAMES_MEM = re.compile(r"^Memcpy|^Memset|^dma")
-
 
 @dataclass(frozen=True, slots=True)
 class Classes:
@@ -61,24 +54,8 @@ class Classes:
     """What told that it is comm: BY_METADATA, BY_NAME; BY_NONE for the rest."""
 
 
-def classify_work(trace: Trace, links: Links, definitions: str = "default") -> Classes:
-    """The class of all device work of a trace. Raises UsageError for a definition other than DEFINITIONS."""
-    if definitions == "names":
-        return _classify_by_names(trace, links)
-    if definitions == "default":
-        return _classify_by_metadata(trace, links)
-    raise UsageError(f"--definitions {definitions}: unknown; choose from {' and '.join(DEFINITIONS)}")
-
-
-def _classify_by_names(trace: Trace, links: Links) -> Classes:
-    name = trace.name[links.device_rows]
-    comm = match_names(trace, name, NAMES_COMM)
-    mem = match_names(trace, name, NAMES_MEM)
-    kind = np.where(comm, COMM, np.where(mem, MEM, COMPUTE)).astype(np.int8)
-    return Classes(kind, np.where(comm, BY_NAME, BY_NONE).astype(np.int8))
-
-
-def _classify_by_metadata(trace: Trace, links: Links) -> Classes:
+def classify_work(trace: Trace, links: Links) -> Classes:
+    """The class of all device work of a trace."""
     rows = links.device_rows
     kernel = trace.category[rows] == Category.KERNEL
     described = np.zeros(len(rows), dtype=bool)

@@ -51,7 +51,7 @@ class ReducedForDiff:
 def reduce_for_diff(trace: Trace) -> ReducedForDiff:
     """One file alone."""
     options = ReduceOptions(top=TABLE_ROWS)
-    ground = lay_groundwork(trace, options.definitions)
+    ground = lay_groundwork(trace)
     parts = (trace, ground.links, ground.classes, ground.steps)
     return ReducedForDiff(
         timeline=reduce_trace(trace, options, ground),

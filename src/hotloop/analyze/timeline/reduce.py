@@ -69,7 +69,6 @@ NEARLY_ALL = 0.98
 class ReduceOptions:
     """What of a trace is kept. ``top`` counts rows of every table; what is cut is counted where that is said."""
 
-    definitions: str = "default"
     top: int = 200
     blame_top: int = 30
     op_sort: str = "device_time"
@@ -87,16 +86,16 @@ class Groundwork:
     steps: StepWindows
 
 
-def lay_groundwork(trace: Trace, definitions: str = "default") -> Groundwork:
-    """Launches joined with device work, its classes, and the steps. Raises UsageError for unknown definitions."""
+def lay_groundwork(trace: Trace) -> Groundwork:
+    """Launches joined with device work, its classes, and the steps."""
     links = link_device_work(trace)
-    return Groundwork(links=links, classes=classify_work(trace, links, definitions), steps=find_steps(trace, links))
+    return Groundwork(links=links, classes=classify_work(trace, links), steps=find_steps(trace, links))
 
 
 def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Groundwork | None = None) -> RankTimeline:
-    """The timeline of one rank. Raises UsageError for an unknown definition or sort."""
+    """The timeline of one rank. Raises UsageError for an unknown sort."""
     chosen = options or ReduceOptions()
-    ground = ground or lay_groundwork(trace, chosen.definitions)
+    ground = ground or lay_groundwork(trace)
     links, classes, steps = ground.links, ground.classes, ground.steps
     covers = cover_devices(trace, links, classes)
     cover = covers[0] if covers else None
@@ -117,7 +116,6 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
     op_sort = chosen.op_sort if cover or chosen.op_sort != "device_time" else "host_self"
     ops = tabulate_ops(trace, links, top=chosen.top, sort=op_sort, device=cover.device if cover else None)
     return RankTimeline(
-        definitions=chosen.definitions,
         devices=tuple(describe_device(trace, links, c) for c in covers),
         comm_groups=tuple(replace(g, name=_shorten(g.name)) for g in list_comm_groups(trace, links, classes)),
         step_source=steps.source,
@@ -295,7 +293,7 @@ def describe_rank(
 
     ``list_asked`` names what must be forecast of a rank, for the rules that find something in it.
     """
-    ground = lay_groundwork(trace, options.definitions)
+    ground = lay_groundwork(trace)
     parts = (trace, ground.links, ground.classes, ground.steps)
     rank = TraceRank(facts=trace.facts, timeline=reduce_trace(trace, options, ground))
     asked, window, notes = list_asked(rank), None, []

@@ -121,9 +121,9 @@ NAME_LENGTH = 200
 """Of an event on the critical path; the event itself stands beside it with its whole name."""
 
 
-def draw_steps(trace: Trace, definitions: str = "default", wanted: tuple[int, int] | None = None) -> TraceExcerpt:
+def draw_steps(trace: Trace, wanted: tuple[int, int] | None = None) -> TraceExcerpt:
     """The steps of the numbers ``wanted``, else the usual step and its neighbours. Raises UsageError without events."""
-    ground = lay_groundwork(trace, definitions)
+    ground = lay_groundwork(trace)
     links, steps = ground.links, ground.steps
     if not len(steps):
         raise UsageError(f"{trace.facts.source} contains no events to export")
@@ -261,9 +261,8 @@ ON_THE_DEVICE = (Category.SYNC, Category.DEVICE_ANNOTATION)
 """Drawn on the device, launched by nothing: which step they belong to is not known."""
 
 
-def tabulate_events(trace: Trace, definitions: str = "default") -> EventTables:
-    """Raises UsageError for unknown definitions."""
-    ground = lay_groundwork(trace, definitions)
+def tabulate_events(trace: Trace) -> EventTables:
+    ground = lay_groundwork(trace)
     links, steps = ground.links, ground.steps
     covers = cover_devices(trace, links, ground.classes)
     has_steps = steps.source != "whole trace"
