@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.analyze.check import CheckLimits, judge, student_quantile
+from hotloop.analyze.check import CheckLimits, judge
+from hotloop.analyze.stats import student_quantile
 from hotloop.core.check import Check, CheckVerdict, Launch, Measure
 from hotloop.core.phases import PHASES
 

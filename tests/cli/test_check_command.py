@@ -95,15 +95,6 @@ def test_one_baseline_run_is_inconclusive(tmp_path: Path, capsys: pytest.Capture
     assert main(["check", slower, "--baseline", base, "--strict", "-q"]) == 1
 
 
-def test_a_report_is_a_baseline(tmp_path: Path) -> None:
-    base = record(tmp_path / "a", 4.0)
-    report = tmp_path / "report.json"
-    assert main(["report", base, "-q", "--json", str(report)]) in (0, 1)
-    assert main(["check", base, "--baseline", str(report), "-q", "--strict"]) == 0
-    assert main(["check", base, "--baseline", str(report), "--update-baseline", "-q"]) == 2
-    assert json.loads(report.read_text())["schema"] == "hotloop.report/1"
-
-
 def test_limits_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, limits = record(tmp_path / "a", 4.0), tmp_path / "limits.toml"
     limits.write_text('schema = "hotloop.limits/1"\n[budget]\nstep_ms = 10.0\nforward_share_ratio = 0.5\n')

@@ -176,21 +176,19 @@ def check_launches(
 
 
 def read_baseline(name: str, path: Path) -> Baseline:
-    """A report (JSON) or a baseline file. Raises RecordingError."""
+    """A baseline file. Raises RecordingError."""
     content = _load_json(path)
     schema = content.get("schema") if isinstance(content, dict) else None
     try:
         if schema == BASELINE_SCHEMA:
             return _parse_baseline(name, content)
-        if schema == "hotloop.report/1":
-            return _parse_report(name, content)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise RecordingError(
             f"{name} has schema {schema} but invalid content: {type(error).__name__}: {error}"
         ) from None
     raise RecordingError(
-        f"{name}: schema is {schema!r}; a baseline is a run folder, a report (hotloop.report/1) or a file that"
-        f" --update-baseline wrote ({BASELINE_SCHEMA})"
+        f"{name}: schema is {schema!r}; a baseline is a run folder or a file that --update-baseline wrote"
+        f" ({BASELINE_SCHEMA})"
     )
 
 
@@ -206,63 +204,6 @@ def _load_json(path: Path) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise RecordingError(f"{path} is not JSON: {error}") from None
-
-
-def _parse_report(name: str, content: Mapping[str, Any]) -> Baseline:
-    """A report keeps the spread of the steps and not their order: its errors take the steps as independent."""
-    step, breakdown = content["step"], content["breakdown"]
-    if step is None or breakdown is None:
-        raise RecordingError(f"{name}: the report contains no training step, so there is nothing to compare with")
-    count = int(step["steady_count"])
-    root = math.sqrt(count) if count > 1 else None
-
-    def spread(mean: float, std: float | None) -> Measure:
-        known = std is not None and root is not None
-        error = std / root if std is not None and root is not None else None
-        return Measure(value=_magnitude(mean), error=error, freedom=count - 1 if known else None)
-
-    cv = step["cv_ratio"]
-    measures = {"step_ns": spread(step["mean_ns"], None if cv is None else _number(cv) * _number(step["mean_ns"]))}
-    for phase in PHASES:
-        measures[f"{phase}_ns"] = spread(breakdown[phase]["mean_ns"], _number(breakdown[phase]["std_ns"]))
-        measures[f"{phase}_share_ratio"] = Measure(value=_number(breakdown[phase]["share_ratio"]))
-    numbers = {
-        "step_p95_ns": step["p95_ns"],
-        "time_to_first_step_ns": step["time_to_first_step_ns"],
-        "memory_peak_bytes": (content.get("memory") or {}).get("peak_bytes"),
-    } | {rate: step.get(rate) for rate in RATES}
-    for key, value in numbers.items():
-        if value is not None and _number(value) > 0:
-            noise_ratio = step.get("units_noise_ratio") if key == f"{step['unit']}s_per_s" else None
-            measures[key] = measure_rate(key, _number(value), measures["step_ns"], noise_ratio)
-    environment = content.get("environment") or {}
-    ranks = content.get("ranks") or [{}]
-    machine: dict[str, Value] = {key: environment.get(key) for key in MACHINE_KEYS}
-    machine["world_size"] = ranks[0].get("world_size")
-    launch = Launch(
-        name=redact_text(name),
-        measures=measures,
-        steps_count=count,
-        unit=str(step["unit"]),
-        units_per_step=None if step["units_per_step"] is None else _number(step["units_per_step"]),
-        unit_drifts=bool(step.get("unit_drift")),
-        machine=machine,
-    )
-    return Baseline(name=name, launches=(launch,), command=tuple(str(word) for word in content.get("command", ())))
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is not a number")
-    return float(value)
-
-
-def _magnitude(value: Any) -> float:
-    """A number of at least 0 with which arithmetic stays finite."""
-    number = _number(value)
-    if not 0 <= number < 1e30:
-        raise ValueError(f"{value!r} is out of range")
-    return number
 
 
 # ---- the baseline file
@@ -309,8 +250,6 @@ def write_baseline(
         raise UsageError(f"{path} is a folder; --update-baseline needs a file name, such as baseline.json")
     if path.exists():
         before = read_baseline(str(path), path)
-        if not before.is_file:
-            raise UsageError(f"{path} is a report, which --update-baseline does not overwrite; choose another name")
     present = before.launches if before is not None and keep else ()
     added = [launch for launch in launches if launch.name not in {one.name for one in present}]
     if len(added) < len(launches):
@@ -337,10 +276,8 @@ def find_stranger(path: Path, launches: Sequence[Launch]) -> str | None:
     """The name of a launch that ran on another machine than all launches in the baseline file at ``path``."""
     if not path.exists():
         return None
-    present = read_baseline(str(path), path)
-    if not present.is_file:
-        return None
-    return next((one.name for one in launches if not pick_same_machine([one], present.launches)), None)
+    present = read_baseline(str(path), path).launches
+    return next((one.name for one in launches if not pick_same_machine([one], present)), None)
 
 
 def _list_changes(before: Sequence[Launch], after: Sequence[Launch]) -> list[dict[str, Any]]:

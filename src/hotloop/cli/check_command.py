@@ -26,7 +26,7 @@ def add_parser(subparsers: Any) -> None:
         description="Compare a recorded run with a baseline and with limits: pass, regression or inconclusive. Exits "
         "with 1 on a regression. Give several baseline launches, so that the noise between launches is known.",
     )
-    side = "a run folder, its name under .hotloop/, 'last', or a report JSON"
+    side = "a run folder, its name under .hotloop/, or 'last'"
     parser.add_argument(
         "runs", metavar="RUN", nargs="+", help=f"{side}; repeat it for several launches of the same command"
     )

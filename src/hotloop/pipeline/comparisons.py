@@ -21,7 +21,7 @@ from hotloop.trace.recording import read_run
 
 
 def check_runs(runs: Sequence[str], baselines: Sequence[str], limits: CheckLimits) -> tuple[Check, tuple[Launch, ...]]:
-    """Judge runs (folders, names under .hotloop, 'last') against baselines (the same, report JSON, baseline files).
+    """Judge runs (folders, names under .hotloop, 'last') against baselines (the same, baseline files).
 
     Answers the launches of the runs too, which a baseline file may be written from. Raises UsageError and
     RecordingError with what cannot be read.
