@@ -47,13 +47,6 @@ def ask(
     return found
 
 
-def step_us(rows: list[Row], *changes: Change) -> int:
-    found = ask(rows, *changes)
-    assert found.basis == "simulated"
-    assert found.step_ns % US == 0
-    return found.step_ns // US
-
-
 def training(steps: int = 4, loader_us: int = 40, kernel_us: int = 30, name: str = LOADER) -> list[Row]:
     """Per step: the loader, 10 us of Python with a launch of 4, then a wait for a kernel, which ends 2 us after it,
     and 8 us of an operator. The kernel begins 6 us after its launch."""
@@ -199,39 +192,13 @@ def test_workers_leave_the_cores_of_a_training_on_a_device_alone() -> None:
     assert parse_change("loader-workers=4:2") == workers(4, 2)
 
 
-def test_workers_of_a_loader_that_has_them_already_cannot_be_forecast() -> None:
-    found = ask(training(name=WORKERS), Change(kind="loader-workers", workers_count=8))
-    assert found.basis == "rule-of-thumb"
-    assert "other processes" in found.basis_reason
-
-
-def test_faster_matmuls_until_the_host_takes_over() -> None:
-    """Kernel 30 -> 15: the wait is shorter by as much. The kernel gone: the call still returns 2 us after it."""
-    assert step_us(training(), Change(kind="faster-matmuls", factor=2)) == 77
-    assert step_us(training(), Change(kind="faster-matmuls", factor=30)) == 63
-
-
-def test_faster_matmuls_on_the_cpu() -> None:
-    rows = [
-        r
-        for i in range(3)
-        for r in (
-            mark(f"ProfilerStep#{i}", 100 * i, 100),
-            op("aten::linear", 100 * i + 10, 50),
-            op("aten::addmm", 100 * i + 15, 40),
-            op("aten::relu", 100 * i + 70, 10),
-        )
-    ]
-    assert step_us(rows, Change(kind="faster-matmuls", factor=2)) == 75
-    assert step_us(rows, Change(kind="faster", factor=5, pattern="relu")) == 92
-
-
-def test_a_named_kernel_and_a_named_operator() -> None:
-    assert step_us(training(), Change(kind="faster", factor=3, pattern="sgemm")) == 72
-    # The operator launches the kernel, so its device work is meant, not the time that it takes to launch.
-    assert step_us(training(), Change(kind="faster", factor=3, pattern=r"aten::mm$")) == 72
-    assert step_us(training(), Change(kind="faster", factor=4, pattern=r"aten::add_")) == 86
-    assert step_us(training(), Change(kind="faster", factor=4, pattern="no such name")) == 92
+def on_the_cpu(steps: int = 3) -> list[Row]:
+    rows: list[Row] = []
+    for i in range(steps):
+        at = 100 * i
+        rows += [mark(f"ProfilerStep#{i}", at, 100), op("aten::linear", at + 10, 50), op("aten::addmm", at + 15, 40)]
+        rows.append(op("aten::relu", at + 70, 10))
+    return rows
 
 
 def communicating(steps: int = 3) -> list[Row]:
@@ -253,12 +220,6 @@ def communicating(steps: int = 3) -> list[Row]:
     return rows
 
 
-def test_free_communication_leaves_the_compute() -> None:
-    """The wait ended at 93, 2 after the all-reduce; without it at 58, 2 after the compute: 35 less."""
-    assert step_us(communicating()) == 120
-    assert step_us(communicating(), Change(kind="free-communication")) == 85
-
-
 def launching(kernel_us: int) -> list[Row]:
     """Ten launches of 8 us with 2 us of an operator around each, a kernel behind each of them, no wait."""
     rows: list[Row] = []
@@ -275,28 +236,45 @@ def launching(kernel_us: int) -> list[Row]:
     return rows
 
 
-def test_fused_and_free_launches_until_the_device_takes_over() -> None:
-    """Of 100 us 80 are launching calls: 20 of them when fused by four, so 40; then 20. With kernels of 5 us the device
-    needs 50 for a step, and takes over."""
-    quick, slow = launching(1), launching(5)
-    assert step_us(quick, Change(kind="fused-launches", factor=4)) == 40
-    assert step_us(quick, Change(kind="free-launches")) == 20
-    assert step_us(slow, Change(kind="fused-launches", factor=4)) == 50
-    assert ask(slow, Change(kind="free-launches")).bound_by == "device"
+MATMULS_TWICE_AS_FAST = Change(kind="faster-matmuls", factor=2)
 
 
-def test_no_host_time_leaves_the_device() -> None:
-    found = ask(launching(5), Change(kind="no-host-time"))
-    assert (found.step_ns, found.bound_by) == (50 * US, "device")
+@pytest.mark.parametrize(
+    ("rows", "change", "us", "bound_by"),
+    [
+        # Kernel 30 -> 15: the wait is shorter by as much. The kernel gone: the call still returns 2 us after it.
+        (training(), MATMULS_TWICE_AS_FAST, 77, "host"),
+        (training(), Change(kind="faster-matmuls", factor=30), 63, "host"),
+        (on_the_cpu(), MATMULS_TWICE_AS_FAST, 75, "host"),
+        (on_the_cpu(), Change(kind="faster", factor=5, pattern="relu"), 92, "host"),
+        (training(), Change(kind="faster", factor=3, pattern="sgemm"), 72, "host"),
+        # The operator launches the kernel, so its device work is meant, not the time that it takes to launch.
+        (training(), Change(kind="faster", factor=3, pattern=r"aten::mm$"), 72, "host"),
+        (training(), Change(kind="faster", factor=4, pattern=r"aten::add_"), 86, "host"),
+        (training(), Change(kind="faster", factor=4, pattern="no such name"), 92, "host"),
+        # The wait ended at 93, 2 after the all-reduce; without it at 58, 2 after the compute: 35 less than 120.
+        (communicating(), Change(kind="free-communication"), 85, "host"),
+        # Of 100 us 80 are launching calls: 20 of them when fused by four. With kernels of 5 us the device needs 50.
+        (launching(1), Change(kind="fused-launches", factor=4), 40, "host"),
+        (launching(1), Change(kind="free-launches"), 20, "host"),
+        (launching(5), Change(kind="fused-launches", factor=4), 50, "device"),
+        (launching(5), Change(kind="free-launches"), 50, "device"),
+        (launching(5), Change(kind="no-host-time"), 50, "device"),
+        # Of the 92 us the wait is 32, of which 2 stay as the cost of the call: the host needs 62, the device 30.
+        (training(), Change(kind="no-host-syncs"), 62, "host"),
+        (training(kernel_us=100), Change(kind="no-host-syncs"), 100, "device"),
+    ],
+)
+def test_a_change_saves_time_until_the_next_bottleneck(rows: list[Row], change: Change, us: int, bound_by: str) -> None:
+    found = ask(rows, change)
+    assert (found.basis, found.step_ns, found.bound_by) == ("simulated", us * US, bound_by)
 
 
-def test_no_host_syncs_lets_the_host_run_ahead() -> None:
-    """Of the 92 us the wait is 32, of which 2 stay as the cost of the call: the host needs 62, the device 30."""
-    found = ask(training(), Change(kind="no-host-syncs"))
-    assert (found.step_ns // US, found.bound_by) == (62, "host")
-    # With a kernel of 100 us the device takes over: the next kernel follows at once.
-    slow = ask(training(kernel_us=100), Change(kind="no-host-syncs"))
-    assert (slow.step_ns // US, slow.bound_by) == (100, "device")
+def test_changes_add_up_only_as_far_as_the_next_bottleneck() -> None:
+    both = ask(training(loader_us=120_000, kernel_us=51_978), workers(2), MATMULS_TWICE_AS_FAST)
+    assert (both.step_ns, both.bound_by) == (60_000 * US, "loader")
+    other = ask(training(name=WORKERS), workers(8))
+    assert (other.basis, "other processes" in other.basis_reason) == ("rule-of-thumb", True)
 
 
 def test_a_full_queue_is_no_wait_that_a_program_could_leave_out() -> None:
@@ -310,12 +288,6 @@ def test_a_full_queue_is_no_wait_that_a_program_could_leave_out() -> None:
     found = ask([mark("ProfilerStep#0", 0, now), *rows], Change(kind="no-host-syncs"))
     assert found.limits_ns["host"] == (begins[399] + 1) * US
     assert found.bound_by == "device"
-
-
-def test_changes_add_up_only_as_far_as_the_next_bottleneck() -> None:
-    rows = training(loader_us=120_000, kernel_us=51_978)
-    both = ask(rows, workers(2), Change(kind="faster-matmuls", factor=2))
-    assert (both.step_ns, both.bound_by) == (60_000 * US, "loader")
 
 
 def test_what_the_graph_cannot_explain_makes_a_rule_of_thumb() -> None:
