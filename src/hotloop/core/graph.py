@@ -63,8 +63,6 @@ class RankCollectives:
     out_elements: Int64s
     element_bytes: Int8s
     group_size: Int32s
-    first_row: Int64s
-    """Row of its (first) device event, or of its range on the host."""
     left_out_count: int
     """Collectives after the last one that is kept."""
 

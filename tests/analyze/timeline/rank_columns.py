@@ -49,6 +49,5 @@ def rank(
         out_elements=column([-1] * count),
         element_bytes=column([element_bytes] * count, np.int8),
         group_size=column([group_size] * count, np.int32),
-        first_row=column(list(range(count))),
         left_out_count=0,
     )

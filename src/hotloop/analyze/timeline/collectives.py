@@ -96,7 +96,6 @@ def collect_collectives(
         out_elements=found.out_elements,
         element_bytes=found.element_bytes,
         group_size=found.group_size.astype(np.int32),
-        first_row=found.first_row,
         left_out_count=len(order) - len(kept),
     )
 
@@ -106,7 +105,6 @@ class _Found:
     start_ns: Int64s
     end_ns: Int64s
     launch_ns: Int64s
-    first_row: Int64s
     op: NDArray[np.int8]
     sequence: Int64s
     in_elements: Int64s
@@ -159,12 +157,11 @@ def _from_device(trace: Trace, links: Links, classes: Classes) -> _Found:
     np.maximum.at(end, group, links.end_ns[work])
     launch = links.launch_row[work[first]]
     launch_ns = np.where(launch >= 0, trace.start_ns[np.maximum(launch, 0)], start)
-    device_row = links.device_rows[work[first]]
     # The fact that stands nearest to the work counts; each source is the rows of all collectives, -1 without one.
-    sources = [device_row]
+    sources = [links.device_rows[work[first]]]
     for holder in (outer[first], inner[first]):
         sources.append(np.where(holder >= 0, ranges.rows[np.maximum(holder, 0)] if len(ranges) else NONE, NONE))
-    return _describe(trace, sources, start, end, launch_ns, device_row)
+    return _describe(trace, sources, start, end, launch_ns)
 
 
 def _from_host(trace: Trace, links: Links) -> _Found:
@@ -176,7 +173,7 @@ def _from_host(trace: Trace, links: Links) -> _Found:
     at = at[(parent < 0) | ~marked[np.maximum(parent, 0)]]
     rows = ranges.rows[at]
     start, end = ranges.start_ns[at], ranges.end_ns[at]
-    return _describe(trace, [rows], start, end, start, rows)
+    return _describe(trace, [rows], start, end, start)
 
 
 def _describe(
@@ -185,12 +182,12 @@ def _describe(
     start: Int64s,
     end: Int64s,
     launch_ns: Int64s,
-    first_row: Int64s,
 ) -> _Found:
+    """``sources`` are rows of every collective that may describe it, nearest first; the first is its own."""
     size = len(start)
     collective = _first_text(trace, "collective", sources, size)
     names = [trace.names[trace.name[row]] if row >= 0 else "" for row in sources[-1].tolist()]
-    own = [trace.names[trace.name[row]] for row in first_row.tolist()]
+    own = [trace.names[trace.name[row]] for row in sources[0].tolist()]
     kinds = []
     for named, ranged, kernel in zip(collective, names, own, strict=True):
         kind = next((k for k in (name_op(t) for t in (named, ranged, kernel) if t) if k != "unknown"), "unknown")
@@ -208,7 +205,6 @@ def _describe(
         start,
         end,
         launch_ns,
-        first_row,
         np.array(kinds, dtype=np.int8),
         _first_integer(trace, "collective_sequence", sources, size),
         in_elements,
