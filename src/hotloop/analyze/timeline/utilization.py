@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,15 +41,18 @@ def measure_ratios(
     """The ratios over the complete steps on the host, and over the whole trace on the device."""
     host_ns = int((steps.end_ns - steps.start_ns)[steps.is_complete].sum())
     seen = dict(phases.sources)
-    waited = int(step_phases[steps.is_complete, PHASE["input_wait"]].sum())
-    recompute = find_recompute(trace, links)
+    waited = int(step_phases[steps.is_complete, PHASE["input_wait"]].sum()) if "input_wait" in seen else None
+    recompute, ranges = find_recompute(trace, links), links.ranges
+    again_ns: int | None = None
     if cover is None:
+        if recompute is not None:
+            again_ns = unite(ranges.start_ns[recompute], ranges.end_ns[recompute]).total_ns
         return Ratios(
             allreduce_over_backward_ratio=_host_allreduce_ratio(trace, links, phases),
             h2d_ratio=None,
             d2h_ratio=None,
-            data_wait_ratio=waited / host_ns if host_ns and "input_wait" in seen else None,
-            recompute_ratio=_divide(_host_time(links, recompute), host_ns),
+            data_wait_ratio=_divide(waited, host_ns),
+            recompute_ratio=_divide(again_ns, host_ns),
             pageable_copies_ns=None,
         )
     work = cover.work
@@ -59,12 +62,14 @@ def measure_ratios(
     to_device = work[copies & match_names(trace, name, HOST_COPY)]
     to_host = work[copies & match_names(trace, name, DEVICE_TO_HOST_COPY)]
     pageable = find_pageable_copies(trace, links, cover)
+    if recompute is not None:
+        again_ns = _covered(links, work[np.append(recompute, False)[links.op_place[work]]])
     return Ratios(
         allreduce_over_backward_ratio=_device_allreduce_ratio(trace, links, classes, work, work_phase),
         h2d_ratio=_divide(_covered(links, to_device), window),
         d2h_ratio=_divide(_covered(links, to_host), window),
-        data_wait_ratio=waited / host_ns if host_ns and "input_wait" in seen else None,
-        recompute_ratio=_divide(_device_time_of(links, work, recompute), window),
+        data_wait_ratio=_divide(waited, host_ns),
+        recompute_ratio=_divide(again_ns, window),
         pageable_copies_ns=None if pageable is None else pageable.total_ns,
     )
 
@@ -148,21 +153,6 @@ def find_recompute(trace: Trace, links: Links) -> NDArray[np.bool_] | None:
     return ranges.find_nearest(again) >= 0
 
 
-def _host_time(links: Links, again: NDArray[np.bool_] | None) -> int | None:
-    if again is None:
-        return None
-    ranges = links.ranges
-    return unite(ranges.start_ns[again], ranges.end_ns[again]).total_ns
-
-
-def _device_time_of(links: Links, work: Int64s, again: NDArray[np.bool_] | None) -> int | None:
-    if again is None:
-        return None
-    place = links.op_place[work]
-    mine = work[(place >= 0) & again[np.maximum(place, 0)]]
-    return _covered(links, mine)
-
-
 NO_DEVICE = "the trace shows no work of an accelerator"
 NO_FLOPS = (
     "the FLOPs of a step are unknown: the trace has no shapes of operators (record_shapes=True), or holds products "
@@ -193,56 +183,33 @@ def measure_utilization(
     active_ns = _measure_sm_active(trace, links, cover, start_ns, end_ns)
     if active_ns is None:
         unknown["sm_active_ratio"] = "the trace does not tell the blocks per SM of its kernels"
-    found = Utilization(
-        busy_ratio=sum(part.busy_ns for part in parts) / window_ns,
-        sm_active_ratio=None if active_ns is None else active_ns / window_ns,
-    )
-    uncounted = _name_uncounted(trace, links, cover, calls)
-    if uncounted is not None:
-        reason = (
-            f"the FLOPs of a step are unknown: much matrix work ran outside of counted operators, as in {uncounted}"
-        )
-        return _without_rates(found, unknown, reason)
-    flops = _count_flops(trace, links, steps, calls, chosen)
-    if flops is None:
-        return _without_rates(found, unknown, NO_FLOPS)
-    hardware_flops, again_flops, types = flops
-    name = next((one.name for one in trace.facts.devices if one.index == cover.device), None)
-    peaks = find_peaks(name)
-    peak = None if peaks is None else peaks.of(types)
+    values: dict[str, Any] = {
+        "busy_ratio": sum(part.busy_ns for part in parts) / window_ns,
+        "sm_active_ratio": None if active_ns is None else active_ns / window_ns,
+    }
     count = max(1, len(parts) if chosen is not None else len(steps))
-    step_s = window_ns * 1e-9 / count
-    model_flops = (hardware_flops - again_flops) / count
-    if peak is None:
-        return _without_rates(found, unknown, NO_PEAK, model_flops, hardware_flops / count)
-    return replace(
-        found,
-        mfu_ratio=rate_over_peak(1 / step_s, model_flops, peak.flops_per_s),
-        hfu_ratio=rate_over_peak(1 / step_s, hardware_flops / count, peak.flops_per_s),
-        flops_per_step=model_flops,
-        hardware_flops_per_step=hardware_flops / count,
-        peak_flops_per_s=peak.flops_per_s,
-        peak=f"{peak.kind} of {name}, dense, by its data sheet",
-        unknown=unknown,
-    )
+    flops = _count_flops(trace, links, steps, cover, calls, chosen)
+    reason: str | None = flops if isinstance(flops, str) else None
+    if not isinstance(flops, str):
+        hardware_flops, again_flops, types = flops
+        model_flops, hardware_flops = (hardware_flops - again_flops) / count, hardware_flops / count
+        values |= {"flops_per_step": model_flops, "hardware_flops_per_step": hardware_flops}
+        name = next((one.name for one in trace.facts.devices if one.index == cover.device), None)
+        peaks = find_peaks(name)
+        peak = None if peaks is None else peaks.of(types)
+        if peak is None:
+            reason = NO_PEAK
+        else:
+            rate = 1e9 * count / window_ns
+            values["mfu_ratio"] = rate_over_peak(rate, model_flops, peak.flops_per_s)
+            values["hfu_ratio"] = rate_over_peak(rate, hardware_flops, peak.flops_per_s)
+            values |= {"peak_flops_per_s": peak.flops_per_s, "peak": f"{peak.kind} of {name}, dense, by its data sheet"}
+    if reason is not None:
+        unknown |= {"mfu_ratio": reason, "hfu_ratio": reason}
+    return Utilization(**values, unknown=unknown)
 
 
 _FIELDS = ("utilization_ratio", "busy_ratio", "sm_active_ratio", "mfu_ratio", "hfu_ratio")
-
-
-def _without_rates(
-    found: Utilization,
-    unknown: dict[str, str],
-    reason: str,
-    model_flops: float | None = None,
-    hardware_flops: float | None = None,
-) -> Utilization:
-    return replace(
-        found,
-        flops_per_step=model_flops,
-        hardware_flops_per_step=hardware_flops,
-        unknown={**unknown, "mfu_ratio": reason, "hfu_ratio": reason},
-    )
 
 
 def _windows(
@@ -281,12 +248,10 @@ def _measure_sm_active(
     return float((np.interp(end_ns, time, area) - np.interp(start_ns, time, area)).sum())
 
 
-def _name_uncounted(trace: Trace, links: Links, cover: DeviceCover, calls: LeafCalls | None) -> str | None:
+def _name_uncounted(trace: Trace, links: Links, cover: DeviceCover, calls: LeafCalls) -> str | None:
     """The longest matrix kernel that no counted operator launched, where these take more than MOST_UNCOUNTED_RATIO of
     the time of matrix kernels: compiled code, and operators of other libraries. Kernels without a launch tell nothing.
     """
-    if calls is None:
-        return None
     work = cover.work[links.op_place[cover.work] >= 0]
     rows = links.device_rows[work]
     matrix = match_names(trace, trace.name[rows], MATRIX_KERNEL)
@@ -304,11 +269,20 @@ def _name_uncounted(trace: Trace, links: Links, cover: DeviceCover, calls: LeafC
 
 
 def _count_flops(
-    trace: Trace, links: Links, steps: StepWindows, calls: LeafCalls | None, chosen: NDArray[np.bool_] | None
-) -> tuple[int, int, str] | None:
-    """FLOPs of the calls in the windows, the part of them that was computed before, and the types of most of them."""
+    trace: Trace,
+    links: Links,
+    steps: StepWindows,
+    cover: DeviceCover,
+    calls: LeafCalls | None,
+    chosen: NDArray[np.bool_] | None,
+) -> tuple[float, float, str] | str:
+    """FLOPs of the calls in the windows, the part of them that was computed before, and the types of most of them; or
+    why they are unknown."""
     if calls is None:
-        return None
+        return NO_FLOPS
+    uncounted = _name_uncounted(trace, links, cover, calls)
+    if uncounted is not None:
+        return f"the FLOPs of a step are unknown: much matrix work ran outside of counted operators, as in {uncounted}"
     inside = np.ones(len(calls.rows), dtype=bool)
     if chosen is not None:
         step = steps.find_step(trace.start_ns[calls.rows])
@@ -322,5 +296,5 @@ def _count_flops(
     for types, flops in zip(np.array(calls.types)[inside].tolist(), calls.flops[inside].tolist(), strict=True):
         by_types[types] += flops
     if not by_types.total():
-        return None
+        return NO_FLOPS
     return int(calls.flops[inside].sum()), int(again[inside].sum()), by_types.most_common(1)[0][0]
