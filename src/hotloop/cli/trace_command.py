@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hotloop.core.trace import TraceFacts
     from hotloop.trace.byte_source import Progress
 
-SORTS = ("device_time", "host_self", "self_memory", "flops", "count")
+SORTS = ("device_time", "host_self", "flops", "count")
 
 
 ORDER, SUMMARY = 4, "diagnose a training from profiler files"

@@ -323,8 +323,6 @@ class OpRow:
     """Device events that it launched itself."""
     flops: int | None
     """All calls together."""
-    self_memory_bytes: int | None
-    """Allocated less freed while it was the innermost operator."""
     roofline: Roofline | None
 
 

@@ -110,5 +110,5 @@ def test_long_names_are_cut() -> None:
 
 
 def test_an_unknown_sort_names_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="self_memory, flops, count"):
+    with pytest.raises(UsageError, match="host_self, flops, count"):
         reduce_trace(PlainTrace([op("aten::mm", 0, 5)]), ReduceOptions(op_sort="size"))

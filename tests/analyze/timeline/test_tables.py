@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
 from hotloop.analyze.timeline.classes import classify_work
@@ -16,18 +15,17 @@ from hotloop.analyze.timeline.tables import (
     tabulate_modules,
     tabulate_ops,
 )
-from hotloop.core.errors import UsageError
 from hotloop.core.timeline import KernelRow, OpRow
-from hotloop.core.trace import DeviceFacts, MemoryEvents
+from hotloop.core.trace import DeviceFacts
 from hotloop.plan.hardware_files import list_hardware, read_hardware
 
 from .plain_trace import US, PlainTrace, Row, call, copy, frame, kernel, op
 
 
-def kernels(*rows: Row, sort: str = "device_time", top: int | None = None) -> tuple[tuple[KernelRow, ...], int]:
+def kernels(*rows: Row, top: int | None = None) -> tuple[tuple[KernelRow, ...], int]:
     trace = PlainTrace(rows)
     links = link_device_work(trace)
-    return tabulate_kernels(trace, links, classify_work(trace, links), top=top, sort=sort)
+    return tabulate_kernels(trace, links, classify_work(trace, links), top=top)
 
 
 def ops(*rows: Row, sort: str = "device_time", **more: object) -> dict[str, OpRow]:
@@ -50,9 +48,6 @@ def test_kernels_by_name_with_their_figures() -> None:
 def test_what_a_short_table_leaves_out_is_counted() -> None:
     rows, left = kernels(kernel("a", 0, 10), kernel("b", 20, 5), kernel("b", 30, 1), top=1)
     assert ([r.name for r in rows], left) == (["a"], 1)
-    assert kernels(kernel("a", 0, 10), kernel("b", 20, 5), kernel("b", 30, 1), sort="count")[0][0].name == "b"
-    with pytest.raises(UsageError, match="device_time, count"):
-        kernels(kernel("a", 0, 1), sort="colour")
 
 
 def test_operators_own_what_they_launch_and_what_they_call_launches() -> None:
@@ -247,24 +242,6 @@ def test_modules_from_the_hierarchy_of_operators() -> None:
     )
     (row,) = tabulate_modules(trace, link_device_work(trace))
     assert (row.name, row.count, row.host_total_ns, row.device_total_ns) == ("Net.fc", 1, 30 * US, 7 * US)
-
-
-def test_memory_goes_to_the_innermost_operator() -> None:
-    def column(*values: int) -> object:
-        return np.array(values, dtype=np.int64)
-
-    memory = MemoryEvents(
-        time_ns=column(5 * US, 15 * US, 90 * US),  # type: ignore[arg-type]
-        address=column(1, 2, 2),  # type: ignore[arg-type]
-        bytes=column(100, 40, -40),  # type: ignore[arg-type]
-        allocated_bytes=column(100, 140, 100),  # type: ignore[arg-type]
-        reserved_bytes=column(-1, -1, -1),  # type: ignore[arg-type]
-        device_type=np.array([1, 1, 1], dtype=np.int32),
-        device_index=np.array([0, 0, 0], dtype=np.int32),
-    )
-    rows = ops(op("aten::linear", 0, 50), op("aten::addmm", 10, 30), sort="self_memory", memory=memory)
-    assert {name: o.self_memory_bytes for name, o in rows.items()} == {"aten::linear": 100, "aten::addmm": 40}
-    assert ops(op("aten::linear", 0, 50))["aten::linear"].self_memory_bytes is None
 
 
 def test_the_peaks_are_those_of_the_planner() -> None:

@@ -72,7 +72,6 @@ class ReduceOptions:
     top: int = 200
     blame_top: int = 30
     op_sort: str = "device_time"
-    kernel_sort: str = "device_time"
     what_if: tuple[str, ...] = ()
     """Changes to re-time, as a user writes them."""
 
@@ -112,7 +111,7 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
     if cover is not None and seen is not None and steps.source != "whole trace":
         in_steps = _measure_steps(trace, ground, cover, seen, phases.main_thread, chosen.blame_top)
     launch = measure_launches(trace, links, cover, idle) if cover else None
-    kernels, left_count = tabulate_kernels(trace, links, classes, top=chosen.top, sort=chosen.kernel_sort)
+    kernels, left_count = tabulate_kernels(trace, links, classes, top=chosen.top)
     op_sort = chosen.op_sort if cover or chosen.op_sort != "device_time" else "host_self"
     ops = tabulate_ops(trace, links, top=chosen.top, sort=op_sort, device=cover.device if cover else None)
     return RankTimeline(

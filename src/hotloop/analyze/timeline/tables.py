@@ -27,8 +27,7 @@ from .flops import LEAVES, Peaks, count_work, find_peaks
 from .intervals import Int64s, sum_groups
 from .links import NONE, TORCH_RANGE, Links, match_names, nest_rows, sum_outermost
 
-KERNEL_SORTS = ("device_time", "count")
-OP_SORTS = ("device_time", "device_self", "host_time", "host_self", "self_memory", "flops", "count")
+OP_SORTS = ("device_time", "host_self", "flops", "count")
 
 MATRIX_KERNEL = re.compile(
     r"gemm|gemv|cutlass|cublas|conv(?!ert)|attn|wgrad|dgrad|fprop|winograd|xmma|scudnn|hcudnn|implicit_|flash|fmha|attention"
@@ -84,21 +83,19 @@ class LeafCalls:
 
 
 def tabulate_kernels(
-    trace: Trace, links: Links, classes: Classes, *, top: int | None = None, sort: str = "device_time"
+    trace: Trace, links: Links, classes: Classes, *, top: int | None = None
 ) -> tuple[tuple[KernelRow, ...], int]:
-    """(rows, count of names left out) of all device events by name and class.
+    """(rows, count of names left out) of all device events by name and class, the longest in total first.
 
-    ``top`` rows at most; ``sort`` is one of KERNEL_SORTS.
+    ``top`` rows at most.
     """
-    if sort not in KERNEL_SORTS:
-        raise UsageError(f"--sort {sort}: unknown; kernels can be sorted by {', '.join(KERNEL_SORTS)}")
     rows = links.device_rows
     duration = links.end_ns - links.start_ns
     key = (trace.name[rows].astype(np.int64) * 4 + classes.kind) * 4 + classes.source
     groups, inverse = np.unique(key, return_inverse=True)
     count = np.bincount(inverse, minlength=len(groups))
     total = sum_groups(inverse, duration, len(groups))
-    order = np.lexsort((_rank_names(trace, groups // 16), -(total if sort == "device_time" else count)))
+    order = np.lexsort((_rank_names(trace, groups // 16), -total))
     kept = order[:top]
     occupancy = _weigh_numbers(trace, "occupancy_ratio", rows, inverse, duration, len(groups))
     blocks = _weigh_numbers(trace, "blocks_per_sm", rows, inverse, duration, len(groups))
@@ -180,22 +177,15 @@ def tabulate_ops(
     count, host, total = totals.count, totals.host_ns, totals.device_ns
     own = sum_groups(inverse, ranges.find_self_time()[at], size)
     dev_self = sum_groups(inverse, launched_ns[at], size)
-    memory_self = _sum_memory(trace, links)
-    memory = sum_groups(inverse, memory_self[at], size) if memory_self is not None else None
     flops, least_bytes, calls = _count_flops(trace, rows_at, inverse, groups, count, texts)
-    keys: dict[str, Sequence[int] | NDArray[np.int64] | None] = {
+    keys = {
         # What an operator launched itself: of nested ones each would else be listed with the same kernels again.
         "device_time": dev_self,
-        "device_self": dev_self,
-        "host_time": host,
         "host_self": own,
-        "self_memory": memory,
         "flops": np.array([f or 0 for f in flops], dtype=np.float64),
         "count": count,
     }
-    chosen = keys[sort]
-    weight = np.zeros(size) if chosen is None else np.asarray(chosen)
-    order = np.lexsort((_rank_names(trace, groups[:, 0]), -host, -weight))
+    order = np.lexsort((_rank_names(trace, groups[:, 0]), -host, -keys[sort]))
     kept = order[:top]
     peaks = find_peaks(next((d.name for d in trace.facts.devices if d.index == device), None))
     table = []
@@ -213,7 +203,6 @@ def tabulate_ops(
                 device_total_ns=int(total[g]),
                 device_self_ns=int(dev_self[g]),
                 flops=flops[g],
-                self_memory_bytes=int(memory[g]) if memory is not None else None,
                 roofline=place_under_roof(peaks, types, flops[g], least_bytes[g], int(total[g])),
             )
         )
@@ -385,15 +374,6 @@ def _weigh_numbers(
     total = np.bincount(group[at], weights=weight, minlength=size)
     weighted = np.bincount(group[at], weights=weight * values, minlength=size)
     return [float(weighted[g] / total[g]) if total[g] else None for g in range(size)]
-
-
-def _sum_memory(trace: Trace, links: Links) -> Int64s | None:
-    """Bytes allocated less freed while each range was the innermost; None where memory was not recorded."""
-    memory = trace.memory
-    if memory is None or len(memory.time_ns) == 0:
-        return None
-    holder = links.ranges.find_innermost_of_all(memory.time_ns)
-    return sum_groups(holder, memory.bytes, len(links.ranges))
 
 
 SHORT_KERNEL_NS = 10_000
