@@ -1,4 +1,4 @@
-"""Restarts, hosts that come and go, hosts that stop and ranks that begin late."""
+"""Restarts, hosts that come and go, and hosts that stop."""
 
 from dataclasses import replace
 
@@ -127,16 +127,3 @@ def test_a_host_of_a_running_training_is_gone_only_after_a_while(timeout_ms, sto
     running = [replace(one, closed=False, facts=[f for f in one.facts if f["kind"] != "end"]) for one in running]
     (training,) = analyze_run(running)
     assert training.hosts[1].stopped_after_step == stopped_after
-
-
-def test_a_rank_that_begins_late_is_told():
-    (training,) = analyze_run(record_hosts([Host("a"), Host("b", offset_s=3.0)], late_s={3: 4.0}))
-    assert training.hosts[1].offset_ns == pytest.approx(3e9, abs=training.hosts[1].uncertainty_ns)
-    (message,) = messages(training)
-    assert message.startswith("rank 3 began up to 4 s after the others")
-    assert training.analysis.step_ns < 20e6
-
-
-def test_what_began_late_is_not_told_where_clocks_cannot_be_compared():
-    (training,) = analyze_run(record_hosts([Host("a"), Host("b", offset_s=30.0)], exchanges=False))
-    assert messages(training) == []

@@ -8,7 +8,6 @@ without shared steps the offset is unknown.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -219,9 +218,6 @@ def tell_hosts_apart(processes: Sequence[ProcessAnalysis]) -> list[ProcessAnalys
     ]
 
 
-LATE_S = 2.0
-"""Ranks that begin so much later than most are told; imports alone make them differ by less."""
-
 Processes = Sequence[ProcessAnalysis]
 
 
@@ -328,23 +324,6 @@ def describe_cost(attempts: Sequence[Attempt]) -> str | None:
     elif restarts:
         parts.append("how many steps were made again is not known")
     return f"restarts cost {' and '.join(parts)}" if gaps or again else None
-
-
-def tell_late_ranks(processes: Processes, clocks: dict[str, Clock]) -> tuple[Health, ...]:
-    """Ranks that began LATE_S later than most, as far as clocks tell."""
-    alone = len({p.rank.host for p in processes}) == 1
-    began = [p.begin_wall_s if alone else corrected_s(p, p.begin_wall_s, clocks) for p in processes]
-    known = [(p, at) for p, at in zip(processes, began, strict=True) if at is not None and p.rank.rank is not None]
-    if len(known) < 2:
-        return ()
-    usual = statistics.median_low([at for _, at in known])
-    late = [(p.rank.rank, at - usual) for p, at in known if at - usual > LATE_S]
-    if not late:
-        return ()
-    ranks = tuple(rank for rank, _ in late if rank is not None)
-    seconds = max(after for _, after in late)
-    message = f"{name_ranks(ranks)} began up to {seconds:.3g} s after the others, which waited in their first step"
-    return (Health(level="info", message=message),)
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

@@ -24,7 +24,6 @@ from .hosts import (
     leave_out_stops,
     may_train_together,
     tell_hosts_apart,
-    tell_late_ranks,
     warn_of_restarts,
     warn_of_stops,
 )
@@ -269,7 +268,7 @@ def _build_training(group: _Group, clocks: Clocks, analyze_part: AnalyzePart) ->
             for h in p.health
         )
     )
-    health += (*warn_of_restarts(attempts), *warn_of_stops(hosts), *tell_late_ranks(group.processes, clocks))
+    health += (*warn_of_restarts(attempts), *warn_of_stops(hosts))
     health += left_out
     world_size = max(r.world_size for r in ranks)
     if ranks[0].rank is not None and len(ranks) < world_size:
