@@ -264,6 +264,7 @@ class DeviceMemoryTimeline:
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
     """Reserved at the peak of allocated; None where unknown and for the CPU, which reserves nothing."""
+    last_allocated_bytes: int
     growth_bytes_per_step: float | None
     """Slope of the level at the ends of the complete steps; None for fewer than 8 steps."""
     growth_noise_bytes_per_step: float | None

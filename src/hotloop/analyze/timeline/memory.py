@@ -151,6 +151,7 @@ def _describe_device(
         is_absolute=absolute,
         peak_allocated_bytes=int(level[peak]),
         peak_reserved_bytes=int(reserved[peak]) if knows_reserved else None,
+        last_allocated_bytes=int(level[-1]),
         growth_bytes_per_step=None if slope is None else slope[0],
         growth_noise_bytes_per_step=None if slope is None else slope[1],
         held_at_peak_bytes=int(change[held].sum()),
