@@ -56,10 +56,10 @@ _SAME = """
 import json, resource, sys
 from pathlib import Path
 from hotloop.analyze.timeline.idle import explain_idle
-from hotloop.analyze.timeline.launch_stats import measure_launches
+from hotloop.analyze.timeline.tables import measure_launches
 from hotloop.analyze.timeline.anatomy import find_host_phases
 from hotloop.analyze.timeline.reduce import lay_groundwork
-from hotloop.analyze.timeline.device_partition import cover_devices, describe_device
+from hotloop.analyze.timeline.classes import cover_devices, describe_device
 from hotloop.analyze.timeline.steps import assign_device_work
 from hotloop.analyze.timeline.tables import tabulate_kernels
 from hotloop.trace.inputs import find_traces, read_trace_file

@@ -8,7 +8,6 @@ half of each.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import time
 from typing import Any
 
@@ -101,7 +100,6 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--steps", type=int, default=80)
     args = parser.parse_args()
     torch.manual_seed(0)
@@ -115,9 +113,7 @@ def main() -> None:
     step = micro = 0
     while step < args.steps:
         for x, y in loader:
-            precision = torch.autocast("cpu", dtype=torch.bfloat16) if args.bf16 else contextlib.nullcontext()
-            with precision:
-                loss = F.cross_entropy(model(x), y) / args.accumulate
+            loss = F.cross_entropy(model(x), y) / args.accumulate
             loss.backward()
             micro += 1
             if micro % args.accumulate:

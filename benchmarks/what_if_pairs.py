@@ -18,10 +18,8 @@ import platform
 import subprocess
 import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,10 +53,8 @@ class Pair:
     arguments: tuple[str, ...]
     fix: tuple[str, ...]
     change: str
-    """Kind of Change; its number comes from ``workers`` or, for bf16-autocast, from a measurement."""
+    """Kind of Change; its number comes from ``workers``."""
     workers: int = 0
-    threads: int | None = None
-    """Threads that the script computes with; None for torch's own choice."""
     is_later: bool = False
 
 
@@ -69,7 +65,7 @@ def _zoo(script: str, fix: tuple[str, ...], change: str, workers: int = 0) -> tu
 
 def _later(name: str, arguments: str, fix: str, change: str, workers: int = 0, threads: int = 1) -> Pair:
     words = (*arguments.split(), "--threads", str(threads))
-    return Pair(name, LATER, words, tuple(fix.split()), change, workers, threads, is_later=True)
+    return Pair(name, LATER, words, tuple(fix.split()), change, workers, is_later=True)
 
 
 PAIRS = (
@@ -77,7 +73,6 @@ PAIRS = (
     *_zoo("input_transform", ("--prepared",), "no-input-wait"),
     *_zoo("input_collate", ("--workers", "2"), "loader-workers", 2),
     *_zoo("input_storage", ("--workers", "4"), "loader-workers", 4),
-    *_zoo("lm_float32", ("--fixed",), "bf16-autocast"),
     _later("gru storage", "--model gru --loading storage --cost-us 900", "--workers 2", "loader-workers", 2),
     _later("mlp python", "--model mlp --loading python --cost-us 150 --batch 64", "--workers 1", "loader-workers", 1),
     _later("conv tensors", "--model conv --loading tensors --cost-us 400", "--workers 2", "loader-workers", 2, 2),
@@ -91,8 +86,6 @@ PAIRS = (
         "conv python, accumulating", "--model conv --loading python --cost-us 200 --batch 16 --accumulate 2",
         "--loading none --cost-us 0", "no-input-wait",
     ),
-    _later("wide bf16", "--model wide --batch 256", "--bf16", "bf16-autocast", threads=2),
-    _later("attention bf16", "--model attention --batch 16", "--bf16", "bf16-autocast", threads=1),
 )  # fmt: skip
 
 
@@ -161,8 +154,6 @@ def measure_pair(pair: Pair, repeats: int) -> dict[str, Any]:
             for is_fixed in (False, True):
                 words = (*pair.arguments, *(pair.fix if is_fixed else ()), "--steps", str(STEPS_COUNT))
                 target = trace_script(pair.script, words, Path(folder, f"{turn}-{is_fixed}"))
-                if pair.change == "bf16-autocast" and not before:
-                    change = replace(change, **measure_bfloat16(target, pair.threads))
                 found = forecast_file(target, Change(kind="fused-launches") if is_fixed else change)
                 if is_fixed:
                     after.append(found.measured_step_ns)
@@ -177,7 +168,7 @@ def describe_pair(name: str, fix: str, change: Change, found: WhatIf, after_ns: 
         "pair": name,
         "fix": fix,
         "change": change.kind,
-        "value": _describe_value(change),
+        "value": change.workers_count or None,
         "basis": found.basis,
         "before_ns": found.measured_step_ns,
         "replayed_ns": found.replayed_step_ns,
@@ -188,13 +179,6 @@ def describe_pair(name: str, fix: str, change: Change, found: WhatIf, after_ns: 
         "forecast_saving_ratio": round(found.saving_mid_ratio, 4),
         "realised_saving_ratio": round(1 - after_ns / found.measured_step_ns, 4),
     }
-
-
-def _describe_value(change: Change) -> str | int | None:
-    if change.kind == "bf16-autocast":
-        attention = "" if change.attention_factor is None else f":{change.attention_factor:.2f}"
-        return f"{change.factor:.2f}{attention}"
-    return change.workers_count or None
 
 
 def trace_script(script: Path, arguments: Sequence[str], folder: Path) -> Path:
@@ -229,7 +213,8 @@ def forecast_file(path: Path, change: Change) -> WhatIf:
 
 def _forecast(trace: Trace, change: Change) -> WhatIf:
     ground = lay_groundwork(trace, "default")
-    return forecast(trace, ground.links, ground.classes, ground.steps, [change])
+    (found,) = forecast(trace, ground.links, ground.classes, ground.steps, [[change]])
+    return found
 
 
 def compare_resnet() -> dict[str, Any]:
@@ -238,59 +223,6 @@ def compare_resnet() -> dict[str, Any]:
     one, other = (forecast_file(TRACES / f"resnet50_workers_{n}", change) for n in (0, 4))
     told = describe_pair("resnet50 (published traces)", "num_workers=4", change, one, other.measured_step_ns)
     return told | {"later": False}
-
-
-def measure_bfloat16(trace: Path, threads: int | None) -> dict[str, float]:
-    """How many times faster this trace's products and its attention are in bfloat16 here, conversions apart; min of
-    five calls with the training's own threads, shapes and strides, weighted by how often each of them is used."""
-    import torch
-
-    default = torch.get_num_threads()
-    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
-    calls: dict[str, Counter[str]] = {"factor": Counter(), "attention_factor": Counter()}
-    for event in json.loads(trace.read_text())["traceEvents"]:
-        name = event.get("name")
-        if name in ("aten::mm", "aten::addmm", "aten::bmm"):
-            calls["factor"][json.dumps([name, event["args"]["Input Dims"], event["args"]["Input Strides"]])] += 1
-        elif name == "aten::_scaled_dot_product_flash_attention_for_cpu":
-            calls["attention_factor"][json.dumps([name, event["args"]["Input Dims"], None])] += 1
-    found = {}
-    for which, counted in calls.items():
-        seconds = {torch.float32: 0.0, torch.bfloat16: 0.0}
-        for text, count in counted.items():
-            for dtype in seconds:
-                seconds[dtype] += count * _time_call(*json.loads(text), dtype)
-        if counted:
-            found[which] = seconds[torch.float32] / seconds[torch.bfloat16]
-    torch.set_num_threads(default)
-    return found
-
-
-def _time_call(name: str, dims: list[list[int]], strides: list[list[int]] | None, dtype: Any) -> float:
-    """Seconds of the fastest of five calls; of attention forward and backward."""
-    import torch
-    import torch.nn.functional as F
-
-    if strides is None:
-        query, key, value = (torch.randn(shape).to(dtype).requires_grad_() for shape in dims[:3])
-        gradient = torch.randn_like(query)
-
-        def call() -> None:
-            F.scaled_dot_product_attention(query, key, value).backward(gradient)
-
-    else:
-        both = [(shape, step) for shape, step in zip(dims, strides, strict=True) if len(shape) > 1]
-        a, b = (torch.empty_strided(shape, step, dtype=dtype).normal_() for shape, step in both[-2:])
-
-        def call() -> None:
-            a @ b
-
-    times = []
-    for _ in range(6):
-        started = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - started)
-    return min(times[1:])
 
 
 def _torch_version() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +74,14 @@ class Rows:
 
     def array(self) -> IntColumn:
         return np.array(self.rows, dtype=np.int64).reshape(len(self.rows), len(STEP_FIELDS))
+
+
+def steps(each: Iterable[Mapping[str, int]]) -> Rows:
+    """Steps that differ from a plain one by the given fields."""
+    rows = Rows()
+    for fields in each:
+        rows.step(**fields)
+    return rows
 
 
 def work() -> dict[str, int]:

@@ -34,7 +34,6 @@ def record_hosts(
     transfer_ms: float = 0.5,
     jitter_ms: float = 0.2,
     slow: Mapping[int, float] | None = None,
-    late_s: Mapping[int, float] | None = None,
     timeout_ms: float = 0.0,
     goes_on: bool = False,
     first_state_step: int | None = None,
@@ -44,8 +43,7 @@ def record_hosts(
     **process: Any,
 ) -> list[FakeRecording]:
     """One recording a rank. Every step, all ranks compute on their own and leave the exchange together, each up to
-    ``transfer_ms`` after the last one came; then each steps its optimizer. ``slow`` adds ms to a rank's computing;
-    a rank of ``late_s`` begins so much later.
+    ``transfer_ms`` after the last one came; then each steps its optimizer. ``slow`` adds ms to a rank's computing.
 
     When a host stops, the others wait ``timeout_ms`` for it, then end, or go on without it where ``goes_on``.
     """
@@ -54,8 +52,7 @@ def record_hosts(
     homes = [(host, local) for host in hosts for local in range(host.ranks)]
     rows = [Rows() for _ in homes]
     waits: list[list[float]] = [[] for _ in homes]
-    late = late_s or {}
-    now = [(begin_s + late.get(rank, 0.0)) * 1e9 + draw.uniform(0, 2) * MS for rank in range(world)]  # true time, ns
+    now = [begin_s * 1e9 + draw.uniform(0, 2) * MS for _ in range(world)]  # true time, ns
     began = list(now)
     alive = set(range(world))
     waited = False

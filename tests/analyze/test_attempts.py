@@ -1,10 +1,10 @@
-"""Restarts, hosts that come and go, hosts that stop and ranks that begin late."""
+"""Restarts, hosts that come and go, and hosts that stop."""
 
 from dataclasses import replace
 
 import pytest
 
-from hotloop.analyze.attempts import describe_cost
+from hotloop.analyze.hosts import describe_cost
 from hotloop.analyze.trainings import analyze_run
 from hotloop.diagnose import find_problems
 
@@ -40,21 +40,19 @@ def test_an_attempt_after_a_kill_costs_its_gap_and_the_steps_made_again():
     assert "s without a step and 10 steps made again" in message
 
 
-def test_without_the_optimizers_count_the_last_checkpoint_is_taken_and_said():
-    first = record_hosts([Host("a")], 40, saves_after=24)
-    second = restarted(record_hosts([Host("a")], 60, begin_s=5.0), restart=1)
-    (training,) = analyze_run([*first, *second])
-    assert (training.attempts[1].repeated_steps, training.attempts[1].repeated_basis) == (16, "last checkpoint")
-    assert "16 steps made again" in describe_cost(training.attempts)
-    assert "if the last checkpoint was loaded" in describe_cost(training.attempts)
-
-
-def test_without_both_the_steps_made_again_are_unknown():
-    (training,) = analyze_run(
-        [*record_hosts([Host("a")], 40), *restarted(record_hosts([Host("a")], 60, begin_s=5.0), restart=1)]
-    )
-    assert (training.attempts[1].repeated_steps, training.attempts[1].repeated_ns) == (None, None)
-    assert "not known" in describe_cost(training.attempts)
+@pytest.mark.parametrize(
+    ("saves_after", "repeated", "basis", "told"),
+    [
+        (24, 16, "last checkpoint", "s if the last checkpoint was loaded"),
+        (None, None, None, "not known"),
+    ],
+)
+def test_without_the_optimizers_count_the_last_checkpoint_is_taken(saves_after, repeated, basis, told):
+    first = record_hosts([Host("a")], 40, saves_after=saves_after)
+    (training,) = analyze_run([*first, *restarted(record_hosts([Host("a")], 60, begin_s=5.0), restart=1)])
+    again = training.attempts[1]
+    assert (again.repeated_steps, again.repeated_basis, again.repeated_ns is None) == (repeated, basis, basis is None)
+    assert told in describe_cost(training.attempts)
 
 
 def test_a_node_that_joins_late_is_an_attempt_although_no_restart_is_counted():
@@ -70,15 +68,9 @@ def test_a_node_that_joins_late_is_an_attempt_although_no_restart_is_counted():
     assert training.attempts[1].repeated_steps == 10
     (message,) = messages(training)
     assert "world size 2, then 4; b joined" in message
-
-
-def test_a_node_that_leaves_is_named():
-    a, b = Host("a"), Host("b", offset_s=3.0)
-    first = record_hosts([a, b], 60)
-    second = restarted(record_hosts([a], 90, begin_s=4.0, seed=2))
-    (training,) = analyze_run([*first, *second])
-    (message,) = messages(training)
-    assert "world size 4, then 2; b left" in message
+    alone = restarted(record_hosts([a], 90, begin_s=4.0, seed=2))
+    (training,) = analyze_run([*record_hosts([a, b], 60), *alone])
+    assert "world size 4, then 2; b left" in messages(training)[0]
 
 
 def test_launchers_count_restarts_each_for_itself():
@@ -135,22 +127,3 @@ def test_a_host_of_a_running_training_is_gone_only_after_a_while(timeout_ms, sto
     running = [replace(one, closed=False, facts=[f for f in one.facts if f["kind"] != "end"]) for one in running]
     (training,) = analyze_run(running)
     assert training.hosts[1].stopped_after_step == stopped_after
-
-
-def test_hosts_that_all_end_did_not_stop():
-    (training,) = analyze_run(record_hosts([Host("a"), Host("b", offset_s=3.0)]))
-    assert [one.stopped_after_step for one in training.hosts] == [None, None]
-    assert messages(training) == []
-
-
-def test_a_rank_that_begins_late_is_told():
-    (training,) = analyze_run(record_hosts([Host("a"), Host("b", offset_s=3.0)], late_s={3: 4.0}))
-    assert training.hosts[1].offset_ns == pytest.approx(3e9, abs=training.hosts[1].uncertainty_ns)
-    (message,) = messages(training)
-    assert message.startswith("rank 3 began up to 4 s after the others")
-    assert training.analysis.step_ns < 20e6
-
-
-def test_what_began_late_is_not_told_where_clocks_cannot_be_compared():
-    (training,) = analyze_run(record_hosts([Host("a"), Host("b", offset_s=30.0)], exchanges=False))
-    assert messages(training) == []

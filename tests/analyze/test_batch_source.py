@@ -16,62 +16,63 @@ def line_of(source: str) -> str | None:
     return None if found is None else module.lines[found - 1].strip()
 
 
-def test_a_batch_made_by_a_call_in_the_loop() -> None:
-    source = """
-    X, Y = get_batch("train")
-    for step in range(100):
-        for micro in range(4):
-            logits, loss = model(X, Y)  # HERE
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (
+            """
             X, Y = get_batch("train")
-            loss.backward()
-    """
-    assert line_of(source) == 'X, Y = get_batch("train")'
-    module = parse_source(textwrap.dedent(source))
-    assert module is not None
-    assert batch_binding(module, 5) == 6
-
-
-def test_a_batch_is_followed_back_to_the_draw_that_gives_its_size() -> None:
-    source = """
-    def main():
-        data = load()
-        while True:
-            ix = torch.randint(len(data) - 8, (32,))
-            x = torch.stack([data[i : i + 8] for i in ix])
-            x = x.to(device)
-            out = model(x, mask=mask)  # HERE
-    """
-    assert line_of(source) == "ix = torch.randint(len(data) - 8, (32,))"
-
-
-def test_a_slice_of_a_shuffled_set_is_the_loop_with_the_stride() -> None:
-    source = """
-    for epoch in range(3):
-        order = torch.randperm(len(X))
-        for i in range(0, len(X), 32):
-            loss = criterion(model(X[order[i : i + 32]]), y)  # HERE
-    """
-    assert line_of(source) == "for i in range(0, len(X), 32):"
-
-
-def test_a_generator_of_batches_is_the_loop_that_reads_it() -> None:
-    source = """
-    def main():
-        while step < 100:
-            for tokens, tags in plan.epoch(epoch):
-                if tokens.numel():
-                    logits = model(tokens)  # HERE
-    """
-    assert line_of(source) == "for tokens, tags in plan.epoch(epoch):"
-
-
-def test_what_a_function_makes_for_itself() -> None:
-    source = """
-    def step(self):
-        x, y = self.sampler.draw(64)
-        return self.net(x)  # HERE
-    """
-    assert line_of(source) == "x, y = self.sampler.draw(64)"
+            for step in range(100):
+                for micro in range(4):
+                    logits, loss = model(X, Y)  # HERE
+                    X, Y = get_batch("train")  # the next one
+                    loss.backward()
+            """,
+            'X, Y = get_batch("train")  # the next one',
+        ),
+        (
+            """
+            def main():
+                data = load()
+                while True:
+                    ix = torch.randint(len(data) - 8, (32,))
+                    x = torch.stack([data[i : i + 8] for i in ix])
+                    x = x.to(device)
+                    out = model(x, mask=mask)  # HERE
+            """,
+            "ix = torch.randint(len(data) - 8, (32,))",
+        ),
+        (
+            """
+            for epoch in range(3):
+                order = torch.randperm(len(X))
+                for i in range(0, len(X), 32):
+                    loss = criterion(model(X[order[i : i + 32]]), y)  # HERE
+            """,
+            "for i in range(0, len(X), 32):",
+        ),
+        (
+            """
+            def main():
+                while step < 100:
+                    for tokens, tags in plan.epoch(epoch):
+                        if tokens.numel():
+                            logits = model(tokens)  # HERE
+            """,
+            "for tokens, tags in plan.epoch(epoch):",
+        ),
+        (
+            """
+            def step(self):
+                x, y = self.sampler.draw(64)
+                return self.net(x)  # HERE
+            """,
+            "x, y = self.sampler.draw(64)",
+        ),
+    ],
+)
+def test_a_batch_is_followed_back_to_what_makes_it(source: str, line: str) -> None:
+    assert line_of(source) == line
 
 
 @pytest.mark.parametrize(

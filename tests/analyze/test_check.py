@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.analyze.check import CheckLimits, judge, student_quantile
+from hotloop.analyze.check import CheckLimits, judge
+from hotloop.analyze.stats import student_quantile
 from hotloop.core.check import Check, CheckVerdict, Launch, Measure
 from hotloop.core.phases import PHASES
 
@@ -40,57 +41,49 @@ def verdict_of(found: Check, name: str) -> CheckVerdict:
 QUIET = [launch(ms) for ms in (10.0, 10.1, 9.95, 10.05, 9.9)]
 
 
-def test_a_slower_run_beyond_the_noise_between_launches_is_a_regression() -> None:
-    found = check([launch(12.0)], QUIET)
-    assert found.verdict is CheckVerdict.REGRESSION
-    assert verdict_of(found, "step_ns") is CheckVerdict.REGRESSION
-    assert verdict_of(found, "phase/forward") is CheckVerdict.REGRESSION
-    assert verdict_of(found, "samples_per_s") is CheckVerdict.REGRESSION
-    assert verdict_of(found, "phase/backward") is CheckVerdict.PASS
-    assert verdict_of(found, "memory_peak_bytes") is CheckVerdict.PASS
+NOISY = launch(20.0, error_ms=9.0)
+PASS, REGRESSION, OPEN = CheckVerdict.PASS, CheckVerdict.REGRESSION, CheckVerdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("run", "baseline", "noise_ratio", "verdict", "parts"),
+    [
+        (
+            launch(12.0), QUIET, None, REGRESSION,
+            {"phase/forward": REGRESSION, "samples_per_s": REGRESSION, "phase/backward": PASS},
+        ),
+        (launch(10.02), QUIET, None, PASS, {}),
+        (launch(25.0), [launch(18.0), launch(30.0), launch(19.0)], None, OPEN, {}),
+        # one launch a side says little
+        (launch(15.0), [launch(10.0)], None, OPEN, {"step_ns": OPEN}),
+        (launch(10.2), [launch(10.0)], None, PASS, {"step_ns": PASS}),
+        (launch(8.0), [launch(10.0)], None, PASS, {"step_ns": PASS}),
+        (launch(25.0), [launch(10.0)], None, REGRESSION, {"step_ns": REGRESSION}),
+        (launch(13.0), [launch(10.0)], 0.02, REGRESSION, {"step_ns": REGRESSION}),
+        (launch(13.0), [launch(10.0)], 0.2, OPEN, {"step_ns": OPEN}),
+        # a launch against itself, whatever its noise; launches that agree by chance are no proof of silence
+        (NOISY, [NOISY], None, PASS, {"step_ns": PASS}),
+        (launch(11.0, error_ms=1.0), [launch(10.0, error_ms=1.0)] * 3, None, None, {"step_ns": OPEN}),
+        (launch(10.0, memory=1.2e9), QUIET, None, REGRESSION, {"memory_peak_bytes": REGRESSION}),
+        (launch(30.0, cores=2), [launch(ms, cores=8) for ms in (10.0, 10.1, 9.9)], None, OPEN, {}),
+    ],
+)  # fmt: skip
+def test_a_run_is_judged_by_the_noise_between_launches(
+    run: Launch,
+    baseline: list[Launch],
+    noise_ratio: float | None,
+    verdict: CheckVerdict | None,
+    parts: dict[str, CheckVerdict],
+) -> None:
+    found = check([run], baseline, CheckLimits(launch_noise_ratio=noise_ratio))
+    assert verdict in (None, found.verdict)
+    assert {name: verdict_of(found, name) for name in parts} == parts
 
 
 def test_a_run_many_times_slower_is_told_as_a_multiple_and_not_in_percent() -> None:
     [step] = [one for one in check([launch(12_490)], [launch(100)]).judged if one.id == "step_ns"]
     assert "+124 times" in step.reason
     assert "12" not in step.reason.replace("124 times", "")
-
-
-def test_an_equal_run_passes() -> None:
-    assert check([launch(10.02)], QUIET).verdict is CheckVerdict.PASS
-
-
-def test_noise_between_launches_leaves_a_difference_open() -> None:
-    found = check([launch(25.0)], [launch(18.0), launch(30.0), launch(19.0)])
-    assert found.verdict is CheckVerdict.INCONCLUSIVE
-
-
-@pytest.mark.parametrize(
-    ("step_ms", "verdict"), [(15.0, "inconclusive"), (10.2, "pass"), (8.0, "pass"), (25.0, "regression")]
-)
-def test_one_launch_a_side_says_little(step_ms: float, verdict: str) -> None:
-    found = check([launch(step_ms)], [launch(10.0)])
-    assert verdict_of(found, "step_ns").value == verdict
-    assert "not known" in found.noise
-
-
-def test_a_launch_against_itself_passes_whatever_its_noise() -> None:
-    one = launch(20.0, error_ms=9.0)
-    found = check([one], [one])
-    assert found.verdict is CheckVerdict.PASS
-    assert verdict_of(found, "step_ns") is CheckVerdict.PASS
-
-
-def test_a_declared_noise_decides_where_launches_are_few() -> None:
-    found = check([launch(13.0)], [launch(10.0)], CheckLimits(launch_noise_ratio=0.02))
-    assert verdict_of(found, "step_ns") is CheckVerdict.REGRESSION
-    found = check([launch(13.0)], [launch(10.0)], CheckLimits(launch_noise_ratio=0.2))
-    assert verdict_of(found, "step_ns") is CheckVerdict.INCONCLUSIVE
-
-
-def test_launches_that_agree_by_chance_are_no_proof_of_silence() -> None:
-    loud = [launch(10.0, error_ms=1.0) for _ in range(3)]
-    assert verdict_of(check([launch(11.0, error_ms=1.0)], loud), "step_ns") is CheckVerdict.INCONCLUSIVE
 
 
 def test_steps_of_other_work_are_judged_by_the_unit() -> None:
@@ -123,25 +116,15 @@ def test_other_steps_of_a_drifting_run_do_not_compare_per_unit() -> None:
     assert verdict_of(as_many, "step_ns") is CheckVerdict.REGRESSION
 
 
-def test_another_machine_is_never_a_regression() -> None:
-    found = check([launch(30.0, cores=2)], [launch(ms, cores=8) for ms in (10.0, 10.1, 9.9)])
-    assert found.verdict is CheckVerdict.INCONCLUSIVE
-    assert "cores 8 -> 2" in found.warnings[0]
-
-
 def test_of_a_mixed_baseline_the_launches_of_this_machine_count() -> None:
     mixed = [*(launch(ms, cores=8) for ms in (10.0, 10.1, 9.9, 10.05)), launch(30.0, cores=2)]
     found = check([launch(12.0, cores=8)], mixed)
     assert (found.verdict, found.baseline_count) == (CheckVerdict.REGRESSION, 4)
+    assert "cores 8 -> 2" in check([launch(30.0, cores=2)], mixed[:4]).warnings[0]
+    assert "not known" in check([launch(10.0)], [launch(10.0)]).noise
     assert found.warnings == ("1 of 5 baseline launches ran on another machine and are left out",)
     assert check([launch(10.0, cores=8)], mixed).verdict is CheckVerdict.PASS
     assert check([launch(10.0, cores=4)], mixed).verdict is CheckVerdict.INCONCLUSIVE
-
-
-def test_memory_is_judged() -> None:
-    found = check([launch(10.0, memory=1.2e9)], QUIET)
-    assert found.verdict is CheckVerdict.REGRESSION
-    assert verdict_of(found, "memory_peak_bytes") is CheckVerdict.REGRESSION
 
 
 def test_budgets_are_about_the_launch() -> None:

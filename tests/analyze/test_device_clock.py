@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from hotloop.analyze.device_clock import charge_waits, charged_ratio, host_column
+from hotloop.analyze.partition import charge_waits, charged_ratio, host_column
 from hotloop.analyze.process import analyze_process
 from hotloop.analyze.segments import Steps, build_steps
 from hotloop.core.recording import TIME_FIELDS
 from hotloop.diagnose import RULES
 from hotloop.diagnose.rules.full_precision import BOUND_PARTS
 
-from .synthetic import MS, Rows, recording
+from .synthetic import MS, Rows, recording, steps
 
 ITEM = {"forward_ns": 5 * MS, "backward_ns": 12 * MS, "optimizer_ns": 3 * MS, "input_wait_ns": 2 * MS}
 DEVICE = {"device_forward_ns": 50 * MS, "device_backward_ns": 100 * MS, "device_optimizer_ns": 5 * MS}
@@ -75,9 +75,7 @@ def test_too_few_timed_steps_say_nothing_of_the_others() -> None:
 
 
 def test_a_float32_model_on_a_device_that_never_rests_is_worth_half_of_the_step() -> None:
-    rows = Rows()
-    for _ in range(40):
-        rows.step(**ITEM, other_ns=135 * MS, **DEVICE)
+    rows = steps([{**ITEM, "other_ns": 135 * MS, **DEVICE}] * 40)
     model = {"kind": "model", "id": 0, "class": "GPT", "dtype": "float32", "parameters": 10**8, "device": "cuda"}
     process = analyze_process(recording(rows, model, accelerator="cuda"))
     assert process is not None

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.analyze.clock_line import FEWEST_STEPS, fit_line
 from hotloop.analyze.measurement import steady_span_s
-from hotloop.analyze.summary import summarize_ranks
+from hotloop.analyze.stats import FEWEST_STEPS, fit_line
+from hotloop.analyze.summary import summarize_rank
 from hotloop.analyze.trainings import analyze_run
 from hotloop.diagnose import find_problems
 
-from .synthetic import Rows, recording
+from .synthetic import recording, steps
 from .synthetic_hosts import Host, record_hosts
 
 
@@ -50,7 +50,7 @@ def test_a_line_is_found_within_its_uncertainty():
     for seed in range(600):
         draw = np.random.default_rng(seed)
         count, drift, noise_ns = (
-            draw.integers(FEWEST_STEPS, 3_000),
+            draw.integers(FEWEST_STEPS, 60 if seed % 2 else 3_000),
             draw.uniform(-300e-6, 300e-6),
             10 ** draw.uniform(2, 7),
         )
@@ -62,16 +62,6 @@ def test_a_line_is_found_within_its_uncertainty():
         line = fit_line(at, seen)
         found = line.offset_ns + line.drift * (at[[0, -1]] - line.middle_ns)
         outside += bool(np.abs(found - true).max() > line.uncertainty_ns)
-    assert outside <= 6
-
-
-def test_a_short_line_is_found_within_its_uncertainty():
-    outside = 0
-    for seed in range(600):
-        draw = np.random.default_rng(seed)
-        count = int(draw.integers(FEWEST_STEPS, 60))
-        line = fit_line(np.arange(count) * 1e7, draw.normal(0, 1e5, count))
-        outside += bool(abs(line.offset_ns) > line.uncertainty_ns)
     assert outside <= 6
 
 
@@ -95,23 +85,22 @@ def test_too_few_steps_tell_no_offset():
     assert "no step" in training.hosts[1].basis
 
 
-def test_without_an_exchange_the_offset_is_unknown_and_ranks_are_together_all_the_same():
-    (training,) = analyze_run(record_hosts([Host("a"), Host("b", offset_s=500.0)], exchanges=False))
-    assert len(training.analysis.ranks) == 4
-    other = training.hosts[1]
-    assert (other.offset_ns, other.drift_ppm, other.uncertainty_ns) == (None, None, None)
-
-
 def test_what_needs_no_clock_does_not_depend_on_it():
     """The same training with right and with wrong clocks: the same figures of every rank."""
     right, wrong = (
         analyze_run(record_hosts([Host("a"), Host("b", offset_s=offset_s)], slow={2: 4.0}, seed=5))
         for offset_s in (0.0, -7_200.0)
     )
-    assert summarize_ranks(right[0]) == summarize_ranks(wrong[0])
+    assert list(map(summarize_rank, right[0].processes)) == list(map(summarize_rank, wrong[0].processes))
     assert find_problems(right[0].analysis) == find_problems(wrong[0].analysis)
     assert "straggler" in {one.rule for one in find_problems(right[0].analysis)[0]}
     assert right[0].health == wrong[0].health
+
+
+def test_without_an_exchange_the_offset_is_unknown_and_ranks_are_together_all_the_same():
+    (training,) = analyze_run(record_hosts([Host("a"), Host("b", offset_s=500.0)], exchanges=False))
+    other = training.hosts[1]
+    assert (len(training.analysis.ranks), other.offset_ns, other.drift_ppm, other.uncertainty_ns) == (4, *[None] * 3)
 
 
 def test_two_trainings_one_after_the_other_stay_apart_on_two_hosts():
@@ -126,13 +115,6 @@ def test_two_trainings_one_after_the_other_stay_apart_on_two_hosts():
         ("two", 4, pytest.approx(-30e9, abs=1e6)),
         ("one", 4, pytest.approx(-30e9, abs=1e6)),
     ]
-
-
-def test_process_ids_that_two_hosts_share_are_two_processes():
-    recordings = record_hosts([Host("a", ranks=1), Host("b", ranks=1)])
-    assert {one.process["pid"] for one in recordings} == {100}
-    (training,) = analyze_run(recordings)
-    assert [p.identity[0] for p in training.processes] == ["a", "b"]
 
 
 def test_what_one_host_sampled_is_compared_with_the_steps_on_its_own_clock():
@@ -166,9 +148,7 @@ def test_a_third_host_is_joined_through_the_second():
 
 
 def test_one_host_has_the_reference_alone():
-    rows = Rows()
-    for _ in range(20):
-        rows.step()
+    rows = steps([{}] * 20)
     (training,) = analyze_run([recording(rows)])
     assert [(h.name, h.ranks, h.offset_ns, h.basis) for h in training.hosts] == [("box", (0,), 0, "the reference")]
     assert [(one.steps, one.gap_ns) for one in training.attempts] == [(20, None)]

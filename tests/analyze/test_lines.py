@@ -19,22 +19,19 @@ def test_the_place_is_the_innermost_user_frame():
     assert (line.where.line, line.stack[0].line, line.leaf, line.share_ratio) == (3, 10, "json:dumps", 1.0)
 
 
-def test_shares_are_of_all_samples_of_the_field():
-    fact = samples([0, 10], ("other_ns", [OUTER], "a:b", 6), ("other_ns", [], "x:y", 4), ("forward_ns", [OUTER], "", 9))
-    found = collect_lines([fact], 0, 10, SourceFiles(), "")
-    assert found.by_field["other_ns"][0].share_ratio == 0.6
+def test_shares_are_of_all_samples_of_the_field_while_steps_were_steady():
+    early = samples([0, 2], ("other_ns", [OUTER], "", 50))
+    steady = samples(
+        [10, 20], ("other_ns", [INNER], "a:b", 6), ("other_ns", [], "x:y", 4), ("forward_ns", [OUTER], "", 9)
+    )
+    found = collect_lines([early, steady], 5, 30, SourceFiles(), "")
+    (line,) = found.by_field["other_ns"]
+    assert (line.where.line, line.share_ratio) == (3, 0.6)
     assert found.samples == {"other_ns": 10, "forward_ns": 9}
-
-
-def test_samples_outside_the_steady_rows_do_not_count():
-    facts = [samples([0, 2], ("other_ns", [OUTER], "", 50)), samples([10, 20], ("other_ns", [INNER], "", 5))]
-    found = collect_lines(facts, 5, 30, SourceFiles(), "")
-    assert [line.where.line for line in found.by_field["other_ns"]] == [3]
-
-
-def test_without_steady_samples_all_of_them_count():
-    found = collect_lines([samples([0, 2], ("other_ns", [OUTER], "", 5))], 5, 30, SourceFiles(), "")
-    assert found.samples == {"other_ns": 5}
+    assert collect_lines([early], 5, 30, SourceFiles(), "").samples == {"other_ns": 50}
+    relative = samples([0, 10], ("other_ns", [["./train.py", 1, "f"]], "", 1))
+    (line,) = collect_lines([relative], 0, 10, SourceFiles(), "/work/dir").by_field["other_ns"]
+    assert line.where.file == "/work/dir/train.py"
 
 
 def test_the_most_usual_stack_and_leaf_stand_for_the_line():
@@ -59,12 +56,6 @@ def test_only_the_largest_lines_are_kept():
     assert [line.where.line for line in lines] == list(range(39, 39 - MAX_LINES, -1))
 
 
-def test_relative_names_start_from_the_working_folder():
-    fact = samples([0, 10], ("other_ns", [["./train.py", 1, "f"]], "", 1))
-    (line,) = collect_lines([fact], 0, 10, SourceFiles(), "/work/dir").by_field["other_ns"]
-    assert line.where.file == "/work/dir/train.py"
-
-
 @pytest.mark.parametrize(
     "counts",
     [
@@ -85,59 +76,27 @@ def test_junk_in_samples_is_left_out(counts):
 LOOP, ZERO_GRAD, TOKENISE = ["/t.py", 5, "main"], ["/t.py", 20, "train"], ["/t.py", 18, "train"]
 
 
-def held(counts, late, taken):
-    return {**samples([0, 10], *counts), "late": late, "taken": taken}
+BEHIND, ELSEWHERE = [LOOP, ["/t.py", 22, "train"]], [["/t.py", 5, "other"], TOKENISE]
 
 
-def lines_of(fact):
-    found = collect_lines([fact], 0, 10, SourceFiles(), "")
-    return {line.where.line: (line.samples, line.late_ratio) for line in found.by_field["after_input_ns"]}
-
-
-def test_late_samples_count_where_the_lock_was_taken_away_before():
-    inside = [LOOP, TOKENISE, ["/t.py", 3, "tokenise"]]
-    fact = held(
-        [("after_input_ns", [LOOP, ZERO_GRAD], "torch._ops:__call__", 30), ("after_input_ns", inside, "t:tokenise", 6)],
-        [28, 0],
-        [0, 6],
-    )
-    assert lines_of(fact) == {3: (34, 0.0), 20: (2, 0.0)}
-
-
-def test_code_behind_a_line_is_never_named_for_its_late_samples():
-    behind = [LOOP, ["/t.py", 22, "train"]]
-    fact = held(
-        [("after_input_ns", [LOOP, ZERO_GRAD], "", 30), ("after_input_ns", behind, "", 6)],
-        [28, 0],
-        [0, 6],
-    )
-    assert lines_of(fact) == {20: (30, 28 / 30), 22: (6, 0.0)}
-
-
-def test_a_line_that_loses_the_lock_itself_keeps_its_samples():
-    fact = held(
-        [("after_input_ns", [LOOP, ZERO_GRAD], "a:b", 30), ("after_input_ns", [LOOP, ZERO_GRAD], "opt:loop", 6)],
-        [30, 0],
-        [0, 6],
-    )
-    assert lines_of(fact) == {20: (36, 0.0)}
-
-
-def test_without_two_samples_that_show_where_late_ones_stay_and_say_so():
-    fact = held(
-        [("after_input_ns", [LOOP, ZERO_GRAD], "", 30), ("after_input_ns", [LOOP, TOKENISE], "", 1)],
-        [30, 0],
-        [0, 1],
-    )
-    assert lines_of(fact) == {20: (30, 1.0), 18: (1, 0.0)}
-
-
-def test_other_functions_and_damaged_lists_move_nothing():
-    elsewhere = [["/t.py", 5, "other"], TOKENISE]
-    counts = [("after_input_ns", [LOOP, ZERO_GRAD], "", 30), ("after_input_ns", elsewhere, "", 6)]
-    assert lines_of(held(counts, [30, 0], [0, 6])) == {20: (30, 1.0), 18: (6, 0.0)}
-    assert lines_of(held(counts, ["x"], [None, -4])) == {20: (30, 0.0), 18: (6, 0.0)}
-    assert lines_of(held(counts, [999], [])) == {20: (30, 1.0), 18: (6, 0.0)}
+@pytest.mark.parametrize(
+    ("stack", "count", "late", "taken", "lines"),
+    [
+        # counted where the lock was taken away before, in a function that the line above calls
+        ([LOOP, TOKENISE, ["/t.py", 3, "tokenise"]], 6, [28, 0], [0, 6], {3: (34, 0.0), 20: (2, 0.0)}),
+        (BEHIND, 6, [28, 0], [0, 6], {20: (30, 28 / 30), 22: (6, 0.0)}),
+        ([LOOP, ZERO_GRAD], 6, [30, 0], [0, 6], {20: (36, 0.0)}),  # the line loses the lock itself
+        ([LOOP, TOKENISE], 1, [30, 0], [0, 1], {20: (30, 1.0), 18: (1, 0.0)}),  # one sample is too few
+        (ELSEWHERE, 6, [30, 0], [0, 6], {20: (30, 1.0), 18: (6, 0.0)}),
+        (ELSEWHERE, 6, ["x"], [None, -4], {20: (30, 0.0), 18: (6, 0.0)}),
+        (ELSEWHERE, 6, [999], [], {20: (30, 1.0), 18: (6, 0.0)}),
+    ],
+)
+def test_late_samples_count_where_the_lock_was_taken_away(stack, count, late, taken, lines):
+    counts = [("after_input_ns", [LOOP, ZERO_GRAD], "a:b", 30), ("after_input_ns", stack, "t:tokenise", count)]
+    fact = {**samples([0, 10], *counts), "late": late, "taken": taken}
+    found = collect_lines([fact], 0, 10, SourceFiles(), "").by_field["after_input_ns"]
+    assert {line.where.line: (line.samples, line.late_ratio) for line in found} == lines
 
 
 def test_lines_in_the_block_of_a_save_say_so(tmp_path):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from hotloop.analyze.python_lines import runs_python
-from hotloop.analyze.source import parse_source
+from hotloop.analyze.source import parse_source, runs_python
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@ import os
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from hotloop.analyze.source import (
     MAX_SOURCE_BYTES,
     SourceFiles,
@@ -74,65 +76,34 @@ def test_calls_start_with_the_statements_own_and_go_on_with_the_loops():
     calls = calls_around(module, line_of("tracker.log("))
     assert calls[0] == "tracker.log"
     assert {"loss.backward", "optimizer.step", "print", "model.named_parameters"} <= set(calls)
-
-
-def test_calls_of_a_line_in_an_inner_loop_are_of_that_loop():
-    module = parse_source(SCRIPT)
-    assert module is not None
-    calls = calls_around(module, line_of("total += float"))
-    assert calls[:2] == ("float", "p.grad.norm")
-    assert "model.parameters" in calls
-    assert "math.sqrt" not in calls
-
-
-def test_a_line_outside_the_file_has_no_calls():
-    module = parse_source(SCRIPT)
-    assert module is not None
+    inner = calls_around(module, line_of("total += float"))
+    assert inner[:2] == ("float", "p.grad.norm")
+    assert ("model.parameters" in inner, "math.sqrt" in inner) == (True, False)
     assert calls_around(module, 10_000) == ()
 
 
-def test_the_text_is_the_line_as_it_stands(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "line", "text"),
+    [
+        (SCRIPT.encode(), line_of("loss.backward"), "loss.backward()"),
+        (SCRIPT.encode(), 9999, ""),
+        (b"root:x:0:0:root:/root:/bin/sh\n", 1, ""),
+        (b"x = 1  # caf\xe9\n", 1, "x = 1  # caf\ufffd"),
+        (b"(" * 100_000, 1, ""),
+        (b"x = '\\d'\n", 1, "x = '\\d'"),  # a warning of the user's source stays silent
+        (b"#" * (MAX_SOURCE_BYTES + 1), 1, ""),
+    ],
+)
+def test_the_text_is_the_line_of_a_python_file_as_it_stands(tmp_path, content, line, text):
     path = tmp_path / "train.py"
-    path.write_text(SCRIPT)
-    where = Where(file=str(path), line=line_of("loss.backward"), function="main")
-    files = SourceFiles()
-    assert files.text(where) == "loss.backward()"
-    assert files.text(Where(file=str(path), line=9999, function="f")) == ""
-
-
-def test_files_that_are_no_python_are_never_shown(tmp_path):
-    secret = tmp_path / "passwd"
-    secret.write_text("root:x:0:0:root:/root:/bin/sh\n")
-    assert SourceFiles().text(Where(file=str(secret), line=1, function="f")) == ""
+    path.write_bytes(content)
+    assert SourceFiles().text(Where(file=str(path), line=line, function="main")) == text
 
 
 def test_pipes_folders_and_missing_files_are_not_read(tmp_path):
     pipe = tmp_path / "pipe.py"
     os.mkfifo(pipe)
-    assert read_source(str(pipe)) is None
-    assert read_source(str(tmp_path)) is None
-    assert read_source(str(tmp_path / "none.py")) is None
-    assert read_source("a\0b") is None
-
-
-def test_large_files_are_not_read(tmp_path):
-    path = tmp_path / "large.py"
-    path.write_bytes(b"#" * (MAX_SOURCE_BYTES + 1))
-    assert read_source(str(path)) is None
-
-
-def test_bad_bytes_are_replaced(tmp_path):
-    path = tmp_path / "latin.py"
-    path.write_bytes(b"x = 1  # caf\xe9\n")
-    assert SourceFiles().text(Where(file=str(path), line=1, function="f")) == "x = 1  # caf\ufffd"
-
-
-def test_hostile_nesting_is_no_python():
-    assert parse_source("(" * 100_000) is None
-
-
-def test_warnings_of_the_users_source_stay_silent():
-    assert parse_source("x = '\\d'\n") is not None
+    assert [read_source(str(path)) for path in (pipe, tmp_path, tmp_path / "none.py", "a\0b")] == [None] * 4
 
 
 SAMPLES = textwrap.dedent(

@@ -1,12 +1,12 @@
+import pytest
+
 from hotloop.analyze.trainings import analyze_run
 
-from .synthetic import FakeRecording, Rows, recording
+from .synthetic import FakeRecording, Rows, recording, steps
 
 
 def plain(count: int = 50, **fields: int) -> Rows:
-    rows = Rows()
-    for _ in range(count):
-        rows.step(**fields)
+    rows = steps([fields] * count)
     return rows
 
 
@@ -18,20 +18,11 @@ def ranks_of(world_size: int, first_pid: int = 100, count: int = 50, **process) 
 
 
 def test_ranks_of_one_launch_are_one_training_sorted_by_rank():
-    (training,) = analyze_run(list(reversed(ranks_of(4))))
+    assert analyze_run([recording(Rows())]) == ()
+    (training,) = analyze_run([*reversed(ranks_of(4)), recording(Rows(), pid=7)])
     assert [r.rank for r in training.analysis.ranks] == [0, 1, 2, 3]
     assert training.analysis.units_per_step == 64.0
     assert training.health == ()
-
-
-def test_a_process_that_trains_nothing_is_ignored():
-    (training,) = analyze_run([*ranks_of(2), recording(Rows(), pid=7)])
-    assert len(training.analysis.ranks) == 2
-
-
-def test_no_training_is_no_analysis():
-    assert analyze_run([recording(Rows())]) == ()
-    assert analyze_run([]) == ()
 
 
 def test_two_trainings_one_after_the_other_are_two_the_largest_first():
@@ -110,30 +101,17 @@ def test_single_processes_side_by_side_are_trainings_of_their_own():
     assert len(analyze_run([recording(plain(), rank=0, pid=1), recording(plain(), rank=0, pid=2)])) == 2
 
 
-def test_missing_ranks_are_told():
-    (training,) = analyze_run(ranks_of(4)[:3])
-    assert any("3 of 4 ranks" in h.message for h in training.health)
-
-
-def test_the_unit_is_the_token_where_tokens_are_counted():
-    (training,) = analyze_run([recording(plain(tokens=512))])
-    assert (training.analysis.unit, training.analysis.units_per_step) == ("token", 512.0)
-
-
-def test_the_unit_is_the_step_where_samples_vary():
-    rows = Rows()
-    for i in range(100):
-        rows.step(samples=(1, 10, 100, 1000)[i % 4])
-    (training,) = analyze_run([recording(rows)])
-    assert (training.analysis.unit, training.analysis.units_per_step) == ("step", 1.0)
-
-
-def test_a_last_short_batch_leaves_the_unit_a_sample():
-    rows = Rows()
-    for i in range(100):
-        rows.step(samples=3 if i % 20 == 19 else 16)
-    (training,) = analyze_run([recording(rows)])
-    assert training.analysis.unit == "sample"
+@pytest.mark.parametrize(
+    ("each", "unit", "count"),
+    [
+        (lambda i: {"tokens": 512}, "token", 512.0),
+        (lambda i: {"samples": (1, 10, 100, 1000)[i % 4]}, "step", 1.0),
+        (lambda i: {"samples": 3 if i % 20 == 19 else 16}, "sample", pytest.approx(15.35, abs=0.02)),
+    ],
+)
+def test_the_unit_is_what_is_counted_and_does_not_vary(each, unit, count):
+    (training,) = analyze_run([recording(steps(each(i) for i in range(100)))])
+    assert (training.analysis.unit, training.analysis.units_per_step) == (unit, count)
 
 
 def test_an_accelerator_is_known_from_where_the_model_lives():
@@ -150,8 +128,6 @@ def test_processes_started_by_hand_share_the_cores_of_their_host():
         t.analysis.lead.host: [r.local_world_size for r in t.analysis.ranks] for t in analyze_run(children + spawned)
     }
     assert found == {"box": [3, 3, 3], "far": [2, 2]}
-
-
-def test_what_a_launcher_says_of_its_ranks_on_a_host_is_kept():
     (training,) = analyze_run(ranks_of(4, local_world_size=4)[:3])
     assert [r.local_world_size for r in training.analysis.ranks] == [4, 4, 4]
+    assert any("3 of 4 ranks" in h.message for h in training.health)

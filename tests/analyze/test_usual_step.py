@@ -4,16 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from hotloop.analyze.measurement import step_times
 from hotloop.analyze.trainings import Training, analyze_run
-from hotloop.analyze.usual_step import step_times
 from hotloop.core.analysis import RankAnalysis
-from tests.analyze.synthetic import MS, Rows, recording
+from tests.analyze.synthetic import MS, recording, steps
 
 
 def training_with(rare_ms: int, every: int = 10, usual_ms: int = 0) -> Training:
-    rows = Rows()
-    for step in range(200):
-        rows.step(other_ns=MS * (rare_ms if step % every == every - 1 else usual_ms))
+    rows = steps({"other_ns": MS * (rare_ms if step % every == every - 1 else usual_ms)} for step in range(200))
     (training,) = analyze_run([recording(rows)])
     return training
 

@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 from real_traces import TRACES
 
-from hotloop.analyze.timeline.classes import CLASS_NAMES
-from hotloop.analyze.timeline.device_partition import cover_devices, partition_windows
-from hotloop.analyze.timeline.event_tables import tabulate_events
+from hotloop.analyze.timeline.classes import CLASS_NAMES, cover_devices, partition_windows
 from hotloop.analyze.timeline.reduce import lay_groundwork, reduce_trace
+from hotloop.analyze.timeline.tracks import tabulate_events
 from hotloop.cli import main
 from hotloop.core.timeline import RankTimeline
 from hotloop.core.trace import Trace

@@ -139,7 +139,6 @@ def make_rank(
         "world_size": 1,
         "local_world_size": 1,
         "anchor": "AdamW",
-        "anchor_where": Where(file="train.py", line=30, function="main"),
         "steps": steady_count + 10,
         "skipped_steps": 0,
         "steady_count": steady_count,

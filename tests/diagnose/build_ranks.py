@@ -29,7 +29,6 @@ def make_ddp(**overrides: Any) -> DdpFacts:
         "comm_ns": 6e6,
         "overlap_ns": 4e6,
         "forward_ns": 5e6,
-        "stats_count": 20,
     }
     return DdpFacts(**(values | overrides))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hotloop.analyze.memory_end import find_memory_near
+from hotloop.analyze.memory import find_memory_near
 from hotloop.core.analysis import MemoryFailure
 from hotloop.core.findings import Finding, Severity, Where
 from hotloop.core.memory_snapshot import MemoryFile, OutOfMemory

@@ -102,7 +102,6 @@ def analyze_marked_steps(
         world_size=world_size,
         local_world_size=None,
         anchor="Monitor",
-        anchor_where=None,
         steps=count + warmup_count,
         skipped_steps=0,
         steady_count=count,

@@ -16,14 +16,11 @@ from numpy.typing import NDArray
 
 from hotloop.core.graph import DiffTerm, DiffTerms
 
+from .stats import student_quantile
+
 Int64s = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-T_95 = (
-    12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09,
-    2.09, 2.08, 2.07, 2.07, 2.06, 2.06, 2.06, 2.05, 2.05, 2.05, 2.04,
-)  # fmt: skip
-"""Two-sided 95 % points of Student's t for 1, 2, ... degrees of freedom, rounded; 2.04 at 30, 1.96 at infinity."""
 MIN_BATCHES = 16
 """Fewer batches of neighbouring steps say too little about their spread."""
 MAX_LIKENESS = 0.95
@@ -187,11 +184,4 @@ def half_width(before: MeanError | None, after: MeanError | None) -> float | Non
     if variance == 0:
         return 0.0
     freedom = variance**2 / (before.variance**2 / before.freedom + after.variance**2 / after.freedom)
-    return student_95(freedom) * math.sqrt(variance)
-
-
-def student_95(freedom: float) -> float:
-    """Two-sided 95 % point of Student's t; rounded towards wide between the tabled degrees of freedom."""
-    if freedom < len(T_95) + 1:
-        return T_95[max(0, int(freedom) - 1)]
-    return 1.96 + (T_95[-1] - 1.96) * len(T_95) / freedom
+    return student_quantile(0.975, max(1, int(freedom))) * math.sqrt(variance)

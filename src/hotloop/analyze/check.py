@@ -9,13 +9,19 @@ called a regression; everything else beyond the tolerance is inconclusive, and t
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
-from hotloop.core.check import Check, CheckVerdict, Judged, Launch, Measure, NotJudged, format_change
+from hotloop.core.check import Check, CheckVerdict, Judged, Launch, Measure, format_change
+from hotloop.core.errors import UsageError
 from hotloop.core.phases import PHASES
 from hotloop.core.utilization import TARGETS
+
+from .stats import student_quantile
 
 SIDE_LEVEL = 0.01
 """Chance of calling a regression where there is none, for each of time, memory and the phases together."""
@@ -95,9 +101,9 @@ def judge(
     targets = {TARGETS[name]: ratio for launch in runs for name, ratio in launch.targets.items()}
     for key, limit in {**targets, **limits.budgets}.items():
         one = _judge_budget(runs, key, limit)
-        if isinstance(one, str):
-            skipped.append((f"budget/{key}", one))
-        judged += [_unmeasured_budget(key, limit, one)] if isinstance(one, str) else [one]
+        judged.append(one)
+        if one.value is None:
+            skipped.append((one.id, one.reason))
     return Check(
         tool_version=version,
         command=(),
@@ -123,10 +129,10 @@ def _judge_against(
     skipped: list[tuple[str, str]] = []
     reason = _describe_other_work(runs, baseline)
     if reason is None:
-        judged.append(_judge_measure("step_ns", "step_ns", runs, baseline, limits.step_ratio, limits))
+        judged.append(_judge_measure("step_ns", runs, baseline, limits.step_ratio, limits))
         step_ns = _mean([launch.measures["step_ns"].value for launch in baseline])
         phases = [
-            _judge_phase(phase, step_ns, runs, baseline, limits)
+            _judge_measure(f"{phase}_ns", runs, baseline, limits.phase_ratio, limits, step_ns=step_ns)
             for phase in PHASES
             if _known(f"{phase}_ns", runs) and _known(f"{phase}_ns", baseline)
         ]
@@ -140,83 +146,42 @@ def _judge_against(
     if reason is not None and rate is None:
         skipped.append(("throughput", "no rate (samples, tokens or batches per second) is known on both sides"))
     elif rate is not None:
-        one = _judge_measure(rate, rate, runs, baseline, limits.step_ratio, limits)
+        one = _judge_measure(rate, runs, baseline, limits.step_ratio, limits)
         if reason is not None and any(launch.unit_drifts for launch in (*runs, *baseline)):
             one = _doubt(one, DRIFTS.format(unit=runs[0].unit))
         judged.append(one if reason is not None else replace(one, decides=False))
     name = "memory_peak_bytes"
     if _known(name, runs) and _known(name, baseline):
-        judged.append(_judge_measure(name, name, runs, baseline, limits.memory_ratio, limits))
+        judged.append(_judge_measure(name, runs, baseline, limits.memory_ratio, limits))
     else:
         skipped.append((name, "the peak is not known on both sides"))
     return judged, skipped
 
 
 def _judge_measure(
-    name: str, judged_id: str, runs: Sequence[Launch], baseline: Sequence[Launch], tolerance: float, limits: CheckLimits
+    name: str,
+    runs: Sequence[Launch],
+    baseline: Sequence[Launch],
+    tolerance: float,
+    limits: CheckLimits,
+    *,
+    step_ns: float | None = None,
 ) -> Judged:
-    ours = [_own(launch, name) for launch in runs]
-    theirs = [_own(launch, name) for launch in baseline]
+    """Where the worsening lies, and on which side of the tolerance; of a phase as a share of the step (``step_ns``)."""
+    is_phase = step_ns is not None
+    ours, theirs = ([launch.measures[name] for launch in side] for side in (runs, baseline))
+    shown = _mean([one.value for one in ours]), _mean([one.value for one in theirs])
     if name in RATES:
         # Time for a unit: twice the time is a worsening by 1, as for a step; the interval is then the step's, too.
         ours, theirs = [_invert(one) for one in ours], [_invert(one) for one in theirs]
-        shown = (1 / _mean([one.value for one in ours]), 1 / _mean([one.value for one in theirs]))
-    else:
-        shown = (_mean([one.value for one in ours]), _mean([one.value for one in theirs]))
-    scale = _mean([one.value for one in theirs])
-    return _decide(
-        name=name,
-        judged_id=judged_id,
-        ours=ours,
-        theirs=theirs,
-        scale=scale,
-        tolerance=tolerance,
-        noise_ratio=limits.launch_noise_ratio,
-        level=SIDE_LEVEL,
-        shown=shown,
-        decides=True,
-    )
-
-
-def _judge_phase(
-    phase: str, step_ns: float, runs: Sequence[Launch], baseline: Sequence[Launch], limits: CheckLimits
-) -> Judged:
-    name = f"{phase}_ns"
-    ours, theirs = [_own(launch, name) for launch in runs], [_own(launch, name) for launch in baseline]
-    shown = (_mean([one.value for one in ours]), _mean([one.value for one in theirs]))
-    return _decide(
-        name=name,
-        judged_id=f"phase/{phase}",
-        ours=ours,
-        theirs=theirs,
-        scale=step_ns,
-        tolerance=limits.phase_ratio,
-        noise_ratio=limits.launch_noise_ratio,
-        level=SIDE_LEVEL / len(PHASES),
-        shown=shown,
-        decides=False,
-    )
-
-
-def _decide(
-    *,
-    name: str,
-    judged_id: str,
-    ours: Sequence[Measure],
-    theirs: Sequence[Measure],
-    scale: float,
-    tolerance: float,
-    noise_ratio: float | None,
-    level: float,
-    shown: tuple[float, float],
-    decides: bool,
-) -> Judged:
-    """Where the worsening lies, and on which side of the tolerance that is."""
+        shown = 1 / _mean([one.value for one in ours]), 1 / _mean([one.value for one in theirs])
+    scale = step_ns if step_ns is not None else _mean([one.value for one in theirs])
+    level = SIDE_LEVEL / len(PHASES) if is_phase else SIDE_LEVEL
     change = (_mean([one.value for one in ours]) - _mean([one.value for one in theirs])) / scale if scale > 0 else None
     known = False
     width: float | None = None
     if change is not None:
-        known, width = _half_width(ours, theirs, scale, noise_ratio, level)
+        known, width = _half_width(ours, theirs, scale, limits.launch_noise_ratio, level)
     # Nothing gets better by more than all of it.
     least = -_mean([one.value for one in theirs]) / scale if scale > 0 else 0.0
     low = None if change is None or width is None else max(least, change - width)
@@ -240,7 +205,7 @@ def _decide(
             " noise between launches"
         )
     return Judged(
-        id=judged_id,
+        id=f"phase/{name.removesuffix('_ns')}" if is_phase else name,
         kind="baseline",
         name=name,
         verdict=verdict,
@@ -251,7 +216,7 @@ def _decide(
         high_ratio=high,
         tolerance_ratio=tolerance,
         reason=reason,
-        decides=decides,
+        decides=not is_phase,
     )
 
 
@@ -299,55 +264,30 @@ def _squares(side: Sequence[Measure]) -> float:
     return sum((one.value - mean) ** 2 for one in side)
 
 
-def student_quantile(probability: float, freedom: int) -> float:
-    """The point that Student's t with ``freedom`` degrees of freedom stays below with ``probability`` (above 0.5).
-
-    >>> [round(student_quantile(0.99, freedom), 2) for freedom in (1, 2, 4, 30, 1000)]
-    [31.82, 6.96, 3.75, 2.46, 2.33]
-    """
-    if freedom > 200:
-        z = NormalDist().inv_cdf(probability)
-        return z + (z**3 + z) / (4 * freedom)  # the next term of Cornish and Fisher's series is below 1e-4 here
-    low, high = 0.0, 1.0
-    while _student_below(high, freedom) < probability:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _student_below(middle, freedom) < probability else (low, middle)
-    return high
-
-
-def _student_below(t: float, freedom: int) -> float:
-    """The distribution of Student's t at ``t`` >= 0, as the finite sum that exists for a whole number of freedoms
-    (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    cosine = math.cos(angle)
-    term, total = 1.0, 1.0
-    if freedom % 2:
-        if freedom == 1:
-            return 0.5 + angle / math.pi
-        for k in range(2, freedom - 1, 2):
-            term *= k / (k + 1) * cosine**2
-            total += term
-        return 0.5 + (angle + math.sin(angle) * cosine * total) / math.pi
-    for k in range(1, freedom - 1, 2):
-        term *= k / (k + 1) * cosine**2
-        total += term
-    return 0.5 + math.sin(angle) * total / 2
-
-
 # ---- against limits
 
 
-def _judge_budget(runs: Sequence[Launch], key: str, limit: float) -> Judged | str:
-    """The budget judged, or why it cannot be.
+def _judge_budget(runs: Sequence[Launch], key: str, limit: float) -> Judged:
+    """The budget judged; one that nobody can check is no pass.
 
     A budget is about these launches, not about the code: the mean of a launch that was over it was over it. Only what
     the launch's own steps leave open makes it inconclusive.
     """
     budget = BUDGETS[key]
     if not _known(budget.measure, runs):
-        return f"{budget.measure} is not known for this run"
+        return Judged(
+            id=f"budget/{key}",
+            kind="budget",
+            name=key,
+            verdict=CheckVerdict.INCONCLUSIVE,
+            value=None,
+            reference=limit,
+            change_ratio=None,
+            low_ratio=None,
+            high_ratio=None,
+            tolerance_ratio=0.0,
+            reason=f"{budget.measure} is not known for this run",
+        )
     measures = [launch.measures[budget.measure] for launch in runs]
     value = _mean([one.value for one in measures]) / budget.scale
     errors = [one.error for one in measures]
@@ -385,23 +325,6 @@ def _judge_budget(runs: Sequence[Launch], key: str, limit: float) -> Judged | st
     )
 
 
-def _unmeasured_budget(key: str, limit: float, reason: str) -> Judged:
-    """A budget that nobody can check is no pass."""
-    return Judged(
-        id=f"budget/{key}",
-        kind="budget",
-        name=key,
-        verdict=CheckVerdict.INCONCLUSIVE,
-        value=None,
-        reference=limit,
-        change_ratio=None,
-        low_ratio=None,
-        high_ratio=None,
-        tolerance_ratio=0.0,
-        reason=reason,
-    )
-
-
 # ---- what to know beside the numbers
 
 
@@ -433,7 +356,8 @@ def _describe_other_machine(runs: Sequence[Launch], baseline: Sequence[Launch]) 
         ours = {_rounded(launch.machine.get(name)) for launch in runs} - {None}
         theirs = {_rounded(launch.machine.get(name)) for launch in baseline} - {None}
         if ours and theirs and ours != theirs:
-            differing.append(f"{name} {_list(theirs)} -> {_list(ours)}")
+            before, after = ("/".join(sorted(map(str, values))) for values in (theirs, ours))
+            differing.append(f"{name} {before} -> {after}")
     if not differing:
         return None
     return f"the baseline is from another machine ({', '.join(differing)}): differences may not be caused by the code"
@@ -442,10 +366,6 @@ def _describe_other_machine(runs: Sequence[Launch], baseline: Sequence[Launch]) 
 def _rounded(value: object) -> object:
     """Memory to 2 GiB: kernels and containers keep a little for themselves."""
     return round(value / (1 << 31)) if isinstance(value, int) and value > 1 << 30 else value
-
-
-def _list(values: set[object]) -> str:
-    return "/".join(sorted(str(value) for value in values))
 
 
 def _doubt(one: Judged, reason: str) -> Judged:
@@ -483,10 +403,6 @@ def _known(name: str, side: Sequence[Launch]) -> bool:
     return all(name in launch.measures for launch in side)
 
 
-def _own(launch: Launch, name: str) -> Measure:
-    return launch.measures[name]
-
-
 def _invert(one: Measure) -> Measure:
     """A rate (above 0) as time for a unit."""
     error = None if one.error is None else one.error / one.value**2
@@ -495,3 +411,51 @@ def _invert(one: Measure) -> Measure:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+LIMITS_SCHEMA = "hotloop.limits/1"
+
+
+def load_limits(path: Path) -> CheckLimits:
+    """Read a limits file (TOML). Raises UsageError with the key and what it should be."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(1 << 20).decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot read the limits: {error.strerror}; give the path of a TOML file") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: byte {error.start} is not UTF-8; limits must be a TOML file") from None
+    return parse_limits(text, source=str(path))
+
+
+def parse_limits(text: str, *, source: str = "limits") -> CheckLimits:
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{source}: not TOML: {error}") from None
+    if content.get("schema") != LIMITS_SCHEMA:
+        raise UsageError(
+            f'{source}: schema is {content.get("schema")!r}; the first line must be: schema = "{LIMITS_SCHEMA}"'
+        )
+    _refuse_unknown(source, "", content, ("schema", "tolerance", "noise", "budget"))
+    tolerance = _table(source, content, "tolerance", ("step_ratio", "phase_ratio", "memory_ratio"))
+    noise = _table(source, content, "noise", ("launch_ratio",))
+    budgets = _table(source, content, "budget", tuple(BUDGETS))
+    return CheckLimits(**tolerance, launch_noise_ratio=noise.get("launch_ratio"), budgets=budgets)
+
+
+def _table(source: str, content: Mapping[str, Any], table: str, known: Sequence[str]) -> dict[str, float]:
+    found = content.get(table, {})
+    if not isinstance(found, dict):
+        raise UsageError(f"{source}: {table} is {found!r}; write a table: [{table}]")
+    _refuse_unknown(source, f"{table}.", found, known)
+    for key, value in found.items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e300:
+            raise UsageError(f"{source}: {table}.{key} is {value!r}; write a number of at least 0")
+    return {key: float(value) for key, value in found.items()}
+
+
+def _refuse_unknown(source: str, prefix: str, found: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in found:
+        if key not in known:
+            raise UsageError(f"{source}: unknown key {prefix}{key}; known: {', '.join(known)}")

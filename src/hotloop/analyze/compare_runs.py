@@ -10,13 +10,15 @@ from typing import Any
 from hotloop import __version__
 from hotloop.core.comparison import Comparison, DiffSide, UnitChange
 from hotloop.core.errors import RecordingError
+from hotloop.core.phases import PHASES
 from hotloop.core.redact import redact_text
 from hotloop.core.utilization import Utilization
 
+from .changes import sum_terms
 from .launch import Run
-from .run_changes import change_per_unit, count_units, differ, join_training, sum_phases
+from .measurement import change_per_unit, differ, join_training
 from .summary import LOUD_EXCLUDED_RATIO, units_noise_ratio
-from .trainings import Training, analyze_run, find_unit_drift
+from .trainings import Training, analyze_run, count_units, find_unit_drift
 
 INTERVAL_NOTE = (
     "the intervals cover how steps vary within what was recorded, corrected for steps that resemble their "
@@ -95,7 +97,7 @@ def compare_runs(
         before=before,
         after=after,
         warnings=redact_once(warnings),
-        step=sum_phases(*joined),
+        step=sum_terms("step", PHASES, *joined),
         per_unit=per_unit,
         device=None,
         growth=None,
@@ -131,8 +133,8 @@ def _describe_run(name: str, training: Training, steps_count: int, ranks_count: 
         steps_count=steps_count,
         step_source=rank.anchor,
         device=rank.device_type,
-        samples_per_step=count_units(training, "sample"),
-        tokens_per_step=count_units(training, "token"),
+        samples_per_step=count_units(training.processes, "sample"),
+        tokens_per_step=count_units(training.processes, "token"),
     )
 
 

@@ -9,12 +9,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, Protocol, get_type_hints
 
 from hotloop.core.analysis import CompileFacts, DdpFacts, LoaderFacts, OptimizerFacts
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Where
 from hotloop.core.report import Health, Overhead
+
+from .segments import IntColumn
 
 Fact = Mapping[str, Any]
 
@@ -23,6 +25,25 @@ SHORTEST_IDLE_NS = 1_000_000_000
 """The kernel counts idle time in hundredths of a second: over less it says little."""
 
 MAX_ITEMS = 4096
+
+
+class Recording(Protocol):
+    """What the reader of a recording offers of one process. ``rows`` is int64, one row of STEP_FIELDS per segment."""
+
+    @property
+    def process(self) -> Mapping[str, Any]: ...
+
+    @property
+    def rows(self) -> IntColumn: ...
+
+    @property
+    def facts(self) -> Sequence[Mapping[str, Any]]: ...
+
+    @property
+    def lost_rows(self) -> int: ...
+
+    @property
+    def closed(self) -> bool: ...
 
 
 def of_kind(facts: Iterable[Fact], kind: str) -> tuple[Fact, ...]:
@@ -195,7 +216,6 @@ def build_ddp(facts: Sequence[Fact], is_steady_row: Callable[[int], bool]) -> Dd
         overlap_ns=mean("overlap_ns"),
         forward_ns=mean("forward_ns"),
         scan_ns=_mean_of(settings, "scan_ns_total", "scan_count"),
-        stats_count=len(used),
     )
 
 

@@ -1,26 +1,30 @@
-"""A recorded run -> the Launch that a gate judges."""
+"""A recorded run, a report or a baseline file -> the launches that a gate judges; and the check of launches."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from hotloop.core.check import Launch, Measure
-from hotloop.core.errors import RecordingError
+from hotloop import __version__
+from hotloop.core.check import Check, Launch, Measure
+from hotloop.core.decode import decode, to_plain
+from hotloop.core.errors import RecordingError, UsageError
 from hotloop.core.findings import Value, Where
 from hotloop.core.phases import PHASES
 from hotloop.core.redact import redact_command, redact_text
 from hotloop.core.utilization import TARGETS, Utilization
 
 from .changes import SideSteps, estimate_side_error
-from .check import RATES
-from .process import Recording
-from .run_changes import count_units, join_training
+from .check import RATES, CheckLimits, judge, pick_same_machine
+from .facts import Recording
+from .measurement import join_training
 from .summary import summarize_breakdown, summarize_lines, summarize_memory, summarize_steps, units_noise_ratio
-from .trainings import Training, analyze_run, find_lead, find_unit_drift
+from .trainings import Training, analyze_run, count_units, find_lead, find_unit_drift
 
 MACHINE_KEYS = ("device_name", "accelerator", "cores", "memory_total_bytes", "torch", "python")
 
@@ -69,7 +73,7 @@ def describe_launch(
     for at, phase in enumerate(PHASES):
         measures[f"{phase}_ns"] = _measure(joined, (at,), float(breakdown.mean_ns(phase)))
         measures[f"{phase}_share_ratio"] = Measure(value=breakdown.share(phase))
-    units = count_units(training, training.analysis.unit) if training.analysis.unit != "step" else None
+    units = count_units(training.processes, training.analysis.unit) if training.analysis.unit != "step" else None
     numbers: dict[str, float | None] = {
         "step_p95_ns": steps.p95_ns,
         "time_to_first_step_ns": steps.time_to_first_step_ns,
@@ -126,3 +130,167 @@ def measure_rate(key: str, value: float, step: Measure, noise_ratio: float | Non
         return Measure(value=value)
     error_ratio = math.hypot(step.error / step.value, noise_ratio or 0.0)
     return Measure(value=value, error=value * error_ratio, freedom=step.freedom)
+
+
+BASELINE_SCHEMA = "hotloop.baseline/1"
+MOST_BYTES = 64 << 20
+MOST_LAUNCHES = 1000
+KEPT = ("name", "steps_count", "unit", "units_per_step", "unit_drifts", "machine", "measures")
+"""What a baseline file holds of a launch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """Launches to compare with. ``history`` is what a baseline file keeps of its changes, oldest first."""
+
+    name: str
+    launches: tuple[Launch, ...]
+    command: tuple[str, ...] = ()
+    history: tuple[Mapping[str, Any], ...] = ()
+    is_file: bool = False
+
+
+def check_launches(
+    runs: Sequence[Baseline], baselines: Sequence[Baseline], limits: CheckLimits
+) -> tuple[Check, tuple[Launch, ...]]:
+    """Judge runs against baselines. Answers the launches of the runs too, which a baseline file may be written from.
+
+    Raises UsageError where a run is a baseline file.
+    """
+    for side in runs:
+        if side.is_file:
+            raise UsageError(
+                f"{side.name} is a baseline file; give it with --baseline, and give the run to check as RUN"
+            )
+    ours = tuple(launch for side in runs for launch in side.launches)
+    theirs = [launch for side in baselines for launch in side.launches]
+    warnings = []
+    shared = {launch.name for launch in ours} & {launch.name for launch in theirs}
+    if shared:
+        warnings.append(f"{', '.join(sorted(shared))} is on both sides and would be compared with itself")
+    if len({side.command for side in (*runs, *baselines) if side.command}) > 1:
+        warnings.append("the sides ran different commands")
+    name = redact_text(", ".join(side.name for side in baselines)) if baselines else None
+    found = judge(ours, theirs, limits, baseline_name=name, version=__version__)
+    return replace(found, command=runs[0].command, warnings=(*found.warnings, *warnings)), ours
+
+
+def read_baseline(name: str, path: Path) -> Baseline:
+    """A baseline file. Raises RecordingError."""
+    content = _load_json(path)
+    schema = content.get("schema") if isinstance(content, dict) else None
+    try:
+        if schema == BASELINE_SCHEMA:
+            return _parse_baseline(name, content)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise RecordingError(
+            f"{name} has schema {schema} but invalid content: {type(error).__name__}: {error}"
+        ) from None
+    raise RecordingError(
+        f"{name}: schema is {schema!r}; a baseline is a run folder or a file that --update-baseline wrote"
+        f" ({BASELINE_SCHEMA})"
+    )
+
+
+def _load_json(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise RecordingError(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > MOST_BYTES:
+        raise RecordingError(f"{path} is larger than {MOST_BYTES} bytes: it is not a baseline")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise RecordingError(f"{path} is not JSON: {error}") from None
+
+
+# ---- the baseline file
+
+
+def _drop_idle_rates(measures: Mapping[str, Measure]) -> dict[str, Measure]:
+    """Without rates of 0, which are no time for a unit."""
+    return {name: one for name, one in measures.items() if name not in RATES or one.value != 0}
+
+
+def _parse_baseline(name: str, content: Mapping[str, Any]) -> Baseline:
+    found = decode(tuple[Launch, ...], content["launches"], place=f"{name}: launches")
+    launches = tuple(replace(one, measures=_drop_idle_rates(one.measures)) for one in found)
+    if not launches:
+        raise RecordingError(f"{name} contains no launch; write it again: hotloop check RUN --baseline {name}")
+    for launch in launches:
+        missing = {"step_ns", *(f"{phase}_ns" for phase in PHASES)} - set(launch.measures)
+        if missing or any(min(one.value, one.error or 0, one.freedom or 0) < 0 for one in launch.measures.values()):
+            raise ValueError(f"{launch.name} lacks a time or has a negative one")
+    return Baseline(
+        name=name,
+        launches=launches,
+        command=decode(tuple[str, ...], content["command"], place=f"{name}: command"),
+        history=decode(tuple[dict[str, Any], ...], content["history"], place=f"{name}: history"),
+        is_file=True,
+    )
+
+
+def write_baseline(
+    path: Path,
+    launches: Sequence[Launch],
+    command: Sequence[str],
+    *,
+    keep: bool,
+    now: datetime | None = None,
+) -> tuple[str, Mapping[str, Any]]:
+    """The text of the baseline file at ``path`` with these launches, and the record of what changed.
+
+    ``keep`` adds them to the launches that are there; without it they take their place. Only a baseline file (or
+    nothing) may stand at ``path``: raises UsageError otherwise.
+    """
+    before: Baseline | None = None
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; --update-baseline needs a file name, such as baseline.json")
+    if path.exists():
+        before = read_baseline(str(path), path)
+    present = before.launches if before is not None and keep else ()
+    added = [launch for launch in launches if launch.name not in {one.name for one in present}]
+    if len(added) < len(launches):
+        twice = ", ".join(sorted({one.name for one in launches} - {one.name for one in added}))
+        raise UsageError(f"{twice} is already in {path}; a launch can be added only once")
+    after = [*present, *added][-MOST_LAUNCHES:]
+    record: dict[str, Any] = {
+        "date": (now or datetime.now(UTC)).isoformat(timespec="seconds"),
+        "what": "added" if present else "replaced" if before is not None else "created",
+        "launches": [launch.name for launch in added],
+        "changes": _list_changes(before.launches if before is not None else (), after),
+    }
+    content = {
+        "schema": BASELINE_SCHEMA,
+        "tool": {"version": __version__},
+        "command": list(command),
+        "launches": [{key: to_plain(getattr(launch, key)) for key in KEPT} for launch in after],
+        "history": [*(before.history if before is not None else ()), record],
+    }
+    return json.dumps(content, indent=1, allow_nan=False) + "\n", record
+
+
+def find_stranger(path: Path, launches: Sequence[Launch]) -> str | None:
+    """The name of a launch that ran on another machine than all launches in the baseline file at ``path``."""
+    if not path.exists():
+        return None
+    present = read_baseline(str(path), path).launches
+    return next((one.name for one in launches if not pick_same_machine([one], present)), None)
+
+
+def _list_changes(before: Sequence[Launch], after: Sequence[Launch]) -> list[dict[str, Any]]:
+    """The means of both sides, where both know the measure."""
+    found = []
+    for name in after[0].measures:
+        sides = [
+            [launch.measures[name].value for launch in side if name in launch.measures] for side in (before, after)
+        ]
+        if not sides[0] or not sides[1]:
+            continue
+        first, second = (sum(values) / len(values) for values in sides)
+        if first != second:
+            ratio = (second - first) / first if first else None
+            found.append({"measure": name, "before": first, "after": second, "change_ratio": ratio})
+    return found

@@ -19,8 +19,7 @@ from hotloop.core.findings import Where
 from hotloop.core.recording import OTHER_WAIT_FIELD, SAMPLED_FIELDS
 
 from .facts import MAX_ITEMS, Fact, last_of_kind, of_kind, read_count, read_items, read_where
-from .python_lines import runs_python
-from .source import SourceFiles
+from .source import SourceFiles, runs_python
 
 MAX_LINES = 12
 """Lines kept of each time field; the rest is named by nobody but still counts in the shares."""

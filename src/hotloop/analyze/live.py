@@ -13,10 +13,9 @@ from hotloop.core.phases import PHASES
 from hotloop.core.recording import FIELD, STEP_FIELDS
 
 from .facts import read_count, read_float, read_text
-from .partition import split_phases
+from .partition import find_validation, split_phases
 from .segments import BoolColumn, IntColumn, Steps, build_steps
 from .units import measure_units
-from .validation import find_validation
 
 MOST_METRICS = 64
 MOST_ROWS_PER_STEP = 16

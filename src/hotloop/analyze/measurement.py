@@ -1,17 +1,81 @@
-"""A training of a trial, and what its process left besides -> the Measurement that tuning compares."""
+"""A training -> what tuning, probes, benches and gates compare of it: its means, a usual step, the work of a step."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hotloop.core.analysis import RankAnalysis
+from hotloop.core.benchmarks import ScalingRun
+from hotloop.core.comparison import UnitChange
+from hotloop.core.errors import HotloopError
+from hotloop.core.link_fit import usual_latency_ns
 from hotloop.core.measurement import Measurement
 from hotloop.core.phases import PHASES
-from hotloop.core.recording import FIELD
+from hotloop.core.recording import FIELD, GAP_FIELDS
+from hotloop.core.step_times import StepTimes
 
-from .process import ProcessAnalysis, Recording
+from .changes import MeanError, RankSteps, SideSteps, estimate_side_error, half_width, join_ranks
+from .facts import Recording
+from .process import ProcessAnalysis
 from .summary import summarize_breakdown, summarize_memory, summarize_strategy
-from .trainings import Training, analyze_run, find_lead, find_recording, find_unit_drift
+from .trainings import Training, analyze_run, count_units, find_lead, find_recording, find_unit_drift
+
+SAME_UNITS_RATIO = 0.01
+"""Samples and tokens per step that differ by less of themselves are the same: the last batch of an epoch is short."""
+
+
+def join_training(training: Training) -> SideSteps:
+    """The steady steps of all ranks by phase; processes without a rank step each on their own."""
+    return join_ranks(
+        [
+            p.phase_steps if p.rank.rank is not None else RankSteps(None, p.phase_steps.weight, p.phase_steps.parts_ns)
+            for p in training.processes
+        ]
+    )
+
+
+def differ(before: float | None, after: float | None) -> bool:
+    """Whether steps hold more or less work; False where a side does not tell."""
+    if before is None or after is None:
+        return False
+    return abs(after - before) > SAME_UNITS_RATIO * max(before, after)
+
+
+def change_per_unit(
+    unit: str, sides: Sequence[SideSteps], counts: tuple[float, float], noise_ratios: Sequence[float | None]
+) -> UnitChange:
+    """The time of a step over the work in it, on both sides.
+
+    ``noise_ratios`` are the standard errors of ``counts`` over them, for work that was read from some batches only;
+    None where that is not known, and then there is no interval. How work varies over steps is not in the interval.
+    """
+    means = [
+        int(side.parts_ns.sum()) / (side.steps_count * side.ranks_count) / count
+        for side, count in zip(sides, counts, strict=True)
+    ]
+    errors = [
+        _add_noise(estimate_side_error(side, range(len(PHASES)), count), mean, noise_ratio)
+        for side, count, mean, noise_ratio in zip(sides, counts, means, noise_ratios, strict=True)
+    ]
+    return UnitChange(
+        unit=unit,
+        before_count=counts[0],
+        after_count=counts[1],
+        before_ns=means[0],
+        after_ns=means[1],
+        delta_ns=means[1] - means[0],
+        half_width_ns=half_width(*errors),
+    )
+
+
+def _add_noise(error: MeanError | None, mean: float, noise_ratio: float | None) -> MeanError | None:
+    if error is None or noise_ratio is None:
+        return None
+    return MeanError(error.variance + (mean * noise_ratio) ** 2, error.freedom)
+
 
 ReadOthers = Callable[[tuple[float, float] | None], float | None]
 """Unix times in s -> the share of the cores' time that other programs used between them; None where not known."""
@@ -32,8 +96,8 @@ def measure_training(
     return Measurement(
         step_ns=training.analysis.step_ns,
         steady_count=rank.steady_count,
-        samples_per_step=_total([one.samples_per_step for one in training.analysis.ranks], rank.rank),
-        tokens_per_step=_total([one.tokens_per_step for one in training.analysis.ranks], rank.rank),
+        samples_per_step=count_units(training.processes, "sample"),
+        tokens_per_step=count_units(training.processes, "token"),
         peak_bytes=memory.peak_bytes,
         rank_peak_bytes=_largest([process.memory.peak_bytes for process in training.processes]),
         rank_count=len(training.processes),
@@ -127,9 +191,122 @@ def _largest(peaks: Sequence[int | None]) -> int | None:
     return max(known) if known and len(known) == len(peaks) else None
 
 
-def _total(counts: Sequence[float | None], rank: int | None) -> float | None:
-    """Per step of all ranks together; of one process where they have no rank."""
-    known = [count for count in counts if count]
-    if len(known) < len(counts):
+MOST_FORWARDS_PER_BACKWARD = 4.0
+MOST_OF_ONE_BATCH = 1.5
+"""More micro-batches a step than this are accumulation."""
+MEMORY_RATIO = 0.8
+"""Part of the host's memory that a larger batch may fill."""
+
+
+def step_times(training: Training) -> StepTimes:
+    """What a probe is measured against: the means of the process that leads."""
+    rank = training.lead.rank
+    mean: Mapping[str, float] = rank.mean
+    breakdown = rank.breakdown
+    exposed: float | None = None
+    if rank.ddp is not None and rank.ddp.exposed_comm_ns is not None:
+        exposed = rank.ddp.exposed_comm_ns * max(1.0, mean["backwards"])
+    rare_forward_ns, rare_other_ns = _rare_ns(rank)
+    return StepTimes(
+        step_ns=rank.step_mean_ns,
+        forward_ns=breakdown.mean_ns("forward") - rare_forward_ns,
+        backward_ns=breakdown.mean_ns("backward"),
+        optimizer_ns=breakdown.mean_ns("optimizer"),
+        input_ns=breakdown.mean_ns("input_wait") + breakdown.mean_ns("h2d"),
+        other_ns=breakdown.mean_ns("other") - rare_other_ns,
+        apart_ns=breakdown.mean_ns("validation") + breakdown.mean_ns("checkpoint") + rare_forward_ns + rare_other_ns,
+        exposed_comm_ns=exposed,
+        micro_batches=max(1.0, mean["micro_batches"] or mean["backwards"]),
+        noise_ratio=rank.step_noise_ratio,
+        largest_factor=_largest_factor(rank),
+        batch_size=_batch_size(training),
+    )
+
+
+def _largest_factor(rank: RankAnalysis) -> float:
+    """So many times the batch that all of the process's memory, grown with it, fits; joined micro-batches at most."""
+    micro_batches = max(rank.mean["micro_batches"], rank.mean["backwards"])
+    most = micro_batches if micro_batches > MOST_OF_ONE_BATCH else math.inf
+    if not rank.memory_total_bytes or not rank.memory_peak_bytes:
+        return min(most, 2.0)
+    ranks = max(1, rank.local_world_size or 1)
+    return min(most, MEMORY_RATIO * rank.memory_total_bytes / ranks / rank.memory_peak_bytes)
+
+
+def _rare_ns(rank: RankAnalysis) -> tuple[float, float]:
+    """Mean ns per step of forwards without gradients, and of time between the phases, that a usual step is without.
+
+    A rollout that is played between updates, a plot, a pass that fills a buffer: it comes once in so many samples, and
+    no larger batch makes it cheaper. What counts as validation is not in it.
+    """
+    validation_ns = rank.breakdown.mean_ns("validation")
+    columns = [rank.columns[name] for name in GAP_FIELDS if rank.columns.get(name)]
+    gaps_ns = [sum(values) for values in zip(*columns, strict=True)]
+    forward_ns = _beyond_median_ns(rank.columns.get("nograd_ns", ()))
+    other_ns = _beyond_median_ns(gaps_ns)
+    in_forward_ns = min(forward_ns, validation_ns)
+    forward_ns -= in_forward_ns
+    other_ns -= min(other_ns, validation_ns - in_forward_ns)
+    return min(forward_ns, rank.breakdown.mean_ns("forward")), min(other_ns, rank.breakdown.mean_ns("other"))
+
+
+def _beyond_median_ns(column: Sequence[int]) -> float:
+    known = [value for value in column if value >= 0]
+    return max(0.0, statistics.fmean(known) - statistics.median(known)) if known else 0.0
+
+
+def _batch_size(training: Training) -> int | None:
+    """Samples of one backward; None when they differ, or when many forwards lead to one backward (an episode of
+    reinforcement learning, a recurrent cell called by hand), whose inputs are no batches."""
+    rank = training.lead.rank
+    if not rank.samples_per_step or training.lead.units.samples_vary:
         return None
-    return sum(known) if rank is not None else sum(known) / len(known)
+    backwards = max(1.0, rank.mean["micro_batches"], rank.mean["backwards"])
+    if rank.mean["forwards"] > MOST_FORWARDS_PER_BACKWARD * backwards:
+        return None
+    samples = rank.samples_per_step / backwards
+    return round(samples) if abs(samples - round(samples)) <= 0.02 * samples else None
+
+
+def measure_ranks(training: Training, ranks_count: int, *, is_synced: bool) -> ScalingRun:
+    """Time, work and exposed communication of a step. Raises HotloopError when another number of ranks trained."""
+    ranks, unit = training.analysis.ranks, training.analysis.unit
+    if len(ranks) != ranks_count:
+        raise HotloopError(
+            f"{len(ranks)} processes trained, but {ranks_count} were started; check that the script uses "
+            "torchrun's environment"
+        )
+    joined = join_training(training)
+    exposed = [
+        rank.ddp.exposed_comm_ns * max(1.0, rank.mean["backwards"])
+        for rank in ranks
+        if rank.ddp is not None and rank.ddp.exposed_comm_ns is not None
+    ]
+    return ScalingRun(
+        ranks=ranks_count,
+        step_ns=int(joined.parts_ns.sum()) / (joined.steps_count * joined.ranks_count),
+        unit=unit,
+        units_per_step=count_units(training.processes, unit) if unit != "step" else None,
+        exposed_ns=sum(exposed) / len(exposed) if len(exposed) == ranks_count else None,
+        threads=training.lead.rank.torch_threads,
+        latency_ns=_latency_ns(training.lead.rank) if ranks_count > 1 else 0.0,
+        is_synced=is_synced,
+        has_ddp=all(rank.ddp is not None for rank in ranks),
+    )
+
+
+def _latency_ns(rank: RankAnalysis) -> float | None:
+    if rank.ddp is None or not rank.ddp.bucket_sizes:
+        return None
+    return usual_latency_ns(rank.ddp.backend) * len(rank.ddp.bucket_sizes) * max(1.0, rank.mean["backwards"])
+
+
+def measure_compute_ns(training: Training) -> float:
+    """ns per batch that the lead process's step takes beside waiting for it."""
+    return measure_step_ns(training) / max(1.0, training.lead.rank.mean["batches"])
+
+
+def measure_step_ns(training: Training) -> float:
+    """Mean step of the lead process without its wait for batches."""
+    rank = training.lead.rank
+    return rank.step_mean_ns - rank.breakdown.mean_ns("input_wait")

@@ -1,18 +1,216 @@
-"""Steps -> the nine phases of every step, which sum to the step exactly."""
+"""Steps -> the nine phases of every step, which sum to the step exactly.
+
+Host waits for a device count for the phases that it computes. Bursts of no-grad forwards are told apart as validation
+from teachers and rollouts. What followed the last step has phases too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from hotloop.core.errors import InvariantError
 from hotloop.core.phases import PHASES, Breakdown
-from hotloop.core.recording import GAP_FIELDS
+from hotloop.core.recording import DEVICE_TIME_FIELDS, GAP_FIELDS, OTHER_WAIT_FIELD, SAMPLED_FIELDS, TIME_FIELDS
 
+from .facts import Fact, of_kind, read_int, read_items
 from .segments import BoolColumn, IntColumn, Steps
 from .stats import describe_phase
-from .validation import ValidationTime
+
+FEWEST_TIMED = 5
+"""So many steps timed on the device say what those between them take there."""
+WAITS = (GAP_FIELDS, ("input_wait_ns", "iterator_ns"))
+"""Where the host may wait while the device computes, in the order in which it is taken off: a loop that stops for the
+device does so between its phases."""
+HOST_PREFIX = "host_"
+
+
+def host_column(columns: Mapping[str, IntColumn], name: str) -> IntColumn:
+    """A time field by the host's clock alone."""
+    return columns.get(HOST_PREFIX + name, columns[name])
+
+
+def charge_waits(steps: Steps) -> Steps:
+    """The steps, each with the same length; those of a training on a CPU as they are.
+
+    A step that was not timed on the device is taken to need as much there as the others do in the mean.
+    """
+    times = _device_times(steps)
+    if times is None:
+        return steps
+    columns = {name: steps.columns[name].copy() for name in TIME_FIELDS}
+    host = {HOST_PREFIX + name: steps.columns[name] for name in DEVICE_TIME_FIELDS}
+    missing = {name: np.maximum(0, times[name] - columns[name]) for name in DEVICE_TIME_FIELDS}
+    whole = np.maximum(1, sum(missing.values()))
+    others = sum(columns[name] for name in TIME_FIELDS if not _is_timed_or_wait(name))
+    rest_ns = np.maximum(0, steps.step_ns - sum(times.values()) - others)
+    waits_ns = sum(columns[name] for group in WAITS for name in group)
+    # In a step with a validation the gaps are also its.
+    surplus = np.where(steps.columns["bursts"] > 0, 0, np.minimum(np.maximum(0, waits_ns - rest_ns), whole))
+    surplus = np.where(sum(missing.values()) > 0, surplus, 0)
+    moved = np.zeros_like(steps.step_ns)
+    for group in WAITS:
+        moved += _take(columns, group, surplus - moved)
+    given = np.zeros_like(moved)
+    for name in DEVICE_TIME_FIELDS:
+        part = moved * missing[name] // whole
+        columns[name] += part
+        given += part
+    columns["backward_ns"] += moved - given  # what rounding left
+    return replace(steps, columns={**steps.columns, **columns, **host})
+
+
+def charged_ratio(steps: Steps, base: BoolColumn) -> float:
+    """The part of these steps in which the host waits for the device between its phases, 0..1."""
+    moved_ns = sum(
+        int((steps.columns[name] - host_column(steps.columns, name))[base].sum()) for name in DEVICE_TIME_FIELDS
+    )
+    return moved_ns / max(1, int(steps.step_ns[base].sum()))
+
+
+def _device_times(steps: Steps) -> dict[str, IntColumn] | None:
+    """ns of each phase on the device, of every step; None where too few were timed. A phase that no step shows (copies
+    on a stream that is not timed) takes none."""
+    times = {}
+    for name, device_field in DEVICE_TIME_FIELDS.items():
+        column = steps.columns[device_field]
+        known: BoolColumn = (column >= 0) & ~steps.is_block
+        if name != "h2d_ns" and int(known.sum()) < FEWEST_TIMED:
+            return None
+        steady = known & (np.arange(len(known)) >= len(known) // 4)  # the first steps compile, allocate, warm up
+        chosen = steady if steady.any() else known
+        mean_ns = float(np.median(column[chosen])) if chosen.any() else 0.0
+        times[name] = np.where(known, column, np.round(mean_ns * steps.weight).astype(np.int64))
+    return times
+
+
+def _is_timed_or_wait(name: str) -> bool:
+    return name in DEVICE_TIME_FIELDS or any(name in group for group in WAITS)
+
+
+def _take(columns: dict[str, IntColumn], names: tuple[str, ...], wanted: IntColumn) -> IntColumn:
+    """Take so much of these fields, each by its size; what was taken."""
+    held = sum(columns[name] for name in names)
+    wanted = np.minimum(np.maximum(0, wanted), held)
+    taken = np.zeros_like(wanted)
+    for name in names:
+        part = wanted * columns[name] // np.maximum(1, held)
+        columns[name] = columns[name] - part
+        taken += part
+    return taken
+
+
+RARE_ABOVE_NONE_RATIO = 0.5
+"""Bursts in eval mode are validation when at most this share of the steps has one."""
+RARE_ABOVE_USUAL_RATIO = 0.2
+"""The same where every step has bursts (a teacher) and some steps have more of them."""
+
+MIN_USUAL_RATIO = 0.1
+"""Fewer steps without validation than this do not say what the others would be without it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValidationTime:
+    """Nanoseconds of each entry to be moved from the phase in the name to the phase validation."""
+
+    from_input_wait_ns: IntColumn
+    from_h2d_ns: IntColumn
+    from_forward_ns: IntColumn
+    from_other_ns: IntColumn
+    passes: IntColumn
+    """Validations that ended in each entry."""
+    gap_extra_ns: Mapping[str, IntColumn]
+    """By gap field, what it holds more than in a usual entry: where ``from_other_ns`` comes from."""
+
+    @property
+    def is_validating(self) -> BoolColumn:
+        found: BoolColumn = self.passes > 0
+        return found
+
+    @property
+    def total_ns(self) -> IntColumn:
+        return self.from_input_wait_ns + self.from_h2d_ns + self.from_forward_ns + self.from_other_ns
+
+
+def find_validation(steps: Steps) -> ValidationTime:
+    """The validation inside every step, zero where there is none.
+
+    A burst of no-grad forwards is validation when it works on data of its own (batches of a loader that does not feed
+    backward, or in eval mode the same tensors again and again), or when such bursts recur at intervals longer than a
+    step with the module in eval mode. What no-grad forwards the other
+    steps have as well (a teacher beside the validation) stays where it is.
+    """
+    columns, weight = steps.columns, steps.weight
+    rare = _count_rare_eval_bursts(np.maximum(columns["bursts_eval_mode"], 0), weight)
+    # A burst may be seen as both: whether its data is the same as before is not always known.
+    passes = np.maximum(columns["bursts_other_loader"], rare)
+    is_validating = passes > 0
+    if not is_validating.any():
+        nothing = np.zeros(len(weight), dtype=np.int64)
+        return ValidationTime(
+            from_input_wait_ns=nothing, from_h2d_ns=nothing, from_forward_ns=nothing, from_other_ns=nothing,
+            passes=passes, gap_extra_ns=dict.fromkeys(GAP_FIELDS, nothing),
+        )  # fmt: skip
+    usual = ~is_validating
+    if int(weight[usual].sum()) < MIN_USUAL_RATIO * int(weight.sum()):
+        usual = np.zeros(len(weight), dtype=np.bool_)  # the first steps: nothing had recurred yet
+
+    def moved_ns(name: str, whole_ns: IntColumn) -> IntColumn:
+        column = np.maximum(columns[name], 0)
+        base = float(np.median(column[usual] / weight[usual])) if usual.any() else 0.0
+        extra = np.maximum(column - np.rint(base * weight).astype(np.int64), 0)
+        return np.where(is_validating, np.minimum(extra, whole_ns), 0).astype(np.int64)
+
+    gaps = np.zeros(len(weight), dtype=np.int64)
+    for name in GAP_FIELDS:
+        gaps += columns[name]
+    return ValidationTime(
+        from_input_wait_ns=moved_ns("burst_input_ns", columns["input_wait_ns"] + columns["iterator_ns"]),
+        from_h2d_ns=moved_ns("burst_h2d_ns", columns["h2d_ns"]),
+        from_forward_ns=moved_ns("nograd_ns", columns["nograd_ns"]),
+        from_other_ns=moved_ns("burst_gap_ns", gaps),
+        passes=passes,
+        gap_extra_ns={name: moved_ns(name, columns[name]) for name in GAP_FIELDS},
+    )
+
+
+def trains_on_others(steps: Steps, validation: ValidationTime) -> bool:
+    """Whether most steps take batches of a loader that does not feed backward and validate nothing: ``zip`` of a loader
+    that is trained on with one that only gives a target."""
+    others = np.maximum(steps.columns["batches"] - np.maximum(steps.columns["micro_batches"], 0), 0)
+    taking = np.minimum(others, steps.weight)[~validation.is_validating]
+    return int(taking.sum()) > RARE_ABOVE_NONE_RATIO * int(steps.weight.sum())
+
+
+def validation_in_gaps(validation: ValidationTime, weight: IntColumn, base: BoolColumn) -> dict[str, float]:
+    """Nanoseconds of validation in each gap field, as a mean per step of ``base``; fields without any are left out.
+
+    Rows count the gaps inside a burst together. Each field has of them what it holds more than in other steps.
+    """
+    moved_ns = validation.from_other_ns[base].astype(np.float64)
+    extra = {name: column[base].astype(np.float64) for name, column in validation.gap_extra_ns.items()}
+    all_extra_ns = np.maximum(np.sum(list(extra.values()), axis=0), 1.0)
+    steps_count = max(1, int(weight[base].sum()))
+    found = {name: float((moved_ns * column / all_extra_ns).sum()) / steps_count for name, column in extra.items()}
+    return {name: ns for name, ns in found.items() if ns > 0}
+
+
+def _count_rare_eval_bursts(eval_bursts: IntColumn, weight: IntColumn) -> IntColumn:
+    """Bursts of each entry beyond the usual ones; zeros where more steps have such than validation would."""
+    if not len(weight):
+        return np.zeros(0, dtype=np.int64)
+    usual_count = int(np.median(eval_bursts // weight))
+    extra = np.maximum(eval_bursts - usual_count * weight, 0)
+    steps_with_more = int(np.minimum(extra, weight).sum())
+    limit_ratio = RARE_ABOVE_USUAL_RATIO if usual_count else RARE_ABOVE_NONE_RATIO
+    if steps_with_more > limit_ratio * int(weight.sum()):
+        return np.zeros(len(weight), dtype=np.int64)
+    rare: IntColumn = extra
+    return rare
+
 
 FIELD_PHASE = {
     "input_wait_ns": "input_wait",
@@ -54,3 +252,77 @@ def build_breakdown(phases: Mapping[str, IntColumn], weight: IntColumn, base: Bo
         one = np.ones(1, dtype=np.int64)
         return Breakdown({name: describe_phase(one if name == "other" else nothing, one, 1) for name in PHASES})
     return Breakdown({name: describe_phase(kept[name], weight[base], all_ns) for name in PHASES})
+
+
+NOGRAD_FIELDS = ("nograd_ns", "after_nograd_ns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """The time after the last step. Both None where the recording breaks off and no sample shows more."""
+
+    ns: int | None
+    phase: str | None
+    """Phase of more than half of it; None where nothing is, or what was done is in no phase."""
+    phase_ns: Mapping[str, int] = field(default_factory=dict)
+    """The phases that were seen in it; of samples, their share of ``ns``."""
+
+
+def find_tail(steps: Steps, facts: Sequence[Fact]) -> Tail:
+    """From the recording's last row; of a process that was killed before it could write one, from its samples."""
+    if steps.tail is None:
+        return _sampled_tail(steps, facts)
+    tail = {name: max(0, value) for name, value in steps.tail.items()}
+    phase_ns = _phases_of(tail)
+    if tail["bursts_other_loader"] or tail["bursts_eval_mode"]:
+        moved = {"input_wait": "burst_input_ns", "h2d": "burst_h2d_ns", "forward": "nograd_ns", "other": "burst_gap_ns"}
+        for phase, field in moved.items():
+            part_ns = min(tail[field], phase_ns[phase])
+            phase_ns[phase] -= part_ns
+            phase_ns["validation"] += part_ns
+    return Tail(ns=steps.tail_ns, phase=_main_phase(phase_ns), phase_ns={k: v for k, v in phase_ns.items() if v > 0})
+
+
+def _sampled_tail(steps: Steps, facts: Sequence[Fact]) -> Tail:
+    """Samples from outside say when they were taken. Those that were begun behind the last step are of the tail.
+
+    Forwards without gradients are called validation where most steps have none: a teacher has them in every step.
+    """
+    begun = ((read_int(fact, "from_ns"), fact) for fact in of_kind(facts, "samples") if fact.get("outside"))
+    behind = [fact for from_ns, fact in begun if from_ns is not None and from_ns >= steps.end_ns]
+    end_ns = max((read_int(fact, "until_ns") or 0 for fact in behind), default=0)
+    if end_ns <= steps.end_ns:
+        return Tail(ns=None, phase=None)
+    seen: Counter[str] = Counter()
+    for fact in behind:
+        for item in read_items(fact, "counts"):
+            if (
+                isinstance(item, (list, tuple))
+                and len(item) == 4
+                and item[0] in SAMPLED_FIELDS
+                and isinstance(item[3], int)
+            ):
+                seen["input_wait_ns" if item[0] == OTHER_WAIT_FIELD else item[0]] += max(0, item[3])
+    phases = _phases_of(seen)
+    if seen["nograd_ns"] and not np.median(steps.columns["nograd_forwards"] / steps.weight):
+        # The batches of an evaluation come from a loader of its own, and no training forward uses them.
+        waits = 0 if seen["forward_ns"] else phases.pop("input_wait", 0)
+        inside = sum(seen[name] for name in NOGRAD_FIELDS)
+        phases["forward"] -= seen["nograd_ns"]
+        phases["other"] -= seen["after_nograd_ns"]
+        phases["validation"] += inside + waits
+    scale = (end_ns - steps.end_ns) / max(1, sum(phases.values()))
+    phase_ns = {name: round(scale * part) for name, part in phases.items() if part > 0}
+    return Tail(ns=end_ns - steps.end_ns, phase=_main_phase(phases), phase_ns=phase_ns)
+
+
+def _phases_of(fields: Mapping[str, int]) -> Counter[str]:
+    phases: Counter[str] = Counter()
+    for name, phase in FIELD_PHASE.items():
+        phases[phase] += fields.get(name, 0)
+    return phases
+
+
+def _main_phase(phases: Mapping[str, int]) -> str | None:
+    half = sum(phases.values()) / 2
+    return next((name for name, part in phases.items() if name != "other" and part > half), None)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,9 @@ from hotloop.core.report import DevicePhase, Health, MemorySummary, Overhead, Ti
 
 from .batch_source import find_batch_statement, mark_prefetches
 from .changes import RankSteps
-from .device_clock import charge_waits, charged_ratio, host_column
 from .facts import (
     Fact,
+    Recording,
     build_compile,
     build_ddp,
     build_loaders,
@@ -45,8 +45,20 @@ from .facts import (
     read_where,
 )
 from .lines import SampledLines, collect_lines, collect_start_lines, collect_thread_lines, describe_inside_samples
-from .partition import build_breakdown, split_phases
-from .rank_memory import measure_memory
+from .memory import measure_memory
+from .partition import (
+    Tail,
+    ValidationTime,
+    build_breakdown,
+    charge_waits,
+    charged_ratio,
+    find_tail,
+    find_validation,
+    host_column,
+    split_phases,
+    trains_on_others,
+    validation_in_gaps,
+)
 from .segments import (
     IDENTITY_FIELDS,
     LEVEL_FIELDS,
@@ -54,17 +66,15 @@ from .segments import (
     UNSEEN_FIELDS,
     BoolColumn,
     IntColumn,
+    StepEnds,
     Steps,
     build_steps,
+    find_step_ends,
 )
 from .source import SourceFiles
 from .stats import FloatColumn, Slope, per_step_values, weighted_mean_std, weighted_quantiles
 from .steady import Steady, find_steady
-from .step_ends import StepEnds, find_step_ends
-from .tail import Tail, find_tail
 from .units import Units, measure_units
-from .unrest import find_unrest
-from .validation import ValidationTime, find_validation, trains_on_others, validation_in_gaps
 
 MAX_COLUMN_LENGTH = 100_000
 """Columns of longer runs are a fair draw of this many steps, in order; means and shares always use all steps."""
@@ -72,28 +82,11 @@ MAX_TIMELINE_BUCKETS = 200
 LONG_TAIL_RATIO = 0.5
 """More than this share of a recording behind the last step, and of that without any work that is seen, is told."""
 PEAK_PARTS = ("start", "training", "validation")
+TOLD_DELAY_RATIO = 0.1
+"""More than this share of the steady steps without a core is told."""
 TOLD_WAITS_RATIO = 0.05
 """More than this share of the steady steps in which the host waits for the device is told."""
 NOT_SUMMED_FIELDS = frozenset((*IDENTITY_FIELDS, *LEVEL_FIELDS))
-
-
-class Recording(Protocol):
-    """What the reader of a recording offers of one process. ``rows`` is int64, one row of STEP_FIELDS per segment."""
-
-    @property
-    def process(self) -> Mapping[str, Any]: ...
-
-    @property
-    def rows(self) -> IntColumn: ...
-
-    @property
-    def facts(self) -> Sequence[Mapping[str, Any]]: ...
-
-    @property
-    def lost_rows(self) -> int: ...
-
-    @property
-    def closed(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +282,6 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         world_size=max(1, read_count(work.process, "world_size") or 1),
         local_world_size=read_count(work.process, "local_world_size"),
         anchor="backward" if steps.anchor_index is None else (anchor.name if anchor else "optimizer"),
-        anchor_where=anchor.where if anchor else None,
         steps=steps.count,
         skipped_steps=steps.skipped_count,
         steady_count=steady.steady_count,
@@ -347,8 +339,8 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         thread_lines=work.thread_lines[0],
         threads_at_work=work.thread_lines[1],
         device_wait_ratio=charged_ratio(steps, base),
-        ops=_ops(facts, "ops"),
-        products=_ops(facts, "products"),
+        ops=last_of_kind(facts, "ops") or None,
+        products=last_of_kind(facts, "products") or None,
     )
 
 
@@ -541,11 +533,6 @@ def _device_type(model_device: str | None, anchor: OptimizerFacts | None, accele
     return (model_device or optimizer_device or accelerator or "cpu").partition(":")[0]
 
 
-def _ops(facts: Sequence[Fact], kind: str) -> Mapping[str, Any] | None:
-    fact = last_of_kind(facts, kind)
-    return fact if fact else None
-
-
 def _health(
     steps: Steps, steady: Steady, anchor: OptimizerFacts | None, rank: RankAnalysis, facts: Sequence[Fact]
 ) -> tuple[Health, ...]:
@@ -581,7 +568,7 @@ def _health(
         found.append(Health(level="info", message=message))
     if steps.unequal_rows_count:
         found.append(Health(level="warning", message="the times of some rows do not add up to their windows"))
-    tail, unrest = _describe_tail(steps, rank), _describe_unrest(steps, steady, rank)
+    tail, unrest = _describe_tail(steps, rank), _describe_unrest(rank)
     if tail is not None:
         found.append(Health(level="warning", message=tail))
     if unrest is not None:
@@ -612,17 +599,16 @@ def _describe_tail(steps: Steps, rank: RankAnalysis) -> str | None:
     )
 
 
-def _describe_unrest(steps: Steps, steady: Steady, rank: RankAnalysis) -> str | None:
+def _describe_unrest(rank: RankAnalysis) -> str | None:
     """A line where a single process on the CPU was kept from its cores; None also where that cannot be told."""
     threads, cores = rank.torch_threads, rank.cores
     if rank.device_type != "cpu" or rank.rank is None or rank.world_size > 1:
         return None
     if any(loader.num_workers for loader in rank.loaders) or (threads and cores and threads > cores):
         return None  # its own workers or threads may be what it competes with
-    unrest = find_unrest(steps, steady.mask)
-    if unrest is None:
+    if (rank.run_delay_ratio or 0.0) < TOLD_DELAY_RATIO:
         return None
     return (
-        f"the steps' computation varies by {unrest.variation_ratio:.0%}, and during most of the extra time of slow "
-        "steps the process was not running; other programs may be using these cores; shares are means"
+        f"the training thread was ready but had no core for {rank.run_delay_ratio:.0%} of the steady steps; other "
+        "programs may be using these cores; shares are means"
     )

@@ -1,9 +1,11 @@
-"""Columns of numbers -> their statistics: weighted quantiles, PhaseStats, slope of a series."""
+"""Columns of numbers -> weighted quantiles, PhaseStats, slopes, the offset and drift of a clock; Student's t."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -104,3 +106,108 @@ def _median_pair_slope(x: FloatColumn, y: FloatColumn) -> float | None:
     if not apart.any():
         return None
     return float(np.median((y[second] - y[first])[apart] / run[apart]))
+
+
+FEWEST_STEPS = 12
+MOST_BLOCKS = 32
+BLOCK_STEPS = 6
+"""A block has at least so many steps: the median of fewer is as restless as they are."""
+FEWEST_BLOCKS = 8
+"""Fewer tell no drift."""
+SIGNIFICANT = 4.0
+"""A drift that many standard errors from 0 is told."""
+MOST_DRIFT_PPM = 1_000.0
+"""No clock drifts faster (the kernel slews by 500 ppm at most): the steps do not belong together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockLine:
+    """Difference of two clocks: ``offset_ns`` at ``middle_ns`` of the first one, which the other gains by ``drift``."""
+
+    offset_ns: float
+    drift: float
+    """ns per ns; 0 where it is not told from 0."""
+    middle_ns: float
+    uncertainty_ns: float
+    """Of the line anywhere between the first and the last difference, without the transfer."""
+    steps_count: int
+
+
+def fit_line(at_ns: npt.ArrayLike, difference_ns: npt.ArrayLike) -> ClockLine | None:
+    """A line through n differences of two clocks (ns) at times of the first one (ns, ascending); None with too few.
+
+    Robust: up to a quarter of the steps may have ended late on one side. The uncertainty is half of the middle half of
+    the residuals, which is how far apart the ends of one exchange usually are, plus the interval of their median and
+    SIGNIFICANT standard errors of the slope over half of the time.
+    """
+    at, difference = np.asarray(at_ns, dtype=np.float64), np.asarray(difference_ns, dtype=np.float64)
+    count = len(at)
+    if count < FEWEST_STEPS:
+        return None
+    base, middle = float(np.median(difference)), (at[0] + at[-1]) / 2
+    x, y = at - middle, difference - base
+    blocks = np.array_split(np.arange(count), max(1, min(MOST_BLOCKS, count // BLOCK_STEPS)))
+    block_x = np.array([np.median(x[one]) for one in blocks])
+    block_y = np.array([np.median(y[one]) for one in blocks])
+    drift = error = 0.0
+    if len(blocks) >= FEWEST_BLOCKS:
+        i, j = np.triu_indices(len(blocks), 1)
+        apart = block_x[j] > block_x[i]
+        slope = float(np.median((block_y[j] - block_y[i])[apart] / (block_x[j] - block_x[i])[apart]))
+        left = block_y - slope * block_x
+        # Not the median deviation: of few blocks, those that a busy machine held up together feign a slope.
+        error = float(np.sqrt(np.sum((left - left.mean()) ** 2) / (len(left) - 2))) / max(
+            1.0, float(np.sqrt(np.sum((block_x - block_x.mean()) ** 2)))
+        )
+        drift = slope if abs(slope) > SIGNIFICANT * error else 0.0
+    left = y - drift * x
+    middle_ns, half_ns = float(np.median(left)), float(np.diff(np.percentile(left, (25, 75)))[0]) / 2
+    # The order statistics between which the true median lies, whatever the distribution: of n signs, the number of
+    # those above it is binomial.
+    low = max(0, int((count - 1) / 2 - SIGNIFICANT * np.sqrt(count) / 2))
+    median_error = float(np.abs(np.sort(left)[[low, count - 1 - low]] - middle_ns).max())
+    return ClockLine(
+        offset_ns=base + middle_ns,
+        drift=drift,
+        middle_ns=float(middle),
+        uncertainty_ns=half_ns + median_error + SIGNIFICANT * error * float(at[-1] - at[0]) / 2,
+        steps_count=count,
+    )
+
+
+@cache
+def student_quantile(probability: float, freedom: int) -> float:
+    """The point that Student's t with ``freedom`` degrees of freedom stays below with ``probability`` (above 0.5).
+
+    >>> [round(student_quantile(0.99, freedom), 2) for freedom in (1, 2, 4, 30, 1000)]
+    [31.82, 6.96, 3.75, 2.46, 2.33]
+    """
+    if freedom > 200:
+        z = NormalDist().inv_cdf(probability)
+        return z + (z**3 + z) / (4 * freedom)  # the next term of Cornish and Fisher's series is below 1e-4 here
+    low, high = 0.0, 1.0
+    while _student_below(high, freedom) < probability:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_below(middle, freedom) < probability else (low, middle)
+    return high
+
+
+def _student_below(t: float, freedom: int) -> float:
+    """The distribution of Student's t at ``t`` >= 0, as the finite sum that exists for a whole number of freedoms
+    (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine = math.cos(angle)
+    term, total = 1.0, 1.0
+    if freedom % 2:
+        if freedom == 1:
+            return 0.5 + angle / math.pi
+        for k in range(2, freedom - 1, 2):
+            term *= k / (k + 1) * cosine**2
+            total += term
+        return 0.5 + (angle + math.sin(angle) * cosine * total) / math.pi
+    for k in range(1, freedom - 1, 2):
+        term *= k / (k + 1) * cosine**2
+        total += term
+    return 0.5 + math.sin(angle) * total / 2

@@ -9,14 +9,26 @@ from functools import partial
 
 from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.hosts import Attempt, HostClock
-from hotloop.core.report import Health
+from hotloop.core.report import Health, MemorySummary
 
-from .attempts import describe_attempts, tell_late_ranks, warn_of_restarts
-from .host_clocks import Clock, align_hosts, corrected_s, describe_hosts, may_train_together, tell_hosts_apart
-from .hosts import measure_hosts
-from .process import ProcessAnalysis, Recording, analyze_process, identify
+from .facts import Recording
+from .hosts import (
+    AnalyzePart,
+    Clock,
+    align_hosts,
+    analyze_part,
+    corrected_s,
+    describe_attempts,
+    describe_hosts,
+    describe_stops,
+    leave_out_stops,
+    may_train_together,
+    tell_hosts_apart,
+    warn_of_restarts,
+    warn_of_stops,
+)
+from .process import ProcessAnalysis, analyze_process, identify
 from .source import SourceFiles
-from .stops import AnalyzePart, analyze_part, describe_stops, leave_out_stops, warn_of_stops
 from .units import is_drift
 
 SIBLING_SLACK_S = 5.0
@@ -251,12 +263,12 @@ def _build_training(group: _Group, clocks: Clocks, analyze_part: AnalyzePart) ->
     unit, units_per_step = choose_unit(processes)
     health = list(
         dict.fromkeys(
-            Health(level=h.level, message=_named(h.message, p.rank) if len(processes) > 1 else h.message)
+            Health(level=h.level, message=f"{_name(p.rank)}: {h.message}" if len(processes) > 1 else h.message)
             for p in processes
             for h in p.health
         )
     )
-    health += (*warn_of_restarts(attempts), *warn_of_stops(hosts), *tell_late_ranks(group.processes, clocks))
+    health += (*warn_of_restarts(attempts), *warn_of_stops(hosts))
     health += left_out
     world_size = max(r.world_size for r in ranks)
     if ranks[0].rank is not None and len(ranks) < world_size:
@@ -321,15 +333,22 @@ def choose_unit(processes: Sequence[ProcessAnalysis]) -> tuple[str, float | None
     Tokens where they are counted, else samples where steps hold about equally many, else the step itself. Processes
     without a rank step each on its own: for them it is the mean of one process.
     """
-    ranks = [p.rank for p in processes]
-    together = ranks[0].rank is not None
-    tokens = [r.tokens_per_step for r in ranks if r.tokens_per_step]
-    if len(tokens) == len(ranks):
-        return "token", sum(tokens) if together else sum(tokens) / len(tokens)
-    samples = [r.samples_per_step for r in ranks if r.samples_per_step]
-    if len(samples) == len(ranks) and not any(p.units.samples_vary for p in processes):
-        return "sample", sum(samples) if together else sum(samples) / len(samples)
+    tokens, samples = count_units(processes, "token"), count_units(processes, "sample")
+    if tokens is not None:
+        return "token", tokens
+    if samples is not None and not any(p.units.samples_vary for p in processes):
+        return "sample", samples
     return "step", 1.0
+
+
+def count_units(processes: Sequence[ProcessAnalysis], unit: str) -> float | None:
+    """Samples or tokens per step of all ranks together; None unless every rank knows them."""
+    values = [p.rank.tokens_per_step if unit == "token" else p.rank.samples_per_step for p in processes]
+    known = [value for value in values if value]
+    if len(known) < len(values):
+        return None
+    # Processes without a rank step each on their own: their step is the mean of one process.
+    return sum(known) if processes[0].rank.rank is not None else sum(known) / len(known)
 
 
 def find_unit_drift(processes: Sequence[ProcessAnalysis], unit: str) -> tuple[float, float] | None:
@@ -342,6 +361,36 @@ def find_unit_drift(processes: Sequence[ProcessAnalysis], unit: str) -> tuple[fl
     return sum(one.first for one in known) / share, sum(one.last for one in known) / share
 
 
-def _named(message: str, rank: RankAnalysis) -> str:
-    name = f"process {rank.pid}" if rank.rank is None else f"rank {rank.rank}"
-    return f"{name}: {message}"
+def _name(rank: RankAnalysis) -> str:
+    return f"process {rank.pid}" if rank.rank is None else f"rank {rank.rank}"
+
+
+def measure_hosts(processes: Sequence[ProcessAnalysis]) -> dict[str, MemorySummary]:
+    """Host memory by host; empty when any process's memory is that of an accelerator.
+
+    The peak is the sum of the peaks of the processes: they need not have come at the same moment, and pages that
+    processes share count once for each, so it is at most that. Unknown for the host when it is for one process.
+    """
+    if any(p.memory.allocated_bytes is not None or p.memory.reserved_bytes is not None for p in processes):
+        return {}
+    by_host: dict[str, list[MemorySummary]] = {}
+    for process in processes:
+        by_host.setdefault(process.rank.host, []).append(process.memory)
+    return {host: _add(memories) for host, memories in by_host.items()}
+
+
+def _add(memories: Sequence[MemorySummary]) -> MemorySummary:
+    if len(memories) == 1:
+        return memories[0]
+    peaks = [m.peak_bytes for m in memories if m.peak_bytes is not None]
+    growths = [m.growth_bytes_per_step for m in memories if m.growth_bytes_per_step is not None]
+    peak_bytes = sum(peaks) if len(peaks) == len(memories) else None
+    total_bytes = max((m.total_bytes for m in memories if m.total_bytes), default=None)
+    return MemorySummary(
+        peak_bytes=peak_bytes,
+        allocated_bytes=None,
+        reserved_bytes=None,
+        total_bytes=total_bytes,
+        peak_ratio=peak_bytes / total_bytes if peak_bytes is not None and total_bytes else None,
+        growth_bytes_per_step=sum(growths) if len(growths) == len(memories) else None,
+    )

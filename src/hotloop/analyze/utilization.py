@@ -11,8 +11,7 @@ from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.operators import PRODUCTS
 from hotloop.core.utilization import Utilization, rate_over_peak
 
-from .timeline.flops import count_call
-from .timeline.peaks import find_peaks, name_type
+from .timeline.flops import count_call, find_peaks, name_type
 
 NO_DEVICE = "the training ran on the CPU: there is no device to measure"
 NO_NVML = (

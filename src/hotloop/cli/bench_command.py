@@ -82,13 +82,95 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         add_output_options(one, "result", kind="bench", html=html, quiet="no table")
 
 
-def _add_comm(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = kinds.add_parser(
-        "comm",
-        help="measure collectives between ranks, find slow pairs, and choose how to send gradients",
-        description="Time collectives over message sizes on the live backend (NCCL where each rank has a device, else "
-        "gloo). Starts --ranks processes on this host; started by torchrun or srun, it is one rank of their group, and "
-        "rank 0 prints.",
+def execute_train(arguments: argparse.Namespace) -> int:
+    from hotloop.bench.program import split_target
+
+    file, function = split_target(arguments.target)
+    request = {"what": "train", "file": file, "function": function, "device": arguments.device}
+    return _measure(arguments, request, arguments.target)
+
+
+def execute_loader(arguments: argparse.Namespace) -> int:
+    from hotloop.analyze.measurement import measure_compute_ns
+    from hotloop.bench.loader_cost import choose_workers
+    from hotloop.bench.program import split_target
+    from hotloop.cli.bench_options import parse_integers
+    from hotloop.core.cores import count_cores
+    from hotloop.pipeline.launches import read_training
+
+    file, function = split_target(arguments.target)
+    given = arguments.workers
+    workers = parse_integers("--workers", given, 0) if given else choose_workers(count_cores())
+    prefetch = parse_integers("--prefetch", arguments.prefetch, 1)
+    compute_ns = None if arguments.run is None else measure_compute_ns(read_training(arguments.run)[0])
+    request = {
+        "what": "loader",
+        "file": file,
+        "function": function,
+        "workers": workers,
+        "prefetch": prefetch,
+        "cores": count_cores(),
+    }
+    return _measure(arguments, request, arguments.target, compute_ns=compute_ns)
+
+
+def execute_gemm(arguments: argparse.Namespace) -> int:
+    from hotloop.bench.products import find_products, parse_sizes
+    from hotloop.core.errors import UsageError
+    from hotloop.pipeline.launches import read_training
+
+    if (arguments.run is None) == (arguments.sizes is None):
+        raise UsageError("give --run RUN for the shapes of a recorded model, or --sizes MxKxN,...")
+    dtypes = [one.strip() for one in arguments.dtypes.split(",")]
+    for one in dtypes:
+        if one not in ("float32", "bfloat16", "float16"):
+            raise UsageError(f"--dtypes {one}: unknown; choose from float32, bfloat16, float16")
+    notes = []
+    if arguments.sizes is not None:
+        shapes, subject, python = parse_sizes(arguments.sizes), arguments.sizes, None
+    else:
+        training, python = read_training(arguments.run)
+        recorded = training.lead.rank.ops
+        if not recorded or not recorded.get("ops"):
+            raise UsageError(
+                f"{arguments.run} contains no recorded operators (recorded only on a CPU, with --deep); use --sizes"
+            )
+        shapes, left = find_products(recorded["ops"])
+        if not shapes:
+            raise UsageError(f"{arguments.run}: the recorded step contains no matrix product; use --sizes")
+        notes = ["convolutions and fused attention are not included"]
+        if left:
+            notes.append(f"{left} smaller products were left out")
+        subject = f"products of one step of {arguments.run}"
+    if arguments.python is None:
+        arguments.python = python
+    request = {"what": "gemm", "shapes": shapes, "dtypes": dtypes, "device": arguments.device}
+    return _measure(arguments, request, subject, notes=notes)
+
+
+def _measure(
+    arguments: argparse.Namespace,
+    request: Mapping[str, Any],
+    subject: str,
+    *,
+    notes: Sequence[str] = (),
+    compute_ns: float | None = None,
+) -> int:
+    from hotloop import __version__
+    from hotloop.attach.child import SOURCE
+    from hotloop.bench.loader_cost import add_forecasts, cost_of, wait_share
+    from hotloop.bench.program import find_python, run_program
+    from hotloop.cli.bench_options import SLACK_S
+    from hotloop.cli.show import check_outputs
+    from hotloop.core.benchmarks import BenchmarkResult
+    from hotloop.core.errors import UsageError
+
+    check_outputs(arguments.json, arguments.html)
+    if not 0 < arguments.budget <= 3600:
+        raise UsageError(f"--budget {arguments.budget}: give seconds between 0 and 3600")
+    python = find_python(arguments.python, os.environ.get("PATH"))
+    answer = run_program(
+        {**request, "budget_s": arguments.budget}, python, SOURCE.parent, 4 * arguments.budget + SLACK_S
     )
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks to start on this host (default: 2)")
     parser.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl where each rank has a device")

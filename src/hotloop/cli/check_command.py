@@ -34,7 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Compare a recorded run with a baseline and with limits: pass, regression or inconclusive. Exits "
         "with 1 on a regression. Give several baseline launches, so that the noise between launches is known.",
     )
-    side = "a run folder, its name under .hotloop/, 'last', or a report JSON"
+    side = "a run folder, its name under .hotloop/, or 'last'"
     parser.add_argument(
         "runs", metavar="RUN", nargs="+", help=f"{side}; repeat it for several launches of the same command"
     )
@@ -76,8 +76,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def execute(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from hotloop.analyze.check import CheckLimits
-    from hotloop.analyze.limits import load_limits
+    from hotloop.analyze.check import CheckLimits, load_limits
+    from hotloop.cli.show import check_outputs, emit, find_surface, note_newer_run, show_report, write_text
     from hotloop.core.check import CheckVerdict
     from hotloop.core.utilization import TARGETS, parse_targets
     from hotloop.pipeline.comparisons import check_runs
@@ -149,7 +149,8 @@ def _find_target(arguments: argparse.Namespace) -> Path | None:
 
 
 def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, keep: bool) -> str:
-    from hotloop.analyze.baseline import find_stranger, write_baseline
+    from hotloop.analyze.launch import find_stranger, write_baseline
+    from hotloop.cli.show import write_text
     from hotloop.core.check import CheckVerdict, format_change
 
     if keep and check.verdict is CheckVerdict.REGRESSION:

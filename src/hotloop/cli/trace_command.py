@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hotloop.core.trace import TraceFacts
     from hotloop.trace.byte_source import Progress
 
-SORTS = ("device_time", "host_self", "self_memory", "flops", "count")
+SORTS = ("device_time", "host_self", "flops", "count")
 
 
 ORDER, SUMMARY = 4, "diagnose a training from profiler files"
@@ -51,12 +51,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         choices=SORTS,
         default="device_time",
         help="order of the operators (default: device_time, the time of the kernels that an operator launched itself)",
-    )
-    parser.add_argument(
-        "--definitions",
-        choices=("default", "names"),
-        default="default",
-        help="names: identify communication by kernel names alone, as HolisticTraceAnalysis does",
     )
     parser.add_argument(
         "--what-if",
@@ -144,7 +138,6 @@ def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
     report = report_traces(
         paths,
         options=ReduceOptions(
-            definitions=arguments.definitions,
             top=max(200, arguments.top),
             op_sort=arguments.sort,
             what_if=tuple(arguments.what_if),
@@ -167,7 +160,7 @@ def _export(arguments: argparse.Namespace, paths: list[str | Path], lead: TraceF
     from hotloop.trace.chrome import export_steps
 
     wanted = None if arguments.export_steps is None else _read_steps(arguments.export_steps)
-    draw = partial(draw_steps, definitions=arguments.definitions, wanted=wanted)
+    draw = partial(draw_steps, wanted=wanted)
     folder = choose_cache_folder(arguments)
     source, done = export_steps(paths, lead, Path(arguments.export), draw, cache_folder=folder)
     if arguments.quiet:
@@ -183,14 +176,14 @@ def _export(arguments: argparse.Namespace, paths: list[str | Path], lead: TraceF
 
 def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
     from hotloop.analyze.timeline.classes import CLASS_NAMES
-    from hotloop.analyze.timeline.event_tables import tabulate_events
+    from hotloop.analyze.timeline.tracks import tabulate_events
     from hotloop.cli.answer import print_answer
     from hotloop.trace.query import query_traces
 
     with query_traces(
         paths,
         arguments.sql,
-        partial(tabulate_events, definitions=arguments.definitions),
+        tabulate_events,
         CLASS_NAMES,
         progress=progress,
         cache_folder=choose_cache_folder(arguments),

@@ -96,7 +96,6 @@ class DdpFacts:
     forward_ns: float | None = None
     scan_ns: float | None = None
     """Host time of looking for unused parameters, per forward."""
-    stats_count: int = 0
 
     @property
     def exposed_comm_ns(self) -> float | None:
@@ -208,7 +207,6 @@ class RankAnalysis:
     world_size: int
     local_world_size: int | None
     anchor: str
-    anchor_where: Where | None
     steps: int
     skipped_steps: int
     steady_count: int

@@ -15,7 +15,7 @@ from .utilization import Utilization
 COMPARISON_SCHEMA = "hotloop.diff/1"
 """Version of the contract. Fields are added, never changed."""
 
-GROWTH_TERMS = ("wait", "transfer", "overlap_slowdown", "rest")
+GROWTH_TERMS = ("wait", "transfer", "rest")
 REST_TERMS = ("compute", "unmatched_comm", "copies", "idle")
 
 
@@ -72,10 +72,6 @@ class GrowthSplit:
     before_unmatched_count: int
     after_matched_count: int
     after_unmatched_count: int
-    overlapped_ns: int
-    """Own work of ``after`` that ran while communication ran, durations summed, mean per step."""
-    judged_ns: int
-    """Part of it whose like is in ``before``, so that a slow-down can be told."""
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .errors import InvariantError
-from .trace import TraceNote
 
 if TYPE_CHECKING:
     from .trace import Int8s, Int32s, Int64s
@@ -45,7 +44,6 @@ class RankCollectives:
     host: str | None
     base_ns: int
     """Add it to an instant to get it on the clock of the host (Unix time where the file tells it)."""
-    has_unix_time: bool
     time_unit_ns: int
     """Smallest step of the trace's clock."""
     groups: tuple[str, ...]
@@ -65,12 +63,6 @@ class RankCollectives:
     out_elements: Int64s
     element_bytes: Int8s
     group_size: Int32s
-    first_row: Int64s
-    """Row of its (first) device event, or of its range on the host."""
-    events_count: Int32s
-    """Device events that it launched; 0 for one on the host."""
-    compute_before_ns: Int64s
-    """Time in which the device computed since the previous collective ended (or the trace began)."""
     left_out_count: int
     """Collectives after the last one that is kept."""
 
@@ -84,16 +76,12 @@ class ClockOffset:
 
     rank: int | None
     host: str | None
-    measured_ns: int | None
-    """Median difference of the ends; None without common collectives. 0 for the reference itself."""
     uncertainty_ns: int | None
     """Half of the middle half of the differences plus the unit of the clocks; sums along the way to the reference."""
     collectives_count: int
     applied_ns: int
     """What is subtracted from the rank's instants: 0 on the reference's host, and where it does not exceed the
     uncertainty."""
-    reason: str
-    """Why ``applied_ns`` is what it is."""
     drift_ppm: float | None = None
     """How much faster its host's clock runs, in parts per million; None where that is not told from 0."""
 
@@ -111,36 +99,6 @@ class Clocks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MatchedCollective:
-    """One collective as all its present ranks saw it, on the aligned clock."""
-
-    op: str
-    group: str
-    step: int | None
-    bytes: int | None
-    """Size as NCCL's tests define it: the whole buffer of an all-gather or reduce-scatter, else what one rank sends."""
-    members_count: int
-    """Size of its process group."""
-    ranks: tuple[int, ...]
-    """Places of the present ranks, in the order of the files."""
-    waits_ns: tuple[int, ...]
-    """Latest start less own start, by entry of ``ranks``."""
-    last: int
-    """Place of the rank that came last."""
-    latest_start_ns: int
-    end_ns: int
-    """Latest end."""
-    is_doubtful: bool
-    """A rank left before the last one came, by more than the clocks' uncertainty: not the same collective, or clocks
-    that are further apart than stated."""
-
-    @property
-    def transfer_ns(self) -> int:
-        """From the last arrival to the latest end."""
-        return self.end_ns - self.latest_start_ns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveKind:
     """Matched collectives of one kind, group and size."""
 
@@ -153,57 +111,10 @@ class CollectiveKind:
     """Mean over ranks, summed over the collectives."""
     transfer_ns: int
     median_transfer_ns: int
-    min_transfer_ns: int
     algorithm_bytes_per_s: float | None
     """Bytes over median transfer."""
     bus_bytes_per_s: float | None
     """The same times NCCL's factor for this kind: what each link carries, comparable over kinds and sizes of group."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankShare:
-    """One rank over all matched collectives."""
-
-    rank: int | None
-    wait_ns: int
-    first_wait_ns: int
-    """Part of it in the first collective of all: why ranks came late to that one lies before the recording."""
-    last_arrivals_count: int
-    own_ns: int
-    """Time between its collectives, on its own clock: what it took to get from one to the next."""
-    compute_ns: int
-    """Part of ``own_ns`` in which its device computed; 0 where collectives are on the host."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveReport:
-    """What the ranks' collectives say together."""
-
-    ranks: tuple[RankShare, ...]
-    kinds: tuple[CollectiveKind, ...]
-    """Longest in wait and transfer first."""
-    matched_count: int
-    doubtful_count: int
-    """Matched, but left out of every sum."""
-    unmatched: Mapping[str, int]
-    """Number of collectives of single ranks that found no partners, by why."""
-    clocks: Clocks
-    wait_ns: int
-    """Mean over ranks, summed over the matched collectives."""
-    transfer_ns: int
-    span_ns: int
-    """First start to last end of the matched collectives."""
-    straggler: int | None
-    """Place of the rank that the others wait for; None where nobody stands out."""
-    cause: str
-    """'slow-rank', 'slow-link', 'both', 'balanced' or 'unknown'."""
-    cause_reason: str
-    straggler_compute_excess_ns: int | None
-    """Device compute of the straggler between collectives, over the median of the others."""
-    straggler_own_excess_ns: int | None
-    worst: tuple[MatchedCollective, ...]
-    """The collectives with the longest waits."""
-    notes: tuple[TraceNote, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,27 +126,14 @@ class EdgeCounts:
     launch: int
     sync: int
     """Recorded synchronisation: waits of the host and of streams."""
-    forward_backward: int
     inferred_threads: int
     """One thread waits for another, judged by when they work and rest."""
     inferred_syncs: int
     """A wait for the device, or of a stream, whose target the trace does not record."""
-    contradicted: int
-    """Dropped: the trace says that the cause came after its effect."""
 
     @property
     def inferred(self) -> int:
         return self.inferred_threads + self.inferred_syncs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathPart:
-    """One name on a critical path."""
-
-    name: str
-    kind: str
-    total_ns: int
-    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,9 +150,8 @@ class CriticalPath:
     """Time by BOUND_KINDS; sums to the step."""
     unexplained_ns: int
     """Part of it (within sync) in which something waited for what the trace does not show."""
-    parts: tuple[PathPart, ...]
-    """Longest first; ``parts_left_out_ns`` is the rest."""
-    parts_left_out_ns: int
+    parts: tuple[tuple[str, str, int], ...]
+    """(name, kind, ns), longest first."""
     rows: Int64s
     """Rows of the trace along the path, in time order; -1 where no event covers a stretch."""
     from_ns: Int64s
@@ -264,13 +161,10 @@ class CriticalPath:
     edges: EdgeCounts
     has_sync_events: bool
     """False: waits for the device were inferred, and the path is a guess where they matter."""
-    notes: tuple[TraceNote, ...]
 
     def __post_init__(self) -> None:
         if len(self.bound_ns) != len(BOUND_KINDS) or sum(self.bound_ns) != self.end_ns - self.start_ns:
             raise InvariantError(f"the parts of the critical path of step {self.step} do not sum to it")
-        if sum(p.total_ns for p in self.parts) + self.parts_left_out_ns != self.end_ns - self.start_ns:
-            raise InvariantError(f"the names on the critical path of step {self.step} do not sum to it")
 
     @property
     def step_ns(self) -> int:
@@ -283,64 +177,6 @@ class CriticalPath:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PathSegment:
-    """What one rank did before it arrived: back to the previous collective on the path, or the step's start."""
-
-    previous: int
-    """Place in RankCollectives of the collective that the segment begins after; -1 at the step's start."""
-    start_ns: int
-    end_ns: int
-    bound_ns: tuple[int, ...]
-    """By BOUND_KINDS; sums to the segment."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankSegments:
-    """One rank's step cut at its collectives, small enough to send; joined over ranks by join_paths."""
-
-    step: int
-    start_ns: int
-    end_ns: int
-    arrivals: Mapping[int, PathSegment]
-    """What led to the start of each collective (by its place in RankCollectives)."""
-    final: PathSegment
-    """What led to the end of the step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankStretch:
-    """One stretch of a path over ranks, on the aligned clock."""
-
-    rank: int
-    """Place of the rank, in the order of the files."""
-    start_ns: int
-    end_ns: int
-    bound_ns: tuple[int, ...]
-    what: str
-    """'work', or the kind of the collective that is being transferred."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossRankPath:
-    """The longest path through one step of all ranks; it changes ranks at the collectives that somebody is late for."""
-
-    step: int
-    start_ns: int
-    end_ns: int
-    bound_ns: tuple[int, ...]
-    stretches: tuple[RankStretch, ...]
-    """In time order."""
-    rank_ns: tuple[int, ...]
-    """Time of the path on each rank; what is transferred is on the rank that came last."""
-    stayed_count: int
-    """Collectives that the path went through without looking at the other ranks: unmatched, rooted or doubtful."""
-
-    def __post_init__(self) -> None:
-        if sum(self.bound_ns) != self.end_ns - self.start_ns:
-            raise InvariantError(f"the parts of the path over ranks of step {self.step} do not sum to it")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One change of a what-if. ``factor`` and ``workers_count`` only where the kind needs them."""
 
@@ -350,8 +186,6 @@ class Change:
     """How many times faster."""
     pattern: str = ""
     """Regular expression for names of kernels and operators (kind 'faster')."""
-    attention_factor: float | None = None
-    """Kind 'bf16-autocast': how many times faster attention is, below 1 for slower; None when nobody knows."""
     workers_count: int = 0
     """Kind 'loader-workers'."""
     cores_count: int = 0
@@ -384,7 +218,6 @@ class WhatIf:
     bound_ns: tuple[int, ...]
     """The changed step by BOUND_KINDS: what it is made of now. Sums to ``step_ns``."""
     edges: EdgeCounts
-    notes: tuple[TraceNote, ...]
 
     def __post_init__(self) -> None:
         if sum(self.bound_ns) != self.step_ns:
@@ -413,8 +246,6 @@ class OpMemory:
     name: str
     allocated_bytes: int
     """Sum of its allocations; freed ones are not taken off."""
-    net_bytes: int
-    """Allocated less freed while it was the innermost operator."""
     count: int
     at_peak_bytes: int
     """Of its allocations, what was still held at the peak."""
@@ -430,13 +261,9 @@ class DeviceMemoryTimeline:
     events_count: int
     is_absolute: bool
     """False: the file does not tell the totals, so levels are relative to the beginning of the trace."""
-    peak_ns: int
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
     """Reserved at the peak of allocated; None where unknown and for the CPU, which reserves nothing."""
-    max_reserved_bytes: int | None
-    first_allocated_bytes: int
-    """Before the first event."""
     last_allocated_bytes: int
     growth_bytes_per_step: float | None
     """Slope of the level at the ends of the complete steps; None for fewer than 8 steps."""
@@ -448,8 +275,6 @@ class DeviceMemoryTimeline:
     peak_by_category: Mapping[str, int]
     """The peak by memory_snapshot.TIMELINE_CATEGORIES, told from the ranges around each allocation and from how long
     it lived (memory_categories); sums to ``peak_allocated_bytes``. What was there before the trace is 'unknown'."""
-    levels: tuple[tuple[int, int, int], ...]
-    """(instant, allocated, reserved or -1), at most a few hundred; every maximum of the full series is among them."""
 
     def __post_init__(self) -> None:
         total_bytes = sum(self.peak_by_category.values())
@@ -523,17 +348,3 @@ class DiffRow:
     delta_ns: float
     count_effect_ns: float | None
     """Of the change, what more or fewer calls explain at the old time per call; the rest is the time per call."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineDiff:
-    """Two timelines of the same training, per step."""
-
-    host: DiffTerms | None
-    """By phase of the host; None where a side shows no host activity."""
-    device: DiffTerms | None
-    """By part of the device window; None where a side shows no device."""
-    kernels: tuple[DiffRow, ...]
-    """Largest change first."""
-    ops: tuple[DiffRow, ...]
-    notes: tuple[TraceNote, ...]

@@ -68,7 +68,6 @@ class DeviceTimeline:
     """Kernels, copies and sets. Waits (cuda_sync) and ranges drawn on the device are not device work."""
     unlinked_events: int
     """Those of them whose launching call the trace does not show."""
-    streams_count: int
     work_ns: int
     """Sum of the durations; events that ran side by side count twice."""
 
@@ -98,12 +97,14 @@ class BlameRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepIdle:
-    """Why a device waited in one step's window. The causes sum to the idle time of the window, exactly."""
+class IdleParts:
+    """Why a device waited. The five causes sum to its idle time, exactly."""
 
     idle_ns: int
     sync_drained_ns: int
+    """The host waited until the device was empty, and only then prepared what came next."""
     launch_late_ns: int
+    """The launching call had not been made (or not returned) when the device went idle."""
     queue_comm_ns: int
     """Queued in time: communication that waited to begin, or work that waited for communication on another stream."""
     queue_event_ns: int
@@ -114,24 +115,32 @@ class StepIdle:
     """Queued in time, and nothing recorded says behind what: another process on the device, a callback of the host,
     another rank."""
     launch_latency_ns: int
+    """Queued in time, gap shorter than the latency of a launch."""
     unknown_ns: int
+    """The launch of the next event is not in the trace."""
     late_data_wait_ns: int
     """Part of launch_late while the host waited for the next batch."""
-    blamed: BlameRow | None
-    """What the host did for most of sync_drained and launch_late; None without such time."""
-    blamed_python: BlameRow | None
-    """The same by Python line, over the longest gaps of the trace; None where no line is known."""
 
     def __post_init__(self) -> None:
         parts = self.sync_drained_ns + self.launch_late_ns + self.queue_dependent_ns
         parts += self.launch_latency_ns + self.unknown_ns
         if parts != self.idle_ns or self.late_data_wait_ns > self.launch_late_ns:
-            raise InvariantError(f"the causes of a step's idle time do not sum to it: {self}")
+            raise InvariantError(f"the causes of idle time do not sum to it: {self}")
 
     @property
     def queue_dependent_ns(self) -> int:
-        """Queued in time, and waited for something else."""
+        """The next event was queued in time and waited for something else."""
         return self.queue_comm_ns + self.queue_event_ns + self.queue_graph_ns + self.queue_untold_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepIdle(IdleParts):
+    """The causes in one step's window."""
+
+    blamed: BlameRow | None
+    """What the host did for most of sync_drained and launch_late; None without such time."""
+    blamed_python: BlameRow | None
+    """The same by Python line, over the longest gaps of the trace; None where no line is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +201,6 @@ class RangeRow:
     """The phase that its name stands for; None when it takes the phase of what is around it."""
     count: int
     total_ns: int
-    self_ns: int
-    """Outside of other ranges nested in it."""
     device_ns: int
     """Device events launched inside it, durations summed; the outermost range of the name counts."""
 
@@ -207,46 +214,22 @@ class Anatomy:
     device_ns: tuple[int, ...]
     """Device events by phase (PHASES order), durations summed: comm kernels are communication, copies from the host
     h2d, everything else has the phase of the host at its launch."""
-    device_unknown_ns: int
-    """Device events whose launch the trace does not show."""
-    main_thread: int | None
-    """Interned thread that drives the steps."""
-    backward_threads: tuple[int, ...]
-    """Interned threads on which autograd ran backward operators, without the main one."""
     phase_sources: tuple[tuple[str, str], ...]
     """(phase, how its time was told) for every phase that was seen: 'annotation', 'operators' or 'inferred'."""
     ranges: tuple[RangeRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdleCauses:
-    """Why a device waited, over the whole trace. The five causes sum to its idle time, exactly."""
+class IdleCauses(IdleParts):
+    """The causes over the whole trace."""
 
-    idle_ns: int
     gaps_count: int
     longest_ns: int
-    sync_drained_ns: int
-    """The host waited until the device was empty, and only then prepared what came next."""
-    launch_late_ns: int
-    """The launching call had not been made (or not returned) when the device went idle."""
-    queue_dependent_ns: int
-    """The next event was queued in time and waited for something else; the four queue_ parts sum to it."""
-    queue_comm_ns: int
-    """As in StepIdle, and so are the next three."""
-    queue_event_ns: int
-    queue_graph_ns: int
-    queue_untold_ns: int
-    launch_latency_ns: int
-    """Queued in time, gap shorter than the latency of a launch."""
-    unknown_ns: int
-    """The launch of the next event is not in the trace."""
     sync_drained_count: int
     launch_late_count: int
     queue_dependent_count: int
     launch_latency_count: int
     unknown_count: int
-    late_data_wait_ns: int
-    """Part of launch_late while the host waited for the next batch."""
     late_gc_ns: int | None
     """Part of launch_late in collections that the program asked for; None without Python frames. Automatic ones leave
     no frame."""
@@ -264,99 +247,41 @@ class IdleCauses:
     syncs: tuple[BlameRow, ...]
     """The operator or call that waited for the device, by the sync_drained time that followed."""
 
-    def __post_init__(self) -> None:
-        parts = (
-            self.sync_drained_ns
-            + self.launch_late_ns
-            + self.queue_dependent_ns
-            + self.launch_latency_ns
-            + self.unknown_ns
-        )
-        if parts != self.idle_ns:
-            raise InvariantError(f"the causes of idle sum to {parts} ns, not to {self.idle_ns} ns")
-        queued = self.queue_comm_ns + self.queue_event_ns + self.queue_graph_ns + self.queue_untold_ns
-        if queued != self.queue_dependent_ns:
-            raise InvariantError(f"what was queued sums to {queued} ns, not to {self.queue_dependent_ns} ns")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """A set of times; percentiles are nearest-rank, so every one of them was measured."""
-
-    count: int
-    total_ns: int
-    mean_ns: int
-    min_ns: int
-    median_ns: int
-    p95_ns: int
-    p99_ns: int
-    max_ns: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamQueue:
     """The queue of one stream: launched and not yet started. Events of graphs are not counted."""
 
-    stream: int
     label: str
-    device: int
     launches_count: int
-    max_depth_count: int
     span_ns: int
     """From the first launch to the last start."""
-    empty_ns: int
-    """Time of it with nothing queued."""
     depth_time_ns: int
     """Integral of the depth over the span; over ``span_ns`` it is the mean depth."""
-    full_ns: int | None
-    """Time with 1000 or more queued, about where CUDA makes the launching call wait; None for other runtimes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowCall:
-    """Calls of the runtime that took long, by name."""
-
-    name: str
-    count: int
-    total_ns: int
-    max_ns: int
-    outliers_count: int
-    """Longer than 50 us."""
-    outliers_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchStats:
     """How far the host runs ahead of the device."""
 
-    delay_from_start: Spread | None
+    delay_median_ns: int | None
     """Start of the work minus start of its launching call; None when nothing is linked."""
-    delay_from_end: Spread | None
-    """Start of the work minus end of its launching call; below 0 when it began before the call returned."""
-    before_launch_count: int
-    """Work that began before its launch began: the clocks of host and device disagree."""
-    graph_events_count: int
+    delay_p95_ns: int | None
     queues: tuple[StreamQueue, ...]
+    """Most launches first."""
     kernels_count: int
-    short_kernels_count: int
-    """Kernels under 10 us."""
-    short_kernels_ns: int
     short_kernels_ratio: float | None
     """Share of kernels under 10 us, by count; None without kernels."""
     late_idle_ratio: float | None
     """Share of the idle time that is launch-late; None without idle time."""
-    calls: tuple[SlowCall, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
     """Where work stands under the roof of its device."""
 
-    intensity_flops_per_byte: float
-    achieved_flops_per_s: float
-    attainable_flops_per_s: float
-    """min(peak, intensity x bandwidth) with the device's published dense peaks."""
     attained_ratio: float
+    """Achieved FLOPs a second over min(peak, intensity x bandwidth) with the device's published dense peaks."""
     bound: str
     """'compute' or 'memory'."""
 
@@ -372,10 +297,6 @@ class KernelRow:
     count: int
     total_ns: int
     mean_ns: int
-    min_ns: int
-    max_ns: int
-    bytes: int | None
-    """Copied or set, summed over the events that tell it."""
     occupancy_ratio: float | None
     """Estimated achieved occupancy, weighted by duration."""
     blocks_per_sm: float | None
@@ -400,19 +321,8 @@ class OpRow:
     """Device events launched inside it or what it calls, durations summed."""
     device_self_ns: int
     """Device events that it launched itself."""
-    device_min_ns: int | None
-    """Smallest total of one call; None without device events."""
-    device_max_ns: int | None
-    kernels_count: int
-    """Device events launched inside it or what it calls."""
     flops: int | None
     """All calls together."""
-    flops_source: str | None
-    """'file' or 'shapes'."""
-    bytes: int | None
-    """Least traffic: every input read once, the output written once; only where the flops come from shapes."""
-    self_memory_bytes: int | None
-    """Allocated less freed while it was the innermost operator."""
     roofline: Roofline | None
 
 
@@ -454,8 +364,6 @@ class Ratios:
     """input_wait over the host time of the steps."""
     recompute_ratio: float | None
     """Forward operators that ran inside backward (activation checkpointing), over the time of the steps."""
-    recompute_ns: int | None
-    """Device time of them; host time where there is no device."""
     pageable_copies_ns: int | None
     """Copies between host and device from pageable memory; None where the names do not tell."""
 
@@ -479,8 +387,6 @@ class StepsDevice:
 class RankTimeline:
     """Everything that one rank's trace tells without the others."""
 
-    definitions: str
-    """'default' or 'names'."""
     devices: tuple[DeviceTimeline, ...]
     """The busiest first; steps, idle causes and launches are of that one. Empty for a trace without device work."""
     comm_groups: tuple[CommGroup, ...]
@@ -497,7 +403,6 @@ class RankTimeline:
     launch: LaunchStats | None
     kernels: tuple[KernelRow, ...]
     kernels_left_out_count: int
-    kernels_left_out_ns: int
     ops: tuple[OpRow, ...]
     ops_left_out_count: int
     modules: tuple[ModuleRow, ...]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .analysis import Forecast
-from .errors import InvariantError
 from .graph import CollectiveKind, DeviceMemoryTimeline
 from .hosts import HostClock
 from .timeline import DevicePartition, IdleCauses, RankTimeline, StepIdle
@@ -153,41 +152,6 @@ class AskedChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankOnPath:
-    """What of the path over all ranks lies on one of them."""
-
-    rank: int | None
-    total_ns: int
-    bound_ns: Mapping[str, int]
-    """By core.graph.BOUND_KINDS; sums to ``total_ns``."""
-
-    def __post_init__(self) -> None:
-        if sum(self.bound_ns.values()) != self.total_ns:
-            raise InvariantError(f"the parts of the path on rank {self.rank} do not sum to it")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RanksPath:
-    """The longest path through one step of all ranks: whose work would have to be faster for the step to be shorter."""
-
-    step: int
-    total_ns: int
-    """On the aligned clock; the sum over ``ranks``."""
-    ranks: tuple[RankOnPath, ...]
-    """In the order of the files; what is transferred is on the rank that came last."""
-    changes_count: int
-    """How often the path goes from one rank to another."""
-    stayed_count: int
-    """Collectives that it went through without looking at the other ranks."""
-    has_sync_events: bool
-    """False: on some rank waits for the device were inferred, and the path is a guess where they matter."""
-
-    def __post_init__(self) -> None:
-        if sum(one.total_ns for one in self.ranks) != self.total_ns:
-            raise InvariantError(f"the ranks on the path of step {self.step} do not sum to it")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceAnalysis:
     """The files of one training, sorted by rank. ``ranks[0]`` always exists."""
 
@@ -203,8 +167,6 @@ class TraceAnalysis:
     """The matched collectives by kind, group and size, longest in wait and transfer first."""
     hosts: tuple[HostClock, ...] = ()
     """Empty with a single rank, and where a file does not name its host."""
-    ranks_path: RanksPath | None = None
-    """None with a single rank, or where the ranks' steps cannot be joined."""
     what_if: tuple[AskedChange, ...] = ()
     """One for each change and rank, then all changes together; empty unless asked for."""
     targets: Mapping[str, float] = field(default_factory=dict)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from hotloop.analyze.baseline import Baseline, check_launches, read_baseline
 from hotloop.analyze.check import CheckLimits
 from hotloop.analyze.compare_runs import compare_runs
-from hotloop.analyze.launch import describe_launch
+from hotloop.analyze.launch import Baseline, check_launches, describe_launch, read_baseline
 from hotloop.analyze.timeline.compare_traces import compare_traces, reduce_for_diff
 from hotloop.core.check import Check, Launch
 from hotloop.core.comparison import Comparison
@@ -22,7 +21,7 @@ from hotloop.trace.recording import read_run
 
 
 def check_runs(runs: Sequence[str], baselines: Sequence[str], limits: CheckLimits) -> tuple[Check, tuple[Launch, ...]]:
-    """Judge runs (folders, names under .hotloop, 'last') against baselines (the same, report JSON, baseline files).
+    """Judge runs (folders, names under .hotloop, 'last') against baselines (the same, baseline files).
 
     Answers the launches of the runs too, which a baseline file may be written from. Raises UsageError and
     RecordingError with what cannot be read.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotloop.analyze.scaling import measure_ranks
+from hotloop.analyze.measurement import measure_ranks
 from hotloop.analyze.trainings import Training, analyze_run, find_lead
 from hotloop.attach.launching import launch_recorded
 from hotloop.core.benchmarks import ScalingRun

@@ -7,9 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from hotloop import __version__
-from hotloop.analyze.scaling import measure_step_ns
-from hotloop.attach.child import SOURCE
-from hotloop.bench.program import run_ranks, split_target
+from hotloop.analyze.measurement import measure_step_ns
 from hotloop.core.errors import UsageError
 from hotloop.core.planning import PlanReport, make_memory
 from hotloop.core.prediction import CostPrediction, StepPrediction

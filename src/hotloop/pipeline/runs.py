@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from hotloop.analyze.measurement import steady_span_s
-from hotloop.analyze.memory_end import find_memory_failures, find_memory_near
+from hotloop.analyze.measurement import steady_span_s, step_times
+from hotloop.analyze.memory import find_memory_failures, find_memory_near
 from hotloop.analyze.summary import summarize_breakdown, summarize_steps
 from hotloop.analyze.training_report import (
     add_devices,
@@ -20,7 +20,6 @@ from hotloop.analyze.training_report import (
     restate_unseen,
 )
 from hotloop.analyze.trainings import Training, analyze_run, find_lead
-from hotloop.analyze.usual_step import step_times
 from hotloop.analyze.utilization import Sampled, measure_utilization
 from hotloop.apply import ACTS
 from hotloop.attach.child import SOURCE

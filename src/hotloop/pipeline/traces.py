@@ -8,19 +8,15 @@ from functools import partial
 from pathlib import Path
 
 from hotloop import __version__
+from hotloop.analyze.summary import restate_trace, summarize_judged_device
 from hotloop.analyze.timeline.memory import list_categories
-from hotloop.analyze.timeline.reduce import ReduceOptions
-from hotloop.analyze.timeline.reduced_rank import (
+from hotloop.analyze.timeline.reduce import (
     ReducedRank,
-    add_answers,
-    answer_beside_others,
+    ReduceOptions,
     describe_notes,
     describe_rank,
     join_ranks,
-    list_waits,
-    needs_others,
 )
-from hotloop.analyze.timeline.summary import restate_trace, summarize_judged_device
 from hotloop.apply import ACTS
 from hotloop.core.acts import fill_fixes
 from hotloop.core.report import Report
@@ -34,7 +30,7 @@ from hotloop.diagnose.rules.out_of_memory import describe_failures
 from hotloop.diagnose.verdict import describe_memory_verdict, describe_trace_verdict, first_serious
 from hotloop.prescribe import combine_savings, rank_findings
 from hotloop.trace.byte_source import Progress
-from hotloop.trace.inputs import is_remote, map_traces
+from hotloop.trace.inputs import map_traces
 from hotloop.trace.memory_files import read_memory_file
 
 
@@ -50,16 +46,14 @@ def report_traces(
     targets: Mapping[str, float] | None = None,
 ) -> Report:
     """Read, reduce, judge and prescribe. Raises TraceError when no file can be read."""
-    several = len(paths) > 1 or any(is_remote(path) or Path(path).is_dir() for path in paths)
-    chosen = replace(options or ReduceOptions(), beside_others=several)
-    read = partial(map_traces, paths, workers=workers, scheduler=scheduler, cache_folder=cache_folder)
-    waits_for_others = several and needs_others(chosen.what_if)
-    first = replace(chosen, what_if=()) if waits_for_others else chosen
-    reduced = read(reduce=partial(reduce_rank, options=first), progress=progress)
-    if waits_for_others:
-        # The other ranks' collectives are known only now: the files are looked at once more, from their cache.
-        ask = partial(answer_beside_others, options=chosen, waits=list_waits(reduced))
-        reduced = add_answers(reduced, read(reduce=ask))
+    reduced = map_traces(
+        paths,
+        workers=workers,
+        scheduler=scheduler,
+        cache_folder=cache_folder,
+        reduce=partial(reduce_rank, options=options or ReduceOptions()),
+        progress=progress,
+    )
     analysis, notes = join_ranks(reduced)
     return report_trace_analysis(replace(analysis, targets=targets or {}), notes, command)
 

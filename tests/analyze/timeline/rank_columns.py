@@ -25,7 +25,6 @@ def rank(
     steps: list[int] | None = None,
     element_bytes: int = 4,
     group_size: int = -1,
-    compute_us: int = 0,
 ) -> RankCollectives:
     """One rank whose clock is ``ahead_us`` ahead."""
     count = len(spans)
@@ -37,7 +36,6 @@ def rank(
         rank=number,
         host=host,
         base_ns=0,
-        has_unix_time=False,
         time_unit_ns=1,
         groups=(group,),
         group_ranks=(members,),
@@ -51,8 +49,5 @@ def rank(
         out_elements=column([-1] * count),
         element_bytes=column([element_bytes] * count, np.int8),
         group_size=column([group_size] * count, np.int32),
-        first_row=column(list(range(count))),
-        events_count=column([1] * count, np.int32),
-        compute_before_ns=column([compute_us * US] * count),
         left_out_count=0,
     )

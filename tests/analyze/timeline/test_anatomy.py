@@ -93,7 +93,6 @@ def test_autograd_on_another_thread_blocks_the_main_one() -> None:
     )
     assert host_us(t) == {"input_wait": 10, "forward": 10, "backward": 20, "optimizer": 20, "other": 40}
     assert dict(t.anatomy.phase_sources)["forward"] == "inferred"
-    assert len(t.anatomy.backward_threads) == 1
 
 
 def test_what_the_main_thread_begins_between_ends_a_pass() -> None:
@@ -216,7 +215,6 @@ def test_device_work_has_the_phase_of_its_launch() -> None:
         kernel("lost", 98, 1),
     )
     assert device_us(t) == {"forward": 7, "backward": 11, "communication": 13, "optimizer": 3, "other": 2}
-    assert t.anatomy.device_unknown_ns == 1 * US
 
 
 def test_ranges_of_the_user_are_listed_with_their_device_time() -> None:
@@ -231,6 +229,6 @@ def test_ranges_of_the_user_are_listed_with_their_device_time() -> None:
         kernel("a", 60, 6, 2),
     )
     rows = {r.name: r for r in t.anatomy.ranges}
-    assert (rows["outer"].total_ns, rows["outer"].self_ns, rows["outer"].device_ns) == (100 * US, 60 * US, 11 * US)
+    assert (rows["outer"].total_ns, rows["outer"].device_ns) == (100 * US, 11 * US)
     assert (rows["block"].count, rows["block"].total_ns, rows["block"].device_ns) == (2, 40 * US, 11 * US)
     assert rows["block"].phase is None

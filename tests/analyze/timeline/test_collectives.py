@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -13,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.analyze.timeline.classes import classify_work
-from hotloop.analyze.timeline.clocks import describe_hosts
 from hotloop.analyze.timeline.collective_report import (
+    CollectiveReport,
     compare_ranks,
-    compute_waits_by_row,
+    describe_hosts,
     find_bus_factor,
-    list_rank_waits,
+    list_waits,
     match_collectives,
 )
 from hotloop.analyze.timeline.collectives import MAX_COLLECTIVES, OP, collect_collectives, name_op
@@ -33,6 +34,12 @@ from .rank_columns import Span, rank
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"the public traces are not at {TRACES}")
 
 
+def compare(ranks: Sequence[RankCollectives]) -> CollectiveReport:
+    report = compare_ranks(ranks)
+    assert report is not None
+    return report
+
+
 def reduced(starts: list[int], end: int, elements: int = 1000) -> list[list[Span]]:
     """One all-reduce: every rank's own start, one end."""
     return [[("all_reduce", start, end, elements)] for start in starts]
@@ -40,22 +47,17 @@ def reduced(starts: list[int], end: int, elements: int = 1000) -> list[list[Span
 
 def test_wait_and_transfer_by_hand() -> None:
     """Ranks come at 10, 40 and 25, all leave at 50: the second is last, the transfer takes 10."""
-    spans = reduced([10, 40, 25], 50)
-    report = compare_ranks([rank(i, s) for i, s in enumerate(spans)])
-    assert report is not None
-    assert [r.wait_ns for r in report.ranks] == [30 * US, 0, 15 * US]
-    assert [r.last_arrivals_count for r in report.ranks] == [0, 1, 0]
-    assert report.transfer_ns == 10 * US
-    assert report.wait_ns == 15 * US
-    assert [(w.rank, w.wait_ns, w.last_arrivals_count) for w in list_rank_waits(report)] == [
+    ranks = [rank(i, s) for i, s in enumerate(reduced([10, 40, 25], 50))]
+    report = compare(ranks)
+    assert [(w.rank, w.wait_ns, w.last_arrivals_count) for w in report.waits] == [
         (0, 30 * US, 0), (1, 0, 1), (2, 15 * US, 0),
     ]  # fmt: skip
+    assert [one.tolist() for one in list_waits(ranks)] == [[30 * US], [0], [15 * US]]
+    assert (report.transfer_ns, report.span_ns) == (10 * US, 40 * US)
     (kind,) = report.kinds
     assert (kind.op, kind.bytes, kind.members_count, kind.count) == ("all_reduce", 4000, 3, 1)
     assert kind.algorithm_bytes_per_s == pytest.approx(4000 / 10e-6)
     assert kind.bus_bytes_per_s == pytest.approx(4000 / 10e-6 * 2 * 2 / 3)
-    (worst,) = report.worst
-    assert (worst.last, worst.waits_ns, worst.transfer_ns) == (1, (30 * US, 0, 15 * US), 10 * US)
 
 
 def test_the_factors_are_those_of_nccl_tests() -> None:
@@ -88,50 +90,45 @@ def test_kinds_are_told_by_name(text: str, kind: str) -> None:
 
 def test_an_all_gather_counts_the_gathered_buffer() -> None:
     """NCCL's tests: 1000 floats from each of 4 ranks are 16,000 bytes."""
-    report = compare_ranks([rank(i, [("all_gather", 0, 10, 1000)]) for i in range(4)])
-    assert report is not None
+    report = compare([rank(i, [("all_gather", 0, 10, 1000)]) for i in range(4)])
     assert report.kinds[0].bytes == 16_000
 
 
-def test_sizes_that_differ_never_match_but_all_to_all_may_be_uneven() -> None:
-    ranks = [rank(0, [("all_reduce", 0, 9, 5)]), rank(1, [("all_reduce", 0, 9, 6)])]
-    assert len(match_collectives(ranks)) == 0
-    assert match_collectives(ranks).unmatched == {"counts differ": 2}
-    uneven = [rank(0, [("all_to_all", 0, 9, 5)]), rank(1, [("all_to_all", 0, 9, 7)])]
-    report = compare_ranks(uneven)
-    assert report is not None
-    assert (report.matched_count, report.kinds[0].bytes) == (1, 24)
+SPANS: list[Span] = [("all_reduce", 10 * i, 10 * i + 5, 7) for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "count"),
+    [
+        # Sizes that differ never match, but an all-to-all may be uneven.
+        ([rank(0, [("all_reduce", 0, 9, 5)]), rank(1, [("all_reduce", 0, 9, 6)])], 0),
+        ([rank(0, [("all_to_all", 0, 9, 5)]), rank(1, [("all_to_all", 0, 9, 7)])], 1),
+        # Of three collectives one is missing on a rank: without sequence numbers all are in doubt, or those of a step.
+        ([rank(0, SPANS), rank(1, SPANS[:2])], 0),
+        ([rank(0, SPANS, steps=[4, 5, 5]), rank(1, SPANS[:2], steps=[4, 5])], 1),
+        ([rank(0, SPANS, sequence=True), rank(1, SPANS[:2], sequence=True)], 2),
+        # A group that is smaller than all and not listed is not guessed.
+        ([rank(i, [("all_reduce", 0, 9, 5)], group_size=2) for i in range(4)], 0),
+        (
+            [
+                rank(0, [("point_to_point", 0, 9, 5), ("all_reduce", 9, 12, 3)], members=(0,)),
+                rank(1, [], members=(1,)),
+            ],
+            0,
+        ),
+    ],
+)
+def test_only_what_belongs_together_is_matched(ranks: list[RankCollectives], count: int) -> None:
+    assert len(match_collectives(ranks)) == count
 
 
 def test_order_is_by_size_and_kind_so_that_two_threads_may_swap() -> None:
     """Gloo runs collectives on several threads: the small one may begin first on one rank."""
     one = rank(0, [("all_reduce", 0, 20, 9), ("all_reduce", 5, 10, 3)])
     two = rank(1, [("all_reduce", 1, 10, 3), ("all_reduce", 6, 20, 9)])
-    report = compare_ranks([one, two])
-    assert report is not None
+    report = compare([one, two])
     assert report.matched_count == 2
-    assert [r.wait_ns for r in report.ranks] == [6 * US, 4 * US]
-
-
-def test_without_sequence_numbers_a_missing_one_makes_all_of_its_kind_doubtful() -> None:
-    spans = [("all_reduce", 10 * i, 10 * i + 5, 7) for i in range(3)]
-    matches = match_collectives([rank(0, list(spans)), rank(1, list(spans[:2]))])
-    assert len(matches) == 0
-    assert matches.unmatched == {"counts differ": 5}
-
-
-def test_with_step_numbers_only_that_step_is_lost() -> None:
-    spans = [("all_reduce", 10 * i, 10 * i + 5, 7) for i in range(3)]
-    matches = match_collectives([rank(0, list(spans), steps=[4, 5, 5]), rank(1, list(spans[:2]), steps=[4, 5])])
-    assert len(matches) == 1
-    assert matches.unmatched == {"counts differ": 3}
-
-
-def test_with_sequence_numbers_only_the_missing_one_is_lost() -> None:
-    spans = [("all_reduce", 10 * i, 10 * i + 5, 7) for i in range(3)]
-    matches = match_collectives([rank(0, list(spans), sequence=True), rank(1, list(spans[:2]), sequence=True)])
-    assert len(matches) == 2
-    assert matches.unmatched == {"missing on a rank": 1}
+    assert [r.wait_ns for r in report.waits] == [6 * US, 4 * US]
 
 
 def test_groups_do_not_mix() -> None:
@@ -143,21 +140,10 @@ def test_groups_do_not_mix() -> None:
     assert [matches.rank[f : f + 2].tolist() for f in matches.first] == [[0, 1], [2, 3]]
 
 
-def test_a_group_that_is_smaller_and_not_listed_is_not_guessed() -> None:
-    ranks = [rank(i, [("all_reduce", 0, 9, 5)], group_size=2) for i in range(4)]
-    assert match_collectives(ranks).unmatched == {"group unknown": 4}
-
-
-def test_point_to_point_and_single_rank_groups_are_counted() -> None:
-    ranks = [rank(0, [("point_to_point", 0, 9, 5), ("all_reduce", 9, 12, 3)], members=(0,)), rank(1, [], members=(1,))]
-    assert match_collectives(ranks).unmatched == {"point-to-point": 1, "single rank of its group": 1}
-
-
 def test_rooted_collectives_stand_in_no_sum() -> None:
-    report = compare_ranks([rank(0, [("broadcast", 0, 2, 5)]), rank(1, [("broadcast", 9, 12, 5)])])
-    assert report is not None
+    report = compare([rank(0, [("broadcast", 0, 2, 5)]), rank(1, [("broadcast", 9, 12, 5)])])
     assert report.matched_count == 1
-    assert [r.wait_ns for r in report.ranks] == [0, 0]
+    assert [r.wait_ns for r in report.waits] == [0, 0]
     assert report.kinds[0].op == "broadcast"
 
 
@@ -174,25 +160,23 @@ TWO = many([[0, 100, 200, 300, 400], [60, 160, 210, 305, 470]], [80, 180, 280, 3
 
 def test_another_hosts_clock_is_moved_back() -> None:
     """Rank 1 is on another host, 5 ms ahead: the waits come out as on one clock."""
-    straight = compare_ranks([rank(0, TWO[0], host="a"), rank(1, TWO[1], host="a")])
-    moved = compare_ranks([rank(0, TWO[0], host="a"), rank(1, TWO[1], host="b", ahead_us=5000)])
-    assert straight is not None
-    assert moved is not None
-    assert [r.wait_ns for r in moved.ranks] == [r.wait_ns for r in straight.ranks]
+    straight = compare([rank(0, TWO[0], host="a"), rank(1, TWO[1], host="a")])
+    moved = compare([rank(0, TWO[0], host="a"), rank(1, TWO[1], host="b", ahead_us=5000)])
+    assert [r.wait_ns for r in moved.waits] == [r.wait_ns for r in straight.waits]
     assert moved.clocks.offsets[1].applied_ns == 5000 * US
-    assert moved.doubtful_count == 0
+    assert moved.notes == ()
 
 
 def test_hosts_are_told_with_the_offset_that_is_applied() -> None:
     """Two ranks on each of two hosts; without common collectives, nothing is told of the other host's clock."""
     spans = [*TWO, *TWO]
     ranks = [rank(r, spans[r], host="aabb"[r], ahead_us=5000 * (r > 1)) for r in range(4)]
-    a, b = describe_hosts(compare_ranks(ranks).clocks)
+    a, b = describe_hosts(compare(ranks).clocks)
     assert (a.name, a.ranks, a.offset_ns, a.uncertainty_ns, a.basis) == ("a", (0, 1), 0, 0, "the reference")
     assert (b.name, b.ranks, b.drift_ppm) == ("b", (2, 3), None)
     assert b.offset_ns == pytest.approx(5000 * US, abs=b.uncertainty_ns)
     assert b.basis.startswith("ends of ")
-    nameless = compare_ranks([rank(0, TWO[0], host="a"), rank(1, TWO[1])])
+    nameless = compare([rank(0, TWO[0], host="a"), rank(1, TWO[1])])
     assert describe_hosts(nameless.clocks) == ()
 
 
@@ -202,17 +186,15 @@ def test_another_hosts_drift_is_taken_out() -> None:
     starts = [100_000 * i for i in range(600)]
     late = [[t + draw.randrange(0, 400) for t in starts] for _ in range(2)]
     ends = [max(pair) + 100 for pair in zip(*late, strict=True)]
-    straight = compare_ranks([rank(r, many(late, ends)[r], host="a") for r in range(2)])
+    straight = compare([rank(r, many(late, ends)[r], host="a") for r in range(2)])
     moved = compare_ranks(
         [
             rank(0, many(late, ends)[0], host="a"),
             drifting(rank(1, many(late, ends)[1], host="b", ahead_us=5000), 50e-6),
         ]
     )
-    assert straight is not None
-    assert moved is not None
-    assert moved.doubtful_count == 0
-    for one, other in zip(moved.ranks, straight.ranks, strict=True):
+    assert moved.notes == ()
+    for one, other in zip(moved.waits, straight.waits, strict=True):
         assert one.wait_ns == pytest.approx(other.wait_ns, rel=0.02)
     _, b = describe_hosts(moved.clocks)
     assert b.drift_ppm == pytest.approx(50.0, abs=1.0)
@@ -227,21 +209,13 @@ def drifting(one: RankCollectives, drift: float) -> RankCollectives:
     return replace(one, **{name: t + np.rint((t - zero) * drift).astype(np.int64) for name, t in times.items()})
 
 
-def test_one_host_has_one_clock() -> None:
-    report = compare_ranks([rank(0, TWO[0], host="a"), rank(1, TWO[1], host="a", ahead_us=3)])
-    assert report is not None
-    offset = report.clocks.offsets[1]
-    assert (offset.measured_ns, offset.applied_ns) == (3 * US, 0)
-    assert "not applied" in offset.reason
-
-
-def test_unknown_hosts_are_moved_only_beyond_the_uncertainty() -> None:
-    near = compare_ranks([rank(0, TWO[0]), rank(1, TWO[1])])
-    far = compare_ranks([rank(0, TWO[0]), rank(1, TWO[1], ahead_us=700)])
-    assert near is not None
-    assert far is not None
-    assert near.clocks.offsets[1].applied_ns == 0
-    assert far.clocks.offsets[1].applied_ns == 700 * US
+@pytest.mark.parametrize(
+    ("host", "ahead_us", "applied_us"),
+    [("a", 3, 0), (None, 0, 0), (None, 700, 700)],  # unknown hosts are moved only beyond the uncertainty
+)
+def test_one_host_has_one_clock(host: str | None, ahead_us: int, applied_us: int) -> None:
+    report = compare([rank(0, TWO[0], host=host), rank(1, TWO[1], host=host, ahead_us=ahead_us)])
+    assert report.clocks.offsets[1].applied_ns == applied_us * US
 
 
 def test_ranks_without_a_common_group_are_joined_through_others() -> None:
@@ -263,33 +237,23 @@ def test_ranks_without_a_common_group_are_joined_through_others() -> None:
                 f: np.concatenate([getattr(first, f)] * 2)
                 for f in (
                     "start_ns", "end_ns", "op", "step", "sequence", "in_elements", "out_elements", "element_bytes",
-                    "group_size", "first_row", "events_count", "compute_before_ns",
+                    "group_size",
                 )
             },
         }
     )  # fmt: skip
-    report = compare_ranks([ranks[0], both, ranks[2]])
-    assert report is not None
-    assert [o.measured_ns for o in report.clocks.offsets] == [0, 100 * US, 300 * US]
+    report = compare([ranks[0], both, ranks[2]])
+    assert [o.applied_ns for o in report.clocks.offsets] == [0, 100 * US, 300 * US]
     uncertain = [o.uncertainty_ns or 0 for o in report.clocks.offsets]
     assert uncertain[0] < uncertain[1] < uncertain[2]
-
-
-def test_a_rank_without_common_collectives_keeps_its_clock() -> None:
-    report = compare_ranks([rank(0, TWO[0]), rank(1, [])])
-    assert report is not None
-    assert report.clocks.offsets[1].measured_ns is None
-    assert report.matched_count == 0
-    assert report.straggler is None
 
 
 def test_who_leaves_before_the_last_one_comes_makes_a_match_doubtful() -> None:
     """On one host the clock cannot be the reason: the last of rank 0's ended at 520, rank 1 came at 550."""
     six = [("all_reduce", 100 * i, 100 * i + 20, 8) for i in range(6)]
     good = [("all_reduce", 100 * i, 100 * i + 20, 8) for i in range(5)]
-    report = compare_ranks([rank(0, six, host="a"), rank(1, [*good, ("all_reduce", 550, 560, 8)], host="a")])
-    assert report is not None
-    assert (report.matched_count, report.doubtful_count) == (5, 1)
+    report = compare([rank(0, six, host="a"), rank(1, [*good, ("all_reduce", 550, 560, 8)], host="a")])
+    assert report.matched_count == 5
     assert [n.code for n in report.notes] == ["doubtful-collectives"]
 
 
@@ -306,94 +270,12 @@ def test_waits_do_not_depend_on_the_clocks(starts: list[tuple[int, int, int]], a
         for r in range(3):
             spans[r].append(("all_reduce", 1000 * i + mine[r], end, 8))
     hosts = ("a", "b", "c")
-    straight = compare_ranks([rank(r, spans[r], host=hosts[r]) for r in range(3)])
-    moved = compare_ranks([rank(r, spans[r], host=hosts[r], ahead_us=ahead * r) for r in range(3)])
-    assert straight is not None
-    assert moved is not None
-    assert [s.wait_ns for s in straight.ranks] == [s.wait_ns for s in moved.ranks]
-    assert [s.wait_ns for s in straight.ranks] == [sum(max(m) - m[r] for m in starts) * US for r in range(3)]
+    straight = compare([rank(r, spans[r], host=hosts[r]) for r in range(3)])
+    moved = compare([rank(r, spans[r], host=hosts[r], ahead_us=ahead * r) for r in range(3)])
+    assert [s.wait_ns for s in straight.waits] == [s.wait_ns for s in moved.waits]
+    assert [s.wait_ns for s in straight.waits] == [sum(max(m) - m[r] for m in starts) * US for r in range(3)]
     assert straight.transfer_ns == len(starts) * transfer * US
-    assert sum(s.last_arrivals_count for s in straight.ranks) == len(starts)
-
-
-# ---- who is late, and why
-
-
-def late(by_us: int, count: int = 20, transfer_us: int = 2, elements: int = 1000) -> list[list[Span]]:
-    """Three ranks, a collective every 100 us; the last rank comes ``by_us`` late to every one."""
-    ends = [100 * i + by_us + transfer_us for i in range(count)]
-    return [
-        [("all_reduce", 100 * i + (by_us if r == 2 else 0), e, elements) for i, e in enumerate(ends)] for r in range(3)
-    ]
-
-
-def test_a_slow_rank_is_told_by_its_compute() -> None:
-    spans = late(30)
-    ranks = [rank(r, spans[r], host="a", compute_us=40 if r == 2 else 10) for r in range(3)]
-    report = compare_ranks(ranks)
-    assert report is not None
-    assert (report.straggler, report.cause) == (2, "slow-rank")
-    assert report.straggler_own_excess_ns == 19 * 30 * US
-    assert report.straggler_compute_excess_ns == 19 * 30 * US
-    assert "computes" in report.cause_reason
-
-
-def test_a_rank_whose_host_is_late_is_told_from_one_that_computes() -> None:
-    spans = late(30)
-    report = compare_ranks([rank(r, spans[r], host="a", compute_us=10) for r in range(3)])
-    assert report is not None
-    assert (report.straggler, report.cause) == (2, "slow-rank")
-    assert "host or its input" in report.cause_reason
-
-
-def test_a_slow_link_is_slow_for_all() -> None:
-    """40 MB in 60 us are 1.3 TB/s of bus bandwidth; ten times as much would be expected here."""
-    spans = late(0, transfer_us=60, elements=10_000_000)
-    ranks = [rank(r, spans[r], host="a") for r in range(3)]
-    slow = compare_ranks(ranks, expected_bus_bytes_per_s=8.9e12)
-    fast = compare_ranks(ranks, expected_bus_bytes_per_s=0.9e12)
-    unknown = compare_ranks(ranks)
-    assert slow is not None
-    assert fast is not None
-    assert unknown is not None
-    assert (slow.straggler, slow.cause) == (None, "slow-link")
-    assert fast.cause == "balanced"
-    assert unknown.cause == "unknown"
-    assert "is unknown" in unknown.cause_reason
-
-
-def test_an_unsteady_link_is_told_by_its_own_best() -> None:
-    spans: list[list[Span]] = [[], []]
-    for i in range(10):
-        took = 10 if i < 2 else 50
-        for mine in spans:
-            mine.append(("all_reduce", 100 * i, 100 * i + took, 10_000_000))
-    report = compare_ranks([rank(r, spans[r], host="a") for r in range(2)])
-    assert report is not None
-    assert report.cause == "slow-link"
-
-
-def test_ranks_that_arrive_together_are_balanced() -> None:
-    report = compare_ranks([rank(r, s, host="a") for r, s in enumerate(late(0))])
-    assert report is not None
-    assert (report.straggler, report.cause) == (None, "balanced")
-
-
-def test_a_delay_that_clocks_could_feign_makes_no_straggler() -> None:
-    """Without hosts, ends that scatter by more than the delay say nothing."""
-    spans: list[list[Span]] = [[], []]
-    for i in range(8):
-        shift = 40 * (i % 3 - 1)
-        spans[0].append(("all_reduce", 1000 * i, 1000 * i + 100, 8))
-        spans[1].append(("all_reduce", 1000 * i + 21, 1000 * i + 100 + shift, 8))
-    report = compare_ranks([rank(r, spans[r]) for r in range(2)])
-    assert report is not None
-    assert report.straggler is None
-
-
-def test_waits_by_row_are_those_of_the_report() -> None:
-    ranks = [rank(i, s) for i, s in enumerate(reduced([10, 40, 25], 50))]
-    assert [compute_waits_by_row(ranks, r) for r in range(3)] == [{0: 30 * US}, {0: 0}, {0: 15 * US}]
+    assert sum(s.last_arrivals_count for s in straight.waits) == len(starts)
 
 
 # ---- from traces
@@ -429,7 +311,6 @@ def test_metadata_of_the_range_describes_its_kernel() -> None:
         10, 40, 17, 2,
     ]  # fmt: skip
     assert (found.step[0], found.start_ns[0], found.end_ns[0]) == (3, 30 * US, 55 * US)
-    assert found.compute_before_ns[0] == 12 * US
 
 
 def test_kernels_of_one_collective_are_one_entry_and_loose_ones_their_own() -> None:
@@ -446,7 +327,6 @@ def test_kernels_of_one_collective_are_one_entry_and_loose_ones_their_own() -> N
     found = collect(trace)
     assert found.start_ns.tolist() == [10 * US, 40 * US]
     assert found.end_ns.tolist() == [21 * US, 45 * US]
-    assert found.events_count.tolist() == [2, 1]
 
 
 def test_shapes_tell_the_size_where_nothing_else_does() -> None:
@@ -459,7 +339,7 @@ def test_shapes_tell_the_size_where_nothing_else_does() -> None:
     trace._facts["shapes"] = [(0, "[[2,3],[4]]")]
     trace._facts["dtypes"] = [(0, '["float"]')]
     found = collect(trace)
-    assert (found.in_elements[0], found.element_bytes[0], found.events_count[0]) == (10, 4, 0)
+    assert (found.in_elements[0], found.element_bytes[0]) == (10, 4)
 
 
 def test_a_rank_stays_below_two_megabytes() -> None:
@@ -473,8 +353,7 @@ def test_collectives_beyond_the_limit_are_counted() -> None:
     links = link_device_work(trace)
     found = collect_collectives(trace, links, classify_work(trace, links), find_steps(trace, links), limit=3)
     assert (len(found), found.left_out_count) == (3, 2)
-    report = compare_ranks([found, found])
-    assert report is not None
+    report = compare([found, found])
     assert [n.code for n in report.notes] == ["collectives-left-out"]
 
 
@@ -482,11 +361,8 @@ def test_no_collectives_at_all() -> None:
     found = collect(PlainTrace([op("aten::add", 0, 5)]))
     assert len(found) == 0
     assert compare_ranks([found]) is None
-    report = compare_ranks([found, found])
-    assert report is not None
-    assert (report.matched_count, report.cause) == (0, "unknown")
-    assert report.cause_reason == "no collective could be matched across ranks"
-    assert list_rank_waits(report) == ()
+    report = compare([found, found])
+    assert (report.matched_count, report.waits, report.span_ns) == (0, (), 0)
 
 
 @cache
@@ -504,36 +380,22 @@ def test_the_imbalance_of_the_eight_v100_is_found() -> None:
     """Rank 7 comes 0.5 to 7.6 ms after the others to the first all-to-all, and last to four more; figures read from
     the files by hand: it starts at ...431930 us, rank 1 at ...424306."""
     ranks = read_ranks("dlrm_8ranks_v100")
-    report = compare_ranks(ranks)
-    assert report is not None
+    report = compare(ranks)
     assert [len(r) for r in ranks] == [8] * 8
-    assert (report.matched_count, report.doubtful_count, report.unmatched) == (8, 0, {})
-    assert (report.straggler, report.cause) == (7, "slow-rank")
-    assert [r.last_arrivals_count for r in report.ranks] == [0, 0, 0, 0, 1, 2, 0, 5]
-    worst = report.worst[0]
-    assert (worst.op, worst.last, worst.step) == ("all_to_all", 7, 10)
-    assert worst.waits_ns == tuple(us * US for us in (2135, 7624, 508, 6122, 4872, 4669, 505, 0))
-    assert worst.transfer_ns == 11 * US
-    assert worst.bytes == 6144 * 4
+    assert (report.matched_count, report.notes) == (8, ())
+    assert [r.last_arrivals_count for r in report.waits] == [0, 0, 0, 0, 1, 2, 0, 5]
+    first = [int(one[0]) for one in list_waits(ranks)]
+    assert first == [us * US for us in (2135, 7624, 508, 6122, 4872, 4669, 505, 0)]
     assert not any(o.applied_ns for o in report.clocks.offsets)
-    assert all(abs(o.measured_ns or 0) <= 2 * US for o in report.clocks.offsets)
-    assert "before the recording" in report.cause_reason
-    # Without the first one, three ranks are late together: their hosts need 2 ms more between collectives.
-    later = [r.wait_ns - r.first_wait_ns for r in report.ranks]
-    assert sorted(range(8), key=lambda i: later[i])[:3] == [5, 4, 7]
-    own = [r.own_ns for r in report.ranks]
-    assert set(sorted(range(8), key=lambda i: -own[i])[:3]) == {4, 5, 7}
 
 
 @needs_traces
 def test_gloo_collectives_are_matched_over_two_threads() -> None:
     ranks = [r for r in read_ranks("cpu") if r.rank is not None and len(r)]
-    report = compare_ranks(ranks)
-    assert report is not None
-    assert (report.matched_count, report.unmatched) == (8, {})
+    report = compare(ranks)
+    assert report.matched_count == 8
     assert {(k.op, k.bytes) for k in report.kinds} == {("all_reduce", 267786 * 4), ("all_reduce", 131584 * 4)}
-    assert report.clocks.offsets[1].reason.startswith("one host")
-    assert report.straggler == 1
+    assert report.clocks.offsets[1].applied_ns == 0
 
 
 @needs_traces

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
-from dataclasses import replace
 from functools import cache
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -12,31 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.analyze.timeline.classes import classify_work
-from hotloop.analyze.timeline.collective_report import compare_ranks
-from hotloop.analyze.timeline.collectives import collect_collectives
 from hotloop.analyze.timeline.critical_path import (
-    MAX_ARRIVALS,
     choose_step,
-    cut_at_collectives,
     falls_behind,
     find_critical_path,
     find_device_ends,
-    join_paths,
 )
 from hotloop.analyze.timeline.dependencies import build_graph
 from hotloop.analyze.timeline.links import link_device_work
-from hotloop.analyze.timeline.reduce import ReduceOptions
 from hotloop.analyze.timeline.step_graph import ROLE, StepGraph, make_skeleton, order_by_time, order_nodes, replay
 from hotloop.analyze.timeline.steps import find_steps
 from hotloop.core.errors import UsageError
-from hotloop.core.graph import BOUND_KINDS, CriticalPath, EdgeCounts, PathSegment, RankSegments
+from hotloop.core.graph import BOUND_KINDS, CriticalPath, EdgeCounts
 from hotloop.core.trace import Category
-from hotloop.pipeline.traces import reduce_rank
 from hotloop.trace.columns import TraceColumns
 from hotloop.trace.inputs import find_traces, read_trace_file
 
 from .plain_trace import TRACES, US, PlainTrace, Row, call, copy, frame, kernel, mark, op
-from .rank_columns import rank
 
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"the public traces are not at {TRACES}")
 
@@ -74,53 +65,222 @@ def stretches(path: CriticalPath, trace: PlainTrace) -> list[tuple[str, int]]:
     ]
 
 
-def test_a_host_that_never_waits_is_the_path() -> None:
-    """10 us of an operator, 5 of its launch, the rest Python; the kernel runs beside it."""
-    path = path_of(
+PATHS = {
+    # 10 us of an operator, 5 of its launch, the rest Python; the kernel runs beside it.
+    "a host that never waits is the path": (
         [
             mark("ProfilerStep#0", 0, 100),
             op("aten::mm", 20, 15),
             call("cudaLaunchKernel", 25, 5, 1),
             kernel("gemm", 32, 40, 1),
-        ]
-    )
-    assert path.step_ns == 100 * US
-    assert bound(path) == {"host": 95, "launch": 5}
-    assert path.bound_by == "host"
-    assert path.unexplained_ns == 0
-    assert path.edges.launch == 1
-
-
-def test_a_device_wide_wait_leads_into_the_device() -> None:
-    """Launch at 10, kernel 15..75, the wait begins at 20 and ends 5 us after the kernel: 10 host, 5 from the start of
-    the call to the kernel, 60 kernel, 5 until the call returns, 20 host."""
-    path = path_of(
+        ],
+        None,
+        {"host": 95, "launch": 5},
+        {"step_ns": 100 * US, "bound_by": "host", "unexplained_ns": 0, "edges.launch": 1},
+    ),
+    # Launch at 10, kernel 15..75, the wait begins at 20 and ends 5 us after the kernel: 10 host, 5 from the start of
+    # the call to the kernel, 60 kernel, 5 until the call returns, 20 host.
+    "a device wide wait leads into the device": (
         [
             mark("ProfilerStep#0", 0, 100),
             op("aten::mm", 8, 7),
             call("cudaLaunchKernel", 10, 4, 1),
             kernel("gemm", 15, 60, 1),
             call("cudaDeviceSynchronize", 20, 60),
-        ]
-    )
-    assert bound(path) == {"host": 30, "launch": 5, "device_compute": 60, "sync": 5}
-    assert path.edges.sync == 1
-    assert path.edges.inferred == 0
-    # A wait for the whole device needs no record of what it is for, but the trace as a whole lacks them.
-    assert [n.code for n in path.notes] == ["no-sync-events"]
-
-
-def test_a_wait_that_the_device_was_ready_for_is_host_time() -> None:
-    """The kernel ended at 30, the call at 40..46 waits for nothing."""
-    path = path_of(
+        ],
+        None,
+        {"host": 30, "launch": 5, "device_compute": 60, "sync": 5},
+        {"edges.sync": 1, "edges.inferred": 0},
+    ),
+    # The kernel ended at 30, the call at 40..46 waits for nothing.
+    "a wait that the device was ready for is host time": (
         [
             mark("ProfilerStep#0", 0, 100),
             call("cudaLaunchKernel", 10, 4, 1),
             kernel("gemm", 15, 15, 1),
             call("cudaDeviceSynchronize", 40, 6),
-        ]
-    )
-    assert bound(path) == {"host": 90, "launch": 4, "sync": 6}
+        ],
+        None,
+        {"host": 90, "launch": 4, "sync": 6},
+        {},
+    ),
+    # Stream 8 waits for the event that was recorded after 'first' and before 'other': 'first' holds it, although
+    # 'other' on the same stream is queued before the wait is.
+    "a recorded stream wait joins two streams": (
+        [
+            mark("ProfilerStep#0", 0, 200),
+            call("cudaLaunchKernel", 0, 2, 1),
+            kernel("first", 5, 50, 1),
+            call("cudaEventRecord", 3, 1, 50),
+            call("cudaLaunchKernel", 5, 2, 2),
+            kernel("other", 56, 80, 2),
+            call("cudaStreamWaitEvent", 8, 1, 51),
+            sync(
+                "Stream Wait Event",
+                8,
+                1,
+                51,
+                "8",
+                sync_kind="Stream Wait Event",
+                wait_on_stream=7,
+                wait_on_record_correlation=50,
+            ),
+            call("cudaLaunchKernel", 10, 2, 3),
+            kernel("second", 58, 30, 3, stream="8"),
+            call("cudaStreamSynchronize", 13, 80, 52),
+            sync("Stream Sync", 13, 80, 52, "8", sync_kind="Stream Sync"),
+        ],
+        None,
+        {"host": 107, "launch": 5, "device_compute": 80, "sync": 8},
+        {"has_sync_events": True, "edges.sync": 2, "edges.inferred_syncs": 0},
+    ),
+    "an event synchronize waits for the recorded work only": (
+        [
+            mark("ProfilerStep#0", 0, 200),
+            call("cudaLaunchKernel", 0, 2, 1),
+            kernel("first", 5, 50, 1),
+            call("cudaEventRecord", 3, 1, 50),
+            call("cudaLaunchKernel", 5, 2, 2),
+            kernel("other", 56, 100, 2),
+            call("cudaEventSynchronize", 8, 50, 51),
+            sync("Event Sync", 8, 50, 51, "", sync_kind="Event Sync", wait_on_stream=7, wait_on_record_correlation=50),
+        ],
+        None,
+        {"host": 142, "launch": 5, "device_compute": 50, "sync": 3},
+        {},
+    ),
+    "without records the thread s last stream is inferred": (
+        [
+            mark("ProfilerStep#0", 0, 100),
+            call("cudaLaunchKernel", 0, 2, 1),
+            kernel("gemm", 5, 50, 1),
+            call("cudaStreamSynchronize", 10, 50),
+        ],
+        None,
+        {"host": 40, "launch": 5, "device_compute": 50, "sync": 5},
+        {"edges.sync": 0, "edges.inferred_syncs": 1, "has_sync_events": False},
+    ),
+    "a pageable copy holds its call": (
+        [
+            mark("ProfilerStep#0", 0, 100),
+            call("cudaMemcpyAsync", 10, 50, 1),
+            copy("Memcpy DtoH (Device -> Pageable)", 14, 40, 1),
+        ],
+        None,
+        {"host": 50, "launch": 4, "memcpy": 40, "sync": 6},
+        {},
+    ),
+    # A kernel of step 0 runs until 160, 60 us into step 1, which waits for it.
+    "work of an earlier step counts from the step on": (
+        [
+            mark("ProfilerStep#0", 0, 100),
+            call("cudaLaunchKernel", 10, 2, 1),
+            kernel("long", 20, 140, 1),
+            mark("ProfilerStep#1", 100, 100),
+            call("cudaDeviceSynchronize", 110, 55),
+        ],
+        1,
+        {"host": 35, "device_compute": 60, "sync": 5},
+        {},
+    ),
+    # DDP on gloo: the operator at 10 begins a collective on the library's thread, 12..60; the main thread has nothing
+    # to do from 20 and goes on at 62.
+    "a host collective is waited for": (
+        [
+            mark("ProfilerStep#0", 0, 100),
+            op("c10d::allreduce_", 10, 10, shapes="[[8]]"),
+            Row(Category.ANNOTATION, "gloo:all_reduce", 12 * US, 48 * US, "pool", facts={"shapes": "[[8]]"}),
+            op("aten::div", 62, 5),
+        ],
+        None,
+        {"host": 52, "comm": 48},
+        {"edges.inferred_threads": 2},
+    ),
+    "input and launches are told apart": (
+        [
+            mark("ProfilerStep#0", 0, 100),
+            mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 5, 30),
+            op("aten::stack", 10, 10),
+            call("cudaLaunchKernel", 50, 20, 1),
+            kernel("k", 71, 1, 1),
+        ],
+        None,
+        {"input": 30, "launch": 20, "host": 50},
+        {},
+    ),
+    # The kernel begins 60 us after its launch on an idle device.
+    "a wait that nothing explains is said": (
+        [
+            mark("ProfilerStep#0", 0, 200),
+            call("cudaLaunchKernel", 10, 2, 1),
+            kernel("early", 14, 4, 1),
+            call("cudaLaunchKernel", 20, 2, 2),
+            kernel("late", 80, 50, 2, stream="9"),
+            call("cudaDeviceSynchronize", 30, 102),
+        ],
+        None,
+        {"host": 86, "launch": 6, "device_compute": 50, "sync": 58},
+        {"unexplained_ns": 56 * US},
+    ),
+    # The first launch takes 500 us; its kernel begins 505 us after it, and the second one's 4 after its own.
+    "a call that loads a module first explains its late kernel": (
+        [
+            mark("ProfilerStep#0", 0, 700),
+            call("cudaLaunchKernel", 10, 500, 1),
+            kernel("first", 515, 100, 1),
+            call("cudaDeviceSynchronize", 511, 106),
+            call("cudaLaunchKernel", 650, 2, 2),
+            kernel("second", 654, 9, 2),
+        ],
+        None,
+        {"host": 91, "launch": 507, "device_compute": 100, "sync": 2},
+        {"unexplained_ns": 0},
+    ),
+    # No record of a wait; but 'second' begins 3 us after 'first' ends on another stream, and was launched after it.
+    "a stream that goes on when another one is done waited for it": (
+        [
+            mark("ProfilerStep#0", 0, 200),
+            call("cudaLaunchKernel", 0, 2, 1),
+            kernel("first", 5, 100, 1),
+            call("cudaLaunchKernel", 10, 2, 2),
+            kernel("second", 108, 50, 2, stream="9"),
+            call("cudaDeviceSynchronize", 20, 142),
+        ],
+        None,
+        {"host": 38, "launch": 5, "device_compute": 150, "sync": 7},
+        {"unexplained_ns": 0, "edges.inferred_syncs": 1},
+    ),
+    # 'small' begins 20 us before 'huge' on another stream ends, 480 us after its launch.
+    "a kernel that finds no room waits for the one that fills the device": (
+        [
+            mark("ProfilerStep#0", 0, 1000),
+            call("cudaLaunchKernel", 0, 2, 1),
+            kernel("huge", 5, 520, 1),
+            call("cudaLaunchKernel", 25, 2, 2),
+            kernel("small", 505, 10, 2, stream="9"),
+            call("cudaStreamSynchronize", 30, 487, 3),
+            sync("Stream Sync", 30, 487, 3, "9", sync_kind="Stream Sync"),
+        ],
+        None,
+        {"host": 483, "launch": 5, "device_compute": 510, "sync": 2},
+        {"unexplained_ns": 0, "edges.inferred_syncs": 1},
+    ),
+    # The host is done at 50, the kernel at 164: the path is 10 host, 4 to the kernel, 150 of it.
+    "a single step ends with its device where that needs longer": (
+        [mark("ProfilerStep#0", 0, 50), call("cudaLaunchKernel", 10, 2, 1), kernel("long", 14, 150, 1)],
+        None,
+        {"host": 10, "launch": 4, "device_compute": 150},
+        {"paced_by": "device", "step_ns": 164 * US},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_what_holds_the_step_is_the_path(name: str) -> None:
+    rows, place, bounds, more = PATHS[name]
+    path = path_of(rows, place)
+    assert bound(path) == bounds
+    assert {what: attrgetter(what)(path) for what in more} == more
 
 
 def test_kernels_on_a_stream_follow_each_other() -> None:
@@ -141,87 +301,6 @@ def test_kernels_on_a_stream_follow_each_other() -> None:
     ]  # fmt: skip
 
 
-def test_a_recorded_stream_wait_joins_two_streams() -> None:
-    """Stream 8 waits for the event that was recorded after 'first' and before 'other': 'first' holds it, although
-    'other' on the same stream is queued before the wait is."""
-    rows = [
-        mark("ProfilerStep#0", 0, 200),
-        call("cudaLaunchKernel", 0, 2, 1),
-        kernel("first", 5, 50, 1),
-        call("cudaEventRecord", 3, 1, 50),
-        call("cudaLaunchKernel", 5, 2, 2),
-        kernel("other", 56, 80, 2),
-        call("cudaStreamWaitEvent", 8, 1, 51),
-        sync("Stream Wait Event", 8, 1, 51, "8", sync_kind="Stream Wait Event", wait_on_stream=7,
-             wait_on_record_correlation=50),
-        call("cudaLaunchKernel", 10, 2, 3),
-        kernel("second", 58, 30, 3, stream="8"),
-        call("cudaStreamSynchronize", 13, 80, 52),
-        sync("Stream Sync", 13, 80, 52, "8", sync_kind="Stream Sync"),
-    ]  # fmt: skip
-    path = path_of(rows)
-    # 5 to the kernel, 50 first, 3 from stream to stream (sync), 30 second, 5 until the call returns (sync), 107 host.
-    assert bound(path) == {"host": 107, "launch": 5, "device_compute": 80, "sync": 8}
-    assert path.has_sync_events
-    assert (path.edges.sync, path.edges.inferred_syncs) == (2, 0)
-    assert path.notes == ()
-
-
-def test_an_event_synchronize_waits_for_the_recorded_work_only() -> None:
-    rows = [
-        mark("ProfilerStep#0", 0, 200),
-        call("cudaLaunchKernel", 0, 2, 1),
-        kernel("first", 5, 50, 1),
-        call("cudaEventRecord", 3, 1, 50),
-        call("cudaLaunchKernel", 5, 2, 2),
-        kernel("other", 56, 100, 2),
-        call("cudaEventSynchronize", 8, 50, 51),
-        sync("Event Sync", 8, 50, 51, "", sync_kind="Event Sync", wait_on_stream=7, wait_on_record_correlation=50),
-    ]
-    path = path_of(rows)
-    assert bound(path) == {"host": 142, "launch": 5, "device_compute": 50, "sync": 3}
-
-
-def test_without_records_the_thread_s_last_stream_is_inferred() -> None:
-    rows = [
-        mark("ProfilerStep#0", 0, 100),
-        call("cudaLaunchKernel", 0, 2, 1),
-        kernel("gemm", 5, 50, 1),
-        call("cudaStreamSynchronize", 10, 50),
-    ]
-    path = path_of(rows)
-    assert bound(path) == {"host": 40, "launch": 5, "device_compute": 50, "sync": 5}
-    assert (path.edges.sync, path.edges.inferred_syncs) == (0, 1)
-    assert [n.code for n in path.notes] == ["no-sync-events"]
-    assert path.notes[0].count == 1
-
-
-def test_a_pageable_copy_holds_its_call() -> None:
-    path = path_of(
-        [
-            mark("ProfilerStep#0", 0, 100),
-            call("cudaMemcpyAsync", 10, 50, 1),
-            copy("Memcpy DtoH (Device -> Pageable)", 14, 40, 1),
-        ]
-    )
-    assert bound(path) == {"host": 50, "launch": 4, "memcpy": 40, "sync": 6}
-
-
-def test_work_of_an_earlier_step_counts_from_the_step_on() -> None:
-    """A kernel of step 0 runs until 160, 60 us into step 1, which waits for it."""
-    path = path_of(
-        [
-            mark("ProfilerStep#0", 0, 100),
-            call("cudaLaunchKernel", 10, 2, 1),
-            kernel("long", 20, 140, 1),
-            mark("ProfilerStep#1", 100, 100),
-            call("cudaDeviceSynchronize", 110, 55),
-        ],
-        1,
-    )
-    assert bound(path) == {"host": 35, "device_compute": 60, "sync": 5}
-
-
 def test_a_backward_pass_on_another_thread() -> None:
     """The main thread stands still from 30 to 80; autograd works from 35 to 75."""
     rows = [
@@ -235,41 +314,12 @@ def test_a_backward_pass_on_another_thread() -> None:
     path = path_of(rows)
     assert bound(path) == {"host": 100}
     assert path.edges.inferred_threads == 2
-    assert path.edges.forward_backward == 1
     graph = graph_of(trace)
     # A faster operator of the pass makes the step shorter, though it is on another thread: 20 us less.
     weight = graph.weight_ns.copy()
     row = int(np.flatnonzero(trace.name == trace.names.index(f"{NODE}AddmmBackward0"))[0])
     weight[graph.row == row] = 0
     assert replay(graph, weight)[graph.boundaries[-1]] == 80 * US
-
-
-def test_a_host_collective_is_waited_for() -> None:
-    """DDP on gloo: the operator at 10 begins a collective on the library's thread, 12..60; the main thread has nothing
-    to do from 20 and goes on at 62."""
-    rows = [
-        mark("ProfilerStep#0", 0, 100),
-        op("c10d::allreduce_", 10, 10, shapes="[[8]]"),
-        Row(Category.ANNOTATION, "gloo:all_reduce", 12 * US, 48 * US, "pool", facts={"shapes": "[[8]]"}),
-        op("aten::div", 62, 5),
-    ]
-    path = path_of(rows)
-    # 10 host, 2 from the operator to the collective (host), 48 communication, 40 host.
-    assert bound(path) == {"host": 52, "comm": 48}
-    assert path.edges.inferred_threads == 2
-
-
-def test_input_and_launches_are_told_apart() -> None:
-    path = path_of(
-        [
-            mark("ProfilerStep#0", 0, 100),
-            mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 5, 30),
-            op("aten::stack", 10, 10),
-            call("cudaLaunchKernel", 50, 20, 1),
-            kernel("k", 71, 1, 1),
-        ]
-    )
-    assert bound(path) == {"input": 30, "launch": 20, "host": 50}
 
 
 def test_a_full_queue_leads_into_the_device() -> None:
@@ -289,75 +339,6 @@ def test_a_full_queue_leads_into_the_device() -> None:
     assert path.edges.inferred_syncs > 250
 
 
-def test_a_wait_that_nothing_explains_is_said() -> None:
-    """The kernel begins 60 us after its launch on an idle device."""
-    path = path_of(
-        [
-            mark("ProfilerStep#0", 0, 200),
-            call("cudaLaunchKernel", 10, 2, 1),
-            kernel("early", 14, 4, 1),
-            call("cudaLaunchKernel", 20, 2, 2),
-            kernel("late", 80, 50, 2, stream="9"),
-            call("cudaDeviceSynchronize", 30, 102),
-        ]
-    )
-    assert path.unexplained_ns == 56 * US
-    assert "unexplained-waits" in [n.code for n in path.notes]
-    # 20 until the launch, 4 usual way, 56 unexplained, 50 kernel, 2 until the call returns, 68 host.
-    assert bound(path) == {"host": 86, "launch": 6, "device_compute": 50, "sync": 58}
-
-
-def test_a_call_that_loads_a_module_first_explains_its_late_kernel() -> None:
-    """The first launch takes 500 us; its kernel begins 505 us after it, and the second one's 4 after its own."""
-    path = path_of(
-        [
-            mark("ProfilerStep#0", 0, 700),
-            call("cudaLaunchKernel", 10, 500, 1),
-            kernel("first", 515, 100, 1),
-            call("cudaDeviceSynchronize", 511, 106),
-            call("cudaLaunchKernel", 650, 2, 2),
-            kernel("second", 654, 9, 2),
-        ]
-    )
-    assert path.unexplained_ns == 0
-    assert bound(path) == {"host": 91, "launch": 507, "device_compute": 100, "sync": 2}
-
-
-def test_a_stream_that_goes_on_when_another_one_is_done_waited_for_it() -> None:
-    """No record of a wait; but 'second' begins 3 us after 'first' ends on another stream, and was launched after it."""
-    path = path_of(
-        [
-            mark("ProfilerStep#0", 0, 200),
-            call("cudaLaunchKernel", 0, 2, 1),
-            kernel("first", 5, 100, 1),
-            call("cudaLaunchKernel", 10, 2, 2),
-            kernel("second", 108, 50, 2, stream="9"),
-            call("cudaDeviceSynchronize", 20, 142),
-        ]
-    )
-    assert path.unexplained_ns == 0
-    assert bound(path) == {"host": 38, "launch": 5, "device_compute": 150, "sync": 7}
-    assert path.edges.inferred_syncs == 1
-
-
-def test_a_kernel_that_finds_no_room_waits_for_the_one_that_fills_the_device() -> None:
-    """'small' begins 20 us before 'huge' on another stream ends, 480 us after its launch."""
-    path = path_of(
-        [
-            mark("ProfilerStep#0", 0, 1000),
-            call("cudaLaunchKernel", 0, 2, 1),
-            kernel("huge", 5, 520, 1),
-            call("cudaLaunchKernel", 25, 2, 2),
-            kernel("small", 505, 10, 2, stream="9"),
-            call("cudaStreamSynchronize", 30, 487, 3),
-            sync("Stream Sync", 30, 487, 3, "9", sync_kind="Stream Sync"),
-        ]
-    )
-    assert path.unexplained_ns == 0
-    assert bound(path) == {"host": 483, "launch": 5, "device_compute": 510, "sync": 2}
-    assert path.edges.inferred_syncs == 1
-
-
 def test_a_device_that_falls_behind_sets_the_pace() -> None:
     """Steps of 100 us on the host, of 200 us on the device: the path of a step leads over the device's 200."""
     rows: list[Row] = []
@@ -375,21 +356,11 @@ def test_a_device_that_falls_behind_sets_the_pace() -> None:
     assert path.paced_by == "device"
     assert path.step_ns == 200 * US
     assert bound(path) == {"device_compute": 200}
-    assert "device-behind" in [n.code for n in path.notes]
-
-
-def test_a_single_step_ends_with_its_device_where_that_needs_longer() -> None:
-    """The host is done at 50, the kernel at 164: the path is 10 host, 4 to the kernel, 150 of it."""
-    path = path_of(
-        [mark("ProfilerStep#0", 0, 50), call("cudaLaunchKernel", 10, 2, 1), kernel("long", 14, 150, 1)],
-    )
-    assert (path.paced_by, path.step_ns) == ("device", 164 * US)
-    assert bound(path) == {"host": 10, "launch": 4, "device_compute": 150}
 
 
 def test_python_frames_and_device_ranges_are_no_nodes() -> None:
     path = path_of([mark("ProfilerStep#0", 0, 100), frame("train.py(3): main", 0, 100), op("aten::mm", 10, 5)])
-    assert [(p.name, p.total_ns // US) for p in path.parts] == [("ProfilerStep#0", 95), ("aten::mm", 5)]
+    assert [(name, total_ns // US) for name, _, total_ns in path.parts] == [("ProfilerStep#0", 95), ("aten::mm", 5)]
 
 
 def test_the_median_step_is_looked_at() -> None:
@@ -449,84 +420,6 @@ def test_any_order_of_events_keeps_the_laws(data: st.DataObject) -> None:
     assert (graph.time_ns[graph.source] + graph.weight_ns <= graph.time_ns[graph.target]).all()
     late = np.maximum(graph.unexplained, 0)
     assert (replay(graph, graph.weight_ns, late) == graph.time_ns).all()
-
-
-# ---- across ranks
-
-
-def two_ranks() -> list[PlainTrace]:
-    """An all-reduce that rank 1 reaches 40 us late, because of 60 us of input; after it rank 0 has more to do."""
-    found = []
-    for input_us, rest_us in ((20, 60), (60, 30)):
-        launch = input_us + 10
-        end = 60 + 10 + 5 + 25
-        found.append(
-            PlainTrace(
-                [
-                    mark("ProfilerStep#0", 0, end + rest_us),
-                    mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, input_us),
-                    op("c10d::allreduce_", launch, 5, shapes="[[8]]"),
-                    Row(
-                        Category.ANNOTATION, "gloo:all_reduce", (launch + 5) * US, (end - launch - 5) * US, "pool",
-                        facts={"shapes": "[[8]]", "dtypes": '["float"]'},
-                    ),
-                    op("aten::div", end, rest_us),
-                ]
-            )
-        )  # fmt: skip
-    return found
-
-
-def test_the_path_goes_over_to_the_rank_that_came_last() -> None:
-    """Rank 1: 60 input, 15 host; then 25 of transfer; then 60 on rank 0, which ends last, at 160."""
-    traces = two_ranks()
-    collectives, segments = [], []
-    for trace in traces:
-        links = link_device_work(trace)
-        classes, steps = classify_work(trace, links), find_steps(trace, links)
-        collectives.append(collect_collectives(trace, links, classes, steps))
-        segments.append(cut_at_collectives(trace, links, classes, steps, collectives[-1], 0))
-    report = compare_ranks(collectives)
-    assert report is not None
-    path = join_paths(collectives, segments, report.clocks)
-    assert path is not None
-    assert path.end_ns - path.start_ns == 160 * US
-    assert {k: v // US for k, v in zip(BOUND_KINDS, path.bound_ns, strict=True) if v} == {
-        "host": 75, "input": 60, "comm": 25,
-    }  # fmt: skip
-    assert [(s.rank, s.what, (s.end_ns - s.start_ns) // US) for s in path.stretches] == [
-        (1, "work", 75), (1, "all_reduce", 25), (0, "work", 60),
-    ]  # fmt: skip
-    assert path.rank_ns == (60 * US, 100 * US)
-    assert join_paths([], [], report.clocks) is None
-
-
-def segment(previous: int, start_us: int, end_us: int) -> PathSegment:
-    bounds = [0] * len(BOUND_KINDS)
-    bounds[0] = (end_us - start_us) * US
-    return PathSegment(previous=previous, start_ns=start_us * US, end_ns=end_us * US, bound_ns=tuple(bounds))
-
-
-def crossing(last_start_us: int) -> tuple[list[tuple[int, int]], int]:
-    """((rank, us) of the path's stretches, collectives that it stayed in): rank 0 leaves the collective at 20."""
-    ranks = [rank(0, [("all_reduce", 10, 20, 8)], host="a"), rank(1, [("all_reduce", last_start_us, 40, 8)], host="a")]
-    parts = [
-        RankSegments(
-            step=0, start_ns=0, end_ns=end * US, arrivals={0: segment(-1, 0, came)}, final=segment(0, left, end)
-        )
-        for came, left, end in ((10, 20, 100), (last_start_us, 40, 50))
-    ]
-    report = compare_ranks(ranks)
-    assert report is not None
-    path = join_paths(ranks, parts, report.clocks)
-    assert path is not None
-    return [(s.rank, (s.end_ns - s.start_ns) // US) for s in path.stretches], path.stayed_count
-
-
-def test_a_rank_that_came_after_this_one_had_left_was_not_waited_for() -> None:
-    """At 15 rank 1 is the last; at 30 rank 0 has left: the clocks or the match are wrong, and the path stays."""
-    assert crossing(15) == ([(1, 15), (1, 5), (0, 80)], 0)
-    assert crossing(30) == ([(0, 10), (0, 10), (0, 80)], 0)
 
 
 # ---- real traces
@@ -628,7 +521,6 @@ def test_what_bounds_the_real_traces(name: str, paced_by: str, bound_by: str) ->
 def test_input_is_two_fifths_of_the_resnet_path() -> None:
     path = real_path("resnet50_workers_0")
     assert path.bound_ns[BOUND_KINDS.index("input")] / path.step_ns == pytest.approx(0.40, abs=0.02)
-    assert [n.code for n in path.notes] == ["no-sync-events"]
 
 
 def walk_naively(graph: StepGraph, weight: np.ndarray, late: np.ndarray | None) -> list[int]:
@@ -671,24 +563,8 @@ def test_the_skeleton_replays_like_the_whole_graph(
     empty = np.empty(0, dtype=np.int64)
     graph = StepGraph(
         0, 20, time, source, target, weight, role, role, empty, make_skeleton(source, target, role, place),
-        empty, empty, empty, empty, empty, empty, empty, empty, empty, empty, empty,
-        EdgeCounts(program=0, launch=0, sync=0, forward_backward=0, inferred_threads=0, inferred_syncs=0,
-                   contradicted=0), 0,
+        empty, empty, empty, empty, empty, empty, empty,
+        EdgeCounts(program=0, launch=0, sync=0, inferred_threads=0, inferred_syncs=0),
     )  # fmt: skip
     behind = None if late is None else np.array(late[:count], dtype=np.int64)
     assert replay(graph, weight, behind).tolist() == walk_naively(graph, weight, behind)
-
-
-@needs_traces
-def test_what_a_rank_sends_stays_small() -> None:
-    """Everything that is joined over ranks, and the rest of the rank with it."""
-    (file,) = find_traces([TRACES / "a100_ddp_rank3of8"]).files
-    (trace,) = read_trace_file(file)
-    sent = reduce_rank(trace, ReduceOptions(beside_others=True))
-    assert sent.segments is not None
-    assert len(sent.segments.arrivals) > 1
-    assert len(pickle.dumps(sent)) < 2_000_000
-    # The largest step that is cut at all.
-    one = next(iter(sent.segments.arrivals.values()))
-    many = replace(sent.segments, arrivals={i: replace(one, start_ns=i, end_ns=i) for i in range(MAX_ARRIVALS)})
-    assert len(pickle.dumps(many)) < 1_000_000

@@ -5,28 +5,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.analyze.timeline.classes import classify_work, list_comm_groups
-from hotloop.analyze.timeline.device_partition import cover_devices, describe_device, partition_windows
+from hotloop.analyze.timeline.classes import (
+    classify_work,
+    cover_devices,
+    describe_device,
+    list_comm_groups,
+    partition_windows,
+)
 from hotloop.analyze.timeline.links import link_device_work
-from hotloop.core.errors import InvariantError, UsageError
+from hotloop.core.errors import InvariantError
 from hotloop.core.timeline import DevicePartition
 
-from .plain_trace import US, PlainTrace, Row, call, copy, kernel, mark, memset, op
+from .plain_trace import US, PlainTrace, Row, call, copy, kernel, mark, op
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
-def partition(*rows: Row, definitions: str = "default") -> DevicePartition:
+def partition(*rows: Row) -> DevicePartition:
     trace = PlainTrace(rows)
     links = link_device_work(trace)
-    (cover,) = cover_devices(trace, links, classify_work(trace, links, definitions))
+    (cover,) = cover_devices(trace, links, classify_work(trace, links))
     return describe_device(trace, links, cover).partition
 
 
-def kinds(*rows: Row, definitions: str = "default") -> list[tuple[int, int]]:
+def kinds(*rows: Row) -> list[tuple[int, int]]:
     trace = PlainTrace(rows)
     links = link_device_work(trace)
-    classes = classify_work(trace, links, definitions)
+    classes = classify_work(trace, links)
     return list(zip(classes.kind.tolist(), classes.source.tolist(), strict=True))
 
 
@@ -117,23 +122,6 @@ def test_names_tell_where_metadata_is_absent(name: str) -> None:
 )
 def test_other_names_are_compute(name: str) -> None:
     assert kinds(kernel(name, 0, 5)) == [(0, 0)]
-
-
-def test_by_names_only_nccl_is_comm_and_only_copies_by_name_are_mem() -> None:
-    rows = (
-        kernel(NCCL, 0, 5),
-        kernel("void deep_ep::dispatch()", 10, 5),
-        memset(20, 5),
-        copy("CopyDeviceToDevice", 30, 5),
-        kernel("plain", 40, 5, collective="allreduce"),
-    )
-    assert [k for k, _ in kinds(*rows, definitions="names")] == [1, 0, 2, 0, 0]
-    assert [k for k, _ in kinds(*rows)] == [1, 1, 2, 2, 1]
-
-
-def test_unknown_definitions_are_named() -> None:
-    with pytest.raises(UsageError, match="default and names"):
-        kinds(kernel("a", 0, 1), definitions="hta")
 
 
 def test_comm_groups_say_what_told_them() -> None:

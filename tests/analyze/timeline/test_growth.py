@@ -1,4 +1,4 @@
-"""One rank against several: wait, transfer, overlap slow-down and the rest sum to the growth exactly."""
+"""One rank against several: wait, transfer and the rest sum to the growth exactly."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hotloop.analyze.changes import sum_terms
 from hotloop.analyze.timeline.collectives import collect_collectives
-from hotloop.analyze.timeline.diff import diff_ranks
+from hotloop.analyze.timeline.compare_traces import DEVICE_PARTS, device_steps
 from hotloop.analyze.timeline.growth import RankWork, SideWork, collect_work, split_growth
 from hotloop.analyze.timeline.intervals import unite, unite_sets
 from hotloop.analyze.timeline.reduce import lay_groundwork, reduce_trace
@@ -27,7 +28,6 @@ Piece = tuple[str, int, int]
 def work(pieces: list[Piece], comm: list[Span], period_us: int, steps: int) -> RankWork:
     """The same step over and over; every step's window is one period."""
     shift = np.repeat(np.arange(steps) * period_us, len(pieces)) * US
-    names = sorted({name for name, _, _ in pieces})
 
     def repeated(values: list[int]) -> np.ndarray:
         return np.tile(np.array(values, dtype=np.int64) * US, steps) + shift
@@ -45,12 +45,6 @@ def work(pieces: list[Piece], comm: list[Span], period_us: int, steps: int) -> R
         work=own,
         comm=talk,
         busy=unite_sets(own, talk),
-        names=tuple(names),
-        piece_name=np.tile(np.array([names.index(p[0]) for p in pieces], dtype=np.int64), steps),
-        piece_step=np.repeat(np.arange(steps, dtype=np.int64), len(pieces)),
-        piece_start_ns=start,
-        piece_end_ns=end,
-        pieces_left_out_count=0,
     )
 
 
@@ -87,34 +81,17 @@ def parts(found: GrowthSplit) -> dict[str, float]:
 
 def test_the_growth_is_split() -> None:
     """600 us alone become 1000 us on two ranks. The fast rank waits 100 us for the slow one, whose `a` takes 100 us
-    longer with nothing beside it. Transfers that nothing hides: 150 + 50 us and 150 + 100 us. `b` takes 50 us longer on
-    the fast rank beside a transfer. Nothing runs for 150 us on both, 100 us alone."""
+    longer; `b` takes 50 us longer on the fast rank. Transfers that nothing hides: 150 + 50 us and 150 + 100 us. Nothing
+    runs for 150 us on both, 100 us alone."""
     found = split(side([ALONE], 600), side([FAST, SLOW], 1000))
     assert found.change.whole.delta_ns == 400 * US
     assert parts(found) == {
-        "wait": 50, "transfer": 225, "overlap_slowdown": 25, "rest": 100,
-        "compute": 50, "unmatched_comm": 0, "copies": 0, "idle": 50,
+        "wait": 50, "transfer": 225, "rest": 125,
+        "compute": 75, "unmatched_comm": 0, "copies": 0, "idle": 50,
     }  # fmt: skip
     assert (found.before_matched_count, found.after_matched_count, found.after_unmatched_count) == (0, 12, 0)
-    assert (found.overlapped_ns, found.judged_ns) == (325 * US, 325 * US)
     assert found.notes == ()
     assert all(t.half_width_ns == 0 for t in found.change.terms)
-
-
-def test_a_slow_down_is_never_longer_than_the_communication_beside_it() -> None:
-    """`b` takes 350 instead of 300 us, but communication ran during 20 us of it."""
-    touched = ([("a", 0, 200), ("b", 200, 550)], [("all_reduce", 530, 600, 64)])
-    found = parts(split(side([ALONE], 600), side([touched, touched], 600)))
-    assert (found["overlap_slowdown"], found["compute"], found["transfer"]) == (20, 30, 50)
-
-
-def test_work_without_its_like_is_not_judged() -> None:
-    """Another number of calls of `b`: nobody knows which belong together."""
-    cut = ([("a", 0, 200), ("b", 450, 600), ("b", 600, 800)], FAST[1])
-    found = split(side([ALONE], 600), side([cut, SLOW], 1000))
-    assert parts(found)["overlap_slowdown"] == 0
-    assert (found.overlapped_ns, found.judged_ns) == (325 * US, 0)
-    assert "0 %" in " ".join(found.notes)
 
 
 def test_without_its_partners_wait_is_not_told_from_transfer() -> None:
@@ -128,8 +105,8 @@ def test_a_few_unmatched_collectives_stand_in_the_rest() -> None:
     extra: list[Span] = [("broadcast", 850, 860, 32)]
     found = split(side([ALONE], 600), side([(FAST[0], FAST[1] + extra), (SLOW[0], SLOW[1] + extra)], 1000))
     assert parts(found) == {
-        "wait": 50, "transfer": 225, "overlap_slowdown": 25, "rest": 100,
-        "compute": 50, "unmatched_comm": 10, "copies": 0, "idle": 40,
+        "wait": 50, "transfer": 225, "rest": 125,
+        "compute": 75, "unmatched_comm": 10, "copies": 0, "idle": 40,
     }  # fmt: skip
     assert "6 of 18 collectives could not be matched" in found.notes[0]
 
@@ -154,7 +131,7 @@ def test_terms_sum_whatever_runs_when(
         assert "could not be matched" in why
         return
     named = parts(found)
-    assert named["wait"] + named["transfer"] + named["overlap_slowdown"] + named["rest"] == pytest.approx(400)
+    assert named["wait"] + named["transfer"] + named["rest"] == pytest.approx(400)
     after = {t.name: t.after_ns for t in (*found.change.terms, *found.rest.terms)}
     assert min(after[name] for name in ("wait", "transfer", "unmatched_comm", "copies", "idle")) >= 0
 
@@ -199,11 +176,11 @@ def test_wait_and_transfer_of_eight_ranks_are_their_exposed_communication() -> N
     itself = split(eight, SideWork(eight.work, eight.collectives))
     assert set(parts(itself).values()) == {0}
     after = {t.name: t.after_ns for t in (*itself.change.terms, *itself.rest.terms)}
-    device = diff_ranks(timelines, timelines).device
-    assert device is not None
-    known = {t.name: t.after_ns for t in device.terms}
+    steps = device_steps(timelines)
+    assert steps is not None
+    known = {t.name: t.after_ns for t in sum_terms("device window", DEVICE_PARTS, steps, steps).terms}
     assert after["wait"] + after["transfer"] + after["unmatched_comm"] == pytest.approx(known["exposed_comm"], abs=3)
-    assert after["compute"] + after["overlap_slowdown"] == pytest.approx(known["compute"], abs=3)
+    assert after["compute"] == pytest.approx(known["compute"], abs=3)
     assert after["idle"] == pytest.approx(known["idle"], abs=3)
     assert after["wait"] > 0.5 * known["exposed_comm"]
     assert itself.after_unmatched_count == 0

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.analyze.timeline.reduce import reduce_trace
+from hotloop.analyze.timeline.reduce import ReduceOptions, reduce_trace
 from hotloop.core.timeline import IdleCauses
 from hotloop.core.trace import Category
 
@@ -21,6 +22,119 @@ def explain(*rows: Row) -> IdleCauses:
 def causes_us(idle: IdleCauses) -> dict[str, int]:
     names = ("sync_drained", "launch_late", "queue_dependent", "launch_latency", "unknown")
     return {name: getattr(idle, f"{name}_ns") // US for name in names if getattr(idle, f"{name}_ns")}
+
+
+CAUSES = {
+    "a synchronisation of an idle device drains nothing": (
+        [
+            call("cudaLaunchKernel", 0, 2, 1),
+            kernel("a", 10, 10, 1),
+            call("cudaDeviceSynchronize", 25, 5),
+            call("cudaLaunchKernel", 35, 2, 2),
+            kernel("a", 40, 10, 2),
+        ],
+        {"launch_late": 20},
+        {},
+    ),
+    # The backward thread launches while the main one still waits.
+    "a wait that returns after the launch was not what held it up": (
+        [
+            mark("ProfilerStep#0", 0, 100),
+            call("cudaStreamSynchronize", 5, 60),
+            call("cudaLaunchKernel", 0, 2, 1, "autograd"),
+            kernel("a", 10, 10, 1),
+            call("cudaLaunchKernel", 35, 2, 2, "autograd"),
+            kernel("a", 70, 10, 2),
+        ],
+        {"launch_late": 50},
+        {},
+    ),
+    "a short gap is late too when its launch was": (
+        [
+            call("cudaLaunchKernel", 0, 2, 1),
+            kernel("a", 10, 10, 1),
+            call("cudaLaunchKernel", 21, 2, 2),
+            kernel("a", 26, 10, 2),
+        ],
+        {"launch_late": 6},
+        {},
+    ),
+    "the allocator and the collector are told apart": (
+        [
+            call("cudaLaunchKernel", 0, 2, 1),
+            kernel("a", 10, 10, 1),
+            call("cudaMalloc", 25, 10),
+            frame("<built-in function collect>", 40, 20),
+            call("cudaLaunchKernel", 70, 2, 2),
+            kernel("a", 80, 10, 2),
+        ],
+        {"launch_late": 60},
+        {"late_allocator_ns": 10 * US, "late_gc_ns": 20 * US},
+    ),
+    "without python frames garbage collection is unknown": (
+        [
+            call("cudaLaunchKernel", 0, 2, 1),
+            kernel("a", 10, 10, 1),
+            kernel("a", 40, 5),
+        ],
+        {"unknown": 20},
+        {"late_gc_ns": None},
+    ),
+    "what was queued in time waits for something else": (
+        [
+            call("cudaLaunchKernel", 0, 2, 1),
+            call("cudaLaunchKernel", 4, 2, 2),
+            call("cudaLaunchKernel", 8, 2, 3),
+            kernel("a", 10, 10, 1),
+            kernel("a", 26, 10, 2),
+            kernel("a", 80, 10, 3),
+        ],
+        {"launch_latency": 6, "queue_dependent": 44},
+        {},
+    ),
+    "a call that does not return is late though made in time": (
+        [
+            call("cudaLaunchKernel", 0, 2, 1),
+            kernel("a", 10, 10, 1),
+            call("cudaLaunchKernel", 15, 500, 2),
+            kernel("a", 520, 10, 2),
+        ],
+        {"launch_late": 500},
+        {"late_slow_call_ns": 495 * US},
+    ),
+    "a busy stream leaves no gap on the device": (
+        [
+            call("cudaLaunchKernel", 0, 2, 1),
+            call("cudaLaunchKernel", 4, 2, 2),
+            kernel("a", 10, 100, 1, "7"),
+            kernel("b", 10, 5, 2, "24"),
+            kernel("b", 60, 5, 3, "24"),
+        ],
+        {},
+        {"idle_ns": 0, "gaps_count": 0},
+    ),
+    # Late by 2 ms, of which the call itself took 0.5 ms, and late by 30 us.
+    "a long pause of the host is not launching": (
+        [
+            call("cudaLaunchKernel", 0, 2, 1),
+            kernel("a", 10, 10, 1),
+            call("cudaLaunchKernel", 1_520, 500, 2),
+            kernel("a", 2_020, 10, 2),
+            call("cudaLaunchKernel", 2_050, 5, 3),
+            kernel("a", 2_060, 10, 3),
+        ],
+        {"launch_late": 2_030},
+        {"late_slow_call_ns": 505 * US, "late_long_ns": 1_500 * US},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_idle_time_has_its_cause(name: str) -> None:
+    rows, causes, more = CAUSES[name]
+    idle = explain(*rows)
+    assert causes_us(idle) == causes
+    assert {what: getattr(idle, what) for what in more} == more
 
 
 def test_a_late_launch_is_blamed_on_what_the_host_did() -> None:
@@ -59,17 +173,6 @@ def test_a_synchronisation_that_drains_the_device() -> None:
     assert (sync.name, sync.kind, sync.gaps_count, sync.total_ns) == ("aten::item", "operator", 1, 20 * US)
 
 
-def test_a_synchronisation_of_an_idle_device_drains_nothing() -> None:
-    idle = explain(
-        call("cudaLaunchKernel", 0, 2, 1),
-        kernel("a", 10, 10, 1),
-        call("cudaDeviceSynchronize", 25, 5),
-        call("cudaLaunchKernel", 35, 2, 2),
-        kernel("a", 40, 10, 2),
-    )
-    assert causes_us(idle) == {"launch_late": 20}
-
-
 def test_what_another_thread_waits_for_drains_nothing() -> None:
     rows = [
         call("cudaLaunchKernel", 0, 2, 1),
@@ -79,29 +182,6 @@ def test_what_another_thread_waits_for_drains_nothing() -> None:
     ]
     assert causes_us(explain(*rows, call("cudaEventSynchronize", 5, 17, thread="watchdog"))) == {"launch_late": 20}
     assert causes_us(explain(*rows, call("cudaEventSynchronize", 5, 17))) == {"sync_drained": 20}
-
-
-def test_a_wait_that_returns_after_the_launch_was_not_what_held_it_up() -> None:
-    """The backward thread launches while the main one still waits."""
-    idle = explain(
-        mark("ProfilerStep#0", 0, 100),
-        call("cudaStreamSynchronize", 5, 60),
-        call("cudaLaunchKernel", 0, 2, 1, "autograd"),
-        kernel("a", 10, 10, 1),
-        call("cudaLaunchKernel", 35, 2, 2, "autograd"),
-        kernel("a", 70, 10, 2),
-    )
-    assert causes_us(idle) == {"launch_late": 50}
-
-
-def test_a_short_gap_is_late_too_when_its_launch_was() -> None:
-    idle = explain(
-        call("cudaLaunchKernel", 0, 2, 1),
-        kernel("a", 10, 10, 1),
-        call("cudaLaunchKernel", 21, 2, 2),
-        kernel("a", 26, 10, 2),
-    )
-    assert causes_us(idle) == {"launch_late": 6}
 
 
 def test_a_copy_to_pageable_memory_waits_whatever_its_call_is_named() -> None:
@@ -134,25 +214,6 @@ def test_a_batch_is_waited_for_with_or_without_the_synchronisation() -> None:
     assert "aten::stack" not in {b.name for b in idle.blamed}
 
 
-def test_the_allocator_and_the_collector_are_told_apart() -> None:
-    idle = explain(
-        call("cudaLaunchKernel", 0, 2, 1),
-        kernel("a", 10, 10, 1),
-        call("cudaMalloc", 25, 10),
-        frame("<built-in function collect>", 40, 20),
-        call("cudaLaunchKernel", 70, 2, 2),
-        kernel("a", 80, 10, 2),
-    )
-    assert causes_us(idle) == {"launch_late": 60}
-    assert (idle.late_allocator_ns, idle.late_gc_ns) == (10 * US, 20 * US)
-
-
-def test_without_python_frames_garbage_collection_is_unknown() -> None:
-    idle = explain(call("cudaLaunchKernel", 0, 2, 1), kernel("a", 10, 10, 1), kernel("a", 40, 5))
-    assert idle.late_gc_ns is None
-    assert causes_us(idle) == {"unknown": 20}
-
-
 def test_python_lines_are_blamed_and_built_ins_count_for_their_caller() -> None:
     idle = explain(
         call("cudaLaunchKernel", 0, 2, 1),
@@ -167,40 +228,6 @@ def test_python_lines_are_blamed_and_built_ins_count_for_their_caller() -> None:
         "train.py(40): log_metrics": 40,
         "train.py(12): main": 20,
     }
-
-
-def test_what_was_queued_in_time_waits_for_something_else() -> None:
-    idle = explain(
-        call("cudaLaunchKernel", 0, 2, 1),
-        call("cudaLaunchKernel", 4, 2, 2),
-        call("cudaLaunchKernel", 8, 2, 3),
-        kernel("a", 10, 10, 1),
-        kernel("a", 26, 10, 2),
-        kernel("a", 80, 10, 3),
-    )
-    assert causes_us(idle) == {"launch_latency": 6, "queue_dependent": 44}
-
-
-def test_a_call_that_does_not_return_is_late_though_made_in_time() -> None:
-    idle = explain(
-        call("cudaLaunchKernel", 0, 2, 1),
-        kernel("a", 10, 10, 1),
-        call("cudaLaunchKernel", 15, 500, 2),
-        kernel("a", 520, 10, 2),
-    )
-    assert causes_us(idle) == {"launch_late": 500}
-    assert idle.late_slow_call_ns == 495 * US
-
-
-def test_a_busy_stream_leaves_no_gap_on_the_device() -> None:
-    idle = explain(
-        call("cudaLaunchKernel", 0, 2, 1),
-        call("cudaLaunchKernel", 4, 2, 2),
-        kernel("a", 10, 100, 1, "7"),
-        kernel("b", 10, 5, 2, "24"),
-        kernel("b", 60, 5, 3, "24"),
-    )
-    assert (idle.idle_ns, idle.gaps_count) == (0, 0)
 
 
 def test_the_launching_thread_is_asked_before_the_main_one() -> None:
@@ -240,8 +267,6 @@ def test_the_causes_sum_to_the_idle_and_the_blame_to_the_late_time(
         make = {0: mark, 1: call, 2: call, 3: op, 4: frame, 5: frame}[kind]
         rows.append(make(name, start, length))
     trace = PlainTrace(rows)
-    from hotloop.analyze.timeline.reduce import ReduceOptions
-
     idle = reduce_trace(trace, ReduceOptions(blame_top=1000)).idle
     assert idle is not None
     assert sum(b.total_ns for b in idle.blamed) == idle.sync_drained_ns + idle.launch_late_ns
@@ -358,17 +383,3 @@ def test_the_causes_of_the_steps_sum_to_those_of_the_trace(
     device = found.devices[0]
     if windows and windows[0].device_start_ns == device.start_ns and windows[-1].device_end_ns == device.end_ns:
         assert sum(one.idle_ns for one in told) == found.idle.idle_ns
-
-
-def test_a_long_pause_of_the_host_is_not_launching() -> None:
-    """Late by 2 ms, of which the call itself took 0.5 ms, and late by 30 us."""
-    idle = explain(
-        call("cudaLaunchKernel", 0, 2, 1),
-        kernel("a", 10, 10, 1),
-        call("cudaLaunchKernel", 1_520, 500, 2),
-        kernel("a", 2_020, 10, 2),
-        call("cudaLaunchKernel", 2_050, 5, 3),
-        kernel("a", 2_060, 10, 3),
-    )
-    assert causes_us(idle) == {"launch_late": 2_030}
-    assert (idle.late_slow_call_ns, idle.late_long_ns) == (505 * US, 1_500 * US)

@@ -68,8 +68,8 @@ def test_a_forward_inside_of_backward_is_recompute() -> None:
         kernel("gemm", 130, 30, 2),
         kernel("gemm", 160, 40, 3),
     )
-    assert (ratios.recompute_ns, ratios.recompute_ratio) == (30 * US, 0.3)
+    assert ratios.recompute_ratio == 0.3
 
 
 def test_recompute_is_unknown_without_a_backward() -> None:
-    assert measure(op("aten::mm", 0, 5)).recompute_ns is None
+    assert measure(op("aten::mm", 0, 5)).recompute_ratio is None

@@ -101,38 +101,43 @@ def test_work_that_overtakes_on_another_stream_moves_the_edge() -> None:
     assert device_windows(t) == [(115, 115), (115, 230)]
 
 
-@pytest.mark.parametrize("names", [["step 1", "step 2"], ["train_step", "train_step"], ["## iteration 4 ##"] * 2])
-def test_iteration_ranges_are_steps(names: list[str]) -> None:
-    t = reduce(*(mark(name, 100 * i, 90) for i, name in enumerate(names)), op("aten::mm", 10, 5))
-    assert t.step_source.startswith("range ")
-    assert [(s.index, s.host_start_ns // US, s.host_end_ns // US) for s in t.steps] == [(0, 0, 90), (1, 100, 190)]
-    assert all(s.is_complete for s in t.steps)
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+SGD, ADAM = "Optimizer.step#SGD.step", "Optimizer.step#Adam.step"
+MM = op("aten::mm", 10, 5)
 
 
-def test_optimizer_steps_end_windows_and_the_first_may_be_cut() -> None:
-    t = reduce(
-        op("aten::mm", 5, 5),
-        mark("Optimizer.step#SGD.step", 40, 10),
-        op("aten::mm", 60, 5),
-        mark("Optimizer.step#SGD.step", 90, 10),
-    )
-    assert t.step_source == "optimizer"
-    assert [(s.host_start_ns // US, s.host_end_ns // US) for s in t.steps] == [(5, 50), (50, 100)]
-    assert [s.is_complete for s in t.steps] == [False, True]
-
-
-def test_the_optimizer_that_steps_least_ends_the_steps() -> None:
-    rows = [mark("Optimizer.step#Adam.step", 10 * i, 2) for i in range(1, 7)]
-    rows += [mark("Optimizer.step#SGD.step", 30 * i + 5, 2) for i in range(1, 3)]
-    assert [s.host_end_ns // US for s in reduce(*rows).steps] == [37, 67]
-
-
-def test_batches_of_a_loader_begin_windows_and_the_last_may_be_cut() -> None:
-    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-    t = reduce(mark(name, 10, 5), op("aten::mm", 20, 5), mark(name, 50, 5), op("aten::mm", 70, 5))
-    assert t.step_source == "dataloader"
-    assert [(s.host_start_ns // US, s.host_end_ns // US) for s in t.steps] == [(10, 50), (50, 75)]
-    assert [s.is_complete for s in t.steps] == [True, False]
+@pytest.mark.parametrize(
+    ("rows", "source", "windows", "complete"),
+    [
+        ([mark("step 1", 0, 90), mark("step 2", 100, 90), MM], "range step", [(0, 90), (100, 190)], [True, True]),
+        (
+            [mark("train_step", 0, 90), mark("train_step", 100, 90)],
+            "range train_step",
+            [(0, 90), (100, 190)],
+            [True] * 2,
+        ),
+        ([mark("## iteration 4 ##", at, 90) for at in (0, 100)], "range iteration", [(0, 90), (100, 190)], [True] * 2),
+        ([MM, mark(SGD, 40, 10), mark(SGD, 90, 10)], "optimizer", [(10, 50), (50, 100)], [False, True]),
+        # the optimizer that steps least ends the steps
+        (
+            [*(mark(ADAM, 10 * i, 2) for i in range(1, 7)), mark(SGD, 35, 2), mark(SGD, 65, 2)],
+            "optimizer",
+            [(10, 37), (37, 67)],
+            [False, True],
+        ),
+        ([mark(LOADER, 10, 5), mark(LOADER, 50, 5), op("x", 70, 5)], "dataloader", [(10, 50), (50, 75)], [True, False]),
+        ([mark(SGD, 40, 10)], "whole trace", [(40, 50)], [True]),
+        # the profiler's own span is no host activity
+        ([Row(Category.OTHER, "PyTorch Profiler (0)", 0, 900 * US), MM], "whole trace", [(10, 15)], [True]),
+    ],
+)
+def test_what_marks_steps_cuts_windows(
+    rows: list[Row], source: str, windows: list[tuple[int, int]], complete: list[bool]
+) -> None:
+    t = reduce(*rows)
+    assert t.step_source == source
+    assert [(s.host_start_ns // US, s.host_end_ns // US) for s in t.steps] == windows
+    assert [s.is_complete for s in t.steps] == complete
 
 
 @pytest.mark.parametrize(
@@ -154,16 +159,6 @@ def test_without_marks_the_whole_trace_is_one_window_and_says_so() -> None:
     assert t.step_source == "whole trace"
     assert [(s.gpu_events, s.unlinked_events) for s in t.steps] == [(2, 1)]
     assert "no-steps" in {n.code for n in t.notes}
-
-
-def test_the_profilers_own_span_is_no_host_activity() -> None:
-    own = Row(Category.OTHER, "PyTorch Profiler (0)", 0, 900 * US)
-    t = reduce(own, op("aten::mm", 100, 50))
-    assert (t.steps[0].host_start_ns, t.steps[0].host_end_ns) == (100 * US, 150 * US)
-
-
-def test_one_optimizer_step_makes_no_rhythm() -> None:
-    assert reduce(mark("Optimizer.step#SGD.step", 40, 10)).step_source == "whole trace"
 
 
 def test_a_trace_of_the_device_alone_is_cut_by_nothing() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,15 +18,13 @@ from hotloop.analyze.timeline.what_if import (
     MAX_REPLAY_MISS_RATIO,
     choose_steps,
     forecast,
-    forecast_all,
     forecast_for_rules,
     open_window,
     parse_change,
 )
 from hotloop.core.errors import UsageError
 from hotloop.core.graph import BOUND_KINDS, Change, WhatIf
-from hotloop.core.trace import Category
-from hotloop.core.trace_plan import TraceDemand, format_demand
+from hotloop.core.trace_demand import TraceDemand, format_demand
 from hotloop.core.what_if_changes import CHANGES
 from hotloop.trace.inputs import find_traces, read_trace_file
 
@@ -42,19 +39,12 @@ WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 def ask(
     rows: list[Row],
     *changes: Change,
-    waits: dict[int, int] | None = None,
     demand: TraceDemand | None = None,
 ) -> WhatIf:
     trace = PlainTrace(rows, extra=format_demand(demand) if demand is not None else None)
     links = link_device_work(trace)
-    return forecast(trace, links, classify_work(trace, links), find_steps(trace, links), changes, waits_by_row=waits)
-
-
-def step_us(rows: list[Row], *changes: Change, waits: dict[int, int] | None = None) -> int:
-    found = ask(rows, *changes, waits=waits)
-    assert found.basis == "simulated"
-    assert found.step_ns % US == 0
-    return found.step_ns // US
+    (found,) = forecast(trace, links, classify_work(trace, links), find_steps(trace, links), [changes])
+    return found
 
 
 def training(steps: int = 4, loader_us: int = 40, kernel_us: int = 30, name: str = LOADER) -> list[Row]:
@@ -202,98 +192,13 @@ def test_workers_leave_the_cores_of_a_training_on_a_device_alone() -> None:
     assert parse_change("loader-workers=4:2") == workers(4, 2)
 
 
-def test_workers_of_a_loader_that_has_them_already_cannot_be_forecast() -> None:
-    found = ask(training(name=WORKERS), Change(kind="loader-workers", workers_count=8))
-    assert found.basis == "rule-of-thumb"
-    assert "other processes" in found.basis_reason
-
-
-def test_faster_matmuls_until_the_host_takes_over() -> None:
-    """Kernel 30 -> 15: the wait is shorter by as much. The kernel gone: the call still returns 2 us after it."""
-    assert step_us(training(), Change(kind="faster-matmuls", factor=2)) == 77
-    assert step_us(training(), Change(kind="faster-matmuls", factor=30)) == 63
-
-
-def test_faster_matmuls_on_the_cpu() -> None:
-    rows = [
-        r
-        for i in range(3)
-        for r in (
-            mark(f"ProfilerStep#{i}", 100 * i, 100),
-            op("aten::linear", 100 * i + 10, 50),
-            op("aten::addmm", 100 * i + 15, 40),
-            op("aten::relu", 100 * i + 70, 10),
-        )
-    ]
-    assert step_us(rows, Change(kind="faster-matmuls", factor=2)) == 75
-    assert step_us(rows, Change(kind="faster", factor=5, pattern="relu")) == 92
-
-
-def lowered(attention: float | None = 0.5, **options: Any) -> WhatIf:
-    return ask(products(**options), Change(kind="bf16-autocast", factor=2, attention_factor=attention))
-
-
-def products(steps: int = 3, dtype: str = "float", with_copy: bool = True) -> list[Row]:
-    """100 ms a step: 40 of a product of 1000 x 1000, 20 of attention, 8 of an activation, a copy of 4 MB in 8 ms
-    (a byte a nanosecond), a backward product of 20, and calls of 2 us on small tensors."""
+def on_the_cpu(steps: int = 3) -> list[Row]:
     rows: list[Row] = []
-    large = {"shapes": "[[1000,1000],[1000,1000]]", "dtypes": f'["{dtype}","{dtype}"]'}
-    small = {"shapes": "[[2,2],[2,2]]", "dtypes": '["float","float"]'}
-    heads = {"shapes": "[[8,4,64,48]]", "dtypes": '["float"]'}
     for i in range(steps):
-        at = 100_000 * i
-        rows += [
-            mark(f"ProfilerStep#{i}", at, 100_000),
-            op("aten::mm", at, 40_000, **large),
-            op("aten::_scaled_dot_product_flash_attention_for_cpu", at + 40_000, 20_000, **heads),
-            op("aten::relu", at + 60_000, 8_000, shapes="[[1000,1000]]", dtypes='["float"]'),
-            op("autograd::engine::evaluate_function: MmBackward0", at + 80_000, 20_000),
-            op("aten::mm", at + 80_000, 20_000, **large),
-            op("aten::add", at + 68_000, 2, **small),
-        ]
-        if with_copy:
-            rows.append(op("aten::copy_", at + 69_000, 8_000, shapes="[[1000,1000],[]]", dtypes='["float","Scalar"]'))
+        at = 100 * i
+        rows += [mark(f"ProfilerStep#{i}", at, 100), op("aten::linear", at + 10, 50), op("aten::addmm", at + 15, 40)]
+        rows.append(op("aten::relu", at + 70, 10))
     return rows
-
-
-def test_autocast_converts_what_it_multiplies() -> None:
-    """The products save 30 ms of 60, attention takes 20 more, the activation saves 4. The weight is converted and its
-    gradient back, 6 bytes of a million elements each way at a byte a nanosecond: 12 ms; the input in half of the
-    cases: 6 ms. Three conversions of four calls of 2 us."""
-    assert lowered().step_ns / 10**6 == pytest.approx(100 - 30 + 20 - 4 + 12 + 6 + 0.024, abs=0.01)
-    # On a host attention's factor may be half to twice what was measured apart: 20, 40 or 80 ms.
-    assert lowered().basis == "rule-of-thumb"
-    assert lowered().low_step_ns / 10**6 == pytest.approx(100 - 30 - 4 + 12 + 0.016, abs=0.01)
-    # At worst every input is converted, at half of the memory's speed, and activations gain nothing.
-    assert lowered().high_step_ns / 10**6 == pytest.approx(100 - 30 + 60 + 48 + 0.032, abs=0.01)
-
-
-def test_autocast_says_what_it_rests_on() -> None:
-    assert "attention takes 20%" in lowered(attention=None).basis_reason
-    assert lowered(attention=None).basis == "rule-of-thumb"
-    with pytest.raises(UsageError, match="no float32 matrix product"):
-        lowered(dtype="c10::BFloat16")
-    with pytest.raises(UsageError, match=r"write bf16-autocast=FACTOR\[:ATTENTION\]"):
-        parse_change("bf16-autocast")
-    assert parse_change("bf16-autocast=2:0.5") == Change(kind="bf16-autocast", factor=2, attention_factor=0.5)
-
-
-@pytest.mark.parametrize("shapes", ["[", "{}", '[["a","b"]]', "[[1e400,2]]", "[[-1,5],[5,5]]", "[null,[2]]"])
-def test_autocast_takes_no_harm_from_shapes_that_are_none(shapes: str) -> None:
-    rows = products()
-    for row in rows:
-        if row.name == "aten::mm":
-            row.facts["shapes"] = shapes
-    with pytest.raises(UsageError, match="no float32 matrix product"):
-        ask(rows, Change(kind="bf16-autocast", factor=2))
-
-
-def test_a_named_kernel_and_a_named_operator() -> None:
-    assert step_us(training(), Change(kind="faster", factor=3, pattern="sgemm")) == 72
-    # The operator launches the kernel, so its device work is meant, not the time that it takes to launch.
-    assert step_us(training(), Change(kind="faster", factor=3, pattern=r"aten::mm$")) == 72
-    assert step_us(training(), Change(kind="faster", factor=4, pattern=r"aten::add_")) == 86
-    assert step_us(training(), Change(kind="faster", factor=4, pattern="no such name")) == 92
 
 
 def communicating(steps: int = 3) -> list[Row]:
@@ -315,25 +220,6 @@ def communicating(steps: int = 3) -> list[Row]:
     return rows
 
 
-def test_free_communication_leaves_the_compute() -> None:
-    """The wait ended at 93, 2 after the all-reduce; without it at 58, 2 after the compute: 35 less."""
-    assert step_us(communicating()) == 120
-    assert step_us(communicating(), Change(kind="free-communication")) == 85
-
-
-def test_no_straggler_leaves_the_transfer() -> None:
-    """45 of the 60 us were waiting: the all-reduce ends at 46, the compute at 56 takes over: as above."""
-    rows = communicating()
-    trace = PlainTrace(rows)
-    comm = [
-        i for i in range(len(trace)) if "nccl" in trace.names[trace.name[i]] and trace.category[i] == Category.KERNEL
-    ]
-    assert step_us(rows, Change(kind="no-straggler"), waits=dict.fromkeys(comm, 45 * US)) == 85
-    assert step_us(rows, Change(kind="no-straggler"), waits=dict.fromkeys(comm, 20 * US)) == 100
-    with pytest.raises(UsageError, match="other ranks"):
-        ask(rows, Change(kind="no-straggler"))
-
-
 def launching(kernel_us: int) -> list[Row]:
     """Ten launches of 8 us with 2 us of an operator around each, a kernel behind each of them, no wait."""
     rows: list[Row] = []
@@ -350,28 +236,45 @@ def launching(kernel_us: int) -> list[Row]:
     return rows
 
 
-def test_fused_and_free_launches_until_the_device_takes_over() -> None:
-    """Of 100 us 80 are launching calls: 20 of them when fused by four, so 40; then 20. With kernels of 5 us the device
-    needs 50 for a step, and takes over."""
-    quick, slow = launching(1), launching(5)
-    assert step_us(quick, Change(kind="fused-launches", factor=4)) == 40
-    assert step_us(quick, Change(kind="free-launches")) == 20
-    assert step_us(slow, Change(kind="fused-launches", factor=4)) == 50
-    assert ask(slow, Change(kind="free-launches")).bound_by == "device"
+MATMULS_TWICE_AS_FAST = Change(kind="faster-matmuls", factor=2)
 
 
-def test_no_host_time_leaves_the_device() -> None:
-    found = ask(launching(5), Change(kind="no-host-time"))
-    assert (found.step_ns, found.bound_by) == (50 * US, "device")
+@pytest.mark.parametrize(
+    ("rows", "change", "us", "bound_by"),
+    [
+        # Kernel 30 -> 15: the wait is shorter by as much. The kernel gone: the call still returns 2 us after it.
+        (training(), MATMULS_TWICE_AS_FAST, 77, "host"),
+        (training(), Change(kind="faster-matmuls", factor=30), 63, "host"),
+        (on_the_cpu(), MATMULS_TWICE_AS_FAST, 75, "host"),
+        (on_the_cpu(), Change(kind="faster", factor=5, pattern="relu"), 92, "host"),
+        (training(), Change(kind="faster", factor=3, pattern="sgemm"), 72, "host"),
+        # The operator launches the kernel, so its device work is meant, not the time that it takes to launch.
+        (training(), Change(kind="faster", factor=3, pattern=r"aten::mm$"), 72, "host"),
+        (training(), Change(kind="faster", factor=4, pattern=r"aten::add_"), 86, "host"),
+        (training(), Change(kind="faster", factor=4, pattern="no such name"), 92, "host"),
+        # The wait ended at 93, 2 after the all-reduce; without it at 58, 2 after the compute: 35 less than 120.
+        (communicating(), Change(kind="free-communication"), 85, "host"),
+        # Of 100 us 80 are launching calls: 20 of them when fused by four. With kernels of 5 us the device needs 50.
+        (launching(1), Change(kind="fused-launches", factor=4), 40, "host"),
+        (launching(1), Change(kind="free-launches"), 20, "host"),
+        (launching(5), Change(kind="fused-launches", factor=4), 50, "device"),
+        (launching(5), Change(kind="free-launches"), 50, "device"),
+        (launching(5), Change(kind="no-host-time"), 50, "device"),
+        # Of the 92 us the wait is 32, of which 2 stay as the cost of the call: the host needs 62, the device 30.
+        (training(), Change(kind="no-host-syncs"), 62, "host"),
+        (training(kernel_us=100), Change(kind="no-host-syncs"), 100, "device"),
+    ],
+)
+def test_a_change_saves_time_until_the_next_bottleneck(rows: list[Row], change: Change, us: int, bound_by: str) -> None:
+    found = ask(rows, change)
+    assert (found.basis, found.step_ns, found.bound_by) == ("simulated", us * US, bound_by)
 
 
-def test_no_host_syncs_lets_the_host_run_ahead() -> None:
-    """Of the 92 us the wait is 32, of which 2 stay as the cost of the call: the host needs 62, the device 30."""
-    found = ask(training(), Change(kind="no-host-syncs"))
-    assert (found.step_ns // US, found.bound_by) == (62, "host")
-    # With a kernel of 100 us the device takes over: the next kernel follows at once.
-    slow = ask(training(kernel_us=100), Change(kind="no-host-syncs"))
-    assert (slow.step_ns // US, slow.bound_by) == (100, "device")
+def test_changes_add_up_only_as_far_as_the_next_bottleneck() -> None:
+    both = ask(training(loader_us=120_000, kernel_us=51_978), workers(2), MATMULS_TWICE_AS_FAST)
+    assert (both.step_ns, both.bound_by) == (60_000 * US, "loader")
+    other = ask(training(name=WORKERS), workers(8))
+    assert (other.basis, "other processes" in other.basis_reason) == ("rule-of-thumb", True)
 
 
 def test_a_full_queue_is_no_wait_that_a_program_could_leave_out() -> None:
@@ -385,12 +288,6 @@ def test_a_full_queue_is_no_wait_that_a_program_could_leave_out() -> None:
     found = ask([mark("ProfilerStep#0", 0, now), *rows], Change(kind="no-host-syncs"))
     assert found.limits_ns["host"] == (begins[399] + 1) * US
     assert found.bound_by == "device"
-
-
-def test_changes_add_up_only_as_far_as_the_next_bottleneck() -> None:
-    rows = training(loader_us=120_000, kernel_us=51_978)
-    both = ask(rows, workers(2), Change(kind="faster-matmuls", factor=2))
-    assert (both.step_ns, both.bound_by) == (60_000 * US, "loader")
 
 
 def test_what_the_graph_cannot_explain_makes_a_rule_of_thumb() -> None:
@@ -434,7 +331,6 @@ def test_steps_that_vary_widen_the_range() -> None:
         Change(kind="faster-matmuls", factor=0),
         Change(kind="faster-matmuls", factor=float("nan")),
         Change(kind="loader-workers"),
-        Change(kind="bf16-autocast", factor=2, attention_factor=0.0),
         Change(kind="faster", pattern="("),
     ],
 )
@@ -451,16 +347,14 @@ def test_a_host_cannot_be_freed_for_a_device_that_is_not_there() -> None:
 
 def test_every_change_has_an_effect_or_a_refusal() -> None:
     rows = training(loader_us=120_000, kernel_us=51_978)
-    for row in rows:
-        row.facts |= {"shapes": "[[64,64],[64,64]]", "dtypes": '["float","float"]'} if row.name == "aten::mm" else {}
     shorter = set()
     for kind in CHANGES:
-        found = ask(rows, Change(kind=kind, factor=2, pattern="sgemm", workers_count=2), waits={})
+        found = ask(rows, Change(kind=kind, factor=2, pattern="sgemm", workers_count=2))
         assert found.step_ns <= found.measured_step_ns, kind
         if found.step_ns < 172_000 * US:
             shorter.add(kind)
     # There is no communication here, and a launching call in the shadow of its kernel's way to the device.
-    assert shorter == set(CHANGES) - {"free-communication", "no-straggler", "fused-launches"}
+    assert shorter == set(CHANGES) - {"free-communication", "fused-launches"}
 
 
 @given(
@@ -496,7 +390,7 @@ def load(name: str) -> tuple[object, ...]:
 
 
 def ask_real(name: str, *sets: tuple[Change, ...]) -> tuple[WhatIf, ...]:
-    return forecast_all(*load(name), sets)  # type: ignore[arg-type]
+    return forecast(*load(name), sets)  # type: ignore[arg-type]
 
 
 @needs_traces

@@ -25,10 +25,8 @@ from hotloop.core.timeline import RangeRow
 from hotloop.core.trace import Category, Trace
 
 from .classes import COLLECTIVE_RANGE, COMM, Classes
-from .intervals import Int64s, Intervals, intersect, overlap_pieces, subtract, unite
-from .links import Links
-from .names import TORCH_RANGE, match_names
-from .nesting import NONE, Nesting, nest
+from .intervals import Int64s, Intervals, intersect, overlap_pieces, subtract, sum_groups, unite
+from .links import NONE, TORCH_RANGE, Links, Nesting, match_names, nest, sum_outermost
 from .steps import BACKWARD_NAME, PROFILER_STEP, StepWindows
 
 Int8s = NDArray[np.int8]
@@ -300,12 +298,9 @@ def find_work_phases(trace: Trace, links: Links, classes: Classes, phases: HostP
     return found
 
 
-def sum_by_phase(links: Links, work: Int64s, work_phase: Int64s) -> tuple[tuple[int, ...], int]:
-    """Durations of device work by phase (PHASES order), and of work without one."""
-    duration = links.end_ns[work] - links.start_ns[work]
-    sums = np.zeros(len(PHASES) + 1, dtype=np.int64)
-    np.add.at(sums, work_phase[work], duration)
-    return tuple(sums[:-1].tolist()), int(sums[-1])
+def sum_by_phase(links: Links, work: Int64s, work_phase: Int64s) -> tuple[int, ...]:
+    """Durations of device work by phase (PHASES order); work without one is left out."""
+    return tuple(sum_groups(work_phase[work], links.end_ns[work] - links.start_ns[work], len(PHASES)).tolist())
 
 
 def list_ranges(trace: Trace, links: Links, top: int) -> tuple[RangeRow, ...]:
@@ -315,60 +310,19 @@ def list_ranges(trace: Trace, links: Links, top: int) -> tuple[RangeRow, ...]:
     drawn = trace.category[ranges.rows] == Category.ANNOTATION
     drawn |= match_names(trace, name, TORCH_RANGE)
     drawn &= ~match_names(trace, name, PROFILER_STEP)
-    if not drawn.any():
-        return ()
-    device = np.zeros(len(ranges), dtype=np.int64)
-    held = np.flatnonzero(links.op_place >= 0)
-    np.add.at(device, links.op_place[held], links.end_ns[held] - links.start_ns[held])
-    device = ranges.sum_inside(device)
-    only = nest(ranges.rows[drawn], ranges.thread[drawn], ranges.start_ns[drawn], ranges.end_ns[drawn])
-    own = only.find_self_time()
-    at = np.flatnonzero(drawn)
-    outermost = find_outermost(only, trace.name[only.rows])
-    rows = []
-    key = trace.name[only.rows]
-    for one in np.unique(key).tolist():
-        mine = np.flatnonzero(key == one)
-        outer = mine[outermost[mine]]
-        rows.append(
-            RangeRow(
-                name=trace.names[one],
-                phase=name_phase(trace.names[one]),
-                count=len(mine),
-                total_ns=int((only.end_ns[outer] - only.start_ns[outer]).sum()),
-                self_ns=int(own[mine].sum()),
-                device_ns=int(device[at[outer]].sum()),
-            )
+    launched_ns = sum_groups(links.op_place, links.end_ns - links.start_ns, len(ranges))
+    totals = sum_outermost(ranges, np.where(drawn, name, NONE), launched_ns)
+    rows = [
+        RangeRow(
+            name=trace.names[one],
+            phase=name_phase(trace.names[one]),
+            count=int(totals.count[i]),
+            total_ns=int(totals.host_ns[i]),
+            device_ns=int(totals.device_ns[i]),
         )
+        for i, one in enumerate(totals.key.tolist())
+    ]
     return tuple(sorted(rows, key=lambda r: (-r.total_ns, r.name))[:top])
-
-
-def find_outermost(nesting: Nesting, key: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """True for every place that no range of the same key encloses."""
-    result = np.zeros(len(nesting), dtype=bool)
-    if len(nesting) == 0:
-        return result
-    order = np.argsort(key, kind="stable").astype(np.int32)
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = key[order[1:]] != key[order[:-1]]
-    new[1:] |= nesting.thread[order[1:]] != nesting.thread[order[:-1]]
-    low = int(nesting.start_ns.min())
-    span = int(nesting.end_ns.max()) - low + 1
-    if span * (len(order) + 1) < 2**62:
-        # Every group of one key and thread gets a stretch of time of its own, so that one running maximum does for all.
-        shift = np.cumsum(new)
-        shift *= span
-        shift -= low
-        reach = nesting.end_ns[order] + shift
-        np.maximum.accumulate(reach, out=reach)
-        shift += nesting.start_ns[order]
-        new[1:] |= reach[:-1] <= shift[1:]
-        result[order] = new
-        return result
-    for at in np.split(order, np.flatnonzero(new)[1:]):
-        reach = np.maximum.accumulate(nesting.end_ns[at])
-        result[at] = np.concatenate([[True], reach[:-1] <= nesting.start_ns[at[1:]]])
-    return result
 
 
 def _mark_ranges(trace: Trace, ranges: Nesting, main: int) -> tuple[_Marks, set[int]]:
@@ -406,22 +360,11 @@ def _mark_copies(trace: Trace, links: Links, main: int) -> _Marks:
     work = np.flatnonzero(copies)
     work = work[trace.thread[links.launch_row[work]] == main]
     ranges = links.ranges
-    place = links.op_place[work]
     is_copy = match_names(trace, trace.name[ranges.rows], COPY_OPERATOR)
     # Up through aten::to -> aten::_to_copy -> aten::copy_: the wait for the copy is in the outermost of them.
-    top = place.copy()
-    climbing = np.flatnonzero(place >= 0)
-    climbing = climbing[is_copy[place[climbing]]]
-    while len(climbing):
-        parent = ranges.parent[top[climbing]]
-        up = (parent >= 0) & is_copy[np.maximum(parent, 0)]
-        climbing, parent = climbing[up], parent[up]
-        top[climbing] = parent
-    by_operator = np.zeros(len(work), dtype=bool)
-    known = place >= 0
-    by_operator[known] = is_copy[place[known]]
-    operators = np.unique(top[by_operator])
-    calls = np.unique(links.launch_row[work[~by_operator]])
+    top = ranges.climb_within(links.op_place[work], is_copy)
+    operators = np.unique(top[top >= 0])
+    calls = np.unique(links.launch_row[work[top < 0]])
     start = np.concatenate([ranges.start_ns[operators], trace.start_ns[calls]])
     end = np.concatenate([ranges.end_ns[operators], trace.start_ns[calls] + trace.duration_ns[calls]])
     return _Marks(start, end, np.full(len(start), PHASE["h2d"], dtype=np.int8))

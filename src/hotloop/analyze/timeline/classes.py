@@ -1,9 +1,7 @@
-"""Device work -> compute, comm or mem, by what the file says about it first and by its name last.
+"""Device work -> compute, comm or mem, and the partition of any window: compute, exposed comm, exposed mem, idle.
 
-Two definitions. ``default``: copies and sets are mem; a kernel is comm when the file describes a collective on it, when
-the innermost operator or range around its launch is a collective, or, failing both, when its name is one that only
-communication has. ``names``: HolisticTraceAnalysis' rule, by name alone: comm ``^nccl.*Kernel``, mem ``^Memcpy``,
-``^Memset`` and ``^dma``, compute the rest.
+Copies and sets are mem; a kernel is comm when the file describes a collective on it, when the innermost operator or
+range around its launch is a collective, or, failing both, when its name is one that only communication has.
 """
 
 from __future__ import annotations
@@ -14,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.core.errors import UsageError
-from hotloop.core.timeline import CommGroup
+from hotloop.core.timeline import CommGroup, DevicePartition, DeviceTimeline
 from hotloop.core.trace import Category, Trace
 
-from .links import Links
-from .names import match_names
+from .intervals import Int64s, Intervals, cover_windows, unite, unite_sets
+from .links import Links, match_names
 
 Int8s = NDArray[np.int8]
 
@@ -27,7 +24,6 @@ COMPUTE, COMM, MEM = 0, 1, 2
 CLASS_NAMES = ("compute", "comm", "mem")
 BY_NONE, BY_METADATA, BY_NAME = 0, 1, 2
 SOURCE_NAMES = (None, "metadata", "name")
-DEFINITIONS = ("default", "names")
 
 COLLECTIVE_RANGE = re.compile(
     r"^(?:record_param_comms$|c10d::|_?c10d_functional::|nccl:|rccl:|gloo:|mpi:|ucc:|hccl:|xccl:|symm_mem::(?!fused_)"
@@ -47,9 +43,6 @@ COMM_NAME = re.compile(
 too, by the namespaces of its kernels), NVSHMEM, the custom all-reduces of
 vLLM, PyTorch's symmetric memory, FlashInfer, Transformer Engine and AITER."""
 
-NAMES_COMM = re.compile(r"^nccl.*Kernel")
-NAMES_MEM = re.compile(r"^Memcpy|^Memset|^dma")
-
 
 @dataclass(frozen=True, slots=True)
 class Classes:
@@ -61,24 +54,8 @@ class Classes:
     """What told that it is comm: BY_METADATA, BY_NAME; BY_NONE for the rest."""
 
 
-def classify_work(trace: Trace, links: Links, definitions: str = "default") -> Classes:
-    """The class of all device work of a trace. Raises UsageError for a definition other than DEFINITIONS."""
-    if definitions == "names":
-        return _classify_by_names(trace, links)
-    if definitions == "default":
-        return _classify_by_metadata(trace, links)
-    raise UsageError(f"--definitions {definitions}: unknown; choose from {' and '.join(DEFINITIONS)}")
-
-
-def _classify_by_names(trace: Trace, links: Links) -> Classes:
-    name = trace.name[links.device_rows]
-    comm = match_names(trace, name, NAMES_COMM)
-    mem = match_names(trace, name, NAMES_MEM)
-    kind = np.where(comm, COMM, np.where(mem, MEM, COMPUTE)).astype(np.int8)
-    return Classes(kind, np.where(comm, BY_NAME, BY_NONE).astype(np.int8))
-
-
-def _classify_by_metadata(trace: Trace, links: Links) -> Classes:
+def classify_work(trace: Trace, links: Links) -> Classes:
+    """The class of all device work of a trace."""
     rows = links.device_rows
     kernel = trace.category[rows] == Category.KERNEL
     described = np.zeros(len(rows), dtype=bool)
@@ -114,3 +91,69 @@ def list_comm_groups(trace: Trace, links: Links, classes: Classes) -> tuple[Comm
             )
         )
     return tuple(sorted(groups, key=lambda g: (-g.total_ns, g.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCover:
+    """When one device did what. The five unions that every partition is made of."""
+
+    device: int
+    work: Int64s
+    """Work numbers of the device."""
+    compute: Intervals
+    comm: Intervals
+    mem: Intervals
+    compute_or_comm: Intervals
+    busy: Intervals
+
+
+def cover_devices(trace: Trace, links: Links, classes: Classes) -> tuple[DeviceCover, ...]:
+    """The cover of every device that did work, the busiest first."""
+    device = trace.device[links.device_rows]
+    covers = []
+    for one in np.unique(device).tolist():
+        work = np.flatnonzero(device == one)
+        kind, start, end = classes.kind[work], links.start_ns[work], links.end_ns[work]
+        compute, comm, mem = (unite(start[kind == c], end[kind == c]) for c in (COMPUTE, COMM, MEM))
+        both = unite_sets(compute, comm)
+        covers.append(DeviceCover(one, work, compute, comm, mem, both, unite_sets(both, mem)))
+    return tuple(sorted(covers, key=lambda c: (-c.busy.total_ns, -len(c.work), c.device)))
+
+
+def partition_windows(cover: DeviceCover, low_ns: Int64s, high_ns: Int64s) -> tuple[DevicePartition, ...]:
+    """The partition of every window [low, high) of the device. The windows may overlap."""
+    compute, comm, mem, both, busy = (
+        cover_windows(part, low_ns, high_ns).tolist()
+        for part in (cover.compute, cover.comm, cover.mem, cover.compute_or_comm, cover.busy)
+    )
+    window = (high_ns - low_ns).tolist()
+    return tuple(
+        DevicePartition(
+            window_ns=window[i],
+            busy_ns=busy[i],
+            idle_ns=window[i] - busy[i],
+            compute_ns=compute[i],
+            comm_ns=comm[i],
+            mem_ns=mem[i],
+            overlap_ns=compute[i] + comm[i] - both[i],
+            exposed_comm_ns=both[i] - compute[i],
+            exposed_mem_ns=busy[i] - both[i],
+        )
+        for i in range(len(window))
+    )
+
+
+def describe_device(trace: Trace, links: Links, cover: DeviceCover) -> DeviceTimeline:
+    """One device over the whole trace, from its first to its last event."""
+    start, end = links.start_ns[cover.work], links.end_ns[cover.work]
+    low, high = int(start.min()), int(end.max())
+    (partition,) = partition_windows(cover, np.array([low], dtype=np.int64), np.array([high], dtype=np.int64))
+    return DeviceTimeline(
+        device=cover.device,
+        start_ns=low,
+        end_ns=high,
+        partition=partition,
+        gpu_events=len(cover.work),
+        unlinked_events=int(np.count_nonzero(links.launch_row[cover.work] < 0)),
+        work_ns=int((end - start).sum()),
+    )

@@ -8,6 +8,7 @@ of the library; they have no device work.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -19,11 +20,9 @@ from numpy.typing import NDArray
 from hotloop.core.graph import OPS, RankCollectives
 from hotloop.core.trace import Trace
 
-from .classes import COLLECTIVE_RANGE, COMM, COMPUTE, Classes
-from .intervals import Int64s, cover_windows, unite
-from .links import Links
-from .names import match_names
-from .nesting import NONE
+from .classes import COLLECTIVE_RANGE, COMM, Classes
+from .intervals import Int64s
+from .links import NONE, Links, match_names
 from .steps import StepWindows
 
 MAX_COLLECTIVES = 24_000
@@ -84,7 +83,6 @@ def collect_collectives(
         rank=trace.facts.rank,
         host=trace.facts.host,
         base_ns=trace.facts.epoch_ns + (trace.facts.unix_base_ns or 0),
-        has_unix_time=trace.facts.unix_base_ns is not None,
         time_unit_ns=trace.facts.time_unit_ns,
         groups=groups,
         group_ranks=group_ranks,
@@ -98,9 +96,6 @@ def collect_collectives(
         out_elements=found.out_elements,
         element_bytes=found.element_bytes,
         group_size=found.group_size.astype(np.int32),
-        first_row=found.first_row,
-        events_count=found.events_count.astype(np.int32),
-        compute_before_ns=_compute_between(links, classes, found.start_ns, found.end_ns),
         left_out_count=len(order) - len(kept),
     )
 
@@ -110,8 +105,6 @@ class _Found:
     start_ns: Int64s
     end_ns: Int64s
     launch_ns: Int64s
-    first_row: Int64s
-    events_count: Int64s
     op: NDArray[np.int8]
     sequence: Int64s
     in_elements: Int64s
@@ -157,19 +150,18 @@ def _from_device(trace: Trace, links: Links, classes: Classes) -> _Found:
     outer = np.where(place >= 0, described[held] if len(ranges) else NONE, NONE)
     owner = np.where(outer >= 0, outer, inner)
     key = np.where(owner >= 0, owner.astype(np.int64), -1 - np.arange(len(work), dtype=np.int64))
-    _, first, group, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+    _, first, group = np.unique(key, return_index=True, return_inverse=True)
     start = np.full(len(first), np.iinfo(np.int64).max, dtype=np.int64)
     end = np.full(len(first), np.iinfo(np.int64).min, dtype=np.int64)
     np.minimum.at(start, group, links.start_ns[work])
     np.maximum.at(end, group, links.end_ns[work])
     launch = links.launch_row[work[first]]
     launch_ns = np.where(launch >= 0, trace.start_ns[np.maximum(launch, 0)], start)
-    device_row = links.device_rows[work[first]]
     # The fact that stands nearest to the work counts; each source is the rows of all collectives, -1 without one.
-    sources = [device_row]
+    sources = [links.device_rows[work[first]]]
     for holder in (outer[first], inner[first]):
         sources.append(np.where(holder >= 0, ranges.rows[np.maximum(holder, 0)] if len(ranges) else NONE, NONE))
-    return _describe(trace, sources, start, end, launch_ns, device_row, count.astype(np.int64))
+    return _describe(trace, sources, start, end, launch_ns)
 
 
 def _from_host(trace: Trace, links: Links) -> _Found:
@@ -181,7 +173,7 @@ def _from_host(trace: Trace, links: Links) -> _Found:
     at = at[(parent < 0) | ~marked[np.maximum(parent, 0)]]
     rows = ranges.rows[at]
     start, end = ranges.start_ns[at], ranges.end_ns[at]
-    return _describe(trace, [rows], start, end, start, rows, np.zeros(len(rows), dtype=np.int64))
+    return _describe(trace, [rows], start, end, start)
 
 
 def _describe(
@@ -190,13 +182,12 @@ def _describe(
     start: Int64s,
     end: Int64s,
     launch_ns: Int64s,
-    first_row: Int64s,
-    events_count: Int64s,
 ) -> _Found:
+    """``sources`` are rows of every collective that may describe it, nearest first; the first is its own."""
     size = len(start)
     collective = _first_text(trace, "collective", sources, size)
     names = [trace.names[trace.name[row]] if row >= 0 else "" for row in sources[-1].tolist()]
-    own = [trace.names[trace.name[row]] for row in first_row.tolist()]
+    own = [trace.names[trace.name[row]] for row in sources[0].tolist()]
     kinds = []
     for named, ranged, kernel in zip(collective, names, own, strict=True):
         kind = next((k for k in (name_op(t) for t in (named, ranged, kernel) if t) if k != "unknown"), "unknown")
@@ -214,8 +205,6 @@ def _describe(
         start,
         end,
         launch_ns,
-        first_row,
-        events_count,
         np.array(kinds, dtype=np.int8),
         _first_integer(trace, "collective_sequence", sources, size),
         in_elements,
@@ -259,7 +248,7 @@ def count_elements(shapes: str) -> int:
         dims = json.loads(shapes)
     except ValueError:
         return NONE
-    counts = [_product(d) for d in _tensors(dims)]
+    counts = [math.prod(d) for d in _tensors(dims)]
     return sum(counts) if counts else NONE
 
 
@@ -269,13 +258,6 @@ def _tensors(dims: object) -> list[list[int]]:
     if all(isinstance(d, int) for d in dims):
         return [dims]
     return [tensor for d in dims for tensor in _tensors(d)]
-
-
-def _product(dims: list[int]) -> int:
-    result = 1
-    for d in dims:
-        result *= d
-    return result
 
 
 def _first_type(types: str) -> str:
@@ -304,14 +286,3 @@ def _name_groups(
         name = name or only
         column[i] = keys.setdefault((name, ranks or known.get(name)), len(keys))
     return tuple(n for n, _ in keys), tuple(r for _, r in keys), column
-
-
-def _compute_between(links: Links, classes: Classes, start: Int64s, end: Int64s) -> Int64s:
-    """Device compute from the latest end of all earlier collectives to the start of each."""
-    mine = classes.kind == COMPUTE
-    compute = unite(links.start_ns[mine], links.end_ns[mine])
-    if len(start) == 0:
-        return np.empty(0, dtype=np.int64)
-    begin = int(compute.start_ns[0]) if len(compute) else int(start[0])
-    reach = np.concatenate([np.array([begin], dtype=np.int64), np.maximum.accumulate(end)[:-1]])
-    return cover_windows(compute, reach, np.maximum(start, reach))

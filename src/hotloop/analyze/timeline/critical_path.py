@@ -1,4 +1,4 @@
-"""StepGraph -> CriticalPath: what would have to be faster for a step to be shorter; then the same over all ranks.
+"""StepGraph -> CriticalPath: what would have to be faster for a step to be shorter.
 
 The path is walked back from the end of the step: from every instant to the one that held it last. Its stretches lie end
 to end from the beginning of the step to its end, so what bounds it sums to the step exactly.
@@ -6,39 +6,22 @@ to end from the beginning of the step to its end, so what bounds it sums to the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from hotloop.core.errors import UsageError
-from hotloop.core.graph import (
-    BOUND_KINDS,
-    OPS,
-    Clocks,
-    CriticalPath,
-    CrossRankPath,
-    PathPart,
-    PathSegment,
-    RankCollectives,
-    RankSegments,
-    RankStretch,
-)
-from hotloop.core.trace import Trace, TraceNote
-from hotloop.core.trace_analysis import RankOnPath, RanksPath, StepPath
+from hotloop.core.graph import BOUND_KINDS, CriticalPath
+from hotloop.core.trace import Trace
+from hotloop.core.trace_analysis import StepPath
 
 from .classes import Classes
-from .clocks import align_instants
-from .collective_report import SYNCHRONISING, match_collectives
 from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
-from .intervals import Int64s
-from .links import Links
-from .nesting import NONE
+from .intervals import Int64s, sum_groups
+from .links import NONE, Links
 from .step_graph import KIND, ROLE, StepGraph, StepWindowGraph
 from .steps import StepWindows
 
-PARTS_COUNT = 40
 NOTHING = "nothing recorded"
 
 
@@ -53,14 +36,10 @@ class _Walk:
     row: Int64s
     unexplained_ns: int
     """Sum of the pieces of sync in which nothing explains the delay."""
-    stop: int
-    """Node at which the walk ended before its time; -1 without."""
 
     def sum_kinds(self) -> tuple[int, ...]:
         """Time by BOUND_KINDS."""
-        total = np.zeros(len(BOUND_KINDS), dtype=np.int64)
-        np.add.at(total, self.kind, self.end_ns - self.begin_ns)
-        return tuple(total.tolist())
+        return tuple(sum_groups(self.kind, self.end_ns - self.begin_ns, len(BOUND_KINDS)).tolist())
 
 
 def choose_step(steps: StepWindows) -> int:
@@ -94,7 +73,7 @@ def summarize_path(
         step=path.step,
         paced_by=path.paced_by,
         bound_ns=dict(zip(BOUND_KINDS, path.bound_ns, strict=True)),
-        parts=tuple((part.name[:200], part.kind, part.total_ns) for part in path.parts[:top]),
+        parts=tuple((name[:200], kind, total_ns) for name, kind, total_ns in path.parts[:top]),
         has_sync_events=path.has_sync_events,
     )
 
@@ -166,19 +145,16 @@ def describe_path(
     trace: Trace, graph: StepGraph, step: int, paced_by: str, end_node: int, start_ns: int
 ) -> CriticalPath:
     """The path from ``start_ns`` to a node of the graph."""
-    walk = _walk_back(graph, _find_holders(graph), end_node, (), start_ns)
+    walk = _walk_back(graph, end_node, start_ns)
     name = np.where(walk.row >= 0, trace.name[np.maximum(walk.row, 0)] if len(trace.name) else NONE, NONE)
-    keys, group, count = np.unique(
-        name.astype(np.int64) * len(BOUND_KINDS) + walk.kind, return_inverse=True, return_counts=True
-    )
-    total = np.zeros(len(keys), dtype=np.int64)
-    np.add.at(total, group, walk.end_ns - walk.begin_ns)
+    keys, group = np.unique(name.astype(np.int64) * len(BOUND_KINDS) + walk.kind, return_inverse=True)
     parts = []
-    for key, total_ns, times in zip(keys.tolist(), total.tolist(), count.tolist(), strict=True):
+    for key, total_ns in zip(
+        keys.tolist(), sum_groups(group, walk.end_ns - walk.begin_ns, len(keys)).tolist(), strict=True
+    ):
         number, kind = divmod(key, len(BOUND_KINDS))
-        label = trace.names[number] if number >= 0 else NOTHING
-        parts.append(PathPart(name=label, kind=BOUND_KINDS[kind], total_ns=total_ns, count=times))
-    parts.sort(key=lambda p: (-p.total_ns, p.name))
+        parts.append((trace.names[number] if number >= 0 else NOTHING, BOUND_KINDS[kind], total_ns))
+    parts.sort(key=lambda part: (-part[2], part[0]))
     changed = np.ones(len(walk.row), dtype=bool)
     changed[1:] = (walk.row[1:] != walk.row[:-1]) | (walk.kind[1:] != walk.kind[:-1])
     return CriticalPath(
@@ -188,74 +164,17 @@ def describe_path(
         end_ns=int(graph.time_ns[end_node]),
         bound_ns=walk.sum_kinds(),
         unexplained_ns=walk.unexplained_ns,
-        parts=tuple(parts[:PARTS_COUNT]),
-        parts_left_out_ns=sum(p.total_ns for p in parts[PARTS_COUNT:]),
+        parts=tuple(parts),
         rows=walk.row[changed],
         from_ns=walk.begin_ns[changed],
         kinds=walk.kind[changed].astype(np.int8),
         edges=graph.edges,
         has_sync_events=trace.facts.has_sync,
-        notes=_write_notes(trace, graph, walk.unexplained_ns, paced_by),
     )
 
 
-def _write_notes(trace: Trace, graph: StepGraph, unexplained: int, paced_by: str) -> tuple[TraceNote, ...]:
-    notes = []
-    if paced_by == "device":
-        notes.append(
-            TraceNote(
-                level="info",
-                code="device-behind",
-                message="the host runs ahead: the device falls further behind at every step, so the path leads to the"
-                " end of the step's device work",
-            )
-        )
-    if len(graph.work) and not trace.facts.has_sync:
-        notes.append(
-            TraceNote(
-                level="warning",
-                code="no-sync-events",
-                message="the trace has no cuda_sync events: the work that each wait is for was inferred"
-                f" ({graph.edges.inferred_syncs} times), so the critical path is a guess where the host or a stream"
-                " waits. Record with torch.profiler's experimental_config=_ExperimentalConfig("
-                "enable_cuda_sync_events=True)",
-                count=graph.edges.inferred_syncs,
-            )
-        )
-    if unexplained * 50 * len(graph.boundaries) > graph.high_ns - graph.low_ns:
-        notes.append(
-            TraceNote(
-                level="warning",
-                code="unexplained-waits",
-                message=f"{unexplained} ns of the critical path wait for something that is not in the trace",
-            )
-        )
-    if graph.unlinked_count:
-        notes.append(
-            TraceNote(
-                level="info",
-                code="unlinked-kernels",
-                message=f"{graph.unlinked_count} device events of the step have no launching call; they only follow "
-                "earlier work on their stream",
-                count=graph.unlinked_count,
-            )
-        )
-    return tuple(notes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Holders:
-    """What held each node of a graph back."""
-
-    edge: Int64s
-    """The edge that holds longest; of several the first that does more than keep an order. -1 without."""
-    before: list[int]
-    """Its source."""
-    time_ns: list[int]
-    """Instant of each node."""
-
-
-def _find_holders(graph: StepGraph) -> _Holders:
+def _find_holders(graph: StepGraph) -> Int64s:
+    """The edge that holds each node longest; of several the first that does more than keep an order. -1 without."""
     reach = graph.time_ns[graph.source] + graph.weight_ns
     latest = np.full(len(graph.time_ns), np.iinfo(np.int64).min, dtype=np.int64)
     np.maximum.at(latest, graph.target, reach)
@@ -265,20 +184,21 @@ def _find_holders(graph: StepGraph) -> _Holders:
     holder[graph.target[holding]] = holding
     holding = holding[graph.role[holding] != ROLE["idle"]]
     holder[graph.target[holding]] = holding
-    before = np.where(holder >= 0, graph.source[holder] if len(graph.source) else NONE, NONE)
-    return _Holders(holder, before.tolist(), graph.time_ns.tolist())
+    return holder
 
 
-def _walk_back(graph: StepGraph, holders: _Holders, node: int, stops: Collection[int], floor_ns: int) -> _Walk:
-    """From ``node`` back along what held each node, to ``floor_ns`` or to the first node of ``stops``."""
-    time, before = holders.time_ns, holders.before
+def _walk_back(graph: StepGraph, node: int, floor_ns: int) -> _Walk:
+    """From ``node`` back along what held each node, to ``floor_ns``."""
+    holder = _find_holders(graph)
+    time = graph.time_ns.tolist()
+    before = np.where(holder >= 0, graph.source[holder] if len(graph.source) else NONE, NONE).tolist()
     visited = []
     at = node
-    while at != 0 and time[at] > floor_ns and (at == node or at not in stops):
+    while at != 0 and time[at] > floor_ns:
         visited.append(at)
         at = before[at]
     nodes = np.array(visited[::-1], dtype=np.int64)
-    edges = holders.edge[nodes]
+    edges = holder[nodes]
     source = graph.time_ns[graph.source[edges]]
     end = graph.time_ns[nodes]
     begin = np.maximum(source, floor_ns)
@@ -301,189 +221,10 @@ def _walk_back(graph: StepGraph, holders: _Holders, node: int, stops: Collection
         kinds[full],
         rows[full],
         unexplained_ns=int(late.sum()),
-        stop=at if at in stops and at != node else NONE,
     )
 
 
 def split_retimed(graph: StepGraph, end_node: int, start_ns: int) -> tuple[int, ...]:
     """Time by BOUND_KINDS along the path to a node of a graph whose nodes and weights were changed; sums to the time
     from ``start_ns``."""
-    return _walk_back(graph, _find_holders(graph), end_node, (), start_ns).sum_kinds()
-
-
-# ---- across ranks
-
-
-def cut_at_collectives(
-    trace: Trace,
-    links: Links,
-    classes: Classes,
-    steps: StepWindows,
-    collectives: RankCollectives,
-    place: int,
-) -> RankSegments:
-    """One rank's step as the segments between its collectives, for join_paths."""
-    graph = build_graph(trace, links, classes, steps, place, place)
-    by_row = {int(row): i for i, row in enumerate(collectives.first_row.tolist())}
-    begin_of: dict[int, int] = {}
-    end_of: dict[int, int] = {}
-    rows = links.device_rows[graph.work].tolist()
-    for row, begin, end in zip(rows, graph.work_begin.tolist(), graph.work_end.tolist(), strict=True):
-        if row in by_row:
-            begin_of[by_row[row]], end_of[end] = begin, by_row[row]
-    comm = zip(graph.host_comm_rows.tolist(), graph.host_comm_begin.tolist(), graph.host_comm_end.tolist(), strict=True)
-    for row, begin, end in comm:
-        if row in by_row:
-            begin_of[by_row[row]], end_of[end] = begin, by_row[row]
-    holders = _find_holders(graph)
-    arrivals = {
-        i: _segment(graph, holders, node, end_of)
-        for i, node in begin_of.items()
-        if int(graph.time_ns[node]) >= graph.low_ns
-    }
-    return RankSegments(
-        step=steps.index[place],
-        start_ns=graph.low_ns,
-        end_ns=graph.high_ns,
-        arrivals=arrivals,
-        final=_segment(graph, holders, int(graph.boundaries[-1]), end_of),
-    )
-
-
-MAX_ARRIVALS = 2000
-"""Collectives of a step up to which it is cut: their segments stay far below 2 MB."""
-
-
-def cut_middle_step(
-    trace: Trace, links: Links, classes: Classes, steps: StepWindows, collectives: RankCollectives
-) -> RankSegments | None:
-    """The segments of the step in the middle, which every rank chooses alike; None where it cannot be cut.
-
-    Ranks know nothing of each other here: the step of median length could be another one on each of them.
-    """
-    complete = np.flatnonzero(steps.is_complete)
-    if len(complete) == 0 or len(collectives) == 0:
-        return None
-    place = int(complete[(len(complete) - 1) // 2])
-    low, high = np.searchsorted(collectives.start_ns, [int(steps.start_ns[place]), int(steps.end_ns[place])])
-    if high - low > MAX_ARRIVALS or count_rows(trace, steps, place, place) > MAX_GRAPH_ROWS:
-        return None
-    return cut_at_collectives(trace, links, classes, steps, collectives, place)
-
-
-def summarize_ranks_path(
-    ranks: Sequence[RankCollectives], segments: Sequence[RankSegments | None], clocks: Clocks, has_sync_events: bool
-) -> RanksPath | None:
-    """The path through the middle step of all ranks, summed up by rank; None unless all ranks cut the same step."""
-    known = [one for one in segments if one is not None]
-    if len(known) < 2 or len(known) != len(segments) or len({one.step for one in known}) != 1:
-        return None
-    path = join_paths(ranks, known, clocks)
-    if path is None:
-        return None
-    bound = np.zeros((len(ranks), len(BOUND_KINDS)), dtype=np.int64)
-    for stretch in path.stretches:
-        bound[stretch.rank] += np.array(stretch.bound_ns, dtype=np.int64)
-    order = [stretch.rank for stretch in path.stretches]
-    return RanksPath(
-        step=path.step,
-        total_ns=path.end_ns - path.start_ns,
-        ranks=tuple(
-            RankOnPath(
-                rank=one.rank,
-                total_ns=int(bound[place].sum()),
-                bound_ns=dict(zip(BOUND_KINDS, bound[place].tolist(), strict=True)),
-            )
-            for place, one in enumerate(ranks)
-        ),
-        changes_count=sum(a != b for a, b in pairwise(order)),
-        stayed_count=path.stayed_count,
-        has_sync_events=has_sync_events,
-    )
-
-
-def _segment(graph: StepGraph, holders: _Holders, node: int, end_of: dict[int, int]) -> PathSegment:
-    walk = _walk_back(graph, holders, node, end_of.keys(), graph.low_ns)
-    bound = walk.sum_kinds()
-    end = int(graph.time_ns[node])
-    return PathSegment(
-        previous=NONE if walk.stop < 0 else end_of[walk.stop],
-        start_ns=end - sum(bound),
-        end_ns=end,
-        bound_ns=bound,
-    )
-
-
-def join_paths(
-    ranks: Sequence[RankCollectives], segments: Sequence[RankSegments], clocks: Clocks
-) -> CrossRankPath | None:
-    """The longest path through one step of all ranks, on the aligned clock; None without a step.
-
-    It begins at the rank that ends last. At a collective it goes back through the transfer to the rank that came last.
-    """
-    if not segments:
-        return None
-    # Drift within one step is left out: what is on the path adds up to its length.
-    base = [int(align_instants(clocks, r, np.array([one.end_ns]))[0]) - one.end_ns for r, one in enumerate(segments)]
-    matches = match_collectives(ranks)
-    entry_of = {
-        (r, a): i for r, a, i in zip(matches.rank.tolist(), matches.at.tolist(), matches.of_entry.tolist(), strict=True)
-    }
-    count = matches.count
-    synchronising = {OPS.index(o) for o in SYNCHRONISING}
-    rank = max(range(len(segments)), key=lambda r: segments[r].end_ns + base[r])
-    end = segments[rank].end_ns + base[rank]
-    segment = segments[rank].final
-    stretches: list[RankStretch] = []
-    seen: set[tuple[int, int]] = set()
-    stayed = 0
-    while True:
-        stretches.append(
-            RankStretch(
-                rank=rank,
-                start_ns=segment.start_ns + base[rank],
-                end_ns=segment.end_ns + base[rank],
-                bound_ns=segment.bound_ns,
-                what="work",
-            )
-        )
-        at = segment.previous
-        if at < 0 or (rank, at) in seen:
-            break
-        seen.add((rank, at))
-        one = ranks[rank]
-        own_end = segment.start_ns + base[rank]
-        last, last_at, came = rank, at, int(one.start_ns[at]) + base[rank]
-        entry = entry_of.get((rank, at))
-        if entry is not None and int(one.op[at]) in synchronising:
-            low = int(matches.first[entry])
-            for i in range(low, low + int(count[entry])):
-                r, a = int(matches.rank[i]), int(matches.at[i])
-                start = int(ranks[r].start_ns[a]) + base[r]
-                # Who came after this rank had left was not waited for; who is not part of this step cannot be followed.
-                if came < start <= own_end and a in segments[r].arrivals:
-                    last, last_at, came = r, a, start
-        else:
-            stayed += 1
-        bound = [0] * len(BOUND_KINDS)
-        bound[KIND["comm"]] = own_end - came
-        stretches.append(
-            RankStretch(rank=last, start_ns=came, end_ns=own_end, bound_ns=tuple(bound), what=OPS[int(one.op[at])])
-        )
-        if last_at not in segments[last].arrivals:
-            break
-        rank, segment = last, segments[last].arrivals[last_at]
-    stretches.reverse()
-    total = [sum(s.bound_ns[k] for s in stretches) for k in range(len(BOUND_KINDS))]
-    shares = [0] * len(ranks)
-    for stretch in stretches:
-        shares[stretch.rank] += stretch.end_ns - stretch.start_ns
-    return CrossRankPath(
-        step=segments[0].step,
-        start_ns=stretches[0].start_ns,
-        end_ns=end,
-        bound_ns=tuple(total),
-        stretches=tuple(s for s in stretches if s.end_ns > s.start_ns),
-        rank_ns=tuple(shares),
-        stayed_count=stayed,
-    )
+    return _walk_back(graph, end_node, start_ns).sum_kinds()

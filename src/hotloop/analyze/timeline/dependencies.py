@@ -15,7 +15,6 @@ waited for (critical_path).
     full device    work that fills the device -> begin of a kernel on another stream that found no room beside it
     pass           the main thread stands still while a backward thread works: -> its first operator, its last ->
     collective     operator of a host collective -> its range on the library's thread -> who waits for it
-    forward        forward operator -> backward operator of the same sequence number
 
 Where the recording lacks the waits (no cuda_sync events), targets are inferred from times, and counted as such. What
 no edge explains within JITTER_NS stays unexplained: it is reported, not made up.
@@ -37,9 +36,7 @@ from .classes import COMM, COMPUTE, Classes
 from .collectives import count_elements
 from .idle import SYNC_CALL
 from .intervals import Int64s
-from .links import Links, find_categories, nest_rows
-from .names import match_names
-from .nesting import NONE, Nesting, split_by_thread
+from .links import NONE, Links, Nesting, find_categories, match_names, nest_rows, split_by_thread
 from .step_graph import KIND, ROLE, ROLES, StepGraph, make_skeleton, order_by_time
 from .steps import LOADER_NEXT, StepWindows
 
@@ -48,9 +45,10 @@ Int8s = NDArray[np.int8]
 
 _KIND_OF_ROLE = {
     "host": "host", "input": "input", "call": "launch", "sync_call": "sync", "latency": "launch", "gap": "launch",
-    "host_wait": "sync", "stream_wait": "sync", "fork": "host", "join": "host", "forward": "host", "anchor": "host",
+    "host_wait": "sync", "stream_wait": "sync", "fork": "host", "join": "host", "anchor": "host",
     "idle": "sync",
 }  # fmt: skip
+_KIND_BY_ROLE = np.array([KIND[_KIND_OF_ROLE.get(name, "host")] for name in ROLES], dtype=np.int8)
 
 JITTER_NS = 20_000
 """Delays up to this are the usual way from cause to effect; longer ones need a cause of their own."""
@@ -74,25 +72,11 @@ _C10D = re.compile(r"^c10d::(?!wait)")
 _DEVICE_WIDE = re.compile(r"(?:Device|Ctx)Synchronize")
 
 
-class _Nodes:
+class _Edges:
+    """The columns of all edges so far."""
+
     def __init__(self) -> None:
         self.parts: list[Int64s] = []
-        self.count = 0
-
-    def add(self, time_ns: Int64s) -> Int64s:
-        numbers = np.arange(self.count, self.count + len(time_ns), dtype=np.int64)
-        self.parts.append(time_ns)
-        self.count += len(time_ns)
-        return numbers
-
-    @property
-    def time_ns(self) -> Int64s:
-        return np.concatenate(self.parts) if self.parts else np.empty(0, dtype=np.int64)
-
-
-class _Edges:
-    def __init__(self) -> None:
-        self.parts: list[tuple[Int64s, Int64s, Int64s, Int8s, Int8s, Int64s]] = []
 
     def add(
         self,
@@ -101,27 +85,12 @@ class _Edges:
         weight: Int64s | Sequence[int],
         role: str | Int8s,
         kind: Int8s | None = None,
-        row: Int64s | None = None,
+        row: Int64s | Sequence[int] | None = None,
     ) -> None:
-        start = np.asarray(source, dtype=np.int64)
-        size = len(start)
-        roles = np.full(size, ROLE[role], dtype=np.int8) if isinstance(role, str) else role
-        kinds = (
-            kind
-            if kind is not None
-            else np.array([KIND[_KIND_OF_ROLE.get(name, "host")] for name in ROLES], dtype=np.int8)[roles]
-        )
-        rows = np.full(size, NONE, dtype=np.int64) if row is None else row
-        self.parts.append(
-            (start, np.asarray(target, dtype=np.int64), np.asarray(weight, dtype=np.int64), roles, kinds, rows)
-        )
-
-    def columns(self) -> tuple[Int64s, Int64s, Int64s, Int8s, Int8s, Int64s]:
-        if not self.parts:
-            e = np.empty(0, dtype=np.int64)
-            return e, e, e, e.astype(np.int8), e.astype(np.int8), e
-        a, b, c, d, f, g = (np.concatenate(column) for column in zip(*self.parts, strict=True))
-        return a, b, c, d, f, g
+        roles = np.full(len(source), ROLE[role], dtype=np.int8) if isinstance(role, str) else role
+        kinds = _KIND_BY_ROLE[roles] if kind is None else kind
+        rows = np.full(len(source), NONE, dtype=np.int64) if row is None else row
+        self.parts.append(np.array([source, target, weight, roles, kinds, rows], dtype=np.int64))
 
 
 @dataclass(slots=True)
@@ -158,11 +127,10 @@ class _Builder:
         self.trace, self.links, self.classes, self.steps = trace, links, classes, steps
         self.first, self.last = first, last
         self.low, self.high = int(steps.start_ns[first]), int(steps.end_ns[last])
-        self.nodes, self.edges = _Nodes(), _Edges()
+        self.nodes: list[Int64s] = []
+        self.edges = _Edges()
         self.threads: dict[int, _Thread] = {}
-        self.counts = dict.fromkeys(
-            ("program", "launch", "sync", "forward_backward", "inferred_threads", "inferred_syncs", "contradicted"), 0
-        )
+        self.counts = dict.fromkeys(("program", "launch", "sync", "inferred_threads", "inferred_syncs"), 0)
 
     def build(self) -> StepGraph:
         self._lay_threads()
@@ -173,9 +141,14 @@ class _Builder:
         self._link_full_queues()
         self._link_passes()
         self._link_host_collectives()
-        self._link_forward_backward()
         self._close_threads()
         return self._finish()
+
+    def _add_nodes(self, time_ns: Int64s) -> Int64s:
+        """Numbers of new nodes at these instants."""
+        count = sum(map(len, self.nodes))
+        self.nodes.append(time_ns)
+        return np.arange(count, count + len(time_ns), dtype=np.int64)
 
     # ---- host threads
 
@@ -192,7 +165,7 @@ class _Builder:
         is_moving = is_call & match_names(trace, name, _MOVING_CALL) & ~self.is_sync
         is_loader = match_names(trace, name, LOADER_NEXT)
         self.loaders = np.flatnonzero(is_loader)
-        inside_loader = self.host.find_nearest(is_loader) >= 0 if len(self.host) else np.zeros(0, dtype=bool)
+        inside_loader = self.host.find_nearest(is_loader) >= 0
         role = np.where(
             self.is_sync,
             ROLE["sync_call"],
@@ -200,25 +173,18 @@ class _Builder:
         ).astype(np.int8)
         self.is_soft = category == Category.ANNOTATION
         self.main = self.steps.main_thread if self.steps.main_thread is not None else NONE
-        places = {thread: bounds for thread, bounds in self.host.bounds.items()}
-        for thread in sorted(set(places) | {self.main}, key=lambda t: (t != self.main, t)):
-            a, b = places.get(thread, (0, 0))
+        for thread in sorted({*self.host.bounds, self.main}, key=lambda t: (t != self.main, t)):
+            a, b = self.host.bounds.get(thread, (0, 0))
             edges = [self.host.start_ns[a:b], np.minimum(self.host.end_ns[a:b], self.high)]
             if thread == self.main:
-                bounds = np.concatenate(
-                    [self.steps.start_ns[self.first : self.last + 1], self.steps.end_ns[self.first : self.last + 1]]
-                )
-                edges.append(bounds)
+                chosen = slice(self.first, self.last + 1)
+                edges += [self.steps.start_ns[chosen], self.steps.end_ns[chosen]]
             time = np.unique(np.concatenate(edges))
-            node = self.nodes.add(time)
+            node = self._add_nodes(time)
             place = self.host.find_innermost(np.full(len(time) - 1, thread, dtype=np.int32), time[:-1])
-            held = np.maximum(place, 0)
-            if len(self.host):
-                segment_role = np.where(place >= 0, role[held], ROLE["host"]).astype(np.int8)
-                row = np.where(place >= 0, self.host.rows[held], NONE)
-            else:
-                segment_role = np.full(len(place), ROLE["host"], dtype=np.int8)
-                row = np.full(len(place), NONE, dtype=np.int64)
+            # A place of -1 takes what stands behind the last range.
+            segment_role = np.append(role, np.int8(ROLE["host"]))[place]
+            row = np.append(self.host.rows, NONE)[place]
             self.threads[thread] = _Thread(thread, time, node, place, np.diff(time), segment_role, row)
 
     def _close_threads(self) -> None:
@@ -241,24 +207,17 @@ class _Builder:
         self.carried = carried[work]
         self.known = (call[work] >= 0) & ~self.carried
         self.stream = trace.stream[links.device_rows[work]].astype(np.int64)
-        both = self.nodes.add(np.stack([self.start, self.end], axis=1).reshape(-1))
+        both = self._add_nodes(np.stack([self.start, self.end], axis=1).reshape(-1))
         self.begin_node, self.end_node = both[0::2], both[1::2]
         kind = np.where(
             self.classes.kind[work] == COMM,
             KIND["comm"],
             np.where(self.classes.kind[work] == COMPUTE, KIND["device_compute"], KIND["memcpy"]),
         ).astype(np.int8)
-        self.edges.add(
-            self.begin_node,
-            self.end_node,
-            self.end - self.start,
-            "work",
-            kind,
-            self.links.device_rows[work],
-        )
+        rows = self.links.device_rows[work]
+        self.edges.add(self.begin_node, self.end_node, self.end - self.start, "work", kind, rows)
         # In the order of each stream; work that the trace draws over the previous one only keeps its order.
         order = np.lexsort((self.end, self.start, self.stream))
-        self.by_stream = order
         after, before = order[1:], order[:-1]
         same = self.stream[after] == self.stream[before]
         self.previous = np.full(len(work), NONE, dtype=np.int64)
@@ -268,7 +227,7 @@ class _Builder:
         """(usual way from a call to its work on an idle stream, usual gap between queued work), ns."""
         previous = np.maximum(self.previous, 0)
         has = self.previous >= 0
-        prior_end = np.where(has, self.end[previous] if len(self.end) else 0, np.iinfo(np.int64).min // 4)
+        prior_end = np.where(has, self.end[previous], np.iinfo(np.int64).min // 4)
         delay = self.start - self.called
         idle = self.known & (prior_end <= self.called) & (delay >= 0)
         latency = int(np.sort(delay[idle])[np.count_nonzero(idle) // 10]) if idle.any() else DEFAULT_LATENCY_NS
@@ -279,10 +238,10 @@ class _Builder:
 
     def _link_launches(self) -> None:
         """Launches, streams and stream waits of every work, with the weight that explains its start."""
-        latency, usual_gap = self._measure_latencies()
         size = len(self.work)
         if size == 0:
             return
+        latency, usual_gap = self._measure_latencies()
         far = np.iinfo(np.int64).min // 4
         previous = np.maximum(self.previous, 0)
         has = self.previous >= 0
@@ -292,7 +251,6 @@ class _Builder:
         prior_end = np.where(chained, self.end[previous], far)
         gap = np.where(chained, np.minimum(usual_gap, self.start - prior_end), 0)
         launchable = self.known & (self.called <= self.start)
-        self.counts["contradicted"] += int(np.count_nonzero(self.known & ~launchable))
         way = np.where(launchable, np.minimum(latency, self.start - self.called), 0)
         ready_launch = np.where(launchable, self.called + way, far)
         ready_stream = np.where(chained, prior_end + gap, far)
@@ -305,7 +263,7 @@ class _Builder:
         missing = np.where(explained, self.start - ready, 0)
         # A long call did something else first: its work cannot have been queued later than at its end.
         call = np.maximum(self.links.launch_row[self.work], 0)
-        lasted = np.where(launchable, self.trace.duration_ns[call] if len(self.trace) else 0, 0)
+        lasted = np.where(launchable, self.trace.duration_ns[call], 0)
         slow_call = launchable & (missing > JITTER_NS) & (self.called + lasted + latency + JITTER_NS >= self.start)
         found = self._infer_stream_waits(np.flatnonzero(explained & (missing > JITTER_NS) & ~slow_call))
         for t, s in found.items():
@@ -329,7 +287,8 @@ class _Builder:
         rows = self.links.device_rows[self.work]
         at = np.flatnonzero(launchable)
         self.counts["launch"] += len(at)
-        sources = self._nodes_of_calls(self.links.launch_row[self.work[at]])
+        calls = self.links.launch_row[self.work[at]]
+        sources = self._find_nodes(self.trace.thread[calls], self.trace.start_ns[calls])
         placed = sources >= 0
         self.edges.add(sources[placed], self.begin_node[at[placed]], way[at[placed]], "latency", row=rows[at[placed]])
         at = np.flatnonzero(chained)
@@ -348,20 +307,6 @@ class _Builder:
         self.edges.add(
             np.zeros(len(alone), dtype=np.int64), self.begin_node[alone], self.start[alone] - self.low, "anchor"
         )
-
-    def _nodes_of_calls(self, rows: Int64s) -> Int64s:
-        """Node of the start of each call; -1 where its thread has none."""
-        found = np.full(len(rows), NONE, dtype=np.int64)
-        thread = self.trace.thread[rows]
-        for one in self.threads.values():
-            mine = np.flatnonzero(thread == one.thread)
-            if len(mine) == 0 or len(one.time_ns) == 0:
-                continue
-            start = self.trace.start_ns[rows[mine]]
-            at = np.minimum(np.searchsorted(one.time_ns, start), len(one.time_ns) - 1)
-            hit = one.time_ns[at] == start
-            found[mine[hit]] = one.node[at[hit]]
-        return found
 
     def _infer_stream_waits(self, delayed: Int64s) -> dict[int, int]:
         """For work that begins late, the work on another stream that it waited for: what ended just before and was
@@ -488,9 +433,7 @@ class _Builder:
             if source < 0 or at >= len(order):
                 continue
             next_one = int(order[at])
-            if self.end[source] > self.start[next_one]:
-                self.counts["contradicted"] += 1
-            else:
+            if self.end[source] <= self.start[next_one]:
                 waits[(source, next_one)] = None
         self.stream_waits = list(waits)
         self.counts["sync"] += len(self.stream_waits)
@@ -508,12 +451,7 @@ class _Builder:
             name = trace.names[trace.name[row]]
             correlation = int(trace.correlation[row])
             targets, recorded = self._find_waited(name, correlation, begin, end, int(thread_of[place]), own_last)
-            kept = []
-            for target in targets:
-                if self.end[target] > end + unit:
-                    self.counts["contradicted"] += 1
-                else:
-                    kept.append(target)
+            kept = [target for target in targets if self.end[target] <= end + unit]
             self.counts["sync" if recorded else "inferred_syncs"] += len(kept)
             self._hold(int(thread_of[place]), begin, end, kept, row)
         # A copy from or to pageable memory is done, or at least begun and staged, when its call returns.
@@ -576,31 +514,19 @@ class _Builder:
         before = int(one.time_ns[at])
         if last > before:
             one.weight[at] = min(int(one.weight[at]), max(0, end - last))
-        for w in works:
-            done = int(self.end[w])
-            tail = max(0, end - done) if done > begin else min(end - begin, CALL_TAIL_NS)
-            weight = min(tail, end - done)
-            if done <= begin or done == last:
-                self.edges.add(
-                    [int(self.end_node[w])], [int(one.node[at + 1])], [weight], "host_wait", row=np.array([row])
-                )
-            else:
-                # Another stream held the call longer: this one would have let it go after the same tail.
-                self.edges.add(
-                    [int(self.end_node[w])],
-                    [int(one.node[at + 1])],
-                    [max(0, end - last)],
-                    "host_wait",
-                    row=np.array([row]),
-                )
+        done = self.end[works]
+        tail = np.where(done > begin, np.maximum(end - done, 0), min(end - begin, CALL_TAIL_NS))
+        # Of several streams that of the last work held the call: the others would have let it go after the same tail.
+        holds = (done <= begin) | (done == last)
+        weight = np.where(holds, np.minimum(tail, end - done), max(0, end - last))
+        count = len(works)
+        self.edges.add(self.end_node[works], [int(one.node[at + 1])] * count, weight, "host_wait", row=[row] * count)
 
     # ---- host threads among each other
 
     def _soft_segments(self, one: _Thread) -> Int64s:
         """Segments of a thread in which nothing but ranges of the user is open."""
-        held = np.maximum(one.place, 0)
-        soft = (one.place < 0) | (self.is_soft[held] if len(self.host) else True)
-        return np.flatnonzero(soft)
+        return np.flatnonzero(np.append(self.is_soft, True)[one.place])
 
     def _link_passes(self) -> None:
         """Backward passes on their own threads, while the main thread stands still."""
@@ -645,37 +571,25 @@ class _Builder:
         """Collectives of gloo, MPI and UCC: begun by an operator, run on a thread of the library, waited for later."""
         trace, host = self.trace, self.host
         name = trace.name[host.rows]
-        comm = np.flatnonzero(match_names(trace, name, _HOST_COMM)) if len(host) else np.empty(0, dtype=np.int64)
-        parent = host.parent[comm]
-        comm = comm[(parent < 0) & (host.end_ns[comm] <= self.high)]
-        self.host_comm_rows = host.rows[comm]
-        begins, ends = [], []
+        comm = np.flatnonzero(match_names(trace, name, _HOST_COMM) & (host.parent < 0) & (host.end_ns <= self.high))
+        ends = []
         callers = self._find_callers(comm)
         for place, caller in zip(comm.tolist(), callers, strict=True):
             one = self.threads[int(host.thread[place])]
             start, end = int(host.start_ns[place]), int(host.end_ns[place])
             begin_node, end_node = one.node_at(start), one.node_at(end)
-            begins.append(begin_node)
             ends.append(end_node)
             a, b = int(np.searchsorted(one.time_ns, start)), int(np.searchsorted(one.time_ns, end))
             # One edge for the whole of it; the thread's own nodes inside only keep their order.
             one.weight[a:b] = 0
             one.role[a:b] = ROLE["idle"]
-            self.edges.add(
-                [begin_node],
-                [end_node],
-                [end - start],
-                "work",
-                np.array([KIND["comm"]], dtype=np.int8),
-                np.array([host.rows[place]]),
-            )
+            comm_kind = np.array([KIND["comm"]], dtype=np.int8)
+            self.edges.add([begin_node], [end_node], [end - start], "work", comm_kind, [int(host.rows[place])])
             self._rest_before(one, start)
             if caller is not None:
                 holder = self.threads[caller[0]]
                 self.counts["inferred_threads"] += 1
                 self.edges.add([holder.node_at(caller[1])], [begin_node], [start - caller[1]], "fork")
-        self.host_comm_begin = np.array(begins, dtype=np.int64)
-        self.host_comm_end = np.array(ends, dtype=np.int64)
         self._link_waiters(comm, ends)
 
     def _find_callers(self, comm: Int64s) -> list[tuple[int, int] | None]:
@@ -724,69 +638,40 @@ class _Builder:
                 one.weight[s] = tail
                 self.edges.add([end_nodes[int(order[at])]], [int(one.node[s + 1])], [tail], "join")
 
-    def _link_forward_backward(self) -> None:
-        """Operators of one sequence number on two threads."""
-        rows, sequence = self.trace.integers("sequence_number")
-        thread_rows, forward_thread = self.trace.integers("forward_thread")
-        inside = np.isin(rows, self.host.rows)
-        rows, sequence = rows[inside], sequence[inside]
-        backward = np.isin(rows, thread_rows[forward_thread > 0])
-        if not backward.any() or backward.all():
-            return
-        trace = self.trace
-        # The last forward operator of each number: of equal keys the stable order keeps the last one last.
-        order = np.argsort(sequence[~backward], kind="stable")
-        forward, numbers = rows[~backward][order], sequence[~backward][order]
-        rows, sequence = rows[backward], sequence[backward]
-        at = np.searchsorted(numbers, sequence, side="right") - 1
-        known = (at >= 0) & (numbers[np.maximum(at, 0)] == sequence)
-        rows, forward = rows[known], forward[at[known]]
-        done = trace.start_ns[forward] + trace.duration_ns[forward]
-        across = trace.thread[forward] != trace.thread[rows]
-        kept = across & (done <= trace.start_ns[rows]) & (done <= self.high)
-        rows, forward, done = rows[kept], forward[kept], done[kept]
-        sources = self._find_nodes(trace.thread[forward], done)
-        targets = self._find_nodes(trace.thread[rows], trace.start_ns[rows])
-        self.counts["forward_backward"] += len(rows)
-        self.edges.add(sources, targets, np.zeros(len(rows), dtype=np.int64), "forward")
-
     def _find_nodes(self, thread: NDArray[np.int32], time_ns: Int64s) -> Int64s:
-        """Node of each (thread, instant), where every instant is one of its thread's."""
+        """Node of each (thread, instant); -1 where its thread has none there."""
         found = np.full(len(time_ns), NONE, dtype=np.int64)
         for number, mine in split_by_thread(thread):
+            if number not in self.threads:
+                continue
             one = self.threads[number]
-            found[mine] = one.node[np.searchsorted(one.time_ns, time_ns[mine])]
+            at = np.minimum(np.searchsorted(one.time_ns, time_ns[mine]), len(one.time_ns) - 1)
+            found[mine] = np.where(one.time_ns[at] == time_ns[mine], one.node[at], NONE)
         return found
 
     # ---- the whole
 
     def _finish(self) -> StepGraph:
-        time = self.nodes.time_ns
-        source, target, weight, role, kind, row = self.edges.columns()
-        feasible = time[source] + weight <= time[target]
-        self.counts["contradicted"] += int(np.count_nonzero(~feasible))
+        time = np.concatenate(self.nodes)
+        edges = np.concatenate(self.edges.parts, axis=1)
+        source, target, weight = edges[:3]
+        edges = edges[:, time[source] + weight <= time[target]]
         loose = np.ones(len(time), dtype=bool)
-        loose[target[feasible]] = False
+        loose[edges[1]] = False
         loose[0] = False
         alone = np.flatnonzero(loose)
-        source = np.concatenate([source[feasible], np.zeros(len(alone), dtype=np.int64)])
-        target = np.concatenate([target[feasible], alone])
-        weight = np.concatenate([weight[feasible], time[alone] - self.low])
-        role = np.concatenate([role[feasible], np.full(len(alone), ROLE["anchor"], dtype=np.int8)])
-        kind = np.concatenate([kind[feasible], np.full(len(alone), KIND["host"], dtype=np.int8)])
-        row = np.concatenate([row[feasible], np.full(len(alone), NONE, dtype=np.int64)])
-        place, kept = order_by_time(time, source, target)
-        if not kept.all():
-            self.counts["contradicted"] += int(np.count_nonzero(~kept))
-            source, target, weight, row = source[kept], target[kept], weight[kept], row[kept]
-            role, kind = role[kept], kind[kept]
+        anchors = _Edges()
+        anchors.add(np.zeros_like(alone), alone, time[alone] - self.low, "anchor")
+        edges = np.concatenate([edges, *anchors.parts], axis=1)
+        place, kept = order_by_time(time, edges[0], edges[1])
+        source, target, weight, role, kind, row = edges[:, kept]
+        role, kind = role.astype(np.int8), kind.astype(np.int8)
         skeleton = make_skeleton(source, target, role, place)
         main = self.threads[self.main]
         ends = self.steps.end_ns[self.first : self.last + 1]
         boundaries = main.node[np.searchsorted(main.time_ns, ends)]
-        mine = self.loaders[self.host.thread[self.loaders] == self.main] if len(self.host) else self.loaders
+        mine = self.loaders[self.host.thread[self.loaders] == self.main]
         mine = mine[self.host.end_ns[mine] <= self.high]
-        loader_ends = main.node[np.searchsorted(main.time_ns, self.host.end_ns[mine])]
         reach = np.full(len(time), np.iinfo(np.int64).min // 4, dtype=np.int64)
         np.maximum.at(reach, target, time[source] + weight)
         reach[0] = time[0]
@@ -807,15 +692,10 @@ class _Builder:
             self.begin_node,
             self.end_node,
             work_step,
-            self.host_comm_rows,
-            self.host_comm_begin,
-            self.host_comm_end,
             boundaries,
-            loader_ends,
             (self.host.end_ns - self.host.start_ns)[mine],
             time - reach,
             EdgeCounts(**self.counts),
-            int(np.count_nonzero(~self.known & ~self.carried)),
         )
 
 

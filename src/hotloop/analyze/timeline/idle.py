@@ -12,7 +12,9 @@ communication, behind an event of another stream, inside a graph, or untold. A w
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +22,9 @@ from numpy.typing import NDArray
 from hotloop.core.timeline import BlameRow, IdleCauses, StepIdle
 from hotloop.core.trace import Category, Trace
 
-from .classes import COMM, Classes
-from .device_partition import DeviceCover
-from .intervals import EMPTY, Int64s, Intervals, cover_windows, find_gaps, overlap_pieces, unite
-from .links import Links, find_categories
-from .names import TORCH_RANGE, match_names
-from .nesting import NONE, Nesting, nest, split_by_thread
+from .classes import COMM, Classes, DeviceCover
+from .intervals import EMPTY, Int64s, Intervals, cover_windows, find_gaps, overlap_pieces, sum_groups, unite
+from .links import NONE, TORCH_RANGE, Links, Nesting, find_categories, match_names, nest, split_by_thread
 from .steps import LOADER_NEXT, PROFILER_STEP, DeviceSteps
 
 LAUNCH_LATENCY_NS = 10_000
@@ -99,54 +98,63 @@ def explain_idle(
         main_thread,
     )
     late_length = length[late]
-    wait_of_gap = np.zeros(len(late), dtype=np.int64)
-    np.add.at(wait_of_gap, of_late, waits)
-    held = np.where(drained, wait_of_gap, late_length)
-    by_step = _StepBlame(seen), _StepBlame(seen)
-    blamed = _blame(trace, links.ranges, late_gaps, call[late], thread, main_thread, drained, top, by_step[0])
-    python = _blame_python(trace, late_gaps, thread, main_thread, drained, top, by_step[1])
+    wait_of_gap = sum_groups(of_late, waits, len(late))
+    after = np.where(drained, late_length - wait_of_gap, 0)
     slow = _time_inside_call(trace, late_gaps, call[late])
+    host = _HostBlame(trace, links.ranges, late_gaps, thread, main_thread, drained)
+    blamed, python = host.blame_calls(), host.blame_python()
 
+    size = pieces.end_ns - pieces.start_ns
+    drained_ns, data_ns = np.zeros_like(size), np.zeros_like(size)
+    drained_ns[late_pieces] = np.where(drained[of_late], size[late_pieces] - waits, 0)
+    data_ns[late_pieces] = data_waits
+    kind = np.where(cause == _DEPENDENT, queued, cause)[of_gap]
     causes = IdleCauses(
-        idle_ns=gaps.total_ns,
+        **_sum_parts(kind, size, drained_ns, data_ns),
         gaps_count=len(gaps),
         longest_ns=int(length.max()) if len(length) else 0,
-        sync_drained_ns=int((late_length - held)[drained].sum()),
-        launch_late_ns=int(held.sum()),
-        **_sum_queued(length[dependent], queued[dependent]),
-        launch_latency_ns=int(length[cause == _LATENCY].sum()),
-        unknown_ns=int(length[cause == _UNKNOWN].sum()),
         sync_drained_count=int(np.count_nonzero(drained)),
         launch_late_count=int(np.count_nonzero(~drained)),
+        queue_dependent_count=len(dependent),
         launch_latency_count=int(np.count_nonzero(cause == _LATENCY)),
         unknown_count=int(np.count_nonzero(cause == _UNKNOWN)),
-        late_data_wait_ns=wait_times[0],
         late_gc_ns=wait_times[1],
         late_allocator_ns=wait_times[2] or 0,
         late_slow_call_ns=int(slow[~drained].sum()),
         late_long_ns=int(
             np.maximum(late_length - wait_of_gap - slow, 0)[~drained & (late_length >= LONG_GAP_NS)].sum()
         ),
-        blamed=blamed,
-        blamed_python=python,
-        syncs=_list_syncs(trace, links.ranges, sync_row, late_length - held, top),
+        blamed=_list_blame(trace, blamed, top),
+        blamed_python=_list_blame(trace, python, top),
+        syncs=_list_syncs(trace, links.ranges, sync_row, after, top),
     )
-    kind = np.where(cause == _DEPENDENT, queued, cause)[of_gap]
-    size = pieces.end_ns - pieces.start_ns
-    drained_ns = np.zeros(len(size), dtype=np.int64)
-    drained_ns[late_pieces] = np.where(drained[of_late], size[late_pieces] - waits, 0)
-    data_ns = np.zeros(len(size), dtype=np.int64)
-    data_ns[late_pieces] = data_waits
-    rows = [_blame_rows(trace, one) for one in by_step]
-    return causes, _sum_steps(seen, step, kind, size, drained_ns, data_ns, rows)
+    mostly, mostly_python = _find_most_blamed(trace, blamed, seen), _find_most_blamed(trace, python, seen)
+    order = np.argsort(step, kind="stable")
+    bounds = np.searchsorted(step[order], np.arange(len(seen.has_window) + 1)).tolist()
+    steps = []
+    for i, (low, high) in enumerate(pairwise(bounds)):
+        mine = order[low:high]
+        parts = _sum_parts(kind[mine], size[mine], drained_ns[mine], data_ns[mine])
+        one = StepIdle(**parts, blamed=mostly.get(i), blamed_python=mostly_python.get(i))
+        steps.append(one if seen.has_window[i] else None)
+    return causes, tuple(steps)
 
 
-def _sum_queued(length: Int64s, kind: NDArray[np.int8]) -> dict[str, int]:
-    """Fields of IdleCauses about gaps whose next work was queued in time, by what it waited for."""
-    kinds = {"comm": _COMM, "event": _EVENT, "graph": _GRAPH, "untold": _UNTOLD}
-    return {f"queue_{name}_ns": int(length[kind == one].sum()) for name, one in kinds.items()} | {
-        "queue_dependent_ns": int(length.sum()),
-        "queue_dependent_count": len(length),
+def _sum_parts(kind: NDArray[np.int8], size: Int64s, drained_ns: Int64s, data_ns: Int64s) -> dict[str, int]:
+    """The fields of IdleParts of some pieces."""
+    by_kind = sum_groups(kind, size, _UNTOLD + 1).tolist()
+    drained = int(drained_ns.sum())
+    return {
+        "idle_ns": int(size.sum()),
+        "sync_drained_ns": drained,
+        "launch_late_ns": by_kind[_LATE] - drained,
+        "queue_comm_ns": by_kind[_COMM],
+        "queue_event_ns": by_kind[_EVENT],
+        "queue_graph_ns": by_kind[_GRAPH],
+        "queue_untold_ns": by_kind[_UNTOLD],
+        "launch_latency_ns": by_kind[_LATENCY],
+        "unknown_ns": by_kind[_UNKNOWN],
+        "late_data_wait_ns": int(data_ns.sum()),
     }
 
 
@@ -177,94 +185,6 @@ def _find_windows(seen: DeviceSteps, time_ns: Int64s) -> Int64s:
     return result
 
 
-def _sum_steps(
-    seen: DeviceSteps,
-    step: Int64s,
-    kind: NDArray[np.int8],
-    size: Int64s,
-    drained_ns: Int64s,
-    data_ns: Int64s,
-    blamed: list[dict[int, BlameRow]],
-) -> tuple[StepIdle | None, ...]:
-    count = len(seen.has_window)
-    inside = step >= 0
-    table = np.zeros((count, _UNTOLD + 1), dtype=np.int64)
-    np.add.at(table, (step[inside], kind[inside]), size[inside])
-    drained, data = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    np.add.at(drained, step[inside], drained_ns[inside])
-    np.add.at(data, step[inside], data_ns[inside])
-    return tuple(
-        StepIdle(
-            idle_ns=int(table[i].sum()),
-            sync_drained_ns=int(drained[i]),
-            launch_late_ns=int(table[i, _LATE] - drained[i]),
-            queue_comm_ns=int(table[i, _COMM]),
-            queue_event_ns=int(table[i, _EVENT]),
-            queue_graph_ns=int(table[i, _GRAPH]),
-            queue_untold_ns=int(table[i, _UNTOLD]),
-            launch_latency_ns=int(table[i, _LATENCY]),
-            unknown_ns=int(table[i, _UNKNOWN]),
-            late_data_wait_ns=int(data[i]),
-            blamed=blamed[0].get(i),
-            blamed_python=blamed[1].get(i),
-        )
-        if seen.has_window[i]
-        else None
-        for i in range(count)
-    )
-
-
-class _StepBlame:
-    """Time of every (step, name, drained); what lies outside of all steps is left out."""
-
-    def __init__(self, seen: DeviceSteps) -> None:
-        self.seen = seen
-        self.keys: list[NDArray[np.int64]] = []
-        self.sums: list[Int64s] = []
-        self.counts: list[Int64s] = []
-        self.kinds: dict[int, str] = {}
-        """By name; 'python' for what is not in it."""
-
-    def add(self, start: Int64s, length: Int64s, name: NDArray[np.integer], drained: NDArray[np.bool_]) -> None:
-        step = _find_windows(self.seen, start)
-        inside = np.flatnonzero(step >= 0)
-        key = (step[inside] << 33) + ((name[inside].astype(np.int64) + 1) << 1) + drained[inside]
-        found, group = np.unique(key, return_inverse=True)
-        total = np.zeros(len(found), dtype=np.int64)
-        np.add.at(total, group, length[inside])
-        self.keys.append(found)
-        self.sums.append(total)
-        self.counts.append(np.bincount(group, minlength=len(found)).astype(np.int64))
-
-    def find_largest(self) -> dict[int, tuple[int, bool, int, int]]:
-        """(name, drained, total, pieces) of the largest of each step."""
-        if not self.keys:
-            return {}
-        key, group = np.unique(np.concatenate(self.keys), return_inverse=True)
-        total, count = np.zeros(len(key), dtype=np.int64), np.zeros(len(key), dtype=np.int64)
-        np.add.at(total, group, np.concatenate(self.sums))
-        np.add.at(count, group, np.concatenate(self.counts))
-        largest: dict[int, tuple[int, bool, int, int]] = {}
-        for one, size, pieces in zip(key.tolist(), total.tolist(), count.tolist(), strict=True):
-            step, rest = one >> 33, one & ((1 << 33) - 1)
-            if size > largest.get(step, (0, False, 0, 0))[2]:
-                largest[step] = ((rest >> 1) - 1, bool(rest & 1), size, pieces)
-        return largest
-
-
-def _blame_rows(trace: Trace, blame: _StepBlame) -> dict[int, BlameRow]:
-    return {
-        step: BlameRow(
-            name=(trace.names[name] if name >= 0 else NOTHING)[:NAME_LENGTH],
-            kind=NOTHING if name < 0 else blame.kinds.get(name, "python"),
-            cause="sync-drained" if is_drained else "launch-late",
-            total_ns=total,
-            gaps_count=count,
-        )
-        for step, (name, is_drained, total, count) in blame.find_largest().items()
-    }
-
-
 def _split_queued(
     trace: Trace, links: Links, classes: Classes, cover: DeviceCover, begin_ns: Int64s, work: Int64s
 ) -> NDArray[np.int8]:
@@ -274,20 +194,23 @@ def _split_queued(
         return found
     stream = trace.stream[links.device_rows]
     called = trace.start_ns[np.maximum(links.launch_row, 0)]
-    linked = cover.work[links.launch_row[cover.work] >= 0]
-    waits = _find_stream_waits(trace, links)
+    linked = np.flatnonzero(links.launch_row >= 0)
+    wait_key, wait_ns, is_recorded = _list_stream_waits(trace)
+    key = stream if is_recorded else trace.thread[np.maximum(links.launch_row, 0)]
     # What ended last before the gap is what an event can have stood for.
     by_end = cover.work[np.argsort(links.end_ns[cover.work], kind="stable")]
     ended = by_end[np.maximum(np.searchsorted(links.end_ns[by_end], begin_ns, side="right") - 1, 0)]
     after_comm = (classes.kind[ended] == COMM) & (stream[ended] != stream[work])
-    for one in np.unique(stream[work]).tolist():
-        mine = np.flatnonzero(stream[work] == one)
-        calls = np.unique(called[linked[stream[linked] == one]])
-        at = np.searchsorted(calls, called[work[mine]], side="left")
-        before = np.where(at > 0, calls[np.maximum(at - 1, 0)], np.iinfo(np.int64).min)
-        found[mine[waits.any_between(one, before, called[work[mine]], trace.thread[links.launch_row[work[mine]]])]] = (
-            _EVENT
+    for one, mine in split_by_thread(key[work]):
+        calls, times, until = (
+            np.unique(called[linked[key[linked] == one]]),
+            wait_ns[wait_key == one],
+            called[work[mine]],
         )
+        at = np.searchsorted(calls, until, side="left")
+        since = np.where(at > 0, calls[np.maximum(at - 1, 0)], np.iinfo(np.int64).min)
+        told = np.searchsorted(times, until, side="left") > np.searchsorted(times, since, side="right")
+        found[mine[told]] = _EVENT
     found[(found == _EVENT) & after_comm] = _COMM
     found[classes.kind[work] == COMM] = _COMM
     same = links.by_graph[work] & (links.launch_row[work] == links.launch_row[ended])
@@ -295,55 +218,17 @@ def _split_queued(
     return found
 
 
-class _StreamWaits:
-    """When streams were told to wait for an event: by stream where that was recorded, else by the calling thread."""
-
-    def __init__(self, by_stream: dict[int, Int64s], by_thread: dict[int, tuple[Int64s, Int64s]]) -> None:
-        self._by_stream = by_stream
-        self._by_thread = by_thread
-
-    def any_between(
-        self, stream: int, after_ns: Int64s, before_ns: Int64s, thread: NDArray[np.int32]
-    ) -> NDArray[np.bool_]:
-        syncs = self._by_stream.get(stream)
-        if syncs is not None:
-            result: NDArray[np.bool_] = _has_between(syncs, after_ns, before_ns)
-            return result
-        result = np.zeros(len(before_ns), dtype=bool)
-        for one, mine in split_by_thread(thread):
-            if one in self._by_thread:
-                waits, launches = self._by_thread[one]
-                at = np.searchsorted(launches, before_ns[mine], side="left")
-                last = np.where(at > 0, launches[np.maximum(at - 1, 0)], np.iinfo(np.int64).min)
-                result[mine] = _has_between(waits, last, before_ns[mine])
-        return result
-
-
-def _has_between(times: Int64s, after_ns: Int64s, before_ns: Int64s) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = np.searchsorted(times, before_ns, side="left") > np.searchsorted(
-        times, after_ns, side="right"
-    )
-    return found
-
-
-def _find_stream_waits(trace: Trace, links: Links) -> _StreamWaits:
+def _list_stream_waits(trace: Trace) -> tuple[NDArray[np.int32], Int64s, bool]:
+    """(stream of each wait for an event, when it was asked for, True), in that order of time; where the trace does not
+    record the streams (calling thread, when, False)."""
     rows = find_categories(trace, (Category.RUNTIME,))
     rows = rows[match_names(trace, trace.name[rows], STREAM_WAIT_CALL)]
     syncs = find_categories(trace, (Category.SYNC,))
     by_correlation = dict(zip(trace.correlation[syncs].tolist(), trace.stream[syncs].tolist(), strict=True))
-    streams: dict[int, list[int]] = {}
-    for row, correlation in zip(rows.tolist(), trace.correlation[rows].tolist(), strict=True):
-        if correlation in by_correlation:
-            streams.setdefault(by_correlation[correlation], []).append(int(trace.start_ns[row]))
-    if streams:  # recorded: a stream that is not among them waited for nothing
-        every = {int(one): np.empty(0, dtype=np.int64) for one in np.unique(trace.stream[links.device_rows])}
-        return _StreamWaits(every | {one: np.sort(np.array(at)) for one, at in streams.items()}, {})
-    launches = np.unique(links.launch_row[links.launch_row >= 0])
-    threads = {}
-    for one, mine in split_by_thread(trace.thread[rows]):
-        own = launches[trace.thread[launches] == one]
-        threads[one] = (np.sort(trace.start_ns[rows[mine]]), np.sort(trace.start_ns[own]))
-    return _StreamWaits({}, threads)
+    stream = np.array([by_correlation.get(one, NONE) for one in trace.correlation[rows].tolist()], dtype=np.int32)
+    if bool((stream >= 0).any()):  # a stream that is not among them waited for nothing
+        return stream, trace.start_ns[rows], True
+    return trace.thread[rows], trace.start_ns[rows], False
 
 
 def _find_next_calls(trace: Trace, links: Links, cover: DeviceCover, gaps: Intervals) -> tuple[Int64s, Int64s]:
@@ -458,81 +343,111 @@ def _time_inside_call(trace: Trace, gaps: Intervals, call: Int64s) -> Int64s:
     return result
 
 
-def _blame(
-    trace: Trace,
-    ranges: Nesting,
-    gaps: Intervals,
-    call: Int64s,
-    thread: NDArray[np.int32],
-    main_thread: int | None,
-    drained: NDArray[np.bool_],
-    top: int,
-    by_step: _StepBlame,
-) -> tuple[BlameRow, ...]:
-    """What covered the late gaps, exactly: every nanosecond goes to the innermost operator, range or call that the
-    launching thread had open, else the main thread, else to nothing recorded."""
-    # A batch that is waited for is blamed as such, not on the operators with which the loader makes it.
-    loader = match_names(trace, trace.name[ranges.rows], LOADER_NEXT)
-    hidden = (ranges.find_nearest(loader) >= 0) & ~loader
-    hidden |= match_names(trace, trace.name[ranges.rows], PROFILER_STEP)
-    host = _find_rows_near(trace, (Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME), gaps)
-    host = host[~np.isin(host, ranges.rows[hidden])]
-    sums = _sum_blame(trace, gaps, thread, main_thread, drained, host, by_step, with_nothing=True)
-    kinds = by_step.kinds = _kinds_of_names(trace, host)
-    return _list_blame(trace, sums, kinds, top)
+@dataclass(frozen=True, slots=True)
+class _Blame:
+    """Pieces of the late gaps, and what the host did in each."""
+
+    start_ns: Int64s
+    length_ns: Int64s
+    gap: Int64s
+    name: Int64s
+    """NONE where nothing was recorded."""
+    is_drained: NDArray[np.bool_]
+    kinds: Mapping[int, str]
+    """By name; 'python' for what is not in it."""
+
+    def list_rows(self, trace: Trace, group: Int64s) -> Iterator[tuple[int, BlameRow]]:
+        """(group, row by name and cause), by group; pieces of a group below 0 are left out."""
+        inside = group >= 0
+        key = (group[inside] << 33) + ((self.name[inside] + 1) << 1) + self.is_drained[inside]
+        keys, at = np.unique(key, return_inverse=True)
+        total = sum_groups(at, self.length_ns[inside], len(keys))
+        distinct = np.unique(np.stack([at, self.gap[inside]]), axis=1)[0]
+        count = np.bincount(distinct, minlength=len(keys))
+        for one, total_ns, gaps_count in zip(keys.tolist(), total.tolist(), count.tolist(), strict=True):
+            name = ((one & ((1 << 33) - 1)) >> 1) - 1
+            yield (
+                one >> 33,
+                BlameRow(
+                    name=trace.names[name] if name >= 0 else NOTHING,
+                    kind=NOTHING if name < 0 else self.kinds.get(name, "python"),
+                    cause="sync-drained" if one & 1 else "launch-late",
+                    total_ns=total_ns,
+                    gaps_count=gaps_count,
+                ),
+            )
 
 
-def _sum_blame(
-    trace: Trace,
-    gaps: Intervals,
-    thread: NDArray[np.int32],
-    main_thread: int | None,
-    drained: NDArray[np.bool_],
-    rows: Int64s,
-    by_step: _StepBlame,
-    *,
-    with_nothing: bool = False,
-) -> dict[tuple[int, bool], list[int]]:
-    """ns and gaps by name of the innermost of these rows and whether the device had drained; ``with_nothing`` counts
-    under no name what none of them covers."""
-    segments: dict[int, tuple[Intervals, Int64s]] = {}
-    sums: dict[tuple[int, bool], list[int]] = {}
-    for one, mine in split_by_thread(thread):
-        left, index = Intervals(gaps.start_ns[mine], gaps.end_ns[mine]), mine
-        for source in dict.fromkeys((one, main_thread)):
-            if source is None:
-                continue
-            if source not in segments:
-                segments[source] = _flatten_thread(trace, rows[trace.thread[rows] == source])
-            busy, row = segments[source]
-            start, end, of_gap, of_segment = overlap_pieces(left, busy)
-            _add(sums, trace.name[row[of_segment]], drained[index[of_gap]], end - start, index[of_gap])
-            by_step.add(start, end - start, trace.name[row[of_segment]], drained[index[of_gap]])
-            left, of_rest = _cut(left, busy)
-            index = index[of_rest]
-        if with_nothing:
-            nothing = np.full(len(left), NONE, dtype=np.int64)
-            _add(sums, nothing, drained[index], left.end_ns - left.start_ns, index)
-            by_step.add(left.start_ns, left.end_ns - left.start_ns, nothing, drained[index])
-    return sums
+@dataclass(frozen=True, slots=True)
+class _HostBlame:
+    """Late gaps, and the threads whose activity explains them."""
+
+    trace: Trace
+    ranges: Nesting
+    gaps: Intervals
+    thread: NDArray[np.int32]
+    """The launching thread of each gap."""
+    main_thread: int | None
+    is_drained: NDArray[np.bool_]
+
+    def blame_calls(self) -> _Blame:
+        """What covered the late gaps, exactly: every nanosecond goes to the innermost operator, range or call that the
+        launching thread had open, else the main thread, else to nothing recorded."""
+        trace, ranges = self.trace, self.ranges
+        # A batch that is waited for is blamed as such, not on the operators with which the loader makes it.
+        loader = match_names(trace, trace.name[ranges.rows], LOADER_NEXT)
+        hidden = (ranges.find_nearest(loader) >= 0) & ~loader
+        hidden |= match_names(trace, trace.name[ranges.rows], PROFILER_STEP)
+        rows = _find_rows_near(trace, (Category.CPU_OP, Category.ANNOTATION, Category.RUNTIME), self.gaps)
+        rows = rows[~np.isin(rows, ranges.rows[hidden])]
+        every = np.arange(len(self.gaps), dtype=np.int64)
+        return self._split(rows, every, _kinds_of_names(trace, rows), with_nothing=True)
+
+    def blame_python(self) -> _Blame:
+        """The innermost Python line with a file during the longest late gaps; built-ins count for their caller."""
+        trace, length = self.trace, self.gaps.end_ns - self.gaps.start_ns
+        longest = np.sort(np.argsort(-length, kind="stable")[:PYTHON_GAPS])
+        near = Intervals(self.gaps.start_ns[longest], self.gaps.end_ns[longest])
+        rows = _find_rows_near(trace, (Category.PYTHON,), near)
+        rows = rows[match_names(trace, trace.name[rows], PYTHON_LINE)]
+        return self._split(rows, longest, {}, with_nothing=False)
+
+    def _split(self, rows: Int64s, gaps: Int64s, kinds: Mapping[int, str], *, with_nothing: bool) -> _Blame:
+        """Some gaps by the innermost of these rows; ``with_nothing`` keeps under no name what none of them covers."""
+        segments: dict[int, tuple[Intervals, Int64s]] = {}
+        parts = [np.empty((4, 0), dtype=np.int64)]
+        for one, mine in split_by_thread(self.thread[gaps]):
+            index = gaps[mine]
+            left = Intervals(self.gaps.start_ns[index], self.gaps.end_ns[index])
+            for source in dict.fromkeys((one, self.main_thread)):
+                if source is None:
+                    continue
+                if source not in segments:
+                    segments[source] = _flatten_thread(self.trace, rows[self.trace.thread[rows] == source])
+                busy, row = segments[source]
+                start, end, of_gap, of_segment = overlap_pieces(left, busy)
+                parts.append(np.stack([start, end - start, index[of_gap], self.trace.name[row[of_segment]]]))
+                left, of_rest = _cut(left, busy)
+                index = index[of_rest]
+            if with_nothing:
+                parts.append(np.stack([left.start_ns, left.end_ns - left.start_ns, index, np.full_like(index, NONE)]))
+        start, length, gap, name = np.concatenate(parts, axis=1)
+        return _Blame(start, length, gap, name, self.is_drained[gap], kinds)
 
 
-def _list_blame(
-    trace: Trace, sums: Mapping[tuple[int, bool], Sequence[int]], kinds: Mapping[int, str], top: int
-) -> tuple[BlameRow, ...]:
-    """The largest sums; ``kinds`` by name where they are no lines of Python."""
-    rows = [
-        BlameRow(
-            name=trace.names[name] if name >= 0 else NOTHING,
-            kind=kinds.get(name, "python") if name >= 0 else NOTHING,
-            cause="sync-drained" if is_drained else "launch-late",
-            total_ns=total,
-            gaps_count=count,
-        )
-        for (name, is_drained), (total, count) in sums.items()
-        if total
-    ]
+def _list_blame(trace: Trace, blame: _Blame, top: int) -> tuple[BlameRow, ...]:
+    """The largest sums over the whole trace."""
+    rows = [row for _, row in blame.list_rows(trace, np.zeros_like(blame.gap)) if row.total_ns]
     return tuple(sorted(rows, key=lambda r: (-r.total_ns, r.name, r.cause))[:top])
+
+
+def _find_most_blamed(trace: Trace, blame: _Blame, seen: DeviceSteps) -> dict[int, BlameRow]:
+    """The largest sum of each step."""
+    largest: dict[int, BlameRow] = {}
+    for step, row in blame.list_rows(trace, _find_windows(seen, blame.start_ns)):
+        if row.total_ns > (largest[step].total_ns if step in largest else 0):
+            largest[step] = replace(row, name=row.name[:NAME_LENGTH])
+    return largest
 
 
 def _kinds_of_names(trace: Trace, rows: Int64s) -> dict[int, str]:
@@ -580,48 +495,6 @@ def _cut(a: Intervals, b: Intervals) -> tuple[Intervals, Int64s]:
     return Intervals(start, end), of_a
 
 
-def _add(
-    sums: dict[tuple[int, bool], list[int]],
-    name: NDArray[np.integer],
-    drained: NDArray[np.bool_],
-    length: Int64s,
-    gap: Int64s,
-) -> None:
-    """Adds pieces to the sums by (name, drained); a gap counts once for each name."""
-    if len(name) == 0:
-        return
-    key = (name.astype(np.int64) + 1) * 2 + drained
-    order = np.lexsort((gap, key))
-    key, length, gap = key[order], length[order], gap[order]
-    first = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
-    totals = np.add.reduceat(length, first)
-    distinct = np.concatenate([[1], (key[1:] != key[:-1]) | (gap[1:] != gap[:-1])]).astype(np.int64)
-    counts = np.add.reduceat(distinct, first)
-    for one, total, count in zip(key[first].tolist(), totals.tolist(), counts.tolist(), strict=True):
-        entry = sums.setdefault((one // 2 - 1, bool(one % 2)), [0, 0])
-        entry[0] += total
-        entry[1] += count
-
-
-def _blame_python(
-    trace: Trace,
-    gaps: Intervals,
-    thread: NDArray[np.int32],
-    main_thread: int | None,
-    drained: NDArray[np.bool_],
-    top: int,
-    by_step: _StepBlame,
-) -> tuple[BlameRow, ...]:
-    """The innermost Python line with a file during the longest late gaps; built-ins count for their caller."""
-    length = gaps.end_ns - gaps.start_ns
-    longest = np.sort(np.argsort(-length, kind="stable")[:PYTHON_GAPS])
-    gaps = Intervals(gaps.start_ns[longest], gaps.end_ns[longest])
-    thread, drained = thread[longest], drained[longest]
-    python = _find_rows_near(trace, (Category.PYTHON,), gaps)
-    python = python[match_names(trace, trace.name[python], PYTHON_LINE)]
-    return _list_blame(trace, _sum_blame(trace, gaps, thread, main_thread, drained, python, by_step), {}, top)
-
-
 def _list_syncs(trace: Trace, ranges: Nesting, sync_row: Int64s, after: Int64s, top: int) -> tuple[BlameRow, ...]:
     """Who waited for the device: the outermost operator around the waiting call, else the call itself."""
     drained = np.flatnonzero(sync_row >= 0)
@@ -631,15 +504,7 @@ def _list_syncs(trace: Trace, ranges: Nesting, sync_row: Int64s, after: Int64s, 
     place = ranges.find_innermost(trace.thread[calls], trace.start_ns[calls])
     is_op = trace.category[ranges.rows] == Category.CPU_OP
     is_op &= ~match_names(trace, trace.name[ranges.rows], PROFILER_STEP)
-    top_op = place.copy()
-    inside = np.flatnonzero(place >= 0)
-    top_op[inside[~is_op[place[inside]]]] = NONE
-    climbing = np.flatnonzero(top_op >= 0)
-    while len(climbing):
-        parent = ranges.parent[top_op[climbing]]
-        up = (parent >= 0) & is_op[np.maximum(parent, 0)]
-        climbing, parent = climbing[up], parent[up]
-        top_op[climbing] = parent
+    top_op = ranges.climb_within(place, is_op)
     name = trace.name[calls]
     by_op = np.flatnonzero(top_op >= 0)
     name[by_op] = trace.name[ranges.rows[top_op[by_op]]]

@@ -114,6 +114,13 @@ def cover_windows(a: Intervals, low_ns: Int64s, high_ns: Int64s) -> Int64s:
     return np.where(high_ns > low_ns, covered, 0)
 
 
+def sum_groups(group: NDArray[np.integer], values: NDArray[np.integer], count: int) -> Int64s:
+    """The sum of the values of each of ``count`` groups; an entry of a group below 0 is left out."""
+    total = np.zeros(count, dtype=np.int64)
+    np.add.at(total, group[group >= 0], values[group >= 0])
+    return total
+
+
 def _measure_before(a: Intervals, total: Int64s, time_ns: Int64s) -> Int64s:
     """Nanoseconds of the set before each instant, from the running total of its lengths."""
     index = np.searchsorted(a.start_ns, time_ns, side="right") - 1

@@ -1,8 +1,13 @@
-"""Trace -> Links: which host call launched which device work, and which operator made that call."""
+"""Trace -> which range encloses which, and which host call launched which device work from which operator.
+
+Profilers round: a child may end one tick after its parent. Such a range still belongs to the parent that was open when
+it began. A range without length encloses nothing.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +15,253 @@ from numpy.typing import NDArray
 
 from hotloop.core.trace import DEVICE_WORK, Category, Trace
 
-from .intervals import Int64s
-from .names import match_names
-from .nesting import NONE, Nesting, nest
+from .intervals import Int64s, sum_groups
+
+TORCH_RANGE = re.compile(
+    r"^(?:ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(?:step|zero_grad)#|DistributedDataParallel\.forward$)"
+)
+"""Ranges that torch draws. Releases before 1.12 write them as operators, newer ones as user annotations."""
+
+
+def match_names(trace: Trace, name: NDArray[np.int32], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    """Whether the pattern occurs in each name; every distinct name is looked at once."""
+    used = np.zeros(len(trace.names), dtype=bool)
+    used[name] = True
+    hit = np.zeros(len(trace.names), dtype=bool)
+    for one in np.flatnonzero(used).tolist():
+        hit[one] = pattern.search(trace.names[one]) is not None
+    return hit[name]
+
+
+Int32s = NDArray[np.int32]
+NONE = -1
+"""No range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """Ranges ordered by (thread, start, longest first); indices below are places in this order, not rows.
+
+    A range and all that it encloses are neighbours in this order: place ``i`` up to ``after[i]``.
+    """
+
+    rows: Int64s
+    """Row of the trace at each place."""
+    thread: Int32s
+    start_ns: Int64s
+    end_ns: Int64s
+    parent: Int32s
+    """Place of the range that directly encloses this one; NONE at the top."""
+    after: Int32s
+    """First place that is not inside this range; ends beyond that of the parent are cut for it."""
+    bounds: dict[int, tuple[int, int]]
+    """Places of each thread, as [first, last)."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def find_innermost(self, thread: Int32s, time_ns: Int64s) -> Int64s:
+        """Place of the innermost range that is open at each (thread, instant); NONE where there is none."""
+        found = np.full(len(time_ns), NONE, dtype=np.int64)
+        for one, mine in split_by_thread(thread):
+            if one not in self.bounds:
+                continue
+            low, high = self.bounds[one]
+            at = low - 1 + np.searchsorted(self.start_ns[low:high], time_ns[mine], side="right")
+            place = np.where(at < low, NONE, at)
+            found[mine] = self._climb_while_ended(place, time_ns[mine])
+        return found
+
+    def find_innermost_of_all(self, time_ns: Int64s) -> Int64s:
+        """Place of the innermost range that is open on any thread at each instant, the latest begun; NONE without."""
+        best = np.full(len(time_ns), NONE, dtype=np.int64)
+        for thread in self.bounds:
+            place = self.find_innermost(np.full(len(best), thread, dtype=np.int32), time_ns)
+            later = self.start_ns[np.maximum(place, 0)] > self.start_ns[np.maximum(best, 0)]
+            best = np.where((place >= 0) & ((best < 0) | later), place, best)
+        return best
+
+    def _climb_while_ended(self, place: Int64s, time_ns: Int64s) -> Int64s:
+        """From each place up to the first enclosing range that is still open at the instant."""
+        place = place.copy()
+        open_ = np.flatnonzero(place >= 0)
+        while len(open_):
+            open_ = open_[self.end_ns[place[open_]] <= time_ns[open_]]
+            place[open_] = self.parent[place[open_]]
+            open_ = open_[place[open_] >= 0]
+        return place
+
+    def find_self_time(self) -> Int64s:
+        """Nanoseconds of every range outside of the ranges that it directly encloses."""
+        child = np.flatnonzero(self.parent >= 0)
+        parent = self.parent[child]
+        inside = np.minimum(self.end_ns[child], self.end_ns[parent]) - self.start_ns[child]
+        own = self.end_ns - self.start_ns
+        np.subtract.at(own, parent, inside)
+        # Siblings that overlap by a tick of the clock would count that tick twice.
+        result: Int64s = np.maximum(own, 0)
+        return result
+
+    def sum_inside(self, value: Int64s) -> Int64s:
+        """Sum of ``value`` (one per place) over every range and all that it encloses."""
+        total = np.zeros(len(self) + 1, dtype=np.int64)
+        np.cumsum(value, out=total[1:])
+        result: Int64s = total[self.after] - total[:-1]
+        return result
+
+    def climb_within(self, place: Int64s, wanted: NDArray[np.bool_]) -> Int64s:
+        """From each wanted place up as long as what encloses it is wanted too; NONE from others."""
+        held, above_of = np.append(wanted, False), np.append(self.parent, NONE)
+        place = np.where(held[place], place, NONE)
+        while True:
+            above = above_of[place]
+            climbing = held[above]
+            if not climbing.any():
+                return place
+            place = np.where(climbing, above, place)
+
+    def find_nearest(self, wanted: NDArray[np.bool_]) -> Int32s:
+        """For every place, itself when wanted, else the nearest enclosing wanted place; NONE without."""
+        nearest = np.where(wanted, np.arange(len(self), dtype=np.int32), self.parent)
+        while True:
+            climbing = np.flatnonzero((nearest >= 0) & ~wanted[np.maximum(nearest, 0)])
+            if len(climbing) == 0:
+                return nearest
+            # Every pass also follows what the passed-over range has found: the distance doubles.
+            nearest[climbing] = nearest[nearest[climbing]]
+
+
+def find_outermost(nesting: Nesting, key: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """True for every place that no range of the same key encloses."""
+    result = np.zeros(len(nesting), dtype=bool)
+    if len(nesting) == 0:
+        return result
+    order = np.argsort(key, kind="stable").astype(np.int32)
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = key[order[1:]] != key[order[:-1]]
+    new[1:] |= nesting.thread[order[1:]] != nesting.thread[order[:-1]]
+    low = int(nesting.start_ns.min())
+    span = int(nesting.end_ns.max()) - low + 1
+    if span * (len(order) + 1) < 2**62:
+        # Every group of one key and thread gets a stretch of time of its own, so that one running maximum does for all.
+        shift = np.cumsum(new)
+        shift *= span
+        shift -= low
+        reach = nesting.end_ns[order] + shift
+        np.maximum.accumulate(reach, out=reach)
+        shift += nesting.start_ns[order]
+        new[1:] |= reach[:-1] <= shift[1:]
+        result[order] = new
+        return result
+    for at in np.split(order, np.flatnonzero(new)[1:]):
+        reach = np.maximum.accumulate(nesting.end_ns[at])
+        result[at] = np.concatenate([[True], reach[:-1] <= nesting.start_ns[at[1:]]])
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Ranges by key; of nested ones of one key the time of the outermost counts."""
+
+    key: Int64s
+    """Ascending; the other columns stand beside it."""
+    count: Int64s
+    outermost_count: Int64s
+    host_ns: Int64s
+    device_ns: Int64s
+
+
+def sum_outermost(nesting: Nesting, key: NDArray[np.integer], launched_ns: Int64s) -> Totals:
+    """``key`` of each place, below 0 for what counts nowhere; ``launched_ns`` is what each place itself launched."""
+    at = np.flatnonzero(key >= 0)
+    keys, group = np.unique(key[at], return_inverse=True)
+    is_outermost = find_outermost(nesting, key)[at]
+    outer, size = at[is_outermost], len(keys)
+    return Totals(
+        key=keys.astype(np.int64),
+        count=np.bincount(group, minlength=size),
+        outermost_count=np.bincount(group[is_outermost], minlength=size),
+        host_ns=sum_groups(group[is_outermost], (nesting.end_ns - nesting.start_ns)[outer], size),
+        device_ns=sum_groups(group[is_outermost], nesting.sum_inside(launched_ns)[outer], size),
+    )
+
+
+def nest(rows: Int64s, thread: Int32s, start_ns: Int64s, end_ns: Int64s) -> Nesting:
+    """The nesting of some rows of a trace, with the thread, start and end of each of them.
+
+    ``rows`` must be ascending, which in a trace means by start and then longest first.
+    """
+    if len(thread) and bool(np.any(thread[1:] < thread[:-1])):
+        order = np.argsort(thread, kind="stable")
+        rows, thread, start_ns, end_ns = rows[order], thread[order], start_ns[order], end_ns[order]
+    parent = np.full(len(rows), NONE, dtype=np.int32)
+    after = np.empty(len(rows), dtype=np.int32)
+    bounds: dict[int, tuple[int, int]] = {}
+    edges = np.flatnonzero(thread[1:] != thread[:-1]) + 1
+    for low, high in zip([0, *edges.tolist()], [*edges.tolist(), len(rows)], strict=True):
+        if low == high:
+            continue
+        bounds[int(thread[low])] = (low, high)
+        start, end = start_ns[low:high], end_ns[low:high]
+        found = _find_parents(start, end)
+        within = _clip_to_parents(end, found)
+        place = np.arange(len(start), dtype=np.int64)
+        after[low:high] = low + np.maximum(np.searchsorted(start, within, side="left"), place + 1)
+        parent[low:high] = np.where(found >= 0, found + low, NONE)
+    return Nesting(rows, thread, start_ns, end_ns, parent, after, bounds)
+
+
+def split_by_thread(thread: Int32s) -> Iterator[tuple[int, Int64s]]:
+    """(thread, indices) of every thread that occurs, indices ascending."""
+    if len(thread) == 0:
+        return
+    order = np.argsort(thread, kind="stable")
+    edges = np.flatnonzero(np.diff(thread[order])) + 1
+    for indices in np.split(order, edges):
+        yield int(thread[indices[0]]), indices
+
+
+def _clip_to_parents(end: Int64s, parent: Int32s) -> Int64s:
+    """The ends, none after that of an enclosing range; a parent below 0 is none."""
+    held = np.flatnonzero(parent >= 0)
+    late = held[end[held] > end[parent[held]]]
+    if len(late) == 0:
+        return end
+    end = end.copy()
+    while len(late):
+        end[late] = end[parent[late]]
+        late = held[end[held] > end[parent[held]]]
+    return end
+
+
+def _find_parents(start: Int64s, end: Int64s) -> Int32s:
+    """The place of the enclosing range of each range of one thread; NONE without.
+
+    The depth of a range is the number of earlier ones less the number of ends until its start. The parent is then the
+    latest earlier range that is one less deep. Where ranges overlap without nesting, that one may have ended already:
+    the search goes on from there upwards.
+    """
+    lasting = end > start
+    ended = np.searchsorted(np.sort(end[lasting]), start, side="right")
+    depth = (np.cumsum(lasting) - lasting - ended).astype(np.int32)
+    del ended
+    parent = np.full(len(start), NONE, dtype=np.int32)
+    by_depth = np.argsort(depth, kind="stable").astype(np.int32)
+    edge = np.concatenate([[0], np.cumsum(np.bincount(depth))])
+    holders = by_depth[:0]
+    for low, high in zip(edge[:-1].tolist(), edge[1:].tolist(), strict=True):
+        level = by_depth[low:high]
+        if len(holders):
+            at = np.searchsorted(holders, level) - 1
+            parent[level] = np.where(at >= 0, holders[np.maximum(at, 0)], NONE)
+        holders = level[lasting[level]]
+    late = np.flatnonzero(parent >= 0)
+    while len(late):
+        late = late[end[parent[late]] <= start[late]]
+        parent[late] = parent[parent[late]]
+        late = late[parent[late] >= 0]
+    return parent
+
 
 Bools = NDArray[np.bool_]
 

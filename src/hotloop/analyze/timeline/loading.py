@@ -17,8 +17,7 @@ from hotloop.core.trace import Category, Trace
 from hotloop.core.trace_plan import TraceDemand, read_demand
 
 from .intervals import Int64s, intersect, unite
-from .links import find_categories
-from .names import match_names
+from .links import find_categories, match_names
 from .step_graph import ROLE, StepGraph
 
 HANDOVER_NS = (200_000, 500_000, 1_000_000)

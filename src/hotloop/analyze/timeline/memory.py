@@ -9,10 +9,8 @@ and from how long it lived.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hotloop.analyze.stats import fit_slope
 from hotloop.core.graph import CategoryMemory, DeviceMemoryTimeline, OpMemory
@@ -21,15 +19,12 @@ from hotloop.core.memory_snapshot import TIMELINE_CATEGORIES, MemoryTimeline
 from hotloop.core.trace import MemoryEvents, Trace
 
 from .anatomy import PHASE, HostPhases
-from .intervals import Int64s
-from .links import Links
-from .names import match_names
-from .nesting import NONE
+from .intervals import Int64s, sum_groups
+from .links import NONE, Links, match_names
 from .steps import StepWindows
 
 DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 13: "mps", 14: "meta", 20: "privateuseone"}
 OPS_COUNT = 40
-LEVELS_COUNT = 400
 OUTSIDE = "outside of operators"
 CATEGORIZED_COUNT = 1_000_000
 """More allocations than these are not told by category: each costs a microsecond or two."""
@@ -57,26 +52,13 @@ def describe_memory(
     memory = trace.memory
     if memory is None or len(memory.time_ns) == 0:
         return ()
-    holder = find_holders(links, memory.time_ns)
+    holder = links.ranges.find_innermost_of_all(memory.time_ns)
     origin = find_origins(trace, links, steps, phases, memory.time_ns, holder)
     keys = memory.device_type.astype(np.int64) * 4096 + memory.device_index
     found = []
     for key in np.unique(keys).tolist():
         found.append(_describe_device(trace, links, steps, memory, holder, origin, np.flatnonzero(keys == key)))
     return tuple(sorted(found, key=lambda d: (d.device_type == "cpu", d.device_type, d.device)))
-
-
-def find_holders(links: Links, time_ns: Int64s) -> Int64s:
-    """Place in ``links.ranges`` of the innermost range at each instant; -1 outside of all."""
-    ranges = links.ranges
-    best = np.full(len(time_ns), NONE, dtype=np.int64)
-    for thread in ranges.bounds:
-        place = ranges.find_innermost(np.full(len(best), thread, dtype=np.int32), time_ns)
-        better = (place >= 0) & (
-            (best < 0) | (ranges.start_ns[np.maximum(place, 0)] > ranges.start_ns[np.maximum(best, 0)])
-        )
-        best = np.where(better, place, best)
-    return best
 
 
 def find_origins(
@@ -116,12 +98,11 @@ def find_freed(address: Int64s, change: Int64s) -> Int64s:
     return freed
 
 
-def sum_categories(origin: Int64s, address: Int64s, change: Int64s, held: Int64s, peak_bytes: int) -> dict[str, int]:
+def sum_categories(origin: Int64s, change: Int64s, freed: Int64s, held: Int64s, peak_bytes: int) -> dict[str, int]:
     """The peak by category; what was there before the first event is unknown."""
     made = np.flatnonzero(change > 0)
     found: dict[str, int] = {}
     if len(made) <= CATEGORIZED_COUNT:
-        freed = find_freed(address, change)
         allocations = [
             Allocation(
                 origin=Origin(origin[i]),
@@ -159,41 +140,24 @@ def _describe_device(
     # The CPU reserves nothing; torch writes 0 there.
     knows_reserved = kind != 0 and absolute and bool((reserved >= 0).all()) and bool((reserved > 0).any())
     peak = int(np.argmax(level))
-    held = find_held(memory.address[mine], change, peak)
+    freed = find_freed(memory.address[mine], change)
+    held = np.flatnonzero((change > 0) & ((freed < 0) | (freed > peak)))
+    held = held[held <= peak]
     slope = _growth(steps, time, level)
     return DeviceMemoryTimeline(
         device_type=DEVICE_TYPES.get(kind, str(kind)),
         device=int(memory.device_index[mine[0]]),
         events_count=len(mine),
         is_absolute=absolute,
-        peak_ns=int(time[peak]),
         peak_allocated_bytes=int(level[peak]),
         peak_reserved_bytes=int(reserved[peak]) if knows_reserved else None,
-        max_reserved_bytes=int(reserved.max()) if knows_reserved else None,
-        first_allocated_bytes=int(level[0] - change[0]),
         last_allocated_bytes=int(level[-1]),
         growth_bytes_per_step=None if slope is None else slope[0],
         growth_noise_bytes_per_step=None if slope is None else slope[1],
         held_at_peak_bytes=int(change[held].sum()),
         ops=_list_ops(trace, links, holder[mine], change, held),
-        peak_by_category=sum_categories(origin[mine], memory.address[mine], change, held, int(level[peak])),
-        levels=thin_levels(time, level, reserved if knows_reserved else None),
+        peak_by_category=sum_categories(origin[mine], change, freed, held, int(level[peak])),
     )
-
-
-def find_held(address: Int64s, change: Int64s, peak: int) -> Int64s:
-    """Events up to the peak whose allocation was not freed until then.
-
-    An address is held when the last event of it up to the peak is an allocation.
-    """
-    until = np.arange(peak + 1, dtype=np.int64)
-    order = np.lexsort((until, address[: peak + 1]))
-    sorted_address = address[order]
-    last = np.ones(len(order), dtype=bool)
-    last[:-1] = sorted_address[1:] != sorted_address[:-1]
-    at = order[last]
-    result: Int64s = np.sort(at[change[at] > 0])
-    return result
 
 
 def _growth(steps: StepWindows, time: Int64s, level: Int64s) -> tuple[float, float] | None:
@@ -208,25 +172,14 @@ def _growth(steps: StepWindows, time: Int64s, level: Int64s) -> tuple[float, flo
 
 
 def _list_ops(trace: Trace, links: Links, holder: Int64s, change: Int64s, held: Int64s) -> tuple[OpMemory, ...]:
-    name = np.full(len(holder), NONE, dtype=np.int64)
-    inside = holder >= 0
-    name[inside] = trace.name[links.ranges.rows[holder[inside]]]
-    found, group = np.unique(name, return_inverse=True)
-
-    def total(values: Int64s) -> NDArray[np.int64]:
-        result = np.zeros(len(found), dtype=np.int64)
-        np.add.at(result, group, values)
-        return result
-
-    at_peak = np.zeros(len(change), dtype=np.int64)
-    at_peak[held] = change[held]
-    allocated, net, peak = total(np.maximum(change, 0)), total(change), total(at_peak)
-    count = total((change > 0).astype(np.int64))
+    found, group = np.unique(np.append(trace.name[links.ranges.rows], NONE)[holder], return_inverse=True)
+    allocated = sum_groups(group, np.maximum(change, 0), len(found))
+    peak = sum_groups(group[held], change[held], len(found))
+    count = np.bincount(group[change > 0], minlength=len(found))
     ops = [
         OpMemory(
             name=trace.names[number] if number >= 0 else OUTSIDE,
             allocated_bytes=int(allocated[i]),
-            net_bytes=int(net[i]),
             count=int(count[i]),
             at_peak_bytes=int(peak[i]),
         )
@@ -234,23 +187,6 @@ def _list_ops(trace: Trace, links: Links, holder: Int64s, change: Int64s, held: 
         if count[i]
     ]
     return tuple(sorted(ops, key=lambda o: (-o.at_peak_bytes, -o.allocated_bytes, o.name))[:OPS_COUNT])
-
-
-def thin_levels(
-    time: Int64s, level: Int64s, reserved: Int64s | None, count: int = LEVELS_COUNT
-) -> tuple[tuple[int, int, int], ...]:
-    """At most ``count`` points that keep the first, the last, and the highest and lowest of each stretch."""
-    size = len(time)
-    if size <= count:
-        kept: Sequence[int] = range(size)
-    else:
-        edges = np.unique(np.linspace(0, size, max(1, (count - 2) // 2) + 1).astype(np.int64))
-        picked = {0, size - 1}
-        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            picked.add(low + int(np.argmax(level[low:high])))
-            picked.add(low + int(np.argmin(level[low:high])))
-        kept = sorted(picked)
-    return tuple((int(time[i]), int(level[i]), int(reserved[i]) if reserved is not None else NONE) for i in kept)
 
 
 def list_categories(timeline: MemoryTimeline) -> tuple[CategoryMemory, ...]:

@@ -1,12 +1,19 @@
-"""Trace -> RankTimeline: all that one rank's trace tells without the others, in one pass, small enough to send."""
+"""Trace -> RankTimeline: all that one rank's trace tells without the others, in one pass, small enough to send.
+
+With what else is sent of a file it is a ReducedRank; those of all ranks make the TraceAnalysis.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from hotloop.core.errors import UsageError
+from hotloop.core.graph import RankCollectives
+from hotloop.core.redact import redact_text
+from hotloop.core.report import Health
 from hotloop.core.timeline import (
     Anatomy,
     DevicePartition,
@@ -17,6 +24,8 @@ from hotloop.core.timeline import (
     StepWindow,
 )
 from hotloop.core.trace import Category, Trace, TraceNote
+from hotloop.core.trace_analysis import AskedChange, TraceAnalysis, TraceRank
+from hotloop.core.trace_results import ReducedTraces
 
 from .anatomy import (
     HostPhases,
@@ -27,16 +36,26 @@ from .anatomy import (
     split_steps,
     sum_by_phase,
 )
-from .classes import Classes, classify_work, list_comm_groups
-from .device_partition import DeviceCover, cover_devices, describe_device, partition_windows
+from .classes import (
+    Classes,
+    DeviceCover,
+    classify_work,
+    cover_devices,
+    describe_device,
+    list_comm_groups,
+    partition_windows,
+)
+from .collective_report import compare_ranks, describe_hosts
+from .collectives import collect_collectives
+from .critical_path import summarize_path
 from .idle import explain_idle
 from .intervals import Int64s, cover_windows
-from .launch_stats import measure_launches
 from .links import Links, link_device_work
-from .ratios import find_pageable_copies, measure_ratios
+from .memory import describe_memory
 from .steps import DeviceSteps, StepWindows, assign_device_work, find_steps
-from .tables import measure_tensor_cores, tabulate_kernels, tabulate_modules, tabulate_ops
-from .utilization import measure_utilization
+from .tables import measure_launches, measure_tensor_cores, tabulate_kernels, tabulate_modules, tabulate_ops
+from .utilization import find_pageable_copies, measure_ratios, measure_utilization
+from .what_if import answer_asked, can_replay, forecast_for_rules, open_typical_window
 
 NAME_LENGTH = 400
 """Kernel names of templates can have tens of thousands of letters; a timeline keeps this many."""
@@ -50,15 +69,11 @@ NEARLY_ALL = 0.98
 class ReduceOptions:
     """What of a trace is kept. ``top`` counts rows of every table; what is cut is counted where that is said."""
 
-    definitions: str = "default"
     top: int = 200
     blame_top: int = 30
     op_sort: str = "device_time"
-    kernel_sort: str = "device_time"
     what_if: tuple[str, ...] = ()
     """Changes to re-time, as a user writes them."""
-    beside_others: bool = False
-    """Other ranks' files are read too: keep what a path over all ranks needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,23 +85,23 @@ class Groundwork:
     steps: StepWindows
 
 
-def lay_groundwork(trace: Trace, definitions: str = "default") -> Groundwork:
-    """Launches joined with device work, its classes, and the steps. Raises UsageError for unknown definitions."""
+def lay_groundwork(trace: Trace) -> Groundwork:
+    """Launches joined with device work, its classes, and the steps."""
     links = link_device_work(trace)
-    return Groundwork(links=links, classes=classify_work(trace, links, definitions), steps=find_steps(trace, links))
+    return Groundwork(links=links, classes=classify_work(trace, links), steps=find_steps(trace, links))
 
 
 def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Groundwork | None = None) -> RankTimeline:
-    """The timeline of one rank. Raises UsageError for an unknown definition or sort."""
+    """The timeline of one rank. Raises UsageError for an unknown sort."""
     chosen = options or ReduceOptions()
-    ground = ground or lay_groundwork(trace, chosen.definitions)
+    ground = ground or lay_groundwork(trace)
     links, classes, steps = ground.links, ground.classes, ground.steps
     covers = cover_devices(trace, links, classes)
     cover = covers[0] if covers else None
     phases = find_host_phases(trace, links, steps)
     step_phases = split_steps(phases, steps)
     work_phase = find_work_phases(trace, links, classes, phases)
-    device_ns, unknown_ns = sum_by_phase(links, cover.work if cover else np.empty(0, dtype=np.int64), work_phase)
+    device_ns = sum_by_phase(links, cover.work if cover else np.empty(0, dtype=np.int64), work_phase)
     seen = assign_device_work(trace, links, cover.work, steps) if cover else None
     idle: IdleCauses | None = None
     step_idle: tuple[StepIdle | None, ...] = ()
@@ -95,12 +110,11 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
     in_steps: StepsDevice | None = None
     if cover is not None and seen is not None and steps.source != "whole trace":
         in_steps = _measure_steps(trace, ground, cover, seen, phases.main_thread, chosen.blame_top)
-    launch = measure_launches(trace, links, cover, idle, chosen.blame_top) if cover else None
-    kernels, left_count, left_ns = tabulate_kernels(trace, links, classes, top=chosen.top, sort=chosen.kernel_sort)
+    launch = measure_launches(trace, links, cover, idle) if cover else None
+    kernels, left_count = tabulate_kernels(trace, links, classes, top=chosen.top)
     op_sort = chosen.op_sort if cover or chosen.op_sort != "device_time" else "host_self"
     ops = tabulate_ops(trace, links, top=chosen.top, sort=op_sort, device=cover.device if cover else None)
-    timeline = RankTimeline(
-        definitions=chosen.definitions,
+    return RankTimeline(
         devices=tuple(describe_device(trace, links, c) for c in covers),
         comm_groups=tuple(replace(g, name=_shorten(g.name)) for g in list_comm_groups(trace, links, classes)),
         step_source=steps.source,
@@ -108,9 +122,6 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
         anatomy=Anatomy(
             breakdown=build_breakdown(step_phases, steps.is_complete) if len(phases.phase) else None,
             device_ns=device_ns,
-            device_unknown_ns=unknown_ns,
-            main_thread=phases.main_thread,
-            backward_threads=phases.backward_threads,
             phase_sources=phases.sources,
             ranges=list_ranges(trace, links, chosen.top),
         ),
@@ -119,7 +130,6 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
         launch=launch,
         kernels=tuple(replace(k, name=_shorten(k.name)) for k in kernels),
         kernels_left_out_count=left_count,
-        kernels_left_out_ns=left_ns,
         ops=tuple(replace(o, shapes=_shorten_text(o.shapes), dtypes=_shorten_text(o.dtypes)) for o in ops.rows),
         ops_left_out_count=ops.left_out_count,
         modules=tabulate_modules(trace, links, top=chosen.top),
@@ -129,7 +139,6 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
         utilization=measure_utilization(trace, links, steps, cover, seen, ops.calls),
         notes=_write_notes(trace, links, covers, steps, phases, seen),
     )
-    return timeline
 
 
 def _measure_steps(
@@ -261,3 +270,98 @@ def _shorten(text: str) -> str:
 
 def _shorten_text(text: str | None) -> str | None:
     return None if text is None else _shorten(text)
+
+
+# ---- what is sent back of a file, and all ranks together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReducedRank:
+    """What a worker sends back of one file."""
+
+    rank: TraceRank
+    collectives: RankCollectives
+    what_if: tuple[AskedChange, ...]
+    notes: tuple[TraceNote, ...]
+
+
+def describe_rank(
+    trace: Trace, options: ReduceOptions, list_asked: Callable[[TraceRank], frozenset[str]]
+) -> ReducedRank:
+    """One file alone; everything that needs the other ranks comes after.
+
+    ``list_asked`` names what must be forecast of a rank, for the rules that find something in it.
+    """
+    ground = lay_groundwork(trace)
+    parts = (trace, ground.links, ground.classes, ground.steps)
+    rank = TraceRank(facts=trace.facts, timeline=reduce_trace(trace, options, ground))
+    asked, window, notes = list_asked(rank), None, []
+    if asked and can_replay(ground.links, ground.steps):
+        try:
+            window = open_typical_window(*parts)
+        except UsageError as error:
+            notes.append(TraceNote(level="info", code="not-replayed", message=str(error)))
+    if window is not None:
+        forecasts, forecast_notes = forecast_for_rules(*parts, asked, window)
+        rank, notes = replace(rank, forecasts=forecasts), [*notes, *forecast_notes]
+    if rank.timeline.step_source != "whole trace":
+        rank = replace(rank, path=summarize_path(*parts, window))
+    if trace.memory is not None:
+        phases = find_host_phases(trace, ground.links, ground.steps)
+        rank = replace(rank, memory=describe_memory(trace, ground.links, ground.steps, phases))
+    answers, refusals = answer_asked(*parts, options.what_if) if options.what_if else ((), ())
+    return ReducedRank(
+        rank=rank,
+        collectives=collect_collectives(*parts),
+        what_if=answers,
+        notes=(*notes, *refusals),
+    )
+
+
+def join_ranks(reduced: ReducedTraces[ReducedRank]) -> tuple[TraceAnalysis, tuple[TraceNote, ...]]:
+    """All ranks together, and what has to be said of their files."""
+    ranks = tuple(replace(one.result.rank, facts=one.facts) for one in reduced.traces)
+    answers = tuple(replace(answer, rank=one.facts.rank) for one in reduced.traces for answer in one.result.what_if)
+    # Both ends may count the same thing; what the analyses say names its consequence.
+    several = [(*one.notes, *one.result.rank.timeline.notes, *one.result.notes) for one in reduced.traces]
+    merged = [*reduced.notes, *merge_notes(several)]
+    notes = tuple(sorted(merged, key=lambda note: _LEVELS.index(note.level)))
+    collectives = [replace(one.result.collectives, rank=one.facts.rank) for one in reduced.traces]
+    together = compare_ranks(collectives)
+    if together is None:
+        return TraceAnalysis(ranks=ranks, what_if=answers), notes
+    analysis = TraceAnalysis(
+        ranks=ranks,
+        waits=together.waits,
+        matched_count=together.matched_count,
+        transfer_ns=together.transfer_ns,
+        span_ns=together.span_ns,
+        collectives=together.kinds,
+        hosts=describe_hosts(together.clocks),
+        what_if=answers,
+    )
+    return analysis, (*notes, *together.notes)
+
+
+def merge_notes(several: Sequence[Sequence[TraceNote]]) -> list[TraceNote]:
+    """The notes of files; what several files have in common is said once, with their number. Of one code the last."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for notes in several:
+        for note in {note.code: note for note in notes}.values():
+            groups.setdefault((note.level, note.code), []).append(note.message)
+    return [
+        TraceNote(
+            level=level,
+            code=code,
+            message=f"in {len(messages)} of {len(several)} files: {messages[0]}" if len(several) > 1 else messages[0],
+        )
+        for (level, code), messages in groups.items()
+    ]
+
+
+def describe_notes(notes: Iterable[TraceNote]) -> tuple[Health, ...]:
+    """Notes as the report holds them."""
+    return tuple(Health(level=note.level, message=redact_text(note.message)) for note in notes)
+
+
+_LEVELS = ("error", "warning", "info")

@@ -34,7 +34,6 @@ ROLES = (
     "stream_wait",
     "fork",
     "join",
-    "forward",
     "anchor",
     "idle",
 )
@@ -82,21 +81,13 @@ class StepGraph:
     work_end: Int64s
     work_step: Int64s
     """Step that launched each work; -1 for work that was launched before the window."""
-    host_comm_rows: Int64s
-    """Rows of collectives on the host, with their nodes."""
-    host_comm_begin: Int64s
-    host_comm_end: Int64s
     boundaries: Int64s
     """Node of the end of each step of the window on the main thread."""
-    loader_ends: Int64s
-    """Nodes where the main thread has got its next batch."""
     loader_ns: Int64s
-    """How long each of those took."""
+    """How long each call took in which the main thread got its next batch."""
     unexplained: Int64s
     """Per node: the time by which it came later than every edge explains."""
     edges: EdgeCounts
-    unlinked_count: int
-    """Work that began in the window without a launching call in the trace."""
 
 
 @dataclass(frozen=True, slots=True)

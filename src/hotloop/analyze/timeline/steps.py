@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from hotloop.core.trace import DEVICE_WORK, Category, Trace
 
 from .intervals import Int64s
-from .links import Links, find_categories
-from .names import match_names
-from .nesting import NONE
+from .links import NONE, Links, find_categories, match_names
 
 PROFILER_STEP = re.compile(r"^ProfilerStep#(\d+)$")
 LOADER_NEXT = re.compile(r"^enumerate\(DataLoader\)#.*__next__")
@@ -75,21 +73,13 @@ class DeviceSteps:
 def find_steps(trace: Trace, links: Links) -> StepWindows:
     """The steps of a trace: ProfilerStep ranges, else the user's iteration ranges, else optimizer steps, else batches
     of a loader, else the whole trace as one window."""
-    main = find_main_thread(trace, links)
     matched = _match_ranges(trace, links)
-    for source, places in matched:
-        if source == "ProfilerStep":
-            return _steps_from_profiler(trace, links, places)
-    for source, places in matched:
-        if source.startswith("range "):
-            return _steps_from_spans(links, places, source)
-    for source, places in matched:
-        if source == "optimizer":
-            return _steps_between(trace, links, places, "optimizer", are_ends=True)
-    for source, places in matched:
-        if source == "dataloader":
-            return _steps_between(trace, links, places, "dataloader", are_ends=False)
-    return _whole_trace(trace, main)
+    if not matched:
+        return _whole_trace(trace, find_main_thread(trace, links))
+    source, places = matched[0]
+    if source == "ProfilerStep" or source.startswith("range "):
+        return _steps_from_spans(trace, links, places, source)
+    return _steps_between(trace, links, places, source, are_ends=source == "optimizer")
 
 
 def find_main_thread(trace: Trace, links: Links) -> int | None:
@@ -105,7 +95,7 @@ def find_main_thread(trace: Trace, links: Links) -> int | None:
             return _find_most_common(ranges.thread[marked])
     forward = ~match_names(trace, name, BACKWARD_NAME)
     # A thread that only runs what autograd hands it has a backward node around everything.
-    top = ranges.find_top() & forward
+    top = (ranges.parent < 0) & forward
     chosen = top if top.any() else np.ones(len(ranges), dtype=bool)
     return _find_most_common(ranges.thread[chosen])
 
@@ -117,7 +107,8 @@ def _find_most_common(thread: NDArray[np.int32]) -> int:
 
 
 def _match_ranges(trace: Trace, links: Links) -> list[tuple[str, Int64s]]:
-    """(source, places in the nesting) of everything that could mark steps: ranges that take no time mark none."""
+    """(source, places in the nesting) of everything that could mark steps, the best first: ranges that take no time
+    mark none."""
     ranges = links.ranges
     name = trace.name[ranges.rows]
     lasts = ranges.end_ns > ranges.start_ns
@@ -156,29 +147,17 @@ def _group_iterations(trace: Trace, links: Links, places: Int64s) -> list[tuple[
     return [(f"range {stem}", at) for _, stem, at in sorted(found, key=lambda f: (-f[0], f[1]))]
 
 
-def _steps_from_profiler(trace: Trace, links: Links, places: Int64s) -> StepWindows:
+def _steps_from_spans(trace: Trace, links: Links, places: Int64s, source: str) -> StepWindows:
+    """The ranges of the thread that has most of them, numbered as the profiler numbers them, else from 0."""
     ranges = links.ranges
     thread = _find_most_common(ranges.thread[places])
     places = _keep_disjoint(links, places[ranges.thread[places] == thread])
-    numbers = []
-    for i in trace.name[ranges.rows[places]].tolist():
-        found = PROFILER_STEP.match(trace.names[i])
-        numbers.append(int(found.group(1)) if found else 0)
+    numbers = list(range(len(places)))
+    if source == "ProfilerStep":
+        names = (trace.names[i] for i in trace.name[ranges.rows[places]].tolist())
+        numbers = [int(found.group(1)) if (found := PROFILER_STEP.match(name)) else 0 for name in names]
     start, end = ranges.start_ns[places], ranges.end_ns[places]
-    return StepWindows("ProfilerStep", tuple(numbers), start, end, np.ones(len(places), dtype=bool), thread)
-
-
-def _steps_from_spans(links: Links, places: Int64s, source: str) -> StepWindows:
-    ranges = links.ranges
-    places = _keep_disjoint(links, places)
-    return StepWindows(
-        source,
-        tuple(range(len(places))),
-        ranges.start_ns[places],
-        ranges.end_ns[places],
-        np.ones(len(places), dtype=bool),
-        int(ranges.thread[places[0]]),
-    )
+    return StepWindows(source, tuple(numbers), start, end, np.ones(len(places), dtype=bool), thread)
 
 
 def _steps_between(trace: Trace, links: Links, places: Int64s, source: str, *, are_ends: bool) -> StepWindows:

@@ -10,21 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.core.errors import UsageError
-from hotloop.core.timeline import KernelRow, ModuleRow, OpRow, Roofline, TensorCores
+from hotloop.core.timeline import (
+    IdleCauses,
+    KernelRow,
+    LaunchStats,
+    ModuleRow,
+    OpRow,
+    Roofline,
+    StreamQueue,
+    TensorCores,
+)
 from hotloop.core.trace import Category, Trace
 
-from .anatomy import find_outermost
-from .classes import CLASS_NAMES, COMPUTE, SOURCE_NAMES, Classes
-from .flops import LEAVES, count_work
-from .intervals import Int64s
-from .launch_stats import _divide
-from .links import Links, nest_rows
-from .names import TORCH_RANGE, match_names
-from .nesting import NONE
-from .peaks import Peaks, find_peaks
+from .classes import CLASS_NAMES, COMPUTE, SOURCE_NAMES, Classes, DeviceCover
+from .flops import LEAVES, Peaks, count_work, find_peaks
+from .intervals import Int64s, sum_groups
+from .links import NONE, TORCH_RANGE, Links, match_names, nest_rows, sum_outermost
 
-KERNEL_SORTS = ("device_time", "count")
-OP_SORTS = ("device_time", "device_self", "host_time", "host_self", "self_memory", "flops", "count")
+OP_SORTS = ("device_time", "host_self", "flops", "count")
 
 MATRIX_KERNEL = re.compile(
     r"gemm|gemv|cutlass|cublas|conv(?!ert)|attn|wgrad|dgrad|fprop|winograd|xmma|scudnn|hcudnn|implicit_|flash|fmha|attention"
@@ -80,31 +83,20 @@ class LeafCalls:
 
 
 def tabulate_kernels(
-    trace: Trace, links: Links, classes: Classes, *, top: int | None = None, sort: str = "device_time"
-) -> tuple[tuple[KernelRow, ...], int, int]:
-    """(rows, count of names left out, their device time) of all device events by name and class.
+    trace: Trace, links: Links, classes: Classes, *, top: int | None = None
+) -> tuple[tuple[KernelRow, ...], int]:
+    """(rows, count of names left out) of all device events by name and class, the longest in total first.
 
-    ``top`` rows at most; ``sort`` is one of KERNEL_SORTS.
+    ``top`` rows at most.
     """
-    if sort not in KERNEL_SORTS:
-        raise UsageError(f"--sort {sort}: unknown; kernels can be sorted by {', '.join(KERNEL_SORTS)}")
     rows = links.device_rows
-    if len(rows) == 0:
-        return (), 0, 0
     duration = links.end_ns - links.start_ns
     key = (trace.name[rows].astype(np.int64) * 4 + classes.kind) * 4 + classes.source
     groups, inverse = np.unique(key, return_inverse=True)
     count = np.bincount(inverse, minlength=len(groups))
-    total = np.zeros(len(groups), dtype=np.int64)
-    np.add.at(total, inverse, duration)
-    order = np.lexsort((_rank_names(trace, groups // 16), -(total if sort == "device_time" else count)))
-    kept = order if top is None else order[:top]
-    left = order[len(kept) :]
-    low = np.full(len(groups), np.iinfo(np.int64).max, dtype=np.int64)
-    high = np.zeros(len(groups), dtype=np.int64)
-    np.minimum.at(low, inverse, duration)
-    np.maximum.at(high, inverse, duration)
-    copied, copied_known = _sum_integers(trace, "bytes", rows, inverse, len(groups))
+    total = sum_groups(inverse, duration, len(groups))
+    order = np.lexsort((_rank_names(trace, groups // 16), -total))
+    kept = order[:top]
     occupancy = _weigh_numbers(trace, "occupancy_ratio", rows, inverse, duration, len(groups))
     blocks = _weigh_numbers(trace, "blocks_per_sm", rows, inverse, duration, len(groups))
     table = []
@@ -118,16 +110,13 @@ def tabulate_kernels(
                 comm_source=SOURCE_NAMES[code % 4],
                 count=int(count[g]),
                 total_ns=int(total[g]),
-                mean_ns=_divide(int(total[g]), int(count[g])),
-                min_ns=int(low[g]),
-                max_ns=int(high[g]),
-                bytes=int(copied[g]) if copied_known[g] else None,
+                mean_ns=int((2 * total[g] + count[g]) // (2 * count[g])),
                 occupancy_ratio=occupancy[g],
                 blocks_per_sm=blocks[g],
                 is_tensor_core=judge_tensor_core(name) if code // 4 % 4 == COMPUTE else None,
             )
         )
-    return tuple(table), len(left), int(total[left].sum())
+    return tuple(table), len(order) - len(kept)
 
 
 def judge_tensor_core(name: str) -> bool | None:
@@ -148,8 +137,7 @@ def measure_tensor_cores(trace: Trace, links: Links, classes: Classes) -> Tensor
     rows = links.device_rows[classes.kind == COMPUTE]
     duration = trace.duration_ns[rows]
     groups, inverse = np.unique(trace.name[rows], return_inverse=True)
-    total = np.zeros(len(groups), dtype=np.int64)
-    np.add.at(total, inverse, duration)
+    total = sum_groups(inverse, duration, len(groups))
     matrix = on_tensor = unknown = 0
     for g, name_id in enumerate(groups.tolist()):
         name = trace.names[name_id]
@@ -181,32 +169,24 @@ def tabulate_ops(
     groups, inverse, texts = _group_operators(trace, rows_at)
     shape_table, dtype_table, _ = texts
     size = len(groups)
-    count = np.bincount(inverse, minlength=size)
     # Within a row: an operator that calls itself with other shapes counts in the rows of both.
     of_row = np.full(len(name), NONE, dtype=np.int64)
     of_row[at] = inverse
-    outermost = find_outermost(ranges, of_row)[at]
-    own = _sum(inverse, ranges.find_self_time()[at], size)
-    host = _sum(inverse, np.where(outermost, (ranges.end_ns - ranges.start_ns)[at], 0), size)
-    spent = _sum_device_time(links, is_op, at, outermost, inverse, size)
-    memory_self = _sum_memory(trace, links)
-    memory = _sum(inverse, memory_self[at], size) if memory_self is not None else None
-    flops, flops_source, least_bytes, calls = _count_flops(trace, rows_at, inverse, groups, count, texts)
-    total, dev_self, kernel_count, low, high = spent
-    keys: dict[str, Sequence[int] | NDArray[np.int64] | None] = {
+    launched_ns = _sum_launched(links, is_op)
+    totals = sum_outermost(ranges, of_row, launched_ns)
+    count, host, total = totals.count, totals.host_ns, totals.device_ns
+    own = sum_groups(inverse, ranges.find_self_time()[at], size)
+    dev_self = sum_groups(inverse, launched_ns[at], size)
+    flops, least_bytes, calls = _count_flops(trace, rows_at, inverse, groups, count, texts)
+    keys = {
         # What an operator launched itself: of nested ones each would else be listed with the same kernels again.
         "device_time": dev_self,
-        "device_self": dev_self,
-        "host_time": host,
         "host_self": own,
-        "self_memory": memory,
         "flops": np.array([f or 0 for f in flops], dtype=np.float64),
         "count": count,
     }
-    chosen = keys[sort]
-    weight = np.zeros(size) if chosen is None else np.asarray(chosen)
-    order = np.lexsort((_rank_names(trace, groups[:, 0]), -host, -weight))
-    kept = order if top is None else order[:top]
+    order = np.lexsort((_rank_names(trace, groups[:, 0]), -host, -keys[sort]))
+    kept = order[:top]
     peaks = find_peaks(next((d.name for d in trace.facts.devices if d.index == device), None))
     table = []
     for g in kept.tolist():
@@ -222,13 +202,7 @@ def tabulate_ops(
                 host_self_ns=int(own[g]),
                 device_total_ns=int(total[g]),
                 device_self_ns=int(dev_self[g]),
-                device_min_ns=int(low[g]) if high[g] >= 0 else None,
-                device_max_ns=int(high[g]) if high[g] >= 0 else None,
-                kernels_count=int(kernel_count[g]),
                 flops=flops[g],
-                flops_source=flops_source[g],
-                bytes=least_bytes[g],
-                self_memory_bytes=int(memory[g]) if memory is not None else None,
                 roofline=place_under_roof(peaks, types, flops[g], least_bytes[g], int(total[g])),
             )
         )
@@ -248,30 +222,11 @@ def _group_operators(trace: Trace, rows: Int64s) -> tuple[Int64s, Int32s, tuple[
     return groups, inverse, (shape_table, dtype_table, value_table)
 
 
-def _sum_device_time(
-    links: Links, is_op: NDArray[np.bool_], at: Int32s, outermost: NDArray[np.bool_], group: Int32s, size: int
-) -> tuple[Int64s, Int64s, Int64s, Int64s, Int64s]:
-    """Of each group of operators: device time with all they call and of their own, events, least and most of a call
-    (the most is NONE for a group without device events)."""
-    ranges = links.ranges
+def _sum_launched(links: Links, is_op: NDArray[np.bool_]) -> Int64s:
+    """Device time that every operator launched itself, ns by place."""
     launched = np.flatnonzero(links.op_place >= 0)
-    place = ranges.find_nearest(is_op)[links.op_place[launched]]
-    launched, place = launched[place >= 0], place[place >= 0]
-    own = np.zeros(len(ranges), dtype=np.int64)
-    np.add.at(own, place, links.end_ns[launched] - links.start_ns[launched])
-    self_ns = _sum(group, own[at], size)
-    inside = ranges.sum_inside(own)[at]
-    own[:] = 0
-    np.add.at(own, place, 1)
-    events = ranges.sum_inside(own)[at]
-    del own
-    with_events = np.flatnonzero(events)
-    low = np.full(size, np.iinfo(np.int64).max, dtype=np.int64)
-    high = np.full(size, NONE, dtype=np.int64)
-    np.minimum.at(low, group[with_events], inside[with_events])
-    np.maximum.at(high, group[with_events], inside[with_events])
-    total = _sum(group, np.where(outermost, inside, 0), size)
-    return total, self_ns, _sum(group, np.where(outermost, events, 0), size), low, high
+    place = links.ranges.find_nearest(is_op)[links.op_place[launched]]
+    return sum_groups(place, links.end_ns[launched] - links.start_ns[launched], len(links.ranges))
 
 
 def place_under_roof(
@@ -283,85 +238,43 @@ def place_under_roof(
         return None
     intensity = flops / least_bytes
     roof = min(peak.flops_per_s, intensity * peaks.bytes_per_s)
-    achieved = flops * 1e9 / device_ns
     return Roofline(
-        intensity_flops_per_byte=intensity,
-        achieved_flops_per_s=achieved,
-        attainable_flops_per_s=roof,
-        attained_ratio=achieved / roof,
+        attained_ratio=flops * 1e9 / device_ns / roof,
         bound="compute" if peak.flops_per_s <= intensity * peaks.bytes_per_s else "memory",
     )
 
 
 def tabulate_modules(trace: Trace, links: Links, *, top: int | None = None) -> tuple[ModuleRow, ...]:
-    """Time of nn.Modules by name: from their Python frames, else from the operators' 'Module Hierarchy'."""
+    """Time of nn.Modules by name: from their Python frames, else from the operators' 'Module Hierarchy'.
+
+    Every operator counts for the last module of its hierarchy; of nested operators of one module the outermost.
+    """
     python = np.flatnonzero(trace.category == Category.PYTHON)
     python = python[match_names(trace, trace.name[python], MODULE_FRAME)]
+    duration = links.end_ns - links.start_ns
+    labels: Sequence[str]
     if len(python):
-        return _modules_from_frames(trace, links, python, top)
-    rows, indices, table = trace.texts("module")
-    if len(rows) == 0:
-        return ()
-    return _modules_from_operators(trace, links, rows, indices, table, top)
-
-
-def _modules_from_frames(trace: Trace, links: Links, python: Int64s, top: int | None) -> tuple[ModuleRow, ...]:
-    frames = nest_rows(trace, python)
-    device = np.zeros(len(frames), dtype=np.int64)
-    linked = np.flatnonzero(links.launch_row >= 0)
-    calls = links.launch_row[linked]
-    place = frames.find_innermost(trace.thread[calls], trace.start_ns[calls])
-    held = place >= 0
-    np.add.at(device, place[held], (links.end_ns - links.start_ns)[linked[held]])
-    device = frames.sum_inside(device)
-    name = trace.name[frames.rows]
-    outermost = find_outermost(frames, name)
-    groups, inverse = np.unique(name, return_inverse=True)
-    count = np.bincount(inverse)
-    host = _sum(inverse, np.where(outermost, frames.end_ns - frames.start_ns, 0), len(groups))
-    total = _sum(inverse, np.where(outermost, device, 0), len(groups))
+        source, nesting, labels = "python", nest_rows(trace, python), trace.names
+        linked = np.flatnonzero(links.launch_row >= 0)
+        calls = links.launch_row[linked]
+        place, duration = nesting.find_innermost(trace.thread[calls], trace.start_ns[calls]), duration[linked]
+        module = trace.name[nesting.rows]
+    else:
+        source, nesting, place = "operators", links.ranges, links.op_place
+        module, labels = _read_texts(trace, "module", nesting.rows)
+    totals = sum_outermost(nesting, module, sum_groups(place, duration, len(nesting)))
     rows = [
         ModuleRow(
-            name=trace.names[int(groups[g])].removeprefix("nn.Module: "),
-            count=int(count[g]),
-            host_total_ns=int(host[g]),
-            device_total_ns=int(total[g]),
-            source="python",
+            name=labels[one].removeprefix("nn.Module: "),
+            count=int((totals.count if source == "python" else totals.outermost_count)[i]),
+            host_total_ns=int(totals.host_ns[i]),
+            device_total_ns=int(totals.device_ns[i]),
+            source=source,
         )
-        for g in range(len(groups))
+        for i, one in enumerate(totals.key.tolist())
+        if labels[one].strip()
     ]
     return tuple(sorted(rows, key=lambda r: (-r.device_total_ns, -r.host_total_ns, r.name))[:top])
-
-
-def _modules_from_operators(
-    trace: Trace, links: Links, rows: Int64s, indices: Int64s, table: Sequence[str], top: int | None
-) -> tuple[ModuleRow, ...]:
-    """Every operator counts for the last module of its hierarchy; of nested operators of one module the outermost."""
-    ranges = links.ranges
-    of_row = np.full(len(trace.start_ns), NONE, dtype=np.int64)
-    of_row[rows] = indices
-    module = of_row[ranges.rows]
-    device = np.zeros(len(ranges), dtype=np.int64)
-    launched = np.flatnonzero(links.op_place >= 0)
-    np.add.at(device, links.op_place[launched], (links.end_ns - links.start_ns)[launched])
-    device = ranges.sum_inside(device)
-    at = np.flatnonzero((module >= 0) & find_outermost(ranges, module))
-    groups, inverse = np.unique(module[at], return_inverse=True)
-    host = _sum(inverse, (ranges.end_ns - ranges.start_ns)[at], len(groups))
-    total = _sum(inverse, device[at], len(groups))
-    count = np.bincount(inverse, minlength=len(groups))
-    result = [
-        ModuleRow(
-            name=table[int(groups[g])],
-            count=int(count[g]),
-            host_total_ns=int(host[g]),
-            device_total_ns=int(total[g]),
-            source="operators",
-        )
-        for g in range(len(groups))
-        if table[int(groups[g])].strip()
-    ]
-    return tuple(sorted(result, key=lambda r: (-r.device_total_ns, -r.host_total_ns, r.name))[:top])
 
 
 def _count_flops(
@@ -371,58 +284,47 @@ def _count_flops(
     groups: Int64s,
     count: Int64s,
     texts: tuple[Sequence[str], ...],
-) -> tuple[list[int | None], list[str | None], list[int | None], LeafCalls | None]:
-    """Flops, their source and least bytes of every group, and the calls whose flops add up to the trace's."""
+) -> tuple[list[int | None], list[int | None], LeafCalls | None]:
+    """Flops and least bytes of every group, and the calls whose flops add up to the trace's."""
     size = len(groups)
     known_rows, known = trace.integers("flops")
-    from_file = np.zeros(size, dtype=np.int64)
-    file_count = np.zeros(size, dtype=np.int64)
-    if len(known_rows):
-        group_of_row = np.full(len(trace.start_ns), NONE, dtype=np.int32)
-        group_of_row[rows] = inverse
-        group = group_of_row[known_rows]
-        np.add.at(from_file, group[group >= 0], known[group >= 0])
-        np.add.at(file_count, group[group >= 0], 1)
+    group_of_row = np.full(len(trace.start_ns), NONE, dtype=np.int32)
+    group_of_row[rows] = inverse
+    known_group = group_of_row[known_rows]
+    from_file, file_count = (
+        sum_groups(known_group, known, size),
+        np.bincount(known_group[known_group >= 0], minlength=size),
+    )
     flops: list[int | None] = [None] * size
-    source: list[str | None] = [None] * size
     least: list[int | None] = [None] * size
     is_leaf, again, whole = np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64), True
     for g, (name_id, shape_id, dtype_id, value_id) in enumerate(groups.tolist()):
         name = trace.names[name_id]
-        if not _may_count(name):
-            if file_count[g]:
-                flops[g], source[g] = int(from_file[g]), "file"
-            continue
-        ids = (shape_id, dtype_id, value_id)
-        shapes, dtypes, values = (t[i] if i >= 0 else None for t, i in zip(texts, ids, strict=True))
-        work = count_work(name, shapes, dtypes, values)
+        work = None
+        if _may_count(name):
+            ids = (shape_id, dtype_id, value_id)
+            work = count_work(name, *(t[i] if i >= 0 else None for t, i in zip(texts, ids, strict=True)))
         if work is not None:
-            flops[g], source[g] = work.flops * int(count[g]), "shapes"
+            flops[g] = work.flops * int(count[g])
             least[g] = work.bytes * int(count[g]) if work.bytes is not None else None
         if file_count[g]:
-            flops[g], source[g] = int(from_file[g]), "file"
+            flops[g] = int(from_file[g])
         if name in LEAVES:
             # One unknown convolution makes the sum a wrong number, not a smaller one.
             whole &= flops[g] is not None
             is_leaf[g] = True
             again[g] = 0 if work is None else work.again
     if not whole or not is_leaf.any():
-        return flops, source, least, None
+        return flops, least, None
     each = np.array([(f or 0) // int(n) for f, n in zip(flops, count, strict=True)], dtype=np.int64)
     chosen = is_leaf[inverse]
     group = inverse[chosen]
     types = tuple(texts[1][i] if i >= 0 else "" for i in groups[group, 2].tolist())
-    return flops, source, least, LeafCalls(rows[chosen], each[group], again[group], types)
+    return flops, least, LeafCalls(rows[chosen], each[group], again[group], types)
 
 
 def _may_count(name: str) -> bool:
-    return name in LEAVES or name in (
-        "aten::linear",
-        "aten::convolution",
-        "aten::conv1d",
-        "aten::conv2d",
-        "aten::conv3d",
-    )
+    return name in LEAVES or name in ("aten::linear", "aten::convolution", *(f"aten::conv{n}d" for n in (1, 2, 3)))
 
 
 def _group(columns: tuple[Int32s, ...]) -> tuple[Int64s, Int32s]:
@@ -438,15 +340,8 @@ def _group(columns: tuple[Int32s, ...]) -> tuple[Int64s, Int32s]:
         key += column
         key += 1
         width *= more
-    order = np.argsort(key, kind="stable").astype(np.int32)
-    key = key[order]
-    new = np.ones(len(key), dtype=bool)
-    np.not_equal(key[1:], key[:-1], out=new[1:])
-    del key
-    first = order[new]
-    inverse = np.empty(len(order), dtype=np.int32)
-    inverse[order] = np.cumsum(new, dtype=np.int32) - 1
-    return np.stack([column[first].astype(np.int64) for column in columns], axis=1), inverse
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return np.stack([column[first].astype(np.int64) for column in columns], axis=1), inverse.astype(np.int32)
 
 
 def _rank_names(trace: Trace, name: Int64s) -> Int64s:
@@ -459,28 +354,12 @@ def _rank_names(trace: Trace, name: Int64s) -> Int64s:
     return result
 
 
-def _sum(group: NDArray[np.integer], value: Int64s, size: int) -> Int64s:
-    total = np.zeros(size, dtype=np.int64)
-    np.add.at(total, group, value)
-    return total
-
-
 def _read_texts(trace: Trace, fact: str, rows: Int64s) -> tuple[Int32s, Sequence[str]]:
     """Index into the table for each row; NONE without."""
     with_fact, indices, table = trace.texts(fact)
     of_row = np.full(len(trace.start_ns), NONE, dtype=np.int32)
     of_row[with_fact] = indices
     return of_row[rows], table
-
-
-def _sum_integers(trace: Trace, fact: str, rows: Int64s, group: Int64s, size: int) -> tuple[Int64s, NDArray[np.bool_]]:
-    with_fact, values = trace.integers(fact)
-    total, known = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=bool)
-    at = np.searchsorted(rows, with_fact)
-    hit = (at < len(rows)) & (rows[np.minimum(at, len(rows) - 1)] == with_fact) & (values >= 0)
-    np.add.at(total, group[at[hit]], values[hit])
-    known[group[at[hit]]] = True
-    return total, known
 
 
 def _weigh_numbers(
@@ -497,22 +376,48 @@ def _weigh_numbers(
     return [float(weighted[g] / total[g]) if total[g] else None for g in range(size)]
 
 
-def _sum_memory(trace: Trace, links: Links) -> Int64s | None:
-    """Bytes allocated less freed while each range was the innermost; None where memory was not recorded.
+SHORT_KERNEL_NS = 10_000
+"""About what launching a kernel costs the host: below it, the host cannot keep a device busy with single launches."""
 
-    The events name no thread: they go to the innermost operator that is open on any thread, the latest begun.
-    """
-    memory = trace.memory
-    if memory is None or len(memory.time_ns) == 0:
-        return None
-    ranges = links.ranges
-    total = np.zeros(len(ranges), dtype=np.int64)
-    best = np.full(len(memory.time_ns), NONE, dtype=np.int64)
-    for thread in ranges.bounds:
-        place = ranges.find_innermost(np.full(len(best), thread, dtype=np.int32), memory.time_ns)
-        better = place >= 0
-        better &= (best < 0) | (ranges.start_ns[np.maximum(place, 0)] > ranges.start_ns[np.maximum(best, 0)])
-        best = np.where(better, place, best)
-    held = best >= 0
-    np.add.at(total, best[held], memory.bytes[held])
-    return total
+
+def measure_launches(trace: Trace, links: Links, cover: DeviceCover, idle: IdleCauses | None) -> LaunchStats:
+    """Launch delays, queue depths and short kernels of one device."""
+    work = cover.work
+    kernel = work[trace.category[links.device_rows[work]] == Category.KERNEL]
+    is_short = links.end_ns[kernel] - links.start_ns[kernel] < SHORT_KERNEL_NS
+    linked = work[(links.launch_row[work] >= 0) & ~links.by_graph[work]]
+    called = trace.start_ns[links.launch_row[linked]]
+    delay = np.sort(links.start_ns[linked] - called)
+    return LaunchStats(
+        delay_median_ns=_find_percentile(delay, 50),
+        delay_p95_ns=_find_percentile(delay, 95),
+        queues=_measure_queues(trace, links, linked, called),
+        kernels_count=len(kernel),
+        short_kernels_ratio=int(np.count_nonzero(is_short)) / len(kernel) if len(kernel) else None,
+        late_idle_ratio=idle.launch_late_ns / idle.idle_ns if idle is not None and idle.idle_ns else None,
+    )
+
+
+def _find_percentile(ordered: Int64s, percent: int) -> int | None:
+    """The nearest-rank percentile, which was measured; None of nothing."""
+    count = len(ordered)
+    return int(ordered[max(0, -(-count * percent // 100) - 1)]) if count else None
+
+
+def _measure_queues(trace: Trace, links: Links, work: Int64s, called: Int64s) -> tuple[StreamQueue, ...]:
+    stream = trace.stream[links.device_rows[work]]
+    queues = []
+    for one in np.unique(stream).tolist():
+        mine = stream == one
+        enter = called[mine]
+        # Clocks may disagree by a little: work cannot leave the queue before it has entered.
+        leave = np.maximum(links.start_ns[work[mine]], enter)
+        queues.append(
+            StreamQueue(
+                label=trace.stream_labels[one] if one >= 0 else "",
+                launches_count=len(enter),
+                span_ns=int(leave.max() - enter.min()),
+                depth_time_ns=int((leave - enter).sum()),
+            )
+        )
+    return tuple(sorted(queues, key=lambda q: -q.launches_count))

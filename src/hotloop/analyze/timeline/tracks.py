@@ -1,32 +1,129 @@
-"""Some steps of a trace -> what to write of them, with what hotloop found in them as tracks of its own."""
+"""Traces as others read them: some steps with what hotloop found as tracks, and events as a database holds them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hotloop.core.errors import UsageError
 from hotloop.core.graph import BOUND_KINDS
 from hotloop.core.phases import PHASES
-from hotloop.core.trace import Trace
-from hotloop.core.trace_results import Slice, TraceExcerpt, Track
+from hotloop.core.trace import DEVICE_WORK, Category, Trace
+from hotloop.core.trace_results import EventTables, Slice, TraceExcerpt, Track
 
-from .anatomy import HostPhases, find_host_phases
-from .critical_path import find_critical_path
-from .device_partition import DeviceCover, cover_devices, partition_windows
-from .excerpt import Excerpt, choose_steps, cut_excerpt
-from .intervals import Intervals, clip, find_gaps, overlap_pieces, subtract
-from .reduce import Groundwork, lay_groundwork
+from .anatomy import HostPhases, find_host_phases, split_steps
+from .classes import DeviceCover, cover_devices, partition_windows
+from .critical_path import choose_step, find_critical_path
+from .intervals import Int64s, Intervals, clip, find_gaps, overlap_pieces, subtract
+from .links import Links
+from .reduce import Groundwork, describe_steps, lay_groundwork
 from .steps import DeviceSteps, StepWindows, assign_device_work
+
+NEIGHBOURS = 1
+"""Steps on either side of the usual one that are shown with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """Steps by their places, first to last inclusive."""
+
+    first: int
+    last: int
+    rows: Int64s
+    """Ascending."""
+    calls: Int64s
+    """Rows of launching calls, and in ``launched`` the device work of each."""
+    launched: Int64s
+
+
+def choose_steps(steps: StepWindows, wanted: tuple[int, int] | None) -> tuple[int, int]:
+    """Places of the first and the last step: of the numbers ``wanted``, else the usual step and its neighbours.
+
+    Raises UsageError when the trace has no such steps.
+    """
+    if steps.source == "whole trace":
+        if wanted is not None:
+            raise UsageError("--export-steps: the trace contains no steps; omit it to export the whole trace")
+        return 0, len(steps) - 1
+    if wanted is None:
+        usual = choose_step(steps)
+        return max(0, usual - NEIGHBOURS), min(len(steps) - 1, usual + NEIGHBOURS)
+    low, high = wanted
+    places = [at for at, number in enumerate(steps.index) if low <= number <= high]
+    if not places:
+        raise UsageError(
+            f"--export-steps {low}:{high}: the trace contains steps {min(steps.index)} to {max(steps.index)}"
+        )
+    return places[0], places[-1]
+
+
+def cut_excerpt(
+    trace: Trace, links: Links, steps: StepWindows, seen: DeviceSteps | None, first: int, last: int
+) -> Excerpt:
+    """Everything on the host that overlaps the steps; all device work that overlaps their device windows or that they
+    launched; and for all of this work its launching calls with the operators around them, wherever those lie, without
+    which it would be known less well than in the whole trace."""
+    if steps.source == "whole trace":
+        everything = np.arange(len(trace.start_ns), dtype=np.int64)
+        known = np.flatnonzero(links.launch_row >= 0)
+        return Excerpt(
+            first=first,
+            last=last,
+            rows=everything,
+            calls=links.launch_row[known],
+            launched=links.device_rows[known],
+        )
+    low, high = int(steps.start_ns[first]), int(steps.end_ns[last])
+    chosen = np.zeros(len(trace.start_ns), dtype=bool)
+    on_device = np.isin(trace.category, [int(c) for c in (*DEVICE_WORK, Category.SYNC, Category.DEVICE_ANNOTATION)])
+    chosen |= ~on_device & _overlaps(trace, low, high)
+    # The profiler's own span around all that it recorded would only make the excerpt look long.
+    chosen &= ~((trace.category == Category.OTHER) & (trace.start_ns < low) & _ends_after(trace, high))
+    if seen is not None:
+        windows = np.flatnonzero(seen.has_window[first : last + 1]) + first
+        if len(windows):
+            begin, end = int(seen.start_ns[windows].min()), int(seen.end_ns[windows].max())
+            chosen |= on_device & _overlaps(trace, begin, end)
+    known = np.flatnonzero(links.launch_row >= 0)
+    at = trace.start_ns[links.launch_row[known]]
+    chosen[links.device_rows[known[(at >= low) & (at < high)]]] = True
+    work = np.flatnonzero(chosen[links.device_rows])
+    linked = work[links.launch_row[work] >= 0]
+    chosen[links.launch_row[linked]] = True
+    around = links.op_place[linked]
+    chosen[links.ranges.rows[around[around >= 0]]] = True
+    return Excerpt(
+        first=first,
+        last=last,
+        rows=np.flatnonzero(chosen),
+        calls=links.launch_row[linked],
+        launched=links.device_rows[linked],
+    )
+
+
+def _overlaps(trace: Trace, low_ns: int, high_ns: int) -> NDArray[np.bool_]:
+    """Events with an instant in [low, high); one without length by its instant."""
+    found: NDArray[np.bool_] = (trace.start_ns < high_ns) & (
+        (trace.start_ns + trace.duration_ns > low_ns) | (trace.start_ns >= low_ns)
+    )
+    return found
+
+
+def _ends_after(trace: Trace, high_ns: int) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = trace.start_ns + trace.duration_ns > high_ns
+    return found
+
 
 NAME_LENGTH = 200
 """Of an event on the critical path; the event itself stands beside it with its whole name."""
 
 
-def draw_steps(trace: Trace, definitions: str = "default", wanted: tuple[int, int] | None = None) -> TraceExcerpt:
+def draw_steps(trace: Trace, wanted: tuple[int, int] | None = None) -> TraceExcerpt:
     """The steps of the numbers ``wanted``, else the usual step and its neighbours. Raises UsageError without events."""
-    ground = lay_groundwork(trace, definitions)
+    ground = lay_groundwork(trace)
     links, steps = ground.links, ground.steps
     if not len(steps):
         raise UsageError(f"{trace.facts.source} contains no events to export")
@@ -158,3 +255,53 @@ def _draw_paths(trace: Trace, ground: Groundwork, excerpt: Excerpt) -> tuple[tup
                 )
             )
     return tuple(slices), pathless
+
+
+ON_THE_DEVICE = (Category.SYNC, Category.DEVICE_ANNOTATION)
+"""Drawn on the device, launched by nothing: which step they belong to is not known."""
+
+
+def tabulate_events(trace: Trace) -> EventTables:
+    ground = lay_groundwork(trace)
+    links, steps = ground.links, ground.steps
+    covers = cover_devices(trace, links, ground.classes)
+    has_steps = steps.source != "whole trace"
+    step = np.full(len(trace.start_ns), -1, dtype=np.int64)
+    seen: DeviceSteps | None = None
+    if has_steps:
+        numbers = np.array([*steps.index, -1], dtype=np.int64)
+        found = steps.find_step(trace.start_ns)
+        found[np.isin(trace.category, [int(c) for c in ON_THE_DEVICE])] = -1
+        step = numbers[found]
+        step[links.device_rows] = -1
+        for cover in covers:
+            assigned = assign_device_work(trace, links, cover.work, steps)
+            step[links.device_rows[cover.work]] = numbers[assigned.of_work]
+            seen = assigned if seen is None else seen
+    operator = np.full(len(links.device_rows), -1, dtype=np.int64)
+    known = links.op_place >= 0
+    operator[known] = links.ranges.rows[links.op_place[known]]
+    return EventTables(
+        step_source=steps.source if has_steps else None,
+        step=step,
+        device_rows=links.device_rows,
+        kind=ground.classes.kind,
+        launch_row=links.launch_row,
+        operator_row=operator,
+        steps=_list_steps(trace, ground, covers[0] if covers else None, seen) if has_steps else (),
+    )
+
+
+def _list_steps(
+    trace: Trace, ground: Groundwork, cover: DeviceCover | None, seen: DeviceSteps | None
+) -> list[tuple[int | bool | None, ...]]:
+    phases = split_steps(find_host_phases(trace, ground.links, ground.steps), ground.steps)
+    rows: list[tuple[int | bool | None, ...]] = []
+    for window in describe_steps(ground.steps, phases, cover, seen):
+        part = window.partition
+        device: tuple[int | None, ...] = (None,) * 5
+        if part is not None:
+            device = (part.window_ns, part.compute_ns, part.exposed_comm_ns, part.exposed_mem_ns, part.idle_ns)
+        at = (window.host_start_ns, window.host_end_ns, window.host_ns, window.device_start_ns)
+        rows.append((window.index, window.is_complete, *at, *device, *window.phases_ns))
+    return rows

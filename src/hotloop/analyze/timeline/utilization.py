@@ -1,25 +1,157 @@
-"""Device work, operators and steps of a trace -> Utilization: how much of the device and of its peak was used."""
+"""Device work, operators and steps of a trace -> key ratios, and how much of the device and of its peak was used."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hotloop.core.timeline import Ratios
 from hotloop.core.trace import Category, Trace
 from hotloop.core.utilization import Utilization, rate_over_peak
 
-from .device_partition import DeviceCover, partition_windows
-from .intervals import Int64s
-from .links import Links
-from .names import match_names
-from .peaks import find_peaks
-from .ratios import find_recompute
-from .steps import DeviceSteps, StepWindows
+from .anatomy import DEVICE_TO_HOST_COPY, HOST_COPY, PHASE, HostPhases
+from .classes import COLLECTIVE_RANGE, COMM, Classes, DeviceCover, partition_windows
+from .flops import find_peaks
+from .intervals import Int64s, Intervals, unite
+from .links import Links, match_names
+from .steps import BACKWARD_NAME, DeviceSteps, StepWindows
 from .tables import MATRIX_KERNEL, NO_MATRIX_KERNEL, LeafCalls
+
+ALL_REDUCE = re.compile(r"all_?reduce", re.IGNORECASE)
+PAGEABLE = re.compile(r"Pageable", re.IGNORECASE)
+PINNED = re.compile(r"Pinned", re.IGNORECASE)
+RECOMPUTE_ANCHOR = re.compile(r"(?:Checkpoint\w*Backward)$")
+"""The backward of a reentrant checkpoint: what it calls that has a forward's sequence number is computed again."""
+
+
+def measure_ratios(
+    trace: Trace,
+    links: Links,
+    classes: Classes,
+    cover: DeviceCover | None,
+    steps: StepWindows,
+    phases: HostPhases,
+    step_phases: NDArray[np.int64],
+    work_phase: Int64s,
+) -> Ratios:
+    """The ratios over the complete steps on the host, and over the whole trace on the device."""
+    host_ns = int((steps.end_ns - steps.start_ns)[steps.is_complete].sum())
+    seen = dict(phases.sources)
+    waited = int(step_phases[steps.is_complete, PHASE["input_wait"]].sum()) if "input_wait" in seen else None
+    recompute, ranges = find_recompute(trace, links), links.ranges
+    again_ns: int | None = None
+    if cover is None:
+        if recompute is not None:
+            again_ns = unite(ranges.start_ns[recompute], ranges.end_ns[recompute]).total_ns
+        return Ratios(
+            allreduce_over_backward_ratio=_host_allreduce_ratio(trace, links, phases),
+            h2d_ratio=None,
+            d2h_ratio=None,
+            data_wait_ratio=_divide(waited, host_ns),
+            recompute_ratio=_divide(again_ns, host_ns),
+            pageable_copies_ns=None,
+        )
+    work = cover.work
+    window = int(links.end_ns[work].max() - links.start_ns[work].min())
+    name = trace.name[links.device_rows[work]]
+    copies = trace.category[links.device_rows[work]] == Category.MEMCPY
+    to_device = work[copies & match_names(trace, name, HOST_COPY)]
+    to_host = work[copies & match_names(trace, name, DEVICE_TO_HOST_COPY)]
+    pageable = find_pageable_copies(trace, links, cover)
+    if recompute is not None:
+        again_ns = _covered(links, work[np.append(recompute, False)[links.op_place[work]]])
+    return Ratios(
+        allreduce_over_backward_ratio=_device_allreduce_ratio(trace, links, classes, work, work_phase),
+        h2d_ratio=_divide(_covered(links, to_device), window),
+        d2h_ratio=_divide(_covered(links, to_host), window),
+        data_wait_ratio=_divide(waited, host_ns),
+        recompute_ratio=_divide(again_ns, window),
+        pageable_copies_ns=None if pageable is None else pageable.total_ns,
+    )
+
+
+def find_pageable_copies(trace: Trace, links: Links, cover: DeviceCover) -> Intervals | None:
+    """When a device copied from or to pageable memory of the host; None where the names of the copies do not tell."""
+    work = cover.work[trace.category[links.device_rows[cover.work]] == Category.MEMCPY]
+    name = trace.name[links.device_rows[work]]
+    crosses = match_names(trace, name, HOST_COPY) | match_names(trace, name, DEVICE_TO_HOST_COPY)
+    crossing, name = work[crosses], name[crosses]
+    pageable = match_names(trace, name, PAGEABLE)
+    if len(crossing) and not bool((pageable | match_names(trace, name, PINNED)).any()):
+        return None
+    return unite(links.start_ns[crossing[pageable]], links.end_ns[crossing[pageable]])
+
+
+def _divide(part: int | None, whole: int) -> float | None:
+    return part / whole if part is not None and whole > 0 else None
+
+
+def _covered(links: Links, work: Int64s) -> int:
+    return unite(links.start_ns[work], links.end_ns[work]).total_ns
+
+
+def _device_allreduce_ratio(
+    trace: Trace, links: Links, classes: Classes, work: Int64s, work_phase: Int64s
+) -> float | None:
+    """All-reduce kernels over the device time from the first to the last backward kernel of each pass: the union of
+    backward work. None where either was not seen."""
+    comm = work[classes.kind[work] == COMM]
+    reduce = match_names(trace, trace.name[links.device_rows[comm]], ALL_REDUCE)
+    rows, indices, table = trace.texts("collective")
+    matches = {i for i, text in enumerate(table) if ALL_REDUCE.search(text)}
+    if matches:
+        chosen = rows[np.isin(indices, list(matches))]
+        reduce |= np.isin(links.device_rows[comm], chosen)
+        # 'Collective name' of the launching record_param_comms.
+        place = links.op_place[comm]
+        known = place >= 0
+        reduce[known] |= np.isin(links.ranges.rows[place[known]], chosen)
+    place = links.op_place[comm]
+    known = np.flatnonzero(place >= 0)
+    range_name = trace.name[links.ranges.rows[place[known]]]
+    reduce[known] |= match_names(trace, range_name, ALL_REDUCE)
+    backward = work[work_phase[work] == PHASE["backward"]]
+    if not reduce.any() or len(backward) == 0:
+        return None
+    return _divide(_covered(links, comm[reduce]), _covered(links, backward))
+
+
+def _host_allreduce_ratio(trace: Trace, links: Links, phases: HostPhases) -> float | None:
+    """All-reduce ranges of host collectives (gloo, MPI) over the main thread's time in backward."""
+    ranges = links.ranges
+    name = trace.name[ranges.rows]
+    reduce = match_names(trace, name, COLLECTIVE_RANGE) & match_names(trace, name, ALL_REDUCE)
+    backward = phases.find_time("backward")
+    if not reduce.any() or len(backward) == 0:
+        return None
+    return _divide(unite(ranges.start_ns[reduce], ranges.end_ns[reduce]).total_ns, backward.total_ns)
+
+
+def find_recompute(trace: Trace, links: Links) -> NDArray[np.bool_] | None:
+    """Ranges that a backward pass computed again: what runs inside a checkpoint's backward and is no backward itself,
+    or forward operators (with a sequence number of their own) inside a backward node; None without backward passes."""
+    ranges = links.ranges
+    name = trace.name[ranges.rows]
+    backward = match_names(trace, name, BACKWARD_NAME)
+    if not backward.any():
+        return None
+    anchor = match_names(trace, name, RECOMPUTE_ANCHOR)
+    holder = ranges.find_nearest(backward)
+    inside = (holder >= 0) & ~backward
+    # In a backward node the operators of its own run without autograd; those that autograd records are a forward.
+    rows, _ = trace.integers("sequence_number")
+    joined, forward_thread = trace.integers("forward_thread")
+    recorded = np.isin(ranges.rows, rows) & ~np.isin(ranges.rows, joined[forward_thread > 0])
+    again = inside & recorded
+    if anchor.any():
+        held = np.flatnonzero(inside)
+        again[held[anchor[holder[held]]]] = True
+    return ranges.find_nearest(again) >= 0
+
 
 NO_DEVICE = "the trace shows no work of an accelerator"
 NO_FLOPS = (
@@ -51,56 +183,33 @@ def measure_utilization(
     active_ns = _measure_sm_active(trace, links, cover, start_ns, end_ns)
     if active_ns is None:
         unknown["sm_active_ratio"] = "the trace does not tell the blocks per SM of its kernels"
-    found = Utilization(
-        busy_ratio=sum(part.busy_ns for part in parts) / window_ns,
-        sm_active_ratio=None if active_ns is None else active_ns / window_ns,
-    )
-    uncounted = _name_uncounted(trace, links, cover, calls)
-    if uncounted is not None:
-        reason = (
-            f"the FLOPs of a step are unknown: much matrix work ran outside of counted operators, as in {uncounted}"
-        )
-        return _without_rates(found, unknown, reason)
-    flops = _count_flops(trace, links, steps, calls, chosen)
-    if flops is None:
-        return _without_rates(found, unknown, NO_FLOPS)
-    hardware_flops, again_flops, types = flops
-    name = next((one.name for one in trace.facts.devices if one.index == cover.device), None)
-    peaks = find_peaks(name)
-    peak = None if peaks is None else peaks.of(types)
+    values: dict[str, Any] = {
+        "busy_ratio": sum(part.busy_ns for part in parts) / window_ns,
+        "sm_active_ratio": None if active_ns is None else active_ns / window_ns,
+    }
     count = max(1, len(parts) if chosen is not None else len(steps))
-    step_s = window_ns * 1e-9 / count
-    model_flops = (hardware_flops - again_flops) / count
-    if peak is None:
-        return _without_rates(found, unknown, NO_PEAK, model_flops, hardware_flops / count)
-    return replace(
-        found,
-        mfu_ratio=rate_over_peak(1 / step_s, model_flops, peak.flops_per_s),
-        hfu_ratio=rate_over_peak(1 / step_s, hardware_flops / count, peak.flops_per_s),
-        flops_per_step=model_flops,
-        hardware_flops_per_step=hardware_flops / count,
-        peak_flops_per_s=peak.flops_per_s,
-        peak=f"{peak.kind} of {name}, dense, by its data sheet",
-        unknown=unknown,
-    )
+    flops = _count_flops(trace, links, steps, cover, calls, chosen)
+    reason: str | None = flops if isinstance(flops, str) else None
+    if not isinstance(flops, str):
+        hardware_flops, again_flops, types = flops
+        model_flops, hardware_flops = (hardware_flops - again_flops) / count, hardware_flops / count
+        values |= {"flops_per_step": model_flops, "hardware_flops_per_step": hardware_flops}
+        name = next((one.name for one in trace.facts.devices if one.index == cover.device), None)
+        peaks = find_peaks(name)
+        peak = None if peaks is None else peaks.of(types)
+        if peak is None:
+            reason = NO_PEAK
+        else:
+            rate = 1e9 * count / window_ns
+            values["mfu_ratio"] = rate_over_peak(rate, model_flops, peak.flops_per_s)
+            values["hfu_ratio"] = rate_over_peak(rate, hardware_flops, peak.flops_per_s)
+            values |= {"peak_flops_per_s": peak.flops_per_s, "peak": f"{peak.kind} of {name}, dense, by its data sheet"}
+    if reason is not None:
+        unknown |= {"mfu_ratio": reason, "hfu_ratio": reason}
+    return Utilization(**values, unknown=unknown)
 
 
 _FIELDS = ("utilization_ratio", "busy_ratio", "sm_active_ratio", "mfu_ratio", "hfu_ratio")
-
-
-def _without_rates(
-    found: Utilization,
-    unknown: dict[str, str],
-    reason: str,
-    model_flops: float | None = None,
-    hardware_flops: float | None = None,
-) -> Utilization:
-    return replace(
-        found,
-        flops_per_step=model_flops,
-        hardware_flops_per_step=hardware_flops,
-        unknown={**unknown, "mfu_ratio": reason, "hfu_ratio": reason},
-    )
 
 
 def _windows(
@@ -139,12 +248,10 @@ def _measure_sm_active(
     return float((np.interp(end_ns, time, area) - np.interp(start_ns, time, area)).sum())
 
 
-def _name_uncounted(trace: Trace, links: Links, cover: DeviceCover, calls: LeafCalls | None) -> str | None:
+def _name_uncounted(trace: Trace, links: Links, cover: DeviceCover, calls: LeafCalls) -> str | None:
     """The longest matrix kernel that no counted operator launched, where these take more than MOST_UNCOUNTED_RATIO of
     the time of matrix kernels: compiled code, and operators of other libraries. Kernels without a launch tell nothing.
     """
-    if calls is None:
-        return None
     work = cover.work[links.op_place[cover.work] >= 0]
     rows = links.device_rows[work]
     matrix = match_names(trace, trace.name[rows], MATRIX_KERNEL)
@@ -162,11 +269,20 @@ def _name_uncounted(trace: Trace, links: Links, cover: DeviceCover, calls: LeafC
 
 
 def _count_flops(
-    trace: Trace, links: Links, steps: StepWindows, calls: LeafCalls | None, chosen: NDArray[np.bool_] | None
-) -> tuple[int, int, str] | None:
-    """FLOPs of the calls in the windows, the part of them that was computed before, and the types of most of them."""
+    trace: Trace,
+    links: Links,
+    steps: StepWindows,
+    cover: DeviceCover,
+    calls: LeafCalls | None,
+    chosen: NDArray[np.bool_] | None,
+) -> tuple[float, float, str] | str:
+    """FLOPs of the calls in the windows, the part of them that was computed before, and the types of most of them; or
+    why they are unknown."""
     if calls is None:
-        return None
+        return NO_FLOPS
+    uncounted = _name_uncounted(trace, links, cover, calls)
+    if uncounted is not None:
+        return f"the FLOPs of a step are unknown: much matrix work ran outside of counted operators, as in {uncounted}"
     inside = np.ones(len(calls.rows), dtype=bool)
     if chosen is not None:
         step = steps.find_step(trace.start_ns[calls.rows])
@@ -180,5 +296,5 @@ def _count_flops(
     for types, flops in zip(np.array(calls.types)[inside].tolist(), calls.flops[inside].tolist(), strict=True):
         by_types[types] += flops
     if not by_types.total():
-        return None
+        return NO_FLOPS
     return int(calls.flops[inside].sum()), int(again[inside].sum()), by_types.most_common(1)[0][0]

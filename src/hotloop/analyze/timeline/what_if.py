@@ -24,14 +24,12 @@ from hotloop.core.trace import Category, Trace, TraceNote
 from hotloop.core.trace_analysis import AskedChange
 from hotloop.core.what_if_changes import CHANGES, DEFAULT_FACTOR, list_forms
 
-from .autocast import BEST, MIDDLE, WORST, Autocast, AutocastCase, find_autocast, lower_precision
 from .classes import Classes
 from .critical_path import choose_step, falls_behind, split_retimed
 from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
 from .intervals import Int64s
-from .links import Links
+from .links import NONE, Links, match_names
 from .loading import Loading, measure_loading
-from .names import match_names
 from .step_graph import KIND, ROLE, StepGraph, StepWindowGraph, replay
 from .steps import LOADER_NEXT, StepWindows
 from .tables import MATRIX_KERNEL, NO_MATRIX_KERNEL
@@ -52,8 +50,6 @@ FEW_STEPS = 3
 TYPICAL_RATIO = 0.1
 """Costs are of the mean step. Where every fifth step waits for its batch, those around the median do not."""
 UNLIKE = "the steps vary a lot in length, and those around the median differ from the mean: savings are rules of thumb"
-MAX_UNTOLD_RATIO = 0.03
-"""Share of the steps that may be in work of unknown speed."""
 _SINGLE_PROCESS = re.compile(r"SingleProcess")
 _GONE = -(1 << 61)
 
@@ -65,8 +61,6 @@ class Situation:
     trace: Trace
     links: Links
     graph: StepGraph
-    waits_by_row: Mapping[int, int] | None
-    """What this rank waits in its collectives, ns by row of the first event; None when nobody looked at the others."""
 
 
 def parse_change(text: str) -> Change:
@@ -95,13 +89,6 @@ def _read_value(kind: str, value: str) -> Change:
         if not pattern:
             raise ValueError("the name pattern is missing")
         return Change(kind=kind, factor=float(factor), pattern=pattern)
-    if kind == "bf16-autocast":
-        products, _, attention = value.partition(":")
-        if not products:
-            raise ValueError(
-                "a factor is needed, because a trace does not show how much faster bfloat16 is on that machine"
-            )
-        return Change(kind=kind, factor=float(products), attention_factor=float(attention) if attention else None)
     if kind in ("faster-matmuls", "fused-launches"):
         return Change(kind=kind, factor=float(value) if value else DEFAULT_FACTOR)
     if value:
@@ -115,7 +102,6 @@ def answer_asked(
     classes: Classes,
     steps: StepWindows,
     asked: Sequence[str],
-    waits_by_row: Mapping[int, int] | None = None,
 ) -> tuple[tuple[AskedChange, ...], tuple[TraceNote, ...]]:
     """(every change alone, then all together, on as many steps as fit; why some of them have no answer)."""
     sets = [(one,) for one in asked] + ([tuple(asked)] if len(asked) > 1 else [])
@@ -130,7 +116,7 @@ def answer_asked(
     for one in sets:
         changes = [parse_change(text) for text in one]
         try:
-            (found,) = forecast_all(trace, links, classes, steps, [changes], waits_by_row=waits_by_row, window=window)
+            (found,) = forecast(trace, links, classes, steps, [changes], window)
         except UsageError as error:
             notes.append(TraceNote(level="warning", code=f"what-if {one}", message=f"--what-if: {error}"))
             continue
@@ -147,7 +133,7 @@ _RESTATED = (
 
 def _forecast_asked(trace: Trace, asked: tuple[str, ...], found: WhatIf) -> AskedChange:
     edges = found.edges
-    recorded = edges.program + edges.launch + edges.sync + edges.forward_backward
+    recorded = edges.program + edges.launch + edges.sync
     return AskedChange(
         rank=trace.facts.rank,
         source=trace.facts.source,
@@ -164,28 +150,13 @@ def forecast(
     links: Links,
     classes: Classes,
     steps: StepWindows,
-    changes: Sequence[Change],
-    *,
-    waits_by_row: Mapping[int, int] | None = None,
-) -> WhatIf:
-    """The step time after all of ``changes`` together. Raises UsageError for changes that make no sense here."""
-    return forecast_all(trace, links, classes, steps, [changes], waits_by_row=waits_by_row)[0]
-
-
-def forecast_all(
-    trace: Trace,
-    links: Links,
-    classes: Classes,
-    steps: StepWindows,
     sets: Sequence[Sequence[Change]],
-    *,
-    waits_by_row: Mapping[int, int] | None = None,
     window: StepWindowGraph | None = None,
 ) -> tuple[WhatIf, ...]:
-    """One forecast for each set of changes, all on one graph."""
+    """The step time after each set of changes, all on one graph. Raises UsageError for changes that make no sense."""
     window = window or open_window(trace, links, classes, steps)
     graph = window.graph
-    at = Situation(trace, links, graph, waits_by_row)
+    at = Situation(trace, links, graph)
     paced_by = "device" if falls_behind(trace, links, steps) else "host"
     base = replay(graph, graph.weight_ns)
     return tuple(_forecast_one(at, steps, tuple(one), base, paced_by) for one in sets)
@@ -244,7 +215,7 @@ def forecast_for_rules(
         window = window or open_window(trace, links, classes, steps)
         if not is_typical(steps, window.first, window.last):
             return {}, (TraceNote(level="info", code="not-replayed", message=UNLIKE),)
-        found = forecast_all(trace, links, classes, steps, [(one,) for one in wanted.values()], window=window)
+        found = forecast(trace, links, classes, steps, [(one,) for one in wanted.values()], window)
     except UsageError as error:
         return {}, (TraceNote(level="info", code="not-replayed", message=str(error)),)
     answers = {
@@ -296,15 +267,11 @@ def _forecast_one(
 ) -> WhatIf:
     graph = at.graph
     _check(changes)
-    notes: list[TraceNote] = []
-    weight, loader = _apply(at, changes, notes, MIDDLE)
+    weight, loader, doubt = _apply(at, changes)
     changed = replay(graph, weight)
-    late = np.maximum(graph.unexplained, 0)
-    lowers = any(change.kind == "bf16-autocast" for change in changes)
-    stubborn = replay(graph, _apply(at, changes, [], WORST)[0] if lowers else weight, late)
-    lucky = replay(graph, _apply(at, changes, [], BEST)[0]) if lowers else changed
+    stubborn = replay(graph, weight, np.maximum(graph.unexplained, 0))
     measured = _measure(graph, graph.time_ns)
-    unchanged, after, worst, fast = (_measure(graph, time) for time in (base, changed, stubborn, lucky))
+    unchanged, after, worst = (_measure(graph, time) for time in (base, changed, stubborn))
     period = measured.period(paced_by)
     replayed = unchanged.period(paced_by)
     miss = abs(replayed - period) / period if period else 1.0
@@ -312,7 +279,7 @@ def _forecast_one(
     behind = max(0, unchanged.period("device") - unchanged.period("host")) if paced_by == "host" else 0
     new, limits, bound_by = _slowest(after, loader, "middle", behind)
     slow, _, _ = _slowest(worst, loader, "worst", behind)
-    best, _, _ = _slowest(fast, loader, "best", behind)
+    best, _, _ = _slowest(after, loader, "best", behind)
     # The unchanged replay's own error is in the changed one too: only their ratio counts.
     step = round(new * (period / replayed)) if replayed else new
     spread = _spread(unchanged, after, bound_by) + miss * period / 2
@@ -325,12 +292,9 @@ def _forecast_one(
     reason = f"replayed unchanged, the graph gives {1 + (replayed - period) / period:.4f} of the measured step"
     if basis == "rule-of-thumb":
         reason += ": the steps wait for something that is not in the trace"
-    doubt = loader.doubts(after.period("host"), period) if loader is not None else ""
-    if doubt and basis == "simulated":
-        basis, reason = "rule-of-thumb", doubt
-    refused = [note for note in notes if note.level == "warning"]
-    if refused:
-        basis, reason = "rule-of-thumb", refused[0].message
+    loader_doubt = loader.doubts(after.period("host"), period) if loader is not None else ""
+    if doubt or (loader_doubt and basis == "simulated"):
+        basis, reason = "rule-of-thumb", doubt or loader_doubt
     return WhatIf(
         changes=changes,
         basis=basis,
@@ -346,7 +310,6 @@ def _forecast_one(
         limits_ns=limits,
         bound_ns=_split_step(graph, weight, changed, bound_by, step),
         edges=graph.edges,
-        notes=tuple(notes),
     )
 
 
@@ -356,9 +319,6 @@ def _check(changes: Sequence[Change]) -> None:
             raise UsageError(f"unknown change {change.kind}; choose from {list_forms()}")
         if not (change.factor > 0 and math.isfinite(change.factor)):
             raise UsageError(f"{change.kind}: factor {change.factor} is out of range")
-        attention = change.attention_factor
-        if attention is not None and not (attention > 0 and math.isfinite(attention)):
-            raise UsageError(f"{change.kind}: factor {attention} is out of range")
         if change.kind == "loader-workers" and change.workers_count < 1:
             raise UsageError("loader-workers: give at least one worker")
         if change.cores_count < 0:
@@ -448,75 +408,36 @@ def _split_step(graph: StepGraph, weight: Int64s, time: Int64s, bound_by: str, s
 # ---- the changes
 
 
-def _apply(
-    at: Situation, changes: Sequence[Change], notes: list[TraceNote], case: AutocastCase
-) -> tuple[Int64s, Loading | None]:
-    """(weights after the changes, the workers beside the training or None)."""
+def _apply(at: Situation, changes: Sequence[Change]) -> tuple[Int64s, Loading | None, str]:
+    """(weights after the changes, the workers beside the training or None, why they are no forecast or '')."""
     weight = at.graph.weight_ns.astype(np.float64)
     loader: Loading | None = None
+    doubt = ""
     for change in changes:
         if change.kind == "loader-workers":
-            loader = _free_loader(at, weight, change, notes)
-        elif change.kind == "bf16-autocast":
-            _lower_precision(at, weight, change, notes, case)
+            loader, doubt = _free_loader(at, weight, change)
         else:
             _EFFECTS[change.kind](at, weight, change)
-    return np.rint(weight).astype(np.int64), loader
+    return np.rint(weight).astype(np.int64), loader, doubt
 
 
 def _no_input_wait(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
     weight[at.graph.role == ROLE["input"]] = 0
 
 
-def _free_loader(at: Situation, weight: NDArray[np.float64], change: Change, notes: list[TraceNote]) -> Loading | None:
-    """The main thread waits no longer than workers of the same speed make it wait; what they allow."""
+def _free_loader(at: Situation, weight: NDArray[np.float64], change: Change) -> tuple[Loading | None, str]:
+    """The main thread waits no longer than workers of the same speed make it wait; what they allow, and a doubt."""
     trace, graph = at.trace, at.graph
     rows = graph.row[graph.role == ROLE["input"]]
     names = {trace.names[i] for i in np.unique(trace.name[rows[rows >= 0]]).tolist()}
     loaders = [name for name in names if LOADER_NEXT.search(name)]
     _no_input_wait(at, weight, change)
     if loaders and not any(_SINGLE_PROCESS.search(name) for name in loaders):
-        notes.append(
-            TraceNote(
-                level="warning",
-                code="loader-elsewhere",
-                message="the batches are made in other processes, whose speed is not in the trace; the forecast "
-                "assumes that the next batch is always ready",
-            )
+        return None, (
+            "the batches are made in other processes, whose speed is not in the trace; the forecast assumes that the "
+            "next batch is always ready"
         )
-        return None
-    return measure_loading(trace, graph, change.workers_count, change.cores_count)
-
-
-def _lower_precision(
-    at: Situation, weight: NDArray[np.float64], change: Change, notes: list[TraceNote], case: AutocastCase
-) -> None:
-    found = find_autocast(at.trace, at.links, at.graph)
-    if found is None:
-        raise UsageError(
-            f"{change.kind}: the trace contains no float32 matrix product with shapes; record with record_shapes=True"
-        )
-    notes += _doubt_autocast(at, change, found)
-    lower_precision(at.trace, at.links, at.graph, weight, found, case, change.factor, change.attention_factor)
-
-
-def _doubt_autocast(at: Situation, change: Change, found: Autocast) -> list[TraceNote]:
-    """What the forecast rests on that neither the trace nor the user tells."""
-    doubts = []
-    share = found.attention_ns / max(1, at.graph.high_ns - at.graph.low_ns)
-    if change.attention_factor is None and share > MAX_UNTOLD_RATIO:
-        doubts.append(
-            f"attention takes {share:.0%} of the steps and its speed in bfloat16 is unknown"
-            " (give it as bf16-autocast=FACTOR:ATTENTION)"
-        )
-    elif share > MAX_UNTOLD_RATIO and not len(at.graph.work):
-        doubts.append(
-            f"attention takes {share:.0%} of the steps on the host, where a factor measured outside the training "
-            "is unreliable; the range assumes half to twice of it"
-        )
-    if not found.is_measured:
-        doubts.append("the trace has no operator that shows the memory bandwidth")
-    return [TraceNote(level="warning", code="autocast", message=text) for text in doubts]
+    return measure_loading(trace, graph, change.workers_count, change.cores_count), ""
 
 
 def _scale_matrix(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
@@ -548,30 +469,19 @@ def _kernels_named(at: Situation, pattern: re.Pattern[str]) -> Bools:
 def _work_of_ops(at: Situation, pattern: re.Pattern[str]) -> Bools:
     """Device work that was launched inside an operator of that name."""
     graph, links, trace = at.graph, at.links, at.trace
-    found: Bools = np.zeros(len(graph.role), dtype=bool)
-    if len(links.ranges) == 0:
-        return found
     nearest = links.ranges.find_nearest(match_names(trace, trace.name[links.ranges.rows], pattern))
-    place = links.op_place[graph.work]
-    inside = (place >= 0) & (nearest[np.maximum(place, 0)] >= 0)
-    rows = links.device_rows[graph.work[inside]]
-    found = (graph.role == ROLE["work"]) & np.isin(graph.row, rows)
+    inside = np.append(nearest, NONE)[links.op_place[graph.work]] >= 0
+    found: Bools = (graph.role == ROLE["work"]) & np.isin(graph.row, links.device_rows[graph.work[inside]])
     return found
 
 
 def _host_ops_without_work(at: Situation, pattern: re.Pattern[str]) -> Bools:
     """Host time inside operators of that name which launch nothing: those that compute on the CPU."""
     graph, links, trace = at.graph, at.links, at.trace
-    found: Bools = np.zeros(len(graph.role), dtype=bool)
     ranges = links.ranges
-    if len(ranges) == 0:
-        return found
-    launches = np.zeros(len(ranges), dtype=np.int64)
-    known = links.op_place[links.op_place >= 0]
-    np.add.at(launches, known, 1)
+    launches = np.bincount(links.op_place[links.op_place >= 0], minlength=len(ranges))
     matched = match_names(trace, trace.name[ranges.rows], pattern) & (ranges.sum_inside(launches) == 0)
-    inside = ranges.find_nearest(matched) >= 0
-    rows = ranges.rows[inside]
+    rows = ranges.rows[ranges.find_nearest(matched) >= 0]
     own: Bools = np.isin(graph.role, [ROLE["host"], ROLE["input"]]) & np.isin(graph.row, rows)
     return own
 
@@ -579,15 +489,6 @@ def _host_ops_without_work(at: Situation, pattern: re.Pattern[str]) -> Bools:
 def _free_communication(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
     graph = at.graph
     weight[(graph.role == ROLE["work"]) & (graph.kind == KIND["comm"])] = 0
-
-
-def _no_straggler(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
-    if at.waits_by_row is None:
-        raise UsageError("no-straggler needs the traces of the other ranks")
-    graph = at.graph
-    comm = np.flatnonzero((graph.role == ROLE["work"]) & (graph.kind == KIND["comm"]))
-    for edge in comm.tolist():
-        weight[edge] = max(0.0, weight[edge] - at.waits_by_row.get(int(graph.row[edge]), 0))
 
 
 def _fuse_launches(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
@@ -623,7 +524,6 @@ _EFFECTS = {
     "faster-matmuls": _scale_matrix,
     "faster": _scale_named,
     "free-communication": _free_communication,
-    "no-straggler": _no_straggler,
     "fused-launches": _fuse_launches,
     "free-launches": _free_launches,
     "no-host-time": _no_host_time,

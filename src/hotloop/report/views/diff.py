@@ -28,10 +28,9 @@ TERM_TEXT = {
     "idle": "device idle",
     "wait": "wait (arriving early)",
     "transfer": "transfer, not hidden",
-    "overlap_slowdown": "overlap slow-down",
     "unmatched_comm": "communication, not matched",
 }
-REST_TEXT = {"compute": "own work else", "copies": "copies", "idle": "nothing ran"}
+REST_TEXT = {"compute": "own work", "copies": "copies", "idle": "nothing ran"}
 
 
 def describe_comparison(comparison: Comparison, surface: Surface) -> Document:

@@ -35,7 +35,7 @@ def describe_trace(report: Report, top: int) -> tuple[Section, ...]:
         ]
     if lead.launch is not None:
         made.append(_list_launches(lead.launch, whose))
-    made += [_list_waits(report.trace), _list_bandwidths(report.trace, top), _list_ranks_path(report.trace)]
+    made += [_list_waits(report.trace), _list_bandwidths(report.trace, top)]
     made += [_list_path(ranks[0], whose, top), _list_forecasts(ranks[0], whose), _list_asked(report.trace)]
     made += [_list_memory(ranks), _list_memory_categories(ranks[0], whose), _list_memory_ops(ranks[0], whose, top)]
     made += [_list_kernels(lead, whose, top), _list_comm(lead, whose, top), _list_ops(lead, whose, top)]
@@ -160,13 +160,15 @@ def _list_blame(idle: IdleCauses, whose: str, top: int) -> Section:
 
 
 def _list_launches(launch: LaunchStats, whose: str) -> Section:
-    delay = launch.delay_from_start
     rows = [
         ("kernels", t.format_count(launch.kernels_count)),
         ("kernels under 10 µs (launch-bound index)", _percent(launch.short_kernels_ratio)),
         ("idle time that is launch-late", _percent(launch.late_idle_ratio)),
-        ("launch to start, median", None if delay is None else t.format_duration(delay.median_ns)),
-        ("launch to start, p95", None if delay is None else t.format_duration(delay.p95_ns)),
+        (
+            "launch to start, median",
+            None if launch.delay_median_ns is None else t.format_duration(launch.delay_median_ns),
+        ),
+        ("launch to start, p95", None if launch.delay_p95_ns is None else t.format_duration(launch.delay_p95_ns)),
     ]
     for queue in launch.queues[:4]:
         depth = queue.depth_time_ns / queue.span_ns if queue.span_ns else 0.0
@@ -264,28 +266,6 @@ def _list_asked(trace: TraceAnalysis) -> Section | None:
     columns = {"change": "long", "step": "ns", "range": "", "saves": "ratio"}
     return _section(
         "What if, as requested", note, columns | dict.fromkeys(("then bound by", "basis", "inferred edges"), ""), rows
-    )
-
-
-def _list_ranks_path(trace: TraceAnalysis) -> Section | None:
-    path = trace.ranks_path
-    if path is None:
-        return None
-    rows = []
-    for one in sorted(path.ranks, key=lambda one: -one.total_ns)[:SHOWN_RANKS]:
-        if one.total_ns:
-            kinds = sorted((kind for kind, ns in one.bound_ns.items() if ns), key=lambda kind: -one.bound_ns[kind])
-            shares = (f"{_words(kind)} {t.format_share(one.bound_ns[kind] / one.total_ns)}" for kind in kinds[:3])
-            rows.append((f"rank {one.rank}", one.total_ns, one.total_ns / max(1, path.total_ns), ", ".join(shares)))
-    stayed = f"{t.format_counted(path.stayed_count, 'collective')} could not be matched with other ranks"
-    note = _join(
-        f"step {path.step}, {t.format_duration(path.total_ns)} over all ranks",
-        f"it changes ranks {t.format_counted(path.changes_count, 'time')}",
-        stayed if path.stayed_count else "",
-        "" if path.has_sync_events else INFERRED,
-    )
-    return _section(
-        "Critical path over ranks", note, {"on": "", "time": "ns", "share": "share", "bound by": "long"}, rows
     )
 
 

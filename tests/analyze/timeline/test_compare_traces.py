@@ -6,10 +6,11 @@ from functools import cache
 
 import pytest
 
-from hotloop.analyze.timeline.diff import diff_ranks, normalize_name
+from hotloop.analyze.timeline.compare_traces import ReducedForDiff, compare_traces, normalize_name
 from hotloop.analyze.timeline.reduce import ReduceOptions, reduce_trace
-from hotloop.core.graph import TimelineDiff
+from hotloop.core.comparison import Comparison
 from hotloop.core.timeline import RankTimeline
+from hotloop.core.trace_results import ReducedTrace, ReducedTraces
 from hotloop.trace.inputs import find_traces, read_trace_file
 
 from .plain_trace import TRACES, US, PlainTrace, Row, call, kernel, mark, op
@@ -34,17 +35,37 @@ def timeline(kernels: list[tuple[str, int]], loader_us: int = 20, steps: int = 3
     return reduce_trace(PlainTrace(rows), ReduceOptions(top=top))
 
 
-def diff_timelines(before: RankTimeline, after: RankTimeline) -> TimelineDiff:
+def diff_ranks(before: tuple[RankTimeline, ...], after: tuple[RankTimeline, ...]) -> Comparison:
+    facts = PlainTrace([]).facts
+    sides = [
+        ReducedTraces(
+            traces=tuple(
+                ReducedTrace(
+                    facts=facts,
+                    notes=(),
+                    event_count=0,
+                    result=ReducedForDiff(timeline=one, collectives=None, work=None),  # type: ignore[arg-type]
+                )
+                for one in side
+            ),
+            notes=(),
+        )
+        for side in (before, after)
+    ]
+    return compare_traces(("before", "after"), (sides[0], sides[1]))
+
+
+def diff_timelines(before: RankTimeline, after: RankTimeline) -> Comparison:
     return diff_ranks((before,), (after,))
 
 
 def test_terms_sum_to_the_change() -> None:
     """20 us of loader more and 10 us of a kernel more are 30 us, whatever else there is."""
     found = diff_timelines(timeline([("gemm", 30), ("relu", 5)]), timeline([("gemm", 40), ("relu", 5)], loader_us=40))
-    assert found.host is not None
-    assert found.host.whole.delta_ns == 30 * US
-    assert sum(t.delta_ns for t in found.host.terms) == 30 * US
-    (waited,) = [t for t in found.host.terms if t.name == "input_wait"]
+    assert found.step is not None
+    assert found.step.whole.delta_ns == 30 * US
+    assert sum(t.delta_ns for t in found.step.terms) == 30 * US
+    (waited,) = [t for t in found.step.terms if t.name == "input_wait"]
     assert (waited.before_ns, waited.after_ns, waited.delta_ns, waited.half_width_ns) == (20 * US, 40 * US, 20 * US, 0)
     assert waited.is_certain
     assert found.device is not None
@@ -75,41 +96,43 @@ def test_ops_match_by_name_and_shape() -> None:
 def test_what_may_only_be_small_is_not_called_gone() -> None:
     found = diff_timelines(timeline([("gemm", 30), ("relu", 5)]), timeline([("gemm", 30), ("relu", 5)], top=1))
     assert {r.name: r.status for r in found.kernels} == {"gemm": "same", "relu": "not listed after"}
-    assert "rows-left-out" in [n.code for n in found.notes]
+    assert any("only the largest kernels" in note for note in found.notes)
 
 
 def test_equal_timelines_differ_in_nothing() -> None:
     one = timeline([("gemm", 30), ("relu", 5)])
     found = diff_timelines(one, one)
-    assert found.host is not None
-    assert found.host.whole.delta_ns == 0
-    assert not found.host.whole.is_certain
+    assert found.step is not None
+    assert found.step.whole.delta_ns == 0
+    assert not found.step.whole.is_certain
     assert {r.status for r in (*found.kernels, *found.ops)} == {"same"}
-    assert found.notes == ()
+    assert found.is_same
 
 
 def test_a_side_without_a_device_has_no_device_terms() -> None:
     host_only = reduce_trace(PlainTrace([mark("ProfilerStep#0", 0, 50), mark("FORWARD", 0, 20)]))
     found = diff_timelines(host_only, timeline([("gemm", 30)]))
     assert found.device is None
-    assert found.host is not None
-    assert found.host.whole.half_width_ns is None
+    assert found.step is not None
+    assert found.step.whole.half_width_ns is None
 
 
 def test_without_steps_it_says_so() -> None:
-    found = diff_timelines(reduce_trace(PlainTrace([op("aten::x", 0, 20)])), timeline([("gemm", 30)]))
-    assert {"no-steps", "other-steps"} <= {n.code for n in found.notes}
+    rows = [op("aten::x", 0, 20), call("cudaLaunchKernel", 2, 2, 1), kernel("gemm", 5, 30, 1)]
+    found = diff_timelines(reduce_trace(PlainTrace(rows)), timeline([("gemm", 30)]))
+    assert any("no steps are marked" in text for text in found.warnings)
+    assert any("in different ways" in text for text in found.warnings)
 
 
 def test_ranks_count_as_their_mean() -> None:
     """Kernels of 30 and 50 us are 40 us; each kernel that one of two ranks runs once is half a call a rank."""
     ranks = (timeline([("gemm", 30)]), timeline([("gemm", 50), ("relu", 10)]))
     found = diff_ranks((timeline([("gemm", 30)]),), ranks)
-    assert found.host is not None
+    assert found.step is not None
     assert found.device is not None
     assert found.device.whole.before_ns == (20 + 5 + 30) * US
     assert found.device.whole.after_ns == (20 + 5 + 30 + 20 + 5 + 50 + 5 + 10) * US // 2
-    assert sum(t.delta_ns for t in found.host.terms) == found.host.whole.delta_ns == 35 * US // 2
+    assert sum(t.delta_ns for t in found.step.terms) == found.step.whole.delta_ns == 35 * US // 2
     rows = {r.name: r for r in found.kernels}
     assert (rows["gemm"].after_ns, rows["gemm"].after_count) == (pytest.approx(40 * US), pytest.approx(1))
     assert (rows["relu"].after_count, rows["relu"].status) == (0.5, "new")
@@ -143,9 +166,9 @@ def test_why_four_workers_won_less_than_the_input_wait() -> None:
     """67.9 ms of waiting went, but 32.7 ms came back: every phase of the host was slower, while the device computed
     for as long as before."""
     found = diff_timelines(real("resnet50_workers_0"), real("resnet50_workers_4"))
-    assert found.host is not None
-    terms = {t.name: t.delta_ns / 1e6 for t in found.host.terms}
-    assert found.host.whole.delta_ns == pytest.approx(-35.1e6, abs=0.1e6)
+    assert found.step is not None
+    terms = {t.name: t.delta_ns / 1e6 for t in found.step.terms}
+    assert found.step.whole.delta_ns == pytest.approx(-35.1e6, abs=0.1e6)
     assert terms["input_wait"] == pytest.approx(-67.9, abs=0.1)
     assert sum(v for k, v in terms.items() if k != "input_wait") == pytest.approx(32.7, abs=0.1)
     assert min(terms[p] for p in ("h2d", "forward", "backward", "optimizer")) > 4
