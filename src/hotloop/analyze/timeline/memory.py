@@ -1,4 +1,4 @@
-"""Memory events of a trace -> DeviceMemoryTimeline for every device; a memory timeline of torch -> its categories.
+"""Memory events of a trace -> DeviceMemoryTimeline for every device.
 
 The events tell the allocator's totals after each of them where torch recorded those; else levels are relative to the
 beginning of the trace. An allocation belongs to the innermost operator that was open on any thread, the latest begun:
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.analyze.stats import fit_slope
-from hotloop.core.graph import CategoryMemory, DeviceMemoryTimeline, OpMemory
+from hotloop.core.graph import DeviceMemoryTimeline, OpMemory
 from hotloop.core.memory_categories import UNKNOWN, Allocation, Origin, categorize_allocations
-from hotloop.core.memory_snapshot import TIMELINE_CATEGORIES, MemoryTimeline
+from hotloop.core.memory_snapshot import TIMELINE_CATEGORIES
 from hotloop.core.trace import MemoryEvents, Trace
 
 from .anatomy import PHASE, HostPhases
@@ -251,22 +251,3 @@ def thin_levels(
             picked.add(low + int(np.argmin(level[low:high])))
         kept = sorted(picked)
     return tuple((int(time[i]), int(level[i]), int(reserved[i]) if reserved is not None else NONE) for i in kept)
-
-
-def list_categories(timeline: MemoryTimeline) -> tuple[CategoryMemory, ...]:
-    """The categories of a memory timeline that ever held anything, most at the peak first."""
-    found = []
-    for number, category in enumerate(TIMELINE_CATEGORIES):
-        mine = timeline.category == number
-        if not mine.any():
-            continue
-        level = np.cumsum(timeline.bytes[mine])
-        found.append(
-            CategoryMemory(
-                category=category,
-                at_peak_bytes=int(timeline.peak_by_category.get(category, 0)),
-                own_peak_bytes=max(0, int(level.max())),
-                final_bytes=int(timeline.final_by_category.get(category, 0)),
-            )
-        )
-    return tuple(sorted(found, key=lambda c: (-c.at_peak_bytes, c.category)))
