@@ -26,9 +26,8 @@ from hotloop.core.trace_results import ReducedTrace, ReducedTraces
 
 from .byte_source import ByteSource, Progress
 from .cache import MIN_TRACE_BYTES, cache_place, load_columns, make_key, store_columns, trim_folder
-from .columns import TraceColumns
+from .columns import TraceColumns, TraceFormat
 from .executors import CHECK_S, open_reader
-from .format import TraceFormat
 from .recording import find_run
 
 R = TypeVar("R")

@@ -26,15 +26,20 @@ from numpy.typing import NDArray
 from hotloop.core.errors import TraceError
 from hotloop.core.trace import DEVICE_WORK, Category, DeviceFacts, MemoryEvents, TraceFacts, TraceNote
 from hotloop.trace.byte_source import ByteSource, Progress
-from hotloop.trace.chrome_events import ABSENT, DAMAGE, Event, decode_window, in_brackets
-from hotloop.trace.columns import COLUMN_TYPES, SparseColumn, TraceColumns, assemble_trace
+from hotloop.trace.chrome_events import ABSENT, DAMAGE, WINDOW_BYTES, ChromeEvents, Event, in_brackets
+from hotloop.trace.columns import (
+    COLUMN_TYPES,
+    GrowingArray,
+    Interner,
+    SparseColumn,
+    TraceColumns,
+    TraceFormat,
+    assemble_trace,
+    merge_equal,
+)
 from hotloop.trace.decimals import MISSING as NO_TIME
-from hotloop.trace.decimals import OK, parse_microseconds, parse_one
-from hotloop.trace.format import TraceFormat
-from hotloop.trace.growing import GrowingArray
+from hotloop.trace.decimals import OK, parse_microseconds
 from hotloop.trace.health import judge_columns
-from hotloop.trace.interning import Interner, merge_equal
-from hotloop.trace.windows import WINDOW_BYTES, EventWindows, sanitize
 
 Int64s: TypeAlias = NDArray[np.int64]
 Int32s: TypeAlias = NDArray[np.int32]
@@ -45,7 +50,6 @@ UNKNOWN = -(2**63)
 
 MAX_TEXT_BYTES = 64 << 20
 """Of the distinct texts of one fact."""
-_MAX_OPEN_RANGES = 1 << 20
 _MAX_NAMED_THREADS = 1 << 20
 _MAX_EXTRA_TEXT = 1024
 _HOUR_NS = 3600 * 10**9
@@ -244,16 +248,11 @@ def read_kineto(
     try:
         with _no_collection(), ByteSource(path, progress) as source:
             reader = _Reader(path.name)
-            windows = EventWindows(source, path.name, window_bytes)
-            for window in windows:
-                decoded = decode_window(window)
-                reader.add(decoded.events)
-                reader.lost_count += decoded.lost_count
-                reader.salvaged_windows += decoded.is_salvaged
-                if decoded.rest is not None:
-                    windows.end_events(decoded.rest)
+            windows = ChromeEvents(source, path.name, window_bytes)
+            for events in windows:
+                reader.add(events)
             reader.note_file(source, windows)
-            return (reader.finish(_read_header(windows.header_candidates, reader)),)
+            return (reader.finish(_read_header(windows, reader)),)
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}.") from error
 
@@ -276,13 +275,10 @@ class _Reader:
     def __init__(self, name: str) -> None:
         self.file_name = name
         self.notes: list[TraceNote] = []
-        self.lost_count = 0
-        self.salvaged_windows = 0
         self.count = 0
         self.wrong_time_count = 0
         self.no_duration_count = 0
         self.negative_count = 0
-        self.unclosed_count = 0
         self.damaged_args_count = 0
         self.has_fraction = False
         self.columns = {name: GrowingArray(kind) for name, kind in COLUMN_TYPES.items() if name != "process"}
@@ -295,33 +291,26 @@ class _Reader:
         self.memory: list[tuple[Int64s, ...]] = []
         self.thread_names: dict[tuple[Any, Any], str] = {}
         self.process_names: dict[str, str] = {}
-        self.open_ranges: dict[tuple[Any, Any], list[tuple[int, Event]]] = {}
 
     # Events
 
     def add(self, events: list[Event]) -> None:
         complete = [event for event in events if event.ph == "X"]
         if len(complete) < len(events):
-            complete += self._add_others([event for event in events if event.ph in _OTHER_PHASES])
+            self._add_others([event for event in events if event.ph in _OTHER_PHASES])
         if complete:
             self._add_complete(complete)
 
     def _add_complete(self, events: list[Event]) -> None:
-        starts = parse_microseconds([event.ts for event in events])
-        durations = parse_microseconds([event.dur for event in events])
-        start_ns, duration_ns = starts.ns, durations.ns
-        good = np.ones(len(events), dtype=bool)
-        if starts.state is not None or durations.state is not None:
-            of_start = starts.state if starts.state is not None else np.full(len(events), OK, dtype=np.int8)
-            of_duration = durations.state if durations.state is not None else np.full(len(events), OK, dtype=np.int8)
-            without = (of_start == OK) & (of_duration == NO_TIME)
-            self.no_duration_count += int(without.sum())
-            good = (of_start == OK) & (of_duration == OK)
-            self.wrong_time_count += int((~good & ~without).sum())
+        start_ns, of_start = parse_microseconds([event.ts for event in events])
+        duration_ns, of_duration = parse_microseconds([event.dur for event in events])
+        without = (of_start == OK) & (of_duration == NO_TIME)
+        good = (of_start == OK) & (of_duration == OK)
         negative = good & (duration_ns < 0)
-        if negative.any():
-            self.negative_count += int(negative.sum())
-            good &= ~negative
+        self.no_duration_count += int(without.sum())
+        self.wrong_time_count += int((~good & ~without).sum())
+        self.negative_count += int(negative.sum())
+        good &= ~negative
         if not good.all():
             events = [event for event, keep in zip(events, good.tolist(), strict=True) if keep]
             start_ns, duration_ns = start_ns[good], duration_ns[good]
@@ -419,19 +408,7 @@ class _Reader:
         try:
             return _DECODERS_OF_ONE[kind.one](raw)
         except DAMAGE:
-            pass_by_field = bytes(raw)
-        try:
-            fields = msgspec.json.decode(sanitize(pass_by_field), type=dict[str, Any])
-        except DAMAGE:
-            self.damaged_args_count += pass_by_field != b"null"
-            return kind.one()
-        kept = {key: value for key, value in fields.items() if key in _FIELDS[kind.one]}
-        for key, value in kept.items():
-            kept[key] = _mend_field(_FIELDS[kind.one][key], value)
-        try:
-            return _DECODERS_OF_ONE[kind.one](msgspec.json.encode(kept))
-        except (*DAMAGE, OverflowError):
-            self.damaged_args_count += 1
+            self.damaged_args_count += bytes(raw) != b"null"
             return kind.one()
 
     def _add_places(self, rows: NDArray[np.intp], values: list[Any], columns: dict[str, Any]) -> None:
@@ -484,33 +461,25 @@ class _Reader:
 
     # Everything else that is an event
 
-    def _add_others(self, events: list[Event]) -> list[Event]:
-        """Events that a begin and an end make; memory and names are kept aside."""
-        memory = [event for event in events if event.name == "[memory]" and event.ph in ("i", "I", "N")]
+    def _add_others(self, events: list[Event]) -> None:
+        """Memory and names are kept aside."""
+        memory = [event for event in events if event.name == "[memory]" and event.ph != "M"]
         if memory:
             self._add_memory(memory)
-        made: list[Event] = []
         for event in events:
             if event.ph == "M":
                 self._add_metadata(event)
-            elif event.ph == "B":
-                self._begin(event)
-            elif event.ph == "E":
-                made += self._end(event)
-        return made
 
     def _add_memory(self, events: list[Event]) -> None:
-        times = parse_microseconds([event.ts for event in events])
+        time_ns, state = parse_microseconds([event.ts for event in events])
         values = self._decode_args(_MEMORY_KIND, [event.args for event in events])
         integers = [
             _take_integers(values, name, -1)
             for name in ("address", "bytes", "allocated_bytes", "reserved_bytes", "device_type", "device_index")
         ]
-        keep = integers[1] != UNKNOWN
-        if times.state is not None:
-            keep &= times.state == OK
+        keep = (integers[1] != UNKNOWN) & (state == OK)
         self.wrong_time_count += int((~keep).sum())
-        self.memory.append(tuple(column[keep] for column in (times.ns, *integers)))
+        self.memory.append(tuple(column[keep] for column in (time_ns, *integers)))
 
     def _add_metadata(self, event: Event) -> None:
         if event.name not in ("thread_name", "process_name") or len(self.thread_names) >= _MAX_NAMED_THREADS:
@@ -526,52 +495,23 @@ class _Reader:
         else:
             self.process_names[str(event.pid)] = name
 
-    def _begin(self, event: Event) -> None:
-        start_ns, state = parse_one(bytes(event.ts))
-        if state != OK:
-            self.wrong_time_count += 1
-            return
-        stack = self.open_ranges.setdefault((event.pid, event.tid), [])
-        if len(stack) >= _MAX_OPEN_RANGES:
-            self.unclosed_count += 1
-            return
-        stack.append((start_ns, event))
-
-    def _end(self, event: Event) -> list[Event]:
-        end_ns, state = parse_one(bytes(event.ts))
-        stack = self.open_ranges.get((event.pid, event.tid))
-        if state != OK or not stack:
-            self.unclosed_count += 1
-            return []
-        start_ns, begun = stack.pop()
-        duration_ns = end_ns - start_ns
-        if duration_ns < 0:
-            self.negative_count += 1
-            return []
-        begun.dur = Raw(b"%d.%03d" % divmod(duration_ns, 1000))
-        return [begun]
-
     # The end
 
-    def note_file(self, source: ByteSource, windows: EventWindows) -> None:
-        self.unclosed_count += sum(map(len, self.open_ranges.values()))
-        if not windows.ended:
+    def note_file(self, source: ByteSource, windows: ChromeEvents) -> None:
+        if not windows.has_ended:
             why = f" ({source.damage})" if source.damage else ""
             self._note("error", "truncated", f"The file is truncated{why}; the missing events are not in any figure.")
         elif source.damage:
             self._note("error", "damaged", f"Part of the file could not be read: {source.damage}.")
-        if self.salvaged_windows and (windows.ended or self.salvaged_windows > 1 or self.lost_count > 1):
-            self._note(
-                "warning", "salvaged", "Parts of the file are not valid JSON and were read event by event.",
-                self.salvaged_windows,
-            )  # fmt: skip
+        salvaged, lost = windows.salvaged_windows, windows.lost_count
+        if salvaged and (windows.has_ended or salvaged > 1 or lost > 1):
+            message = "Parts of the file are not valid JSON and were read event by event."
+            self._note("warning", "salvaged", message, salvaged)
         for count, level, code, message in (
-            (self.lost_count, "error", "lost-events", "{} events were damaged and are not in any figure."),
+            (lost, "error", "lost-events", "{} events were damaged and are not in any figure."),
             (self.wrong_time_count, "warning", "wrong-times", "{} events without a usable time were left out."),
             (self.no_duration_count, "warning", "no-duration", "{} events without a duration were left out."),
             (self.negative_count, "warning", "negative-duration", "{} events end before they begin and were left out."),
-            (self.unclosed_count, "info", "unclosed-ranges", "{} begin or end events without a counterpart were left "
-                "out."),
             (self.damaged_args_count, "warning", "damaged-args", "{} events lost their arguments (ids, streams)."),
             (
                 sum(table.left_out_count for table in self.tables.values()), "info", "texts-left-out",
@@ -725,7 +665,7 @@ def _keep(
 
 _NO_STREAM = frozenset({"", "-1", "4294967295", "18446744073709551615"})
 """What CUPTI calls no stream in particular, -1 of three widths."""
-_OTHER_PHASES = frozenset({"M", "i", "I", "N", "B", "E"})
+_OTHER_PHASES = frozenset({"M", "i", "I", "N"})
 _NO_ARGS = Raw(b"{}")
 _EMPTY_TEXTS = (b"", b'""', b"null", b"[]")
 """Raw texts that say nothing. They stand first in every table, as -1."""
@@ -735,21 +675,6 @@ _DECODERS: Mapping[type[Any], Callable[[bytes], list[Any]]] = {
     for one in _STRUCTS
 }
 _DECODERS_OF_ONE: Mapping[type[Any], Callable[[Any], Any]] = {one: msgspec.json.Decoder(one).decode for one in _STRUCTS}
-_FIELDS: Mapping[type[Any], Mapping[str, Any]] = {
-    one: {info.encode_name: info.default for info in msgspec.structs.fields(one)} for one in _STRUCTS
-}
-"""Default of every field by its name in the file."""
-
-
-def _mend_field(default: Any, value: Any) -> Any:
-    """The value in the type of its field, or what stands for none."""
-    if isinstance(default, Raw):
-        return value
-    if isinstance(default, float):
-        return value if isinstance(value, (int, float, str)) else None
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, (int, str)) else None
 
 
 def _take_integers(values: list[Any], attribute: str, unknown: int) -> Int64s:
@@ -814,25 +739,13 @@ def _label(value: Any) -> str:
 # The header
 
 
-def _read_header(candidates: Sequence[bytes], reader: _Reader) -> dict[str, Any]:
+def _read_header(windows: ChromeEvents, reader: _Reader) -> dict[str, Any]:
     """What the file says about itself; a header that cannot be read is noted."""
-    for at, text in enumerate(candidates):
-        for attempt in (text, None):
-            try:
-                header = msgspec.json.decode(attempt if attempt is not None else sanitize(text))
-            except DAMAGE:
-                continue
-            if isinstance(header, dict):
-                if at == 2:
-                    reader._note(
-                        "warning",
-                        "damaged-header",
-                        "The beginning of the file is damaged; rank and devices may be missing.",
-                    )
-                return header
-    if candidates:
-        reader._note("warning", "damaged-header", "The beginning of the file is damaged; rank and devices are unknown.")
-    return {}
+    header = windows.read_header()
+    if header is None:
+        message = "The beginning of the file is damaged; rank and devices are unknown."
+        reader._note("warning", "damaged-header", message)
+    return header or {}
 
 
 def _make_facts(

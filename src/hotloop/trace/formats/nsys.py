@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from hotloop.core.errors import RecordingError
 from hotloop.core.trace import SPARSE_TEXTS, Category, DeviceFacts, MemoryEvents, TraceFacts, TraceNote
-from hotloop.trace.columns import SparseColumn, TraceColumns, assemble_trace
-from hotloop.trace.format import TraceFormat
+from hotloop.trace.columns import SparseColumn, TraceColumns, TraceFormat, assemble_trace
 
 SQLITE_SUFFIXES = (".sqlite", ".sqlite3", ".db")
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
