@@ -44,13 +44,6 @@ def test_frames_come_back_in_order() -> None:
     assert [tuple(frame) for frame in decode_frames(data, 0, len(data))] == [(1, 1, b"row", 0), (2, 2, b"{}", 32)]
 
 
-def test_a_span_leaves_room_that_is_stepped_over() -> None:
-    frame = encode_frame(KIND_FACT, 1, b"short", 128)
-    assert len(frame) == 128
-    data = frame + encode_frame(KIND_FACT, 2, b"next")
-    assert [frame.payload for frame in decode_frames(data, 0, len(data))] == [b"short", b"next"]
-
-
 def test_every_frame_is_a_multiple_of_eight_bytes() -> None:
     for length in range(20):
         span = frame_span_bytes(length)
@@ -108,17 +101,11 @@ class CountingBytes(bytes):
 
 
 def test_a_header_comes_back() -> None:
-    encoded = encode_header(FileHeader(segment_bytes=SEGMENT_BYTES, properties={"mapped": True}))
+    encoded = encode_header(FileHeader(segment_bytes=SEGMENT_BYTES))
     header = decode_header(encoded, "file")
     assert len(encoded) == STATUS_OFFSETS[0]
     assert header.fields == STEP_FIELDS
     assert header.segment_bytes == SEGMENT_BYTES
-    assert header.properties == {"mapped": True}
-
-
-def test_properties_that_do_not_fit_are_left_out() -> None:
-    encoded = encode_header(FileHeader(segment_bytes=SEGMENT_BYTES, properties={"long": "x" * 5000}))
-    assert decode_header(encoded, "file").fields == STEP_FIELDS
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,6 @@ from hotloop.core.frames import (
     MAX_FACT_BYTES,
     SEGMENT_BYTES,
     SEGMENT_HEADER_BYTES,
-    STATE_FULL,
-    STATE_RECORDING,
     STATUS_OFFSETS,
     FileHeader,
     Status,
@@ -94,7 +92,7 @@ class RecordingWriter:
         self._many: dict[tuple[str, str], int] = {}
         self._newest: dict[tuple[str, str], bytes] = {}
         """Of which only the newest counts, and that were thinned out: written at the end."""
-        self.lost_rows = self.lost_facts = self.thinned_facts = 0
+        self.lost_rows = self.lost_facts = 0
         self.settled_rows = 0
         self.message = ""
         self._generation = 0
@@ -133,13 +131,10 @@ class RecordingWriter:
                 every *= 2
             key = fact_key(fact) if is_total else (kind, "")
             self._many[key] = seen = self._many.get(key, -1) + 1
-            if is_total:
-                self._newest.pop(key, None)
+            self._newest.pop(key, None)
             if seen % every:
                 if is_total:
                     self._newest[key] = payload
-                else:
-                    self.thinned_facts += 1
                 return
         self._fact_bytes += len(payload)
         self._push(KIND_FACT, payload)
@@ -172,7 +167,7 @@ class RecordingWriter:
 
     def _open(self) -> None:
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC, 0o666)
-        os.pwrite(self._descriptor, encode_header(FileHeader(segment_bytes=self._segment_bytes, properties={})), 0)
+        os.pwrite(self._descriptor, encode_header(FileHeader(segment_bytes=self._segment_bytes)), 0)
         os.ftruncate(self._descriptor, HEAD_BYTES)
 
     def _append(self) -> None:
@@ -204,11 +199,7 @@ class RecordingWriter:
         status = Status(
             generation=self._generation,
             settled_rows=self.settled_rows,
-            lost_rows=self.lost_rows,
             lost_facts=self.lost_facts,
-            thinned_facts=self.thinned_facts,
-            tail_segment=self._segment,
-            state=STATE_FULL if self.message else STATE_RECORDING,
             closed=closed,
             message=self.message,
         )
