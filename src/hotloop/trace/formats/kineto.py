@@ -884,5 +884,5 @@ KINETO = TraceFormat(
     suffixes=(".json", ".json.gz", ".trace", ".trace.gz"),
     sniff=_sniff,
     read=read_kineto,
-    version=2,
+    version=3,
 )

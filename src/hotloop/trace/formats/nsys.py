@@ -1244,5 +1244,5 @@ NSYS = TraceFormat(
     suffixes=(*SQLITE_SUFFIXES, *REPORT_SUFFIXES),
     sniff=is_sqlite,
     read=lambda path, progress: read_nsys(path),
-    version=1,
+    version=2,
 )
