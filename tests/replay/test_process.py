@@ -16,7 +16,7 @@ from hotloop.core.recording import CLOSED_BY_END, FIELD, TIME_FIELDS
 from hotloop.observe.ring import Ring
 from hotloop.observe.stack_access import current_thread_state, describe_access
 from hotloop.replay import process as module
-from hotloop.replay.loader_state import FetchTotals
+from hotloop.replay.loaders import FetchTotals
 from hotloop.replay.memory import EventMemory
 from hotloop.replay.process import RunProcess
 from hotloop.trace.recording import ProcessRecording, read_process

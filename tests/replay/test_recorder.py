@@ -65,7 +65,7 @@ def kept() -> Kept:
 @pytest.fixture
 def recorder(clock: FakeClock, kept: Kept) -> Recorder:
     recorder = Recorder(clock)
-    recorder.on_start = lambda: kept
+    recorder.emit = kept
     return recorder
 
 

@@ -24,7 +24,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from .loader_state import FetchTotals
+from .loaders import FetchTotals
 from .memory import EventMemory, NotOurs
 from .process import RunProcess
 

@@ -9,8 +9,7 @@ from hotloop.core import events as ev
 from hotloop.core.recording import DEVICE_TIME_FIELDS, FIELD
 
 from .counting import Counting
-from .loader_state import FetchTotals
-from .loaders import Loaders
+from .loaders import FetchTotals, Loaders
 from .recorder import (
     AFTER_BACKWARD,
     AFTER_INPUT,
@@ -65,10 +64,9 @@ class Engine:
         make_recorder: Callable[[Callable[[], int]], Recorder] = Recorder,
     ) -> None:
         self.now_ns = anchor_ns
-        self._write_row, self._write_fact = write_row, write_fact
+        self._write_fact = write_fact
         self.recorder = make_recorder(lambda: self.now_ns)
-        self.recorder.anchor_ns = anchor_ns
-        self.on_row: Callable[[Row[int]], None] | None = None
+        self.recorder.anchor_ns, self.recorder.emit = anchor_ns, write_row
         self.process: dict[str, Any] | None = None
         self.access: dict[str, Any] | None = None
         self.ended: str | None = None
@@ -102,15 +100,11 @@ class Engine:
     def _reset(self) -> None:
         recorder = self.recorder
         recorder.reset()
-        recorder.on_start = lambda: self._write_row
-        recorder.on_row = self._after_row
-        recorder.watching_all = True
         self.counting = Counting(recorder)
         self.loading = Loaders(recorder, self.counting)
         self.repeats = Repeats(recorder)
         self._waiting: tuple[Any, int, int] | None = None  # the loader's state, depth and start of a wait
         self._forward: tuple[int, int, int, bool, int, int, bool] | None = None
-        self._ignored: str | None = None
         self._steps: list[tuple[int, int]] = []
         self._phases: list[int | None] = []
         self._scaler: tuple[int, int] | None = None
@@ -127,8 +121,6 @@ class Engine:
         self._described: set[int] = set()
         """Indexes of the optimizers that were told."""
         self._held: dict[int, dict[str, Any]] = {}
-        self._held_told = False
-        self._optimizer_facts: dict[int, dict[str, Any]] = {}
         self._compile_ns = 0
         self._graphs = {"calls": 0, "ns": 0, "backward_calls": 0, "backward_ns": 0, "forwards": 0}
         self._graph_forward: tuple[int, int] = (-1, -1)
@@ -274,10 +266,6 @@ class Engine:
         self._timed_row = None
         self._steps.clear()
         self._phases.clear()
-
-    def _after_row(self, row: Row[int]) -> None:
-        if self.on_row is not None:
-            self.on_row(row)
 
     def _owner(self, *_: int) -> None:
         facts = self._models, self.loading.told()

@@ -14,7 +14,7 @@ from hotloop.core.host_memory import memory_limit_bytes
 from hotloop.core.recording import FIELD, STEP_FIELDS
 
 from .engine import Engine
-from .loader_state import FetchTotals
+from .loaders import FetchTotals
 from .memory import EventMemory
 from .recording_writer import RecordingWriter
 from .stack_reader import Inconsistent, Sample, StackReader

@@ -2,8 +2,8 @@
 
 Table and column names are those of NVIDIA's "SQLite schema reference" (Nsight Systems User Guide). They came and went
 with the versions, so the reader asks the file what it has and says in a note what is missing. A database can hold more
-than rows: views, triggers and virtual tables can make a SELECT run for ever or call functions. Only plain tables are
-read, only known ones, through an authorizer that refuses everything else, and within a time limit.
+than rows: views and virtual tables can make a SELECT run for ever. Only plain tables are read, only known ones, within
+limits on time and on what they may give.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,7 +29,6 @@ from hotloop.trace.columns import SparseColumn, TraceColumns, TraceFormat, assem
 SQLITE_SUFFIXES = (".sqlite", ".sqlite3", ".db")
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
 SQLITE_MAGIC = b"SQLite format 3\x00"
-_HEADER_BYTES = 100
 
 Ints: TypeAlias = NDArray[np.int64]
 Column: TypeAlias = NDArray[Any]
@@ -43,6 +41,7 @@ _CHUNK_ROWS = 1 << 16
 _MAX_TEXT = 4096
 _MAX_VALUE = 1 << 20
 """Of a value about the machine: a whole environment can be one."""
+_MAX_CELL_BYTES = 64 << 20
 _MAX_NAMED_ROWS = 100_000
 _INVALID_STREAM = 0xFFFFFFFF
 
@@ -82,11 +81,8 @@ _API_VERSION = re.compile(r"_v\d{4,5}$")
 class NsysLimits:
     """What an export may cost to read."""
 
-    file_bytes: int = 64 << 30
-    rows: int = 200_000_000
-    """Of all tables together."""
-    text_bytes: int = 1 << 30
-    """Of all names together."""
+    memory_bytes: int = 64 << 30
+    """Of all rows and names together."""
     seconds: float = 120.0
     bytes_per_second: int = 4 << 20
     """The time limit grows with the file: ``seconds`` + its size / this."""
@@ -124,12 +120,10 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 _NVTX_COLUMNS = ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId")
 
 _TABLES = frozenset(_COLUMNS) | {
-    "sqlite_master", "NVTX_EVENTS", "StringIds", "META_DATA_EXPORT", "META_DATA_CAPTURE", "EXPORT_META_DATA",
+    "NVTX_EVENTS", "StringIds", "META_DATA_EXPORT", "META_DATA_CAPTURE", "EXPORT_META_DATA",
     "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV",
     "ThreadNames", "PROCESSES", "DIAGNOSTIC_EVENT",
 }  # fmt: skip
-_FUNCTIONS = frozenset({"typeof", "substr"})
-
 _OPTIONAL = frozenset(
     {
         "graphId", "graphExecId", "graphNodeId", "mangledName", "shortName", "contextId", "eventSyncId", "overheadType",
@@ -166,45 +160,21 @@ class _Database:
     def __init__(self, path: Path, limits: NsysLimits) -> None:
         self.path = path
         self.notes: list[TraceNote] = []
-        size_bytes = path.stat().st_size
-        self._deadline = time.monotonic() + limits.seconds + size_bytes / limits.bytes_per_second
-        self._rows_left = limits.rows
-        self._text_left_bytes = limits.text_bytes
+        self._deadline = time.monotonic() + limits.seconds + path.stat().st_size / limits.bytes_per_second
+        self._left_bytes = limits.memory_bytes
         # immutable: no lock, no journal, no -wal file is looked at or made beside the trace.
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
         self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         self._connection.execute("PRAGMA trusted_schema=OFF")
-        # sqlite reads what is left of a file that was cut off only where it takes the schema for open to repair.
-        self._connection.execute("PRAGMA writable_schema=ON")
-        self._connection.execute("PRAGMA mmap_size=0")  # a file that shrinks while it is mapped kills the process
-        self._connection.set_progress_handler(self._is_late, 100_000)
-        self._connection.set_authorizer(_authorize)
-        self._note_missing_pages(size_bytes)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
+        self._connection.set_progress_handler(lambda: int(self.is_late()), 100_000)
         self.columns = self._read_schema()
-
-    def _note_missing_pages(self, size_bytes: int) -> None:
-        """A note when the header promises more pages than the file has."""
-        with self.path.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
-        if len(header) < _HEADER_BYTES:
-            raise RecordingError(f"{self.path} is truncated: it ends within its first {_HEADER_BYTES} bytes.")
-        page_bytes = int.from_bytes(header[16:18], "big")
-        whole_bytes = (page_bytes if page_bytes > 1 else 1 << 16) * int.from_bytes(header[28:32], "big")
-        if size_bytes < whole_bytes:
-            self.notes.append(
-                TraceNote(
-                    level="error",
-                    code="truncated",
-                    message=f"The file is truncated: it has {size_bytes} of {whole_bytes} bytes. Rows are missing, "
-                    "and the last one may be wrong. Export it again.",
-                )
-            )
 
     def close(self) -> None:
         self._connection.close()
 
-    def _is_late(self) -> int:
-        return int(time.monotonic() > self._deadline)
+    def is_late(self) -> bool:
+        return time.monotonic() > self._deadline
 
     def _read_schema(self) -> dict[str, frozenset[str]]:
         """Columns by table, of the known tables that are plain: a view or a virtual table has no root page."""
@@ -244,71 +214,18 @@ class _Database:
             )
         if not terms:
             return
-        damage: sqlite3.DatabaseError | None = None
-        try:
-            cursor = self._connection.execute(f'SELECT {", ".join(terms)} FROM "{table}"')
-        except sqlite3.DatabaseError as error:
-            self._note_damage(table, error)
-            return
-        while damage is None:
-            rows: list[tuple[Any, ...]] = []
-            try:
-                rows.extend(islice(cursor, _CHUNK_ROWS))
-            except sqlite3.DatabaseError as error:  # the rows before the damage are in the list
-                damage = error
-                self._note_damage(table, error)
-            if not rows:
-                return
-            texts: list[str | None] = [row[-1] for row in rows] if text is not None else []
-            self._spend(len(rows), sum(len(value) for value in texts if value is not None))
-            yield _columns(rows, selected, wanted), texts
-
-    def _spend(self, rows: int, text_bytes: int) -> None:
-        self._rows_left -= rows
-        self._text_left_bytes -= text_bytes
-        if self._rows_left < 0 or self._text_left_bytes < 0:
-            what = "rows" if self._rows_left < 0 else "text"
-            raise RecordingError(f"{self.path} has more {what} than the limit; export a shorter range of time.")
-
-    def _note_damage(self, table: str, error: sqlite3.DatabaseError) -> None:
-        if self._is_late():
-            raise RecordingError(f"{self.path} was not read: reading its tables took too long ({table}).") from error
-        self.notes.append(
-            TraceNote(
-                level="error",
-                code="damaged-table",
-                message=f"Table {table} can be read only in part: {error}. Its other rows are missing from this "
-                "report.",
-            )
-        )
-
-
-def _columns(rows: list[tuple[Any, ...]], selected: list[str], wanted: Sequence[str]) -> Rows:
-    if not selected:
-        return {name: np.full(len(rows), _MISSING, dtype=np.int64) for name in wanted}
-    width = len(rows[0])
-    if width == len(selected):
-        table = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(rows) * width).reshape(-1, width)
-    else:
-        flat = chain.from_iterable(row[:-1] for row in rows)
-        table = np.fromiter(flat, dtype=np.int64, count=len(rows) * len(selected)).reshape(-1, len(selected))
-    missing = np.full(len(rows), _MISSING, dtype=np.int64)
-    return {
-        name: np.ascontiguousarray(table[:, selected.index(name)]) if name in selected else missing for name in wanted
-    }
-
-
-def _authorize(action: int, first: str | None, second: str | None, schema: str | None, source: str | None) -> int:
-    """Allows reading known tables directly (never through a view or a trigger) and asking for their columns."""
-    if action == sqlite3.SQLITE_SELECT:
-        return sqlite3.SQLITE_OK if source is None else sqlite3.SQLITE_DENY
-    if action == sqlite3.SQLITE_READ:
-        return sqlite3.SQLITE_OK if first in _TABLES and source is None else sqlite3.SQLITE_DENY
-    if action == sqlite3.SQLITE_FUNCTION:
-        return sqlite3.SQLITE_OK if second in _FUNCTIONS and source is None else sqlite3.SQLITE_DENY
-    if action == sqlite3.SQLITE_PRAGMA:
-        return sqlite3.SQLITE_OK if first == "table_info" and second in _TABLES else sqlite3.SQLITE_DENY
-    return sqlite3.SQLITE_DENY
+        cursor = self._connection.execute(f'SELECT {", ".join(terms)} FROM "{table}"')
+        while rows := cursor.fetchmany(_CHUNK_ROWS):
+            values = list(zip(*rows, strict=True))
+            texts: list[str | None] = list(values.pop()) if text is not None else []
+            self._left_bytes -= 8 * len(rows) * len(terms) + sum(len(value) for value in texts if value is not None)
+            if self._left_bytes < 0:
+                raise RecordingError(
+                    f"{self.path} has more rows or text than the limit; export a shorter range of time."
+                )
+            known = dict(zip(selected, (np.array(column, dtype=np.int64) for column in values), strict=True))
+            missing = np.full(len(rows), _MISSING, dtype=np.int64)
+            yield {name: known.get(name, missing) for name in wanted}, texts
 
 
 def _no_ints() -> Ints:
@@ -516,14 +433,15 @@ class _Reader:
         per_sm = np.full(count, np.nan)
         warps_per_sm = np.full(count, np.nan)
         launched = (grid > 0).all(axis=1) & (block > 0).all(axis=1)
-        for device, facts in self.gpu.facts(None).items():
-            if facts.sm_count and facts.warp_size:
-                here = launched & (rows["deviceId"] == device)
-                blocks = grid[here].astype(np.float64).prod(axis=1)
-                per_sm[here] = blocks / facts.sm_count
-                warps_per_sm[here] = (
-                    blocks * block[here].astype(np.float64).prod(axis=1) / (facts.warp_size * facts.sm_count)
-                )
+        pids = _pid(rows["globalPid"])
+        for pid in np.unique(pids).tolist():
+            for device, facts in self.gpu.facts(pid).items():
+                if facts.sm_count and facts.warp_size:
+                    here = launched & (pids == pid) & (rows["deviceId"] == device)
+                    blocks = grid[here].astype(np.float64).prod(axis=1)
+                    per_sm[here] = blocks / facts.sm_count
+                    warps = blocks * block[here].astype(np.float64).prod(axis=1) / facts.warp_size
+                    warps_per_sm[here] = warps / facts.sm_count
         self._add_device(
             Category.KERNEL,
             rows,
@@ -811,31 +729,14 @@ class _Gpus:
     ordinals: Mapping[int, Mapping[int, int]]
     """Card by the CUDA number of a device, by pid."""
 
-    def facts(self, pid: int | None) -> dict[int, DeviceFacts]:
-        """Facts by the device number of a process; None: by any process's, where they do not contradict."""
-        if pid is not None and pid in self.ordinals:
-            chosen = self.ordinals[pid]
-        elif self.ordinals:
-            merged: dict[int, set[int]] = {}
-            for of_process in self.ordinals.values():
-                for ordinal, card in of_process.items():
-                    merged.setdefault(ordinal, set()).add(card)
-            chosen = {
-                ordinal: min(cards)
-                for ordinal, cards in merged.items()
-                if len({_model(self.cards.get(card)) for card in cards}) == 1
-            }
-        else:
-            chosen = {card: card for card in self.cards}
+    def facts(self, pid: int) -> dict[int, DeviceFacts]:
+        """Facts by the device number of a process."""
+        chosen = self.ordinals.get(pid) or {card: card for card in self.cards}
         return {
             ordinal: replace(self.cards[card], index=ordinal)
             for ordinal, card in sorted(chosen.items())
             if card in self.cards
         }
-
-
-def _model(card: DeviceFacts | None) -> tuple[Any, ...] | None:
-    return None if card is None else (card.name, card.sm_count, card.warp_size)
 
 
 _GPU_COLUMNS = (
@@ -882,8 +783,6 @@ class _About:
     """The export as a whole."""
 
     host: str | None
-    version: str | None
-    schema: str | None
     unix_base_ns: int | None
     rank: int | None
     world_size: int | None
@@ -920,8 +819,6 @@ def _read_about(database: _Database) -> _About:
     }
     return _About(
         host=system.get("Hostname") or None,
-        version=export.get("EXPORT_PRODUCT_VERSION"),
-        schema=export.get("EXPORT_SCHEMA_VERSION"),
         unix_base_ns=unix_base_ns,
         rank=next((environment[name] for name in _ENV_RANK if name in environment), None),
         world_size=next((environment[name] for name in _ENV_WORLD_SIZE if name in environment), None),
@@ -975,8 +872,6 @@ def read_nsys(path: Path, limits: NsysLimits = DEFAULT_LIMITS) -> tuple[TraceCol
     if path.name.lower().endswith(REPORT_SUFFIXES):
         raise refuse_report(path)
     try:
-        if path.stat().st_size > limits.file_bytes:
-            raise RecordingError(f"{path} has {path.stat().st_size >> 30} GiB; export a shorter range of time.")
         with path.open("rb") as file:
             if not is_sqlite(file.read(len(SQLITE_MAGIC))):
                 raise RecordingError(f"{path} is not an SQLite database, so it is not an nsys export.")
@@ -985,8 +880,12 @@ def read_nsys(path: Path, limits: NsysLimits = DEFAULT_LIMITS) -> tuple[TraceCol
             return _read(database, path)
         finally:
             database.close()
-    except (sqlite3.Error, OSError, OverflowError) as error:
+    except sqlite3.OperationalError as error:
+        if str(error) == "interrupted":
+            raise RecordingError(f"{path} was not read: reading its tables took too long.") from error
         raise RecordingError(f"{path} cannot be read as an nsys export: {error}.") from error
+    except (sqlite3.Error, OSError, OverflowError) as error:
+        raise RecordingError(f"{path} cannot be read as an nsys export: {error}. Export it again.") from error
 
 
 def _read(database: _Database, path: Path) -> tuple[TraceColumns, ...]:
@@ -1025,8 +924,6 @@ def _choose_processes(reader: _Reader) -> tuple[list[int], int]:
                 first_device[pid] = min(first_device.get(pid, here), here)
     if first_device:
         chosen = sorted(first_device, key=lambda pid: (first_device[pid], pid))
-        if len(chosen) > 1 and 0 in chosen:  # no process: the zeros at the end of a file that was cut off
-            chosen.remove(0)
     else:
         top = max(best.values())
         chosen = [min((pid for pid in counts if best[pid] == top), key=lambda pid: (-counts[pid], pid))]
@@ -1058,20 +955,12 @@ def _rank_of_threads(reader: _Reader, pid: int) -> int | None:
     return ranks.pop() if len(ranks) == 1 else None
 
 
-def _rank_of_name(path: Path) -> int | None:
-    match = re.search(r"(?i)(?:^|[^a-z])(?:rank|worker)[-_.=]?(\d{1,7})(?!\d)", path.name)
-    return int(match[1]) if match else None
-
-
-def _rank(reader: _Reader, about: _About, pid: int, path: Path, *, alone: bool) -> tuple[int | None, str]:
-    """The environment and the file name tell the rank of a file's only process; a thread's name tells its own."""
+def _rank(reader: _Reader, about: _About, pid: int, *, alone: bool) -> tuple[int | None, str]:
+    """The environment tells the rank of a file's only process; a thread's name tells its own."""
     if alone and about.rank is not None:
         return about.rank, "environment"
     of_threads = _rank_of_threads(reader, pid)
-    if of_threads is not None:
-        return of_threads, "thread name"
-    of_name = _rank_of_name(path) if alone else None
-    return (of_name, "file name") if of_name is not None else (None, "unknown")
+    return of_threads, "unknown" if of_threads is None else "thread name"
 
 
 def _build_trace(reader: _Reader, about: _About, pid: int, path: Path, *, alone: bool) -> TraceColumns:
@@ -1098,7 +987,7 @@ def _build_trace(reader: _Reader, about: _About, pid: int, path: Path, *, alone:
     name, names = _used(reader.names, column("name"))
     sparse = _sparse_columns(parts, reader.names)
     memory = _build_memory(reader.memory, pid, epoch_ns)
-    rank, rank_source = _rank(reader, about, pid, path, alone=alone)
+    rank, rank_source = _rank(reader, about, pid, alone=alone)
     facts = TraceFacts(
         source=path.name,
         format="nsys",
