@@ -38,7 +38,6 @@ from hotloop.core.recording import CLOSED_BY_END, DEVICE_TIME_FIELDS, FIELD, STE
 
 RUNS_FOLDER = ".hotloop"
 FILE_SUFFIX = ".hlr"
-POINTER_SUFFIX = ".where"
 
 _MAX_FILE_BYTES = 2 << 30
 _MAX_ROWS = 400_000  # a run of 10^13 steps has fewer: old rows are merged
@@ -46,6 +45,7 @@ _MAX_FACTS = 500_000
 _MAX_FACTS_BYTES = 64 << 20
 _MAX_JSON_BYTES = 16 << 20
 _MAX_COUNT = 1 << 60  # a row index beyond this is damage
+_MOST_BACK = 32  # segments behind the last row: facts alone fill no more
 _INT64 = struct.Struct("<q")
 
 Rows = NDArray[np.int64]
@@ -207,7 +207,7 @@ def count_rows(path: Path, after_row: int) -> int:
     Cheap, for who follows a running training. Raises RecordingError where it cannot be read.
     """
     with RecordingFile(path) as file:
-        for number in reversed(range(file.segment_count)):
+        for number in reversed(range(max(0, file.segment_count - _MOST_BACK), file.segment_count)):
             collected = RowsAndFacts(file.header)
             for _, frame in file.read_segment(number):
                 if frame.kind == KIND_ROW:
@@ -401,30 +401,13 @@ def _never_began(path: Path) -> bool:
 
 
 def list_recordings(folder: Path, health: list[str], *, known: Container[str] = ()) -> list[Path]:
-    """The recordings of a run; those still on a node's own disk are followed when that is this machine. Names that are
-    ``known`` are left out."""
+    """The recordings of a run. Names that are ``known`` are left out."""
     if not folder.is_dir():
         return []
-    names = sorted(os.listdir(folder))
-    paths = []
-    for name in names:
-        if not name.endswith(FILE_SUFFIX) or name in known:
-            continue
-        if (folder / name).is_fifo():  # reading it would wait for ever
-            health.append(f"{name} is a pipe, not a recording, and was left out")
-        else:
-            paths.append(folder / name)
-    for name in names:
-        if not name.endswith(FILE_SUFFIX + POINTER_SUFFIX) or name.removesuffix(POINTER_SUFFIX) in names:
-            continue
-        pointer = read_json(folder / name, health) or {}
-        target = pointer.get("path")
-        if isinstance(target, str) and target.endswith(FILE_SUFFIX) and os.path.isfile(target):
-            paths.append(Path(target))
-        else:
-            host = str(pointer.get("host", "?"))
-            health.append(f"{name.removesuffix(POINTER_SUFFIX)} is still on the disk of {host} at {target}")
-    return paths
+    paths = [folder / name for name in sorted(os.listdir(folder)) if name.endswith(FILE_SUFFIX) and name not in known]
+    pipes = [path for path in paths if path.is_fifo()]  # reading one would wait for ever
+    health += [f"{path.name} is a pipe, not a recording, and was left out" for path in pipes]
+    return [path for path in paths if path not in pipes]
 
 
 def read_json(path: Path, health: list[str]) -> dict[str, Any] | None:
