@@ -102,14 +102,13 @@ def read_trace_file(
         raise TraceError(f"{file.path} cannot be read: {error.strerror or error}.") from error
     place = None if cache_folder is None else cache_place(key, cache_folder)
     traces = None if place is None else load_columns(place, key)
-    notes = (_CACHE_NOTE,) if place is not None and traces is None and place.exists() else ()
     if traces is None:
         traces = tuple(form.read(file.path, progress))
         if place is not None and file.size_bytes >= MIN_TRACE_BYTES and store_columns(place, key, traces):
             trim_folder(place.parent)
     elif progress is not None:
         progress(file.size_bytes, file.size_bytes)
-    return tuple(_settle(trace, file, notes, alone=len(traces) == 1) for trace in traces)
+    return tuple(_settle(trace, file, alone=len(traces) == 1) for trace in traces)
 
 
 def map_traces(
@@ -276,13 +275,6 @@ class _Outcome(Generic[R]):
     error: str | None = None
 
 
-_CACHE_NOTE = TraceNote(
-    level="info",
-    code="stale-cache",
-    message="The cached columns were damaged; the trace was read again.",
-)
-
-
 def _search_folder(folder: Path, notes: list[TraceNote]) -> list[tuple[Path, str]]:
     found: list[tuple[Path, str]] = []
     left_out: list[str] = []
@@ -367,13 +359,12 @@ def _format_of_name(path: Path) -> str:
     return fitting[0] if fitting else "kineto"
 
 
-def _settle(trace: TraceColumns, file: TraceFile, notes: tuple[TraceNote, ...], *, alone: bool) -> TraceColumns:
+def _settle(trace: TraceColumns, file: TraceFile, *, alone: bool) -> TraceColumns:
     """The trace under its file's name, with the planned rank where it has none of its own."""
     facts = replace(trace.facts, source=file.source)
     if facts.rank is None and alone and file.rank is not None:
         facts = replace(facts, rank=file.rank, rank_source=file.rank_source)
     trace.facts = facts
-    trace.notes = (*notes, *trace.notes)
     return trace
 
 

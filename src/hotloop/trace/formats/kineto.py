@@ -11,9 +11,11 @@ from __future__ import annotations
 import gc
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -230,12 +232,9 @@ _KINDS = (
 _MEMORY_KIND = _ArgsKind(one=_MemoryArgs, categories=())
 
 
-class _CategoryNumbers(dict[Any, int]):
-    def __missing__(self, name: Any) -> int:
-        number = int(_CATEGORIES.get(name.lower(), Category.OTHER)) if isinstance(name, str) else int(Category.OTHER)
-        if len(self) < 1000:
-            self[name] = number
-        return number
+@lru_cache(maxsize=1000)
+def _number_category(name: str | None) -> int:
+    return int(_CATEGORIES.get(name.lower(), Category.OTHER) if name is not None else Category.OTHER)
 
 
 def read_kineto(
@@ -276,10 +275,8 @@ class _Reader:
         self.file_name = name
         self.notes: list[TraceNote] = []
         self.count = 0
-        self.wrong_time_count = 0
-        self.no_duration_count = 0
-        self.negative_count = 0
-        self.damaged_args_count = 0
+        self.left_out: Counter[str] = Counter()
+        """By the code of the note that says it."""
         self.has_fraction = False
         self.columns = {name: GrowingArray(kind) for name, kind in COLUMN_TYPES.items() if name != "process"}
         self.sparse: dict[str, tuple[GrowingArray, GrowingArray]] = {}
@@ -287,7 +284,6 @@ class _Reader:
         self.names = Interner()
         self.threads = Interner()
         self.streams = Interner()
-        self.category_numbers = _CategoryNumbers()
         self.memory: list[tuple[Int64s, ...]] = []
         self.thread_names: dict[tuple[Any, Any], str] = {}
         self.process_names: dict[str, str] = {}
@@ -307,22 +303,20 @@ class _Reader:
         without = (of_start == OK) & (of_duration == NO_TIME)
         good = (of_start == OK) & (of_duration == OK)
         negative = good & (duration_ns < 0)
-        self.no_duration_count += int(without.sum())
-        self.wrong_time_count += int((~good & ~without).sum())
-        self.negative_count += int(negative.sum())
+        self.left_out["no-duration"] += int(without.sum())
+        self.left_out["wrong-times"] += int((~good & ~without).sum())
+        self.left_out["negative-duration"] += int(negative.sum())
         good &= ~negative
         if not good.all():
             events = [event for event, keep in zip(events, good.tolist(), strict=True) if keep]
             start_ns, duration_ns = start_ns[good], duration_ns[good]
             if not events:
                 return
-        if not self.has_fraction:
-            self.has_fraction = bool((start_ns % 1000).any() or (duration_ns % 1000).any())
+        self.has_fraction |= bool((start_ns % 1000).any() or (duration_ns % 1000).any())
         count = len(events)
-        category = np.fromiter(
-            map(self.category_numbers.__getitem__, [event.cat for event in events]), dtype=np.int8, count=count
-        )
-        if _MTIA_WORK in self.category_numbers:
+        names = [event.cat for event in events]
+        category = np.fromiter(map(_number_category, names), dtype=np.int8, count=count)
+        if _MTIA_WORK in names:
             for row, event in enumerate(events):
                 if event.cat == _MTIA_WORK and isinstance(event.name, str):
                     category[row] = _MTIA_NAMES.get(event.name, Category.KERNEL)
@@ -408,7 +402,7 @@ class _Reader:
         try:
             return _DECODERS_OF_ONE[kind.one](raw)
         except DAMAGE:
-            self.damaged_args_count += bytes(raw) != b"null"
+            self.left_out["damaged-args"] += bytes(raw) != b"null"
             return kind.one()
 
     def _add_places(self, rows: NDArray[np.intp], values: list[Any], columns: dict[str, Any]) -> None:
@@ -478,7 +472,7 @@ class _Reader:
             for name in ("address", "bytes", "allocated_bytes", "reserved_bytes", "device_type", "device_index")
         ]
         keep = (integers[1] != UNKNOWN) & (state == OK)
-        self.wrong_time_count += int((~keep).sum())
+        self.left_out["wrong-times"] += int((~keep).sum())
         self.memory.append(tuple(column[keep] for column in (time_ns, *integers)))
 
     def _add_metadata(self, event: Event) -> None:
@@ -507,19 +501,11 @@ class _Reader:
         if salvaged and (windows.has_ended or salvaged > 1 or lost > 1):
             message = "Parts of the file are not valid JSON and were read event by event."
             self._note("warning", "salvaged", message, salvaged)
-        for count, level, code, message in (
-            (lost, "error", "lost-events", "{} events were damaged and are not in any figure."),
-            (self.wrong_time_count, "warning", "wrong-times", "{} events without a usable time were left out."),
-            (self.no_duration_count, "warning", "no-duration", "{} events without a duration were left out."),
-            (self.negative_count, "warning", "negative-duration", "{} events end before they begin and were left out."),
-            (self.damaged_args_count, "warning", "damaged-args", "{} events lost their arguments (ids, streams)."),
-            (
-                sum(table.left_out_count for table in self.tables.values()), "info", "texts-left-out",
-                "{} texts (shapes, stacks) were left out because there are too many different ones.",
-            ),
-        ):  # fmt: skip
-            if count:
-                self._note(level, code, message.format(f"{count:,}"), count)
+        self.left_out["lost-events"] = lost
+        self.left_out["texts-left-out"] = sum(table.left_out_count for table in self.tables.values())
+        for code, (level, message) in _LEFT_OUT.items():
+            if count := self.left_out[code]:
+                self._note(level, code, f"{count:,} {message}", count)
 
     def _note(self, level: str, code: str, message: str, count: int | None = None) -> None:
         self.notes.append(TraceNote(level=level, code=code, message=message, count=count))
@@ -530,7 +516,7 @@ class _Reader:
         columns = {name: column.finish() for name, column in self.columns.items()}
         self.columns.clear()
         sparse = self._finish_sparse()
-        columns, sparse = self._drop_impossible_times(*self._drop_zero_times(columns, sparse))
+        columns, sparse = self._drop_wrong_times(columns, sparse)
         epoch_ns = int(columns["start_ns"].min()) if len(columns["start_ns"]) else 0
         columns["start_ns"] -= epoch_ns
         names = self._finish_names(columns)
@@ -567,37 +553,30 @@ class _Reader:
             sparse[fact] = SparseColumn(rows=rows, values=values, table=table)
         return sparse
 
-    def _drop_zero_times(
+    def _drop_wrong_times(
         self, columns: dict[str, NDArray[Any]], sparse: dict[str, SparseColumn]
     ) -> tuple[dict[str, NDArray[Any]], dict[str, SparseColumn]]:
-        """Without the events at time 0 of a clock that is far from 0: their real time is unknown."""
-        zero = columns["start_ns"] == 0
-        if not zero.any() or zero.all() or columns["start_ns"][~zero].min() < _HOUR_NS:
-            return columns, sparse
-        count = int(zero.sum())
-        self._note("warning", "zero-times", f"{count:,} events at time 0 were left out: their time is unknown.", count)
-        return _keep(~zero, columns, sparse)
-
-    def _drop_impossible_times(
-        self, columns: dict[str, NDArray[Any]], sparse: dict[str, SparseColumn]
-    ) -> tuple[dict[str, NDArray[Any]], dict[str, SparseColumn]]:
-        """Without device events that lie an hour or more outside what the host did, if most do not: CUPTI gave them in
-        another clock."""
+        """Without the events at time 0 of a clock that is far from 0, whose real time is unknown, and without device
+        events that lie an hour or more outside what the host did, if most do not: CUPTI gave them in another clock."""
         start_ns, is_device = columns["start_ns"], np.isin(columns["category"], _ON_DEVICE)
-        if not is_device.any() or is_device.all():
-            return columns, sparse
-        first_ns, last_ns = start_ns[~is_device].min(), start_ns[~is_device].max()
-        wrong = is_device & ((start_ns < first_ns - _HOUR_NS) | (start_ns > last_ns + _HOUR_NS))
-        count = int(wrong.sum())
-        if not count or 2 * count >= int(is_device.sum()):
-            return columns, sparse
-        self._note(
-            "warning", "impossible-times",
-            f"{count:,} device events lie an hour or more before or after all host events and were left out: their "
-            "times are of another clock.",
-            count,
-        )  # fmt: skip
-        return _keep(~wrong, columns, sparse)
+        zero = start_ns == 0
+        zero &= bool((start_ns[~zero] >= _HOUR_NS).all() and not zero.all())
+        host_ns = start_ns[~zero & ~is_device]
+        wrong = is_device & ~zero
+        if len(host_ns):
+            wrong &= (start_ns < host_ns.min() - _HOUR_NS) | (start_ns > host_ns.max() + _HOUR_NS)
+        if 2 * int(wrong.sum()) >= int((is_device & ~zero).sum()):
+            wrong[:] = False
+        for mask, code, message in (
+            (zero, "zero-times", "events at time 0 were left out: their time is unknown."),
+            (wrong, "impossible-times", "device events lie an hour or more before or after all host events and were "
+                "left out: their times are of another clock."),
+        ):  # fmt: skip
+            if mask.any():
+                count = int(mask.sum())
+                self._note("warning", code, f"{count:,} {message}", count)
+        keep = ~(zero | wrong)
+        return (columns, sparse) if keep.all() else _keep(keep, columns, sparse)
 
     def _finish_names(self, columns: dict[str, NDArray[Any]]) -> list[str]:
         numbers, names = merge_equal("" if name is None else str(name) for name in self.names)
@@ -663,6 +642,18 @@ def _keep(
     return {name: values[keep] for name, values in columns.items()}, kept
 
 
+_LEFT_OUT: Mapping[str, tuple[str, str]] = {
+    "lost-events": ("error", "events were damaged and are not in any figure."),
+    "wrong-times": ("warning", "events without a usable time were left out."),
+    "no-duration": ("warning", "events without a duration were left out."),
+    "negative-duration": ("warning", "events end before they begin and were left out."),
+    "damaged-args": ("warning", "events lost their arguments (ids, streams)."),
+    "texts-left-out": (
+        "info",
+        "texts (shapes, stacks) were left out because there are too many different ones.",
+    ),
+}
+"""Level and words of the note, by its code."""
 _NO_STREAM = frozenset({"", "-1", "4294967295", "18446744073709551615"})
 """What CUPTI calls no stream in particular, -1 of three widths."""
 _OTHER_PHASES = frozenset({"M", "i", "I", "N"})

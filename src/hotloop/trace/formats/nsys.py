@@ -387,40 +387,36 @@ class _Reader:
     def _note(self, level: str, code: str, message: str, count: int | None = None) -> None:
         self.notes.append(TraceNote(level=level, code=code, message=message, count=count))
 
-    def _add_device(
-        self,
-        category: Category,
-        rows: Rows,
-        name: Ints,
-        *,
-        integers: Mapping[str, Ints] | None = None,
-        numbers: Mapping[str, NDArray[np.float64]] | None = None,
-        texts: Mapping[str, Ints] | None = None,
-    ) -> None:
-        count = len(name)
-        if count == 0:
-            return
+    def _add_device(self, category: Category, rows: Rows, name: Ints, **facts: Any) -> None:
+        """Work of a device; ``facts`` as in _Events."""
         stream = _known(rows["streamId"])
-        facts = dict(integers or {})
-        if "graphNodeId" in rows:
-            facts["graph_node_id"] = _known(rows["graphNodeId"])
-        if "graphId" in rows:
-            facts["graph_id"] = _known(rows["graphId"])
+        integers = dict(facts.pop("integers", {}))
+        for column, fact in (("graphNodeId", "graph_node_id"), ("graphId", "graph_id")):
+            if column in rows:
+                integers[fact] = _known(rows[column])
+        self._add(
+            category, rows, name,
+            pid=_pid(rows["globalPid"]),
+            device=_known(rows["deviceId"]),
+            context=_known(rows["contextId"]),
+            stream=np.where(stream == _INVALID_STREAM, -1, stream),
+            correlation=_correlation(rows),
+            integers=integers,
+            **facts,
+        )  # fmt: skip
+
+    def _add(self, category: Category | Column, rows: Rows, name: Ints, **known: Any) -> None:
+        count = len(name)
+        if not count:
+            return
+        unknown = dict.fromkeys(("tid", "device", "context", "stream", "correlation"), _all(-1, count))
         self.events.append(
             _Events(
-                category=_all(int(category), count),
+                category=_all(int(category), count) if isinstance(category, Category) else category,
                 start_ns=rows["start"],
                 end_ns=rows["end"],
                 name=name,
-                pid=_pid(rows["globalPid"]),
-                tid=_all(-1, count),
-                device=_known(rows["deviceId"]),
-                context=_known(rows["contextId"]),
-                stream=np.where(stream == _INVALID_STREAM, -1, stream),
-                correlation=_correlation(rows),
-                integers=facts,
-                numbers=numbers or {},
-                texts=texts or {},
+                **{**unknown, **known},
             )
         )
 
@@ -542,38 +538,12 @@ class _Reader:
         name = np.where(name < 0, self.names.intern(f"({table.lower()})"), name)
         if category is Category.RUNTIME:
             name = self.names.rename(name, _API_VERSION)
-        correlation = _correlation(rows) if category is Category.RUNTIME else None
-        self._add_host(category, rows, name, correlation=correlation)
+        known = {"correlation": _correlation(rows)} if category is Category.RUNTIME else {}
+        self._add_host(category, rows, name, **known)
 
-    def _add_host(
-        self,
-        category: Category | Column,
-        rows: Rows,
-        name: Ints,
-        *,
-        correlation: Ints | None = None,
-        integers: Mapping[str, Ints] | None = None,
-        texts: Mapping[str, Ints] | None = None,
-    ) -> None:
-        count = len(name)
-        nothing = _all(-1, count)
-        categories = _all(int(category), count) if isinstance(category, Category) else category
-        self.events.append(
-            _Events(
-                category=categories,
-                start_ns=rows["start"],
-                end_ns=rows["end"],
-                name=name,
-                pid=_pid(rows["globalTid"]),
-                tid=_tid(rows["globalTid"]),
-                device=nothing,
-                context=nothing,
-                stream=nothing,
-                correlation=nothing if correlation is None else correlation,
-                integers=integers or {},
-                texts=texts or {},
-            )
-        )
+    def _add_host(self, category: Category | Column, rows: Rows, name: Ints, **facts: Any) -> None:
+        """Calls and ranges of a thread; ``facts`` as in _Events."""
+        self._add(category, rows, name, pid=_pid(rows["globalTid"]), tid=_tid(rows["globalTid"]), **facts)
 
     def _read_nvtx(self) -> None:
         if not {"start", "end"} <= self.database.columns.get("NVTX_EVENTS", frozenset()):
