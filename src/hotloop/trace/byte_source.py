@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import cast
@@ -28,7 +29,7 @@ _RATIO_FROM_BYTES = 1 << 28
 _CHUNK_BYTES = 1 << 18
 
 
-class ByteSource:
+class ByteSource(AbstractContextManager["ByteSource"]):
     """The unpacked bytes of one file. ``damage`` says why they end early, None while nothing is wrong."""
 
     def __init__(self, path: Path, progress: Progress | None = None) -> None:
@@ -43,9 +44,6 @@ class ByteSource:
 
     def _at_member(self) -> bool:
         return self._file.peek(2)[:2] == GZIP_MAGIC
-
-    def __enter__(self) -> ByteSource:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -142,7 +142,7 @@ def _format_events(
     own = _find_free_process(trace)
     yield _name_processes(trace, own)
     for number, track in enumerate(tracks, start=1):
-        yield [_name_it("thread_name", own, number, track.name), _sort_it(own, number)]
+        yield [_format_meta("thread_name", str(own), str(number), {"name": track.name}), _sort_it(own, number)]
         block = []
         for one in track.slices:
             block.append(_format_slice(one, own, number, clock))
@@ -322,7 +322,7 @@ def _find_free_process(trace: Trace) -> int:
 
 
 def _name_processes(trace: Trace, own: int) -> list[str]:
-    lines = [_name_it("process_name", own, 0, "hotloop"), _sort_it(own, None)]
+    lines = [_format_meta("process_name", str(own), "0", {"name": "hotloop"}), _sort_it(own, None)]
     named = trace.facts.extra.get("process_names")
     for label, name in named.items() if isinstance(named, dict) else ():
         if label in trace.processes:
@@ -333,10 +333,6 @@ def _name_processes(trace: Trace, own: int) -> list[str]:
             pid = _identify(trace.processes[int(trace.process[rows[0]])])
             lines.append(_format_meta("thread_name", pid, _identify(trace.thread_labels[thread]), {"name": name}))
     return lines
-
-
-def _name_it(kind: str, process: int, thread: int, name: str) -> str:
-    return _format_meta(kind, str(process), str(thread), {"name": name})
 
 
 def _sort_it(process: int, thread: int | None) -> str:

@@ -16,6 +16,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,11 +42,8 @@ from hotloop.core.memory_snapshot import (
 )
 from hotloop.core.trace import TraceNote
 
-from .memory_origins import UNTOLD, StackOrigin, classify_origin
-
 _LARGEST_BLOCKS = 50
 _LONGEST_NAME = 2000
-_MAX_DEVICES = 1024
 _NS_PER_US = 1000
 
 
@@ -89,6 +87,108 @@ def _load_plain(path: Path) -> object:
         raise RecordingError(
             f"{path} is no whole pickle of plain values: {type(error).__name__}: {first_line}."
         ) from None
+
+
+# What made an allocation, by its stack. Only frames of torch and of libraries whose code is known say anything; the
+# names of the user's own functions do not.
+
+
+Frame = tuple[str, str]
+"""(file with forward slashes, function)."""
+
+_NATIVE = (
+    (re.compile(r"AccumulateGrad|c10d::Reducer::"), Origin.GRADIENT),
+    (re.compile(r"[Ww]orkspace"), Origin.TEMPORARY),
+    (re.compile(r"torch::autograd::(?:python::Python)?Engine::"), Origin.BACKWARD),
+)
+"""By the name of a C++ function."""
+_NATIVE_COPY = re.compile(r"\bTHPVariable_(?:to|cuda|xpu)\b|\bdispatch_to\b")
+
+_PYTHON = (
+    (r"torch/optim/", r"_init_group|_init_state|init_state|__setstate__|load_state_dict", Origin.STATE),
+    (r"bitsandbytes/optim/|deepspeed/runtime/|apex/optimizers/", r"_?init\w*state\w*|load_state_dict", Origin.STATE),
+    (r"torch/optim/(?!lr_scheduler|swa_utils)",
+     r"step|wrapper|_use_grad|_multi_tensor_\w+|_single_tensor_\w+|_fused_\w+",
+     Origin.OPTIMIZER),
+    (r"(?:bitsandbytes/optim|apex/optimizers|deepspeed/ops)/", r"step|update_step", Origin.OPTIMIZER),
+    (r"torch/nn/utils/clip_grad\.py", r".*", Origin.TEMPORARY),
+    (r"torch/distributed/fsdp/.*",
+     r"_?post_backward\w*|foreach_reduce\w*|_reduce_grad\w*|unshard_grad",
+     Origin.GRADIENT),
+    (r"torch/nn/parallel/distributed\.py", r"_ddp_init_helper", Origin.GRADIENT),
+    (r"torch/distributed/fsdp/.*",
+     r"_init\w*param\w*|init_(?:flat|unsharded)_param\w*|flatten_tensors\w*|\w*all_gather\w*|_?unshard\w*|_?alloc\w*|shard",
+     Origin.PARAMETER),
+    (r"torch/nn/modules/module\.py", r"_apply|to|cuda|xpu|to_empty|load_state_dict|_load_from_state_dict|convert",
+     Origin.PARAMETER),
+    (r"torch/nn/(?:modules/.*|parameter)\.py",
+     r"__init__|__new__|reset_parameters|_reset_parameters|__deepcopy__|materialize",
+     Origin.PARAMETER),
+    (r"transformers/modeling_utils\.py", r"from_pretrained|_load_\w+|load_\w+", Origin.PARAMETER),
+    (r"torch/utils/data/", r".*", Origin.INPUT),
+    (r"accelerate/(?:utils/operations|data_loader)\.py", r"send_to_device|__iter__", Origin.INPUT),
+    (r"lightning\w*/.*", r"(?:_?)(?:batch_to_device|transfer_batch_to_device|move_data_to_device)", Origin.INPUT),
+    (r"transformers/trainer\.py", r"_prepare_inputs?", Origin.INPUT),
+    (r"torch/_tensor\.py|torch/autograd/__init__\.py", r"backward|grad", Origin.BACKWARD),
+    (r"torch/autograd/graph\.py", r"_engine_run_backward", Origin.BACKWARD),
+    (r"torch/_functorch/.*|torch/utils/checkpoint\.py|torch/distributed/fsdp/.*",
+     r"backward|unpack_hook|_?pre_backward\w*",
+     Origin.BACKWARD),
+    (r"torch/nn/modules/module\.py", r"_call_impl|_wrapped_call_impl|_slow_forward|inner", Origin.FORWARD),
+)  # fmt: skip
+_COMPILED = tuple((re.compile(f"(?:^|/)(?:{file})"), re.compile(name), origin) for file, name, origin in _PYTHON)
+_FUNCTION = re.compile(r"(?:^|/)torch/autograd/function\.py$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackOrigin:
+    """What a stack says."""
+
+    origin: Origin
+    is_nested: bool
+    """In a backward, but made by something else."""
+    has_native: bool
+    """Whether C++ frames were recorded."""
+
+
+UNTOLD = StackOrigin(origin=Origin.UNTOLD, is_nested=False, has_native=False)
+
+
+def classify_origin(frames: Sequence[Frame]) -> StackOrigin:
+    """Of a stack, the innermost frame first; UNTOLD without frames."""
+    if not frames:
+        return UNTOLD
+    innermost = Origin.ELSEWHERE
+    in_backward = has_native = copies = False
+    inner_function = ""
+    for file, function in frames:
+        if file.endswith(".py") or file.startswith("<"):
+            # A function of the user's (torch.autograd.Function) is called in its forward and in its backward alike.
+            called_back = inner_function == "backward" and _FUNCTION.search(file) is not None
+            found = Origin.BACKWARD if called_back else _read_python(file, function)
+            inner_function = function.rpartition(".")[2]
+        else:
+            has_native = True
+            copies = copies or _NATIVE_COPY.search(function) is not None
+            found = next((origin for pattern, origin in _NATIVE if pattern.search(function)), Origin.ELSEWHERE)
+        in_backward = in_backward or found is Origin.BACKWARD
+        if innermost is Origin.ELSEWHERE:
+            innermost = found
+    if innermost is Origin.FORWARD and in_backward:
+        return StackOrigin(origin=Origin.RECOMPUTE, is_nested=False, has_native=has_native)
+    if innermost is Origin.ELSEWHERE and copies:
+        innermost = Origin.COPY
+    nested = in_backward and innermost not in (Origin.BACKWARD, Origin.GRADIENT)
+    return StackOrigin(origin=innermost, is_nested=nested, has_native=has_native)
+
+
+@lru_cache(maxsize=1 << 16)
+def _read_python(file: str, function: str) -> Origin:
+    function = function.rpartition(".")[2]  # some versions of torch write the qualified name
+    for files, functions, origin in _COMPILED:  # the caller cuts names, so that no pattern takes long
+        if functions.fullmatch(function) is not None and files.search(file) is not None:
+            return origin
+    return Origin.ELSEWHERE
 
 
 # From plain values to a MemoryFile
@@ -138,12 +238,9 @@ def summarize_snapshot(value: object, source: str) -> tuple[MemoryFile, tuple[Tr
             "torch.cuda.memory._dump_snapshot(NAME)."
         )
     stacks = _Stacks()
-    dropped: Counter[str] = Counter()
-    found = [_read_segment(raw, stacks, dropped) for raw in raw_segments]
-    segments = [segment for segment in found if segment is not None]
-    if raw_segments and not segments:
-        raise RecordingError(f"{source} is a pickle, but not a memory snapshot: no segment of it can be read.")
-    events = _read_events(_list(_dict(value).get("device_traces")), dropped)
+    segments = [_read_segment(_dict(raw), stacks, source) for raw in raw_segments]
+    traces = _list(_dict(value).get("device_traces"))
+    events = {device: list(map(_dict, of_device)) for device, of_device in enumerate(map(_list, traces)) if of_device}
     notes: list[TraceNote] = []
     devices: list[DeviceMemory] = []
     failures: list[OutOfMemory] = []
@@ -152,7 +249,15 @@ def summarize_snapshot(value: object, source: str) -> tuple[MemoryFile, tuple[Tr
         summary, failed = _read_device(device, of_device, events.get(device, []), stacks, notes)
         devices.append(summary)
         failures.extend(failed)
-    _note_gaps(events, dropped, notes)
+    if not events:
+        notes.append(
+            TraceNote(
+                level="info",
+                code="no-memory-history",
+                message="The snapshot has no recorded events, so there is no peak and no history. Call "
+                "torch.cuda.memory._record_memory_history() before the code to analyse.",
+            )
+        )
     active = [block for segment in segments for block in segment.blocks if block.state != INACTIVE]
     active.sort(key=lambda block: (-block.bytes, block.device, block.address))
     file = MemoryFile(
@@ -175,66 +280,25 @@ def summarize_snapshot(value: object, source: str) -> tuple[MemoryFile, tuple[Tr
     return file, tuple(notes)
 
 
-def _read_events(traces: list[Any], dropped: Counter[str]) -> dict[int, list[dict[str, Any]]]:
-    """The recorded events of each device that has some, in their order."""
-    events: dict[int, list[dict[str, Any]]] = {}
-    for device, raw_events in enumerate(traces[:_MAX_DEVICES]):
-        of_device = _list(raw_events)
-        found = [event for event in of_device if isinstance(event, dict)]
-        dropped["event"] += len(of_device) - len(found)
-        if found:
-            events[device] = found
-    return events
-
-
-def _note_gaps(events: dict[int, list[dict[str, Any]]], dropped: Counter[str], notes: list[TraceNote]) -> None:
-    """Say that there is no history, and what could not be read."""
-    if not events:
-        notes.append(
-            TraceNote(
-                level="info",
-                code="no-memory-history",
-                message="The snapshot has no recorded events, so there is no peak and no history. Call "
-                "torch.cuda.memory._record_memory_history() before the code to analyse.",
-            )
-        )
-    for kind, count in sorted(dropped.items()):
-        if count:
-            notes.append(
-                TraceNote(
-                    level="warning",
-                    code=f"unreadable-{kind}",
-                    message=f"{count} {kind} records of the snapshot lack required fields and were left out.",
-                    count=count,
-                )
-            )
-
-
-def _read_segment(raw: object, stacks: _Stacks, dropped: Counter[str]) -> _Segment | None:
+def _read_segment(values: dict[str, Any], stacks: _Stacks, source: str) -> _Segment:
     """Sizes are summed from the blocks: they are the finer statement of the two."""
-    values = _dict(raw)
     address, reserved_bytes = _size(values.get("address")), _size(values.get("total_size"))
     device = _size(values.get("device", 0))
-    if address is None or reserved_bytes is None or device is None or device >= _MAX_DEVICES:
-        dropped["segment"] += 1
-        return None
     blocks: list[_Block] = []
-    at = address
-    for raw_block in _list(values.get("blocks")):
-        fields = _dict(raw_block)
+    at = address or 0
+    for fields in map(_dict, _list(values.get("blocks"))):
         size_bytes, state = _size(fields.get("size")), fields.get("state")
         if size_bytes is None or not isinstance(state, str):
-            dropped["block"] += 1
-            continue
+            raise RecordingError(f"{source} is not a memory snapshot that hotloop knows: a block has no size or state.")
         block_address = _size(fields.get("address"))
         if block_address is None:  # old snapshots give only the sizes, in order
             block_address = at
         at = block_address + size_bytes
-        blocks.append(_read_block(fields, device, block_address, size_bytes, state[:64], stacks))
-    if sum(block.bytes for block in blocks) > reserved_bytes:
-        dropped["segment"] += 1
-        return None
-    return _Segment(device=device, reserved_bytes=reserved_bytes, blocks=blocks)
+        blocks.append(_read_block(fields, device or 0, block_address, size_bytes, state[:64], stacks))
+    held_bytes = sum(block.bytes for block in blocks)
+    if None in (address, device) or reserved_bytes is None or held_bytes > reserved_bytes:
+        raise RecordingError(f"{source} is not a memory snapshot that hotloop knows: a segment has no place or size.")
+    return _Segment(device=device or 0, reserved_bytes=reserved_bytes, blocks=blocks)
 
 
 def _read_block(

@@ -114,7 +114,7 @@ class _CallArgs(Struct, gc=False):
     old_external_id: Integer = msgspec.field(name="external id", default=-1)
 
 
-class _CollectiveArgs(Struct, gc=False):
+class _CollectiveArgs(_CallArgs, gc=False):
     collective: Raw = msgspec.field(name="Collective name", default=ABSENT)
     process_group_name: Raw = msgspec.field(name="Process Group Name", default=ABSENT)
     process_group_description: Raw = msgspec.field(name="Process Group Description", default=ABSENT)
@@ -128,8 +128,6 @@ class _CollectiveArgs(Struct, gc=False):
 
 
 class _HostArgs(_CollectiveArgs, gc=False):
-    external_id: Integer = msgspec.field(name="External id", default=-1)
-    old_external_id: Integer = msgspec.field(name="external id", default=-1)
     sequence_number: Integer = msgspec.field(name="Sequence number", default=UNKNOWN)
     forward_thread: Integer = msgspec.field(name="Fwd thread id", default=UNKNOWN)
     flops: Integer = msgspec.field(name="Flops", default=UNKNOWN)
@@ -143,12 +141,9 @@ class _HostArgs(_CollectiveArgs, gc=False):
 
 
 class _DeviceArgs(_CollectiveArgs, gc=False):
-    external_id: Integer = msgspec.field(name="External id", default=-1)
-    old_external_id: Integer = msgspec.field(name="external id", default=-1)
     queued_ns: Integer = msgspec.field(name="queued", default=UNKNOWN)
     device: Integer = UNKNOWN
     stream: Integer = UNKNOWN
-    correlation: Integer = -1
     bytes: Integer = UNKNOWN
     bandwidth_gb_per_s: Number = msgspec.field(name="memory bandwidth (GB/s)", default=math.nan)
     blocks_per_sm: Number = msgspec.field(name="blocks per SM", default=math.nan)

@@ -43,7 +43,8 @@ _MAX_VALUE = 1 << 20
 """Of a value about the machine: a whole environment can be one."""
 _MAX_CELL_BYTES = 64 << 20
 _MAX_NAMED_ROWS = 100_000
-_INVALID_STREAM = 0xFFFFFFFF
+_INVALID = 0xFFFFFFFF
+"""Stands for no stream and for no event."""
 
 _ENV_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "FLUX_TASK_RANK")
 _ENV_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
@@ -71,7 +72,6 @@ _SYNC_KINDS = {
 The number in syncType is not used: exports up to 2024.5 count the kinds in another order than their own enum table
 says, as a look at the calls that they belong to shows.
 """
-_INVALID_EVENT = 0xFFFFFFFF
 
 _API_VERSION = re.compile(r"_v\d{4,5}$")
 """cudaLaunchKernel_v7000: the version of the entry point, which Kineto does not write."""
@@ -135,15 +135,6 @@ _OPTIONAL = frozenset(
 # What a column must have for its table to be of any use.
 _NEEDED = {table: ("start",) if table == "CUDA_GPU_MEMORY_USAGE_EVENTS" else ("start", "end") for table in _COLUMNS}
 _NEEDED["CUPTI_ACTIVITY_KIND_CUDA_EVENT"] = ("correlationId",)
-
-
-def refuse_report(path: Path) -> RecordingError:
-    """The error for a report in NVIDIA's own format, with the command that makes it readable."""
-    target = path.with_suffix(".sqlite")
-    return RecordingError(
-        f"{path} is a report in Nsight Systems' own format, which only nsys reads. Export it with: "
-        f"nsys export --type sqlite --output {shlex.quote(str(target))} {shlex.quote(str(path))}"
-    )
 
 
 def is_sqlite(head: bytes) -> bool:
@@ -399,7 +390,7 @@ class _Reader:
             pid=_pid(rows["globalPid"]),
             device=_known(rows["deviceId"]),
             context=_known(rows["contextId"]),
-            stream=np.where(stream == _INVALID_STREAM, -1, stream),
+            stream=np.where(stream == _INVALID, -1, stream),
             correlation=_correlation(rows),
             integers=integers,
             **facts,
@@ -517,7 +508,7 @@ class _Reader:
     def _read_syncs(self) -> None:
         rows = self._rows("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
         records = self._rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT")
-        kinds = np.stack([_has_stream(rows), _has_event(rows)], axis=1).astype(np.int64)
+        kinds = np.stack([_is_valid(rows["streamId"]), _is_valid(rows["eventId"])], axis=1).astype(np.int64)
         kind = self._described(kinds, lambda stream, event: _SYNC_KINDS[bool(stream), bool(event)])
         found = _match_records(rows, records)
         hit = found >= 0
@@ -641,14 +632,9 @@ def _correlation(rows: Rows) -> Ints:
     return np.where(values <= 0, -1, values)
 
 
-def _has_stream(rows: Rows) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (rows["streamId"] >= 0) & (rows["streamId"] != _INVALID_STREAM)
-    return found
-
-
-def _has_event(rows: Rows) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (rows["eventId"] >= 0) & (rows["eventId"] != _INVALID_EVENT)
-    return found
+def _is_valid(ids: Ints) -> NDArray[np.bool_]:
+    """Whether a row has a stream, or an event."""
+    return np.asarray((ids >= 0) & (ids != _INVALID))
 
 
 def _match_records(syncs: Rows, records: Rows) -> Ints:
@@ -658,7 +644,7 @@ def _match_records(syncs: Rows, records: Rows) -> Ints:
     the last record before the wait is meant, and correlation numbers grow with the order of the calls in a process.
     """
     found = np.full(len(syncs["start"]), -1, dtype=np.int64)
-    waits = _has_event(syncs)
+    waits = _is_valid(syncs["eventId"])
     if not len(records["eventId"]) or not waits.any():
         return found
     pids, wait_pids = _pid(records["globalPid"]), _pid(syncs["globalPid"])
@@ -840,7 +826,11 @@ def read_nsys(path: Path, limits: NsysLimits = DEFAULT_LIMITS) -> tuple[TraceCol
     a report in NVIDIA's own format, for a database that nsys did not write and for one that cannot be read in time.
     """
     if path.name.lower().endswith(REPORT_SUFFIXES):
-        raise refuse_report(path)
+        target = path.with_suffix(".sqlite")
+        raise RecordingError(
+            f"{path} is a report in Nsight Systems' own format, which only nsys reads. Export it with: "
+            f"nsys export --type sqlite --output {shlex.quote(str(target))} {shlex.quote(str(path))}"
+        )
     try:
         with path.open("rb") as file:
             if not is_sqlite(file.read(len(SQLITE_MAGIC))):
