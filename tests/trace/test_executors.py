@@ -13,9 +13,8 @@ import pytest
 
 from hotloop.cli import main
 from hotloop.core.errors import UsageError
-from hotloop.trace import executors
-from hotloop.trace.executors import open_reader
-from hotloop.trace.inputs import map_traces
+from hotloop.trace import inputs
+from hotloop.trace.inputs import map_traces, open_reader
 
 FILES = 12
 
@@ -91,7 +90,7 @@ def test_a_killed_worker_loses_nothing_and_the_result_is_that_of_processes(
 def test_nobody_there_is_one_clear_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executors, "CONNECT_S", 1)
+    monkeypatch.setattr(inputs, "CONNECT_S", 1)
     with pytest.raises(UsageError, match="no scheduler answers"), open_reader(1, "tcp://127.0.0.1:9"):
         pass
     assert main(["trace", str(write_traces(tmp_path / "t")), "--on", "tcp://127.0.0.1:9"]) == 2

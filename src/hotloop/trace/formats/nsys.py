@@ -833,8 +833,12 @@ def read_nsys(path: Path, limits: NsysLimits = DEFAULT_LIMITS) -> tuple[TraceCol
         )
     try:
         with path.open("rb") as file:
-            if not is_sqlite(file.read(len(SQLITE_MAGIC))):
-                raise RecordingError(f"{path} is not an SQLite database, so it is not an nsys export.")
+            header = file.read(100)
+        if not is_sqlite(header):
+            raise RecordingError(f"{path} is not an SQLite database, so it is not an nsys export.")
+        page_bytes, pages_count = int.from_bytes(header[16:18], "big"), int.from_bytes(header[28:32], "big")
+        if path.stat().st_size < max(100, page_bytes * pages_count):  # sqlite reads what is missing of a page as zeros
+            raise RecordingError(f"{path} is truncated. Export it again.")
         database = _Database(path, limits)
         try:
             return _read(database, path)
