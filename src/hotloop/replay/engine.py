@@ -31,14 +31,8 @@ from .recorder import (
 from .repeats import REPEATED, REPEATED_NS, Repeats
 
 BATCHES = FIELD["batches"]
-ITERATORS = FIELD["iterators"]
 FORWARDS = FIELD["forwards"]
 NOGRAD_FORWARDS = FIELD["nograd_forwards"]
-REPEATED_NOGRAD = FIELD["repeated_nograd_forwards"]
-RECOMPUTE_NS = FIELD["recompute_ns"]
-SCALER_NS = FIELD["scaler_ns"]
-CHECKPOINTS = FIELD["checkpoints"]
-COLLECTIVES = FIELD["collectives"]
 SYNCED = FIELD["synced_backwards"]
 GC_NS, GC_COUNT = FIELD["gc_ns"], FIELD["gc_count"]
 COMPILE_NS, COMPILES = FIELD["compile_ns"], FIELD["compiles"]
@@ -46,7 +40,7 @@ GAPS_BEFORE_FORWARD = (OTHER, AFTER_INPUT, AFTER_BACKWARD)
 """Where a loop makes its batch ready: before its first forward, after a batch came, between two micro-batches."""
 DEVICE_FIELDS = tuple(FIELD[name] for name in DEVICE_TIME_FIELDS)
 MOST_KNOWN = 1_000
-_COUNTERS = {COMMUNICATION: COLLECTIVES, CHECKPOINT: CHECKPOINTS}
+_COUNTERS = {COMMUNICATION: FIELD["collectives"], CHECKPOINT: FIELD["checkpoints"]}
 _ENDED = {ev.HOW_COMPLETED: "completed", ev.HOW_EXCEPTION: "exception", ev.HOW_INTERRUPTED: "signal"}
 
 Place = list[Any]
@@ -289,7 +283,7 @@ class Engine:
             return
         (_, depth, start_ns), self._waiting = self._waiting, None
         self.recorder.unwind(depth)
-        self.recorder.row[ITERATORS] += 1
+        self.recorder.row[FIELD["iterators"]] += 1
         self.loading.iterator_created(loader, iterator, self.now_ns - start_ns)
 
     def _batch_in(self, iterator: int, *_: int) -> None:
@@ -375,7 +369,7 @@ class Engine:
         if repeats:
             row[REPEATED] += 1
             row[REPEATED_NS] += self.now_ns - start_ns
-            row[REPEATED_NOGRAD] += not flags & ev.GRAD
+            row[FIELD["repeated_nograd_forwards"]] += not flags & ev.GRAD
         row[FORWARDS if flags & ev.GRAD else NOGRAD_FORWARDS] += 1
         # A criterion takes what the model gave, and a model that keeps its weights in plain tensors gives what needs
         # gradients. What neither takes nor gives such tensors, before the model has computed, prepares.
@@ -389,7 +383,7 @@ class Engine:
 
     def _recomputed(self, spent_ns: int, *_: int) -> None:
         row = self.recorder.row
-        row[RECOMPUTE_NS] = max(0, row[RECOMPUTE_NS]) + spent_ns
+        row[FIELD["recompute_ns"]] = max(0, row[FIELD["recompute_ns"]]) + spent_ns
 
     def _graph(self, spent_ns: int, with_gradients: int, *_: int) -> None:
         recorder, graphs = self.recorder, self._graphs
@@ -499,7 +493,7 @@ class Engine:
             return
         depth, gap, start_ns = work
         self.recorder.unwind(depth)
-        self.recorder.row[SCALER_NS] += self.now_ns - start_ns
+        self.recorder.row[FIELD["scaler_ns"]] += self.now_ns - start_ns
         if depth == 1:
             self.recorder.stack[0] = gap  # after unscale_ the gap is still the one after backward
 

@@ -17,10 +17,6 @@ from .recorder import AFTER_INPUT, AFTER_NOGRAD, Recorder
 
 BATCHES = FIELD["batches"]
 MICRO_BATCHES = FIELD["micro_batches"]
-FETCH_NS = FIELD["fetch_ns"]
-FETCH_CPU_NS = FIELD["fetch_cpu_ns"]
-COLLATE_NS = FIELD["collate_ns"]
-FETCH_BATCHES = FIELD["fetch_batches"]
 MOST_STATES = 2_000
 
 
@@ -261,10 +257,10 @@ class Loaders:
     def fetched(self, fetch_ns: int, cpu_ns: int, collate_ns: int, draws: int, stands_for: int) -> None:
         """A batch was read in the training process."""
         row = self._recorder.row
-        row[FETCH_NS] += fetch_ns
-        row[FETCH_CPU_NS] += cpu_ns
-        row[COLLATE_NS] += collate_ns
-        row[FETCH_BATCHES] += 1
+        row[FIELD["fetch_ns"]] += fetch_ns
+        row[FIELD["fetch_cpu_ns"]] += cpu_ns
+        row[FIELD["collate_ns"]] += collate_ns
+        row[FIELD["fetch_batches"]] += 1
         state = self._reading
         if state is not None:
             # In the totals a batch stands for those left out before it: the first ones must not count for more.

@@ -19,7 +19,6 @@ from .memory import EventMemory
 from .recording_writer import RecordingWriter
 from .stack_reader import Inconsistent, Sample, StackReader
 
-RSS = FIELD["rss_bytes"]
 MOST_EVENTS = 50_000
 """Taken in at a time, so that other processes have their turn."""
 MOST_STACKS, MOST_STACKS_TOLD = 2_000, 200
@@ -127,10 +126,8 @@ class RunProcess:
             if is_row:
                 file.write_row(row)
         self._held.clear()
-        kept = sorted(self._start_counts.items(), key=lambda item: -item[1])[:MOST_STACKS_TOLD]
-        if kept:
-            told = [[START_FIELD, places, leaf, n] for (places, leaf), n in kept]
-            file.write_fact({"kind": "start", "counts": told, "t": 0})
+        if self._start_counts:
+            file.write_fact({"kind": "start", "counts": _tell_samples(self._start_counts), "t": 0})
             self._start_counts.clear()
 
     def _describe_process(self) -> dict[str, Any]:
@@ -296,7 +293,7 @@ class RunProcess:
         if sizes is None:
             return
         rss_bytes, peak_bytes = sizes
-        self.engine.recorder.set_known(RSS, rss_bytes)
+        self.engine.recorder.set_known(FIELD["rss_bytes"], rss_bytes)
         burst = self.engine.recorder.burst
         validates = burst is not None and burst.forwards > 0
         part = "start" if not self.trains else "validation" if validates or self._validated else "training"
@@ -309,7 +306,7 @@ class RunProcess:
         self.read_memory()
         idle = idle_in(_read("/proc/stat"), self._cores) if len(self._cores) <= MOST_CORES_COUNTED else None
         self._write_now(
-            {"kind": "memory", "row": recorder.rows, "rss_bytes": recorder.row[RSS],
+            {"kind": "memory", "row": recorder.rows, "rss_bytes": recorder.row[FIELD["rss_bytes"]],
              "peak_rss_bytes": self._peak_rss_bytes, "peaks": self._peaks,
              "device": self.engine.device_memory, "idle": idle}
         )  # fmt: skip
@@ -330,8 +327,7 @@ class RunProcess:
         for fact in (*self.engine.totals(self._fetches_by_pid), self._overhead()):
             self._write_now(fact)
         if self._thread_counts:
-            kept = sorted(self._thread_counts.items(), key=lambda item: -item[1])[:MOST_STACKS_TOLD]
-            told = [[START_FIELD, places, leaf, n] for (places, leaf), n in kept]
+            told = _tell_samples(self._thread_counts)
             self._write_now({"kind": "threads", "looks": self._thread_looks, "counts": told})
 
     def _overhead(self) -> dict[str, Any]:
@@ -395,6 +391,12 @@ _JOBS: dict[str, tuple[int, int, int]] = {
 METHOD = (
     f"Events noted × {EVENT_NS / 1000:g} µs, by which paired blocks with and without hooks differ (docs/overhead.md)"
 )
+
+
+def _tell_samples(counts: dict[Sample, int]) -> list[list[Any]]:
+    """The most frequent stacks, of which no phase is known."""
+    kept = sorted(counts.items(), key=lambda item: -item[1])[:MOST_STACKS_TOLD]
+    return [[START_FIELD, places, leaf, n] for (places, leaf), n in kept]
 
 
 def _read(path: str) -> bytes:

@@ -83,23 +83,17 @@ OPTIMIZER_INDEX = FIELD["optimizer_index"]
 START = FIELD["start_ns"]
 END = FIELD["end_ns"]
 CPU = FIELD["cpu_ns"]
-RSS = FIELD["rss_bytes"]
-DEVICE_ALLOCATED = FIELD["device_allocated_bytes"]
-DEVICE_RESERVED = FIELD["device_reserved_bytes"]
 FLAGS = FIELD["flags"]
 BACKWARDS = FIELD["backwards"]
-RETAINED = FIELD["retained_backwards"]
-BURST_INPUT = FIELD["burst_input_ns"]
-BURST_GAP = FIELD["burst_gap_ns"]
-BURST_H2D = FIELD["burst_h2d_ns"]
-BURSTS = FIELD["bursts"]
-BURSTS_OTHER_LOADER = FIELD["bursts_other_loader"]
-BURSTS_EVAL = FIELD["bursts_eval_mode"]
-SCALER = FIELD["scaler_ns"]
 _STEPPED = -1
-MERGED = FIELD["rows_merged"]
 TIMES = frozenset(FIELD[name] for name in TIME_FIELDS)
-KEPT = TIMES | {INDEX, CLOSED_BY, OPTIMIZER_INDEX, START, END, FLAGS, MERGED, RSS, DEVICE_ALLOCATED, DEVICE_RESERVED}
+KEPT = TIMES | {
+    FIELD[name]
+    for name in (
+        "index", "closed_by", "optimizer_index", "rows_merged", "start_ns", "end_ns", "rss_bytes",
+        "device_allocated_bytes", "device_reserved_bytes", "flags",
+    )
+}  # fmt: skip
 RECENT = 32
 """Of so many timed rows those that were only counted are taken to be like."""
 
@@ -250,7 +244,7 @@ class Recorder:
             self.end_burst()
         self.enter(OPTIMIZER)
         if self._scaler_ns > 0:
-            self.row[SCALER] += self.last_ns - self._scaler_ns
+            self.row[FIELD["scaler_ns"]] += self.last_ns - self._scaler_ns
             self._scaler_ns = _STEPPED
 
     def scaler_began(self) -> None:
@@ -263,7 +257,7 @@ class Recorder:
         self.unwind(depth)
         stepped = self._scaler_ns == _STEPPED
         if not stepped:
-            self.row[SCALER] += self.last_ns - self._scaler_ns
+            self.row[FIELD["scaler_ns"]] += self.last_ns - self._scaler_ns
         self._scaler_ns = 0
         return stepped
 
@@ -309,7 +303,7 @@ class Recorder:
         row[BACKWARDS] += 1
         self.closes = 0
         if retain_graph:
-            row[RETAINED] += 1
+            row[FIELD["retained_backwards"]] += 1
         if self.pending_close is not None:
             index, self.pending_close = self.pending_close, None
             self.close(CLOSED_BY_OPTIMIZER, index)
@@ -362,7 +356,7 @@ class Recorder:
             row[field] = sums[field] * span_ns // whole_ns
         row[OTHER] += span_ns - sum(row[field] for field in TIMES)
         row[INDEX], row[CLOSED_BY], row[OPTIMIZER_INDEX] = self.rows, CLOSED_BY_OPTIMIZER, known[-1][OPTIMIZER_INDEX]
-        row[END], row[FLAGS], row[MERGED], row[CPU] = now - self.anchor_ns, self._flags, steps, 0
+        row[END], row[FLAGS], row[FIELD["rows_merged"]], row[CPU] = now - self.anchor_ns, self._flags, steps, 0
         self.rows += steps
         self.stack[0] = OTHER
         if self.emit is not None:
@@ -391,7 +385,7 @@ class Recorder:
 class _Burst:
     """Forwards without gradients in a row: what the fields held at its start and at its last forward's end."""
 
-    __slots__ = ("_gap_ns", "_h2d_ns", "_input_ns", "_start", "eval_mode", "forwards", "other_loader", "own_data")
+    __slots__ = ("_covered", "_start", "eval_mode", "forwards", "other_loader", "own_data")
 
     def __init__(self, row: Row[int]) -> None:
         self.eval_mode = False
@@ -400,21 +394,21 @@ class _Burst:
         self.own_data = 0
         """How many of the forwards were evaluations of the model that is trained, on data that stays the same."""
         self._start = _burst_sums(row)
-        self._input_ns = self._gap_ns = self._h2d_ns = 0
+        self._covered = (0, 0, 0)
 
     def mark(self, row: Row[int]) -> None:
-        input_ns, gap_ns, h2d_ns = _burst_sums(row)
-        self._input_ns = input_ns - self._start[0]
-        self._gap_ns = gap_ns - self._start[1]
-        self._h2d_ns = h2d_ns - self._start[2]
+        (input_ns, gap_ns, h2d_ns), start = _burst_sums(row), self._start
+        self._covered = (input_ns - start[0], gap_ns - start[1], h2d_ns - start[2])
 
     def add_to(self, row: Row[int]) -> None:
-        row[BURST_INPUT] += self._input_ns
-        row[BURST_GAP] += self._gap_ns
-        row[BURST_H2D] += self._h2d_ns
-        row[BURSTS] += 1
-        row[BURSTS_OTHER_LOADER] += self.other_loader
-        row[BURSTS_EVAL] += self.eval_mode
+        counted = (1, self.other_loader, self.eval_mode)
+        for name, value in zip(_BURST_FIELDS, (*self._covered, *counted), strict=True):
+            row[FIELD[name]] += value
+
+
+_BURST_FIELDS = (
+    "burst_input_ns", "burst_gap_ns", "burst_h2d_ns", "bursts", "bursts_other_loader", "bursts_eval_mode",
+)  # fmt: skip
 
 
 def _burst_sums(row: Row[int]) -> tuple[int, int, int]:

@@ -76,18 +76,15 @@ class ByteSource(AbstractContextManager["ByteSource"]):
             data: bytes = self._inflater.decompress(packed)
         except _INFLATE_ERROR as error:
             raise TraceError(f"{self._path.name} is a corrupt gzip file ({error}); record or copy it again.") from None
-        self._check_ratio(len(data))
-        if self._inflater.eof:
-            self._file.seek(-len(self._inflater.unused_data), 1)
-            # Anything but a further member is padding.
-            self._inflater = isal_zlib.decompressobj(31) if self._at_member() else None
-        return data
-
-    def _check_ratio(self, new_bytes: int) -> None:
-        self._unpacked_bytes += new_bytes
-        unpacked, read = self._unpacked_bytes, max(self._file.tell(), 1)
+        self._unpacked_bytes += len(data)
+        unpacked, read = self._unpacked_bytes, self._file.tell()
         if unpacked > MAX_UNPACKED_BYTES or (unpacked > _RATIO_FROM_BYTES and unpacked > MAX_RATIO * read):
             raise TraceError(
                 f"{self._path.name} inflates {read:,} bytes to more than {unpacked:,}, which traces never do, so "
                 "reading stopped. If you trust the file, unpack it with gunzip and read the result."
             )
+        if self._inflater.eof:
+            self._file.seek(-len(self._inflater.unused_data), 1)
+            # Anything but a further member is padding.
+            self._inflater = isal_zlib.decompressobj(31) if self._at_member() else None
+        return data

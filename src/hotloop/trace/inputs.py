@@ -290,7 +290,7 @@ def _search_folder(folder: Path, notes: list[TraceNote]) -> list[tuple[Path, str
         if path.name.startswith(".") or not path.name.lower().endswith(endings):
             continue
         source = str(path.relative_to(folder))
-        if _recognise(path, read_head(path)) is None:
+        if _recognise(read_head(path)) is None:
             left_out.append(source)
         else:
             found.append((path, source))
@@ -320,11 +320,9 @@ def read_head(path: Path) -> bytes:
         return b""
 
 
-def _recognise(path: Path, head: bytes) -> str | None:
-    """The format of a file by what is in it; of several, the one whose endings fit its name."""
-    fitting = [form for form in FORMATS.values() if form.sniff(head)]
-    fitting.sort(key=lambda form: not path.name.lower().endswith(tuple(form.suffixes)))
-    return fitting[0].id if fitting else None
+def _recognise(head: bytes) -> str | None:
+    """The format of a file by what is in it."""
+    return next((form.id for form in FORMATS.values() if form.sniff(head)), None)
 
 
 def _plan_ranks(found: Iterable[tuple[Path, str]]) -> list[TraceFile]:
@@ -339,7 +337,7 @@ def _plan_ranks(found: Iterable[tuple[Path, str]]) -> list[TraceFile]:
                 path=path,
                 source=source,
                 # A file that was named outright is tried even when nothing in it looks familiar: its error says why.
-                format=_recognise(path, head) or _format_of_name(path),
+                format=_recognise(head) or _format_of_name(path),
                 rank=rank,
                 rank_source="distributedInfo" if in_head else "unknown" if in_name is None else "file name",
                 size_bytes=path.stat().st_size,
@@ -354,8 +352,7 @@ def _plan_ranks(found: Iterable[tuple[Path, str]]) -> list[TraceFile]:
 
 def _format_of_name(path: Path) -> str:
     name = path.name.lower()
-    fitting = [form.id for form in FORMATS.values() if name.endswith(tuple(form.suffixes))]
-    return fitting[0] if fitting else "kineto"
+    return next((form.id for form in FORMATS.values() if name.endswith(tuple(form.suffixes))), "kineto")
 
 
 def _settle(trace: TraceColumns, file: TraceFile, *, alone: bool) -> TraceColumns:

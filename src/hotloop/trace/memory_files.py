@@ -94,10 +94,9 @@ def _read_timeline(path: Path) -> MemoryFile:
         rows = msgspec.json.decode(text, type=list[tuple[int, int, int, int]])
         table = np.array(rows, dtype=np.int64).reshape(-1, 4)
         _, action, size_bytes, category = table.T
-        if not ((action >= 1) & (action <= len(TIMELINE_ACTIONS)) & (abs(size_bytes) < 1 << 50)).all():
-            raise ValueError("an action or a size that cannot be")
-        if not ((category >= 0) & (category < len(TIMELINE_CATEGORIES))).all():
-            raise ValueError("a category that torch does not have")
+        known = (action >= 1) & (action <= len(TIMELINE_ACTIONS)) & (abs(size_bytes) < 1 << 50)
+        if not (known & (category >= 0) & (category < len(TIMELINE_CATEGORIES))).all():
+            raise ValueError("an action, a size or a category that torch does not have")
     except (ValueError, OverflowError, RecursionError) as error:
         raise RecordingError(
             f"{path} is not a raw memory timeline, a list of (time, action, bytes, category): {error}. One that is "

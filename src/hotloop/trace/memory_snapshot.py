@@ -70,7 +70,7 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
         raise RecordingError(f"it loads {module}.{name}, which can run code; do not load this file with pickle")
 
-    def persistent_load(self, number: object) -> NoReturn:
+    def persistent_load(self, pid: Any) -> NoReturn:
         raise RecordingError("it refers to an object outside of it, which memory snapshots never do")
 
 
@@ -92,9 +92,6 @@ def _load_plain(path: Path) -> object:
 # What made an allocation, by its stack. Only frames of torch and of libraries whose code is known say anything; the
 # names of the user's own functions do not.
 
-
-Frame = tuple[str, str]
-"""(file with forward slashes, function)."""
 
 _NATIVE = (
     (re.compile(r"AccumulateGrad|c10d::Reducer::"), Origin.GRADIENT),
@@ -154,8 +151,8 @@ class StackOrigin:
 UNTOLD = StackOrigin(origin=Origin.UNTOLD, is_nested=False, has_native=False)
 
 
-def classify_origin(frames: Sequence[Frame]) -> StackOrigin:
-    """Of a stack, the innermost frame first; UNTOLD without frames."""
+def classify_origin(frames: Sequence[tuple[str, str]]) -> StackOrigin:
+    """Of a stack of (file with forward slashes, function), the innermost frame first; UNTOLD without frames."""
     if not frames:
         return UNTOLD
     innermost = Origin.ELSEWHERE
@@ -347,7 +344,7 @@ def _read_device(
         largest_free_block_bytes=max((block.bytes for block in blocks if block.state == INACTIVE), default=0),
         blocks=_totals(blocks),
         sites=_by_site((block.stack.where, block.bytes, 1) for block in active),
-        events=dict(sorted(Counter(str(event.get("action"))[:64] for event in events).items())),
+        events=dict(sorted(Counter(action[:64] for action in history.actions).items())),
         peak=peak,
     )
     return summary, failures
@@ -400,8 +397,8 @@ class _History:
     stacks: list[_Stack]
 
     @property
-    def actions(self) -> list[Any]:
-        return [event.get("action") for event in self.events]
+    def actions(self) -> list[str]:
+        return [str(event.get("action")) for event in self.events]
 
 
 def _walk_events(
@@ -417,8 +414,8 @@ def _walk_events(
     """
     events, actions, device = history.events, history.actions, history.device
     sizes = np.array([_size(event.get("size")) or 0 for event in events], dtype=np.int64)
-    in_use = np.array([_IN_USE.get(_text(action), 0) for action in actions], dtype=np.int64) * sizes
-    reserved = np.array([_RESERVED.get(_text(action), 0) for action in actions], dtype=np.int64) * sizes
+    in_use = np.array([_IN_USE.get(action, 0) for action in actions], dtype=np.int64) * sizes
+    reserved = np.array([_RESERVED.get(action, 0) for action in actions], dtype=np.int64) * sizes
     consistent = requested_bytes is not None and bool(events)
     # level[i] is the level before event i; level[-1] is the snapshot's own state.
     in_use_levels = (requested_bytes or 0) - np.append(np.cumsum(in_use[::-1])[::-1], 0)
@@ -569,7 +566,7 @@ def _list_allocations(history: _History, active: list[_Block]) -> list[_Allocati
 _END_OF_RECORDING = b"end"
 
 
-def _find_ends(actions: list[Any], addresses: list[int | None]) -> dict[int, tuple[int | None, int]]:
+def _find_ends(actions: list[str], addresses: list[int | None]) -> dict[int, tuple[int | None, int]]:
     """By the event of an allocation: the events that asked for its end (None: not recorded) and that completed it."""
     live: dict[int, int] = {}
     requested: dict[int, int] = {}
@@ -684,10 +681,6 @@ def _unix_ns(event: dict[str, Any]) -> int | None:
 def _size(value: object) -> int | None:
     """A size, an address or an index; None when it is missing or cannot be one."""
     return value if type(value) is int and 0 <= value < 1 << 63 else None
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _list(value: object) -> list[Any]:

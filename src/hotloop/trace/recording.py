@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -257,7 +258,7 @@ class RecordingTail:
             self.is_closed = file.status.closed
 
 
-class RecordingFile:
+class RecordingFile(AbstractContextManager["RecordingFile"]):
     """An open recording: its header, its status, and its segments, read one at a time."""
 
     def __init__(self, path: Path) -> None:
@@ -277,9 +278,6 @@ class RecordingFile:
         except BaseException:
             self._file.close()
             raise
-
-    def __enter__(self) -> RecordingFile:
-        return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._file.close()

@@ -553,10 +553,10 @@ def test_generated_columns_are_not_computed(tmp_path: Path) -> None:
         tmp_path / "r.sqlite",
         {
             "StringIds": "id INTEGER, value TEXT",
-            "NVTX_EVENTS": "start INTEGER, end INTEGER, text TEXT AS (hex(zeroblob(100000000))) VIRTUAL",
+            "NVTX_EVENTS": "start INT, end INT, eventType INT, text TEXT AS (hex(zeroblob(100000000))) VIRTUAL",
         },
     )
-    export.add("NVTX_EVENTS", start=1, end=2)
+    export.add("NVTX_EVENTS", start=1, end=2, eventType=59)
     trace = read_one(export.close())
     assert [row[1] for row in rows_of(trace)] == ["(unnamed range)"]
 

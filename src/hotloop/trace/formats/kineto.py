@@ -224,7 +224,6 @@ _KINDS = (
         integers={name: name for name in ("python_id", "python_parent_id")},
     ),
 )
-_MEMORY_KIND = _ArgsKind(one=_MemoryArgs, categories=())
 
 
 @lru_cache(maxsize=1000)
@@ -337,12 +336,11 @@ class _Reader:
         self.count += count
 
     def _add_args(self, kind: _ArgsKind, rows: NDArray[np.intp], raws: list[Raw], columns: dict[str, Any]) -> None:
-        values = self._decode_args(kind, raws)
+        values = self._decode_args(kind.one, raws)
         if kind.one is not _PythonArgs:
             external_id = _take_integers(values, "external_id", -1)
-            if kind.one is not _MemoryArgs:
-                old = _take_integers(values, "old_external_id", -1)
-                external_id = np.where(external_id == -1, old, external_id)
+            old = _take_integers(values, "old_external_id", -1)
+            external_id = np.where(external_id == -1, old, external_id)
             columns["external_id"][rows] = _positive_or_unknown(external_id)
         if kind.one in (_CallArgs, _DeviceArgs):
             columns["correlation"][rows] = _positive_or_unknown(_take_integers(values, "correlation", -1))
@@ -383,22 +381,20 @@ class _Reader:
         ]
         self._add_texts("process_group", rows, chosen)
 
-    def _decode_args(self, kind: _ArgsKind, raws: list[Raw]) -> list[Any]:
-        decoder = _DECODERS[kind.one]
+    def _decode_args(self, one: type[Any], raws: list[Raw]) -> list[Any]:
         if raws.count(ABSENT):
             raws = [_NO_ARGS if not len(memoryview(raw)) else raw for raw in raws]
         try:
-            values: list[Any] = decoder(in_brackets(b",".join(raws)))
+            return _DECODERS[one](in_brackets(b",".join(raws)))
         except DAMAGE:
-            return [self._decode_args_alone(kind, raw) for raw in raws]
-        return values
+            return [self._decode_args_alone(one, raw) for raw in raws]
 
-    def _decode_args_alone(self, kind: _ArgsKind, raw: Raw) -> Any:
+    def _decode_args_alone(self, one: type[Any], raw: Raw) -> Any:
         try:
-            return _DECODERS_OF_ONE[kind.one](raw)
+            return _DECODERS_OF_ONE[one](raw)
         except DAMAGE:
             self.left_out["damaged-args"] += bytes(raw) != b"null"
-            return kind.one()
+            return one()
 
     def _add_places(self, rows: NDArray[np.intp], values: list[Any], columns: dict[str, Any]) -> None:
         """Device and stream that the args tell; UNKNOWN is left for ``_place_on_devices``."""
@@ -461,11 +457,8 @@ class _Reader:
 
     def _add_memory(self, events: list[Event]) -> None:
         time_ns, state = parse_microseconds([event.ts for event in events])
-        values = self._decode_args(_MEMORY_KIND, [event.args for event in events])
-        integers = [
-            _take_integers(values, name, -1)
-            for name in ("address", "bytes", "allocated_bytes", "reserved_bytes", "device_type", "device_index")
-        ]
+        values = self._decode_args(_MemoryArgs, [event.args for event in events])
+        integers = [_take_integers(values, name, -1) for name in _MEMORY_COLUMNS[1:]]
         keep = (integers[1] != UNKNOWN) & (state == OK)
         self.left_out["wrong-times"] += int((~keep).sum())
         self.memory.append(tuple(column[keep] for column in (time_ns, *integers)))
@@ -608,19 +601,11 @@ class _Reader:
     def _finish_memory(self, epoch_ns: int) -> MemoryEvents | None:
         if not self.memory:
             return None
-        time_ns, address, size, allocated, reserved, device_type, device_index = (
-            np.concatenate(column) for column in zip(*self.memory, strict=True)
-        )
-        order = np.argsort(time_ns, kind="stable")
-        return MemoryEvents(
-            time_ns=time_ns[order] - epoch_ns,
-            address=address[order],
-            bytes=size[order],
-            allocated_bytes=allocated[order],
-            reserved_bytes=reserved[order],
-            device_type=device_type[order].astype(np.int32),
-            device_index=device_index[order].astype(np.int32),
-        )
+        columns = dict(zip(_MEMORY_COLUMNS, map(np.concatenate, zip(*self.memory, strict=True)), strict=True))
+        order = np.argsort(columns["time_ns"], kind="stable")
+        ordered: dict[str, Any] = {name: values[order] for name, values in columns.items()}
+        ordered["time_ns"] -= epoch_ns
+        return MemoryEvents(**ordered | {name: ordered[name].astype(np.int32) for name in _MEMORY_COLUMNS[-2:]})
 
 
 def _keep(
@@ -649,6 +634,9 @@ _LEFT_OUT: Mapping[str, tuple[str, str]] = {
     ),
 }
 """Level and words of the note, by its code."""
+_MEMORY_COLUMNS = (
+    "time_ns", "address", "bytes", "allocated_bytes", "reserved_bytes", "device_type", "device_index",
+)  # fmt: skip
 _NO_STREAM = frozenset({"", "-1", "4294967295", "18446744073709551615"})
 """What CUPTI calls no stream in particular, -1 of three widths."""
 _OTHER_PHASES = frozenset({"M", "i", "I", "N"})
@@ -815,11 +803,13 @@ def _read_devices(header: Mapping[str, Any]) -> tuple[DeviceFacts, ...]:
 
 
 def _guess_vendor(name: str | None, is_amd: bool) -> str | None:
-    text = (name or "").lower()
-    if is_amd or any(word in text for word in ("amd", "radeon", "instinct")):
-        return "amd"
-    if any(word in text for word in ("nvidia", "tesla", "quadro", "geforce", "rtx", "titan")):
-        return "nvidia"
+    text = "amd" if is_amd else (name or "").lower()
+    for vendor, words in (
+        ("amd", ("amd", "radeon", "instinct")),
+        ("nvidia", ("nvidia", "tesla", "quadro", "geforce", "rtx", "titan")),
+    ):
+        if any(word in text for word in words):
+            return vendor
     return None
 
 

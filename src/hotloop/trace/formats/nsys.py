@@ -73,7 +73,7 @@ The number in syncType is not used: exports up to 2024.5 count the kinds in anot
 says, as a look at the calls that they belong to shows.
 """
 
-_API_VERSION = re.compile(r"_v\d{4,5}$")
+_API_VERSION = re.compile(r"^(cu\w+)_v\d{4,5}$")
 """cudaLaunchKernel_v7000: the version of the entry point, which Kineto does not write."""
 
 
@@ -247,7 +247,7 @@ class _Names:
         indices: list[int] = []
         for rows, texts in database.with_text("StringIds", ("id",), "value"):
             ids.append(rows["id"])
-            indices.extend(self.intern(text or "") for text in texts)
+            indices.extend(self.intern(_API_VERSION.sub(r"\1", text or "")) for text in texts)
         if ids:
             together = np.concatenate(ids)
             order = np.argsort(together, kind="stable")
@@ -259,12 +259,6 @@ class _Names:
             return np.full(len(ids), -1, dtype=np.int64)
         at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
         return np.where(self._ids[at] == ids, self._index_of_id[at], -1)
-
-    def rename(self, names: Ints, pattern: re.Pattern[str]) -> Ints:
-        """The same names without what the pattern matches; one look per distinct name."""
-        distinct, inverse = np.unique(names, return_inverse=True)
-        renamed = [self.intern(pattern.sub("", self.texts[index])) if index >= 0 else -1 for index in distinct.tolist()]
-        return np.array(renamed, dtype=np.int64)[inverse] if len(renamed) else names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -527,8 +521,6 @@ class _Reader:
             return
         name = self.names.of_ids(rows["nameId"])
         name = np.where(name < 0, self.names.intern(f"({table.lower()})"), name)
-        if category is Category.RUNTIME:
-            name = self.names.rename(name, _API_VERSION)
         known = {"correlation": _correlation(rows)} if category is Category.RUNTIME else {}
         self._add_host(category, rows, name, **known)
 
@@ -539,10 +531,9 @@ class _Reader:
     def _read_nvtx(self) -> None:
         if not {"start", "end"} <= self.database.columns.get("NVTX_EVENTS", frozenset()):
             return
-        typed = "eventType" in self.database.columns["NVTX_EVENTS"]
         open_count = marks = 0
         for rows, texts in self.database.with_text("NVTX_EVENTS", _NVTX_COLUMNS, "text"):
-            kind = rows["eventType"] if typed else np.full(len(texts), _NVTX_PUSH_POP)
+            kind = rows["eventType"]
             name = self.names.of_ids(rows["textId"])
             self._read_nvtx_names(rows, kind, name, texts)
             is_range = np.isin(kind, _NVTX_RANGES) & (rows["start"] != _MISSING)
