@@ -119,40 +119,6 @@ def test_a_step_that_raised_is_over_when_the_loop_goes_on(training: Training) ->
     assert training.last["optimizer_index"] == 0
 
 
-def test_the_same_input_twice_in_a_step_is_computed_again(training: Training) -> None:
-    flags = TRAIN | ev.LEARNS | INPUT_1
-    training.forward(flags=flags, first=7, every=7)
-    training.forward(flags=flags, first=7, every=7)
-    training.backward()
-    training.step()
-    assert training.last["repeated_forwards"] == 1
-    training.forward(flags=flags | ev.DRAWS, first=8, every=8)
-    training.forward(flags=flags | ev.DRAWS, first=8, every=8)  # dropout: two results, on purpose or not
-    training.backward()
-    training.step()
-    assert training.last["repeated_forwards"] == 0
-
-
-def test_on_a_device_an_address_says_nothing_after_another_batch(training: Training) -> None:
-    flags = TRAIN | ev.LEARNS | INPUT_1 | ev.ON_DEVICE
-    training.iterate()
-    for _ in range(2):
-        training.batch()
-        training.forward(flags=flags, first=7, every=7)
-        training.backward()
-    training.step()
-    assert training.last["repeated_forwards"] == 0
-
-
-def test_what_prepares_the_batch_is_the_loops_own_code(training: Training) -> None:
-    for number in range(2):
-        training(ev.FORWARD_IN, LOSS, TRAIN | (ev.FIRST_TIME if not number else 0))
-        training(ev.FORWARD_OUT, LOSS, 0, 1, spend_ns=9_000)
-        training.whole_step()
-    assert (training.last["forwards"], training.last["forward_ns"]) == (1, 20_000)
-    assert training.last["other_ns"] >= 9_000
-
-
 def test_another_thread_that_trains_begins_anew(training: Training) -> None:
     training(ev.OWNER)
     training.whole_step()
@@ -169,15 +135,6 @@ def test_facts_are_told_with_the_lines_of_their_objects(training: Training) -> N
     assert told["loader"]["where"] == ["train.py", 7, "main"]
     assert told["loader"]["id"] == 0
     assert "first_batch_size" not in told["loader"]
-
-
-def test_a_model_is_told_when_a_backward_follows_it() -> None:
-    training = Training()
-    training.engine.tell({"kind": "model", "key": MODEL, "class": "Net"})
-    training.forward()
-    assert training.facts == []
-    training.backward()
-    assert [(fact["kind"], fact["id"]) for fact in training.facts] == [("model", 0)]
 
 
 def test_events_of_no_sense_do_no_harm(training: Training) -> None:

@@ -134,15 +134,6 @@ def test_what_a_thread_that_is_gone_began_is_given_up(
     assert [arguments[0] for _, _, arguments, _ in memory.read(is_over=is_over)] == [2]
 
 
-def test_a_childs_first_event_opens_a_memory_of_its_own(ring: Ring, memory: EventMemory) -> None:
-    ring.emit(STEP_OUT, 1)
-    before = len(os.listdir("/proc/self/fd"))
-    ring.begin_in_child()
-    ring.emit(STEP_OUT, 2)  # nobody takes it
-    assert [arguments[0] for _, _, arguments, _ in memory.read()] == [1]
-    assert len(os.listdir("/proc/self/fd")) < before
-
-
 def test_memory_that_could_be_cut_is_refused(tmp_path) -> None:
     descriptor = os.memfd_create("other")
     os.ftruncate(descriptor, MEMORY_BYTES)

@@ -118,17 +118,6 @@ def test_backwards_close_rows_until_an_optimizer_steps(recorder: Recorder, clock
     assert [row["closed_by"] for row in kept.rows] == [CLOSED_BY_BACKWARD] * 4 + [CLOSED_BY_OPTIMIZER] * 2
 
 
-def test_a_closure_is_not_optimizer_time(recorder: Recorder, clock: FakeClock, kept: Kept) -> None:
-    recorder.optimizer_began()
-    clock.spend(1)
-    phase(recorder, clock, FORWARD, 20)
-    phase(recorder, clock, BACKWARD, 30)
-    clock.spend(2)
-    recorder.optimizer_ended(1, 0)
-    (row,) = kept.rows
-    assert (row["optimizer_ns"], row["forward_ns"], row["backward_ns"]) == (3, 20, 30)
-
-
 def test_an_optimizer_inside_backward_closes_after_it(recorder: Recorder, clock: FakeClock, kept: Kept) -> None:
     recorder.enter(BACKWARD)
     for index in range(300):
@@ -179,26 +168,6 @@ def test_the_scaler_around_a_step(recorder: Recorder, clock: FakeClock, kept: Ke
     assert recorder.stack == [FIELD["other_ns"]]
 
 
-def test_a_burst_knows_its_waits_and_gaps(recorder: Recorder, clock: FakeClock, kept: Kept) -> None:
-    step(recorder, clock)
-    clock.spend(50)  # before the burst: not part of it
-    recorder.other_loader()
-    phase(recorder, clock, INPUT, 10)
-    clock.spend(4)
-    for _ in range(2):
-        recorder.begin_nograd(True)
-        phase(recorder, clock, NOGRAD, 20)
-        recorder.end_nograd()
-        clock.spend(6)
-    step(recorder, clock)
-    row = kept.rows[-1]
-    assert (row["bursts"], row["bursts_other_loader"], row["bursts_eval_mode"]) == (1, 1, 1)
-    assert row["burst_input_ns"] == 10
-    assert row["burst_gap_ns"] == 4 + 6
-    assert row["nograd_ns"] == 40
-    assert conserved(row)
-
-
 def test_any_order_of_events_conserves_time(recorder: Recorder, clock: FakeClock, kept: Kept) -> None:
     draw = random.Random(7)
     for _ in range(5_000):
@@ -212,14 +181,6 @@ def test_any_order_of_events_conserves_time(recorder: Recorder, clock: FakeClock
             recorder.close(CLOSED_BY_OPTIMIZER, 0)
     assert len(kept.rows) > 500
     assert all(conserved(row) for row in kept.rows)
-
-
-def test_a_reset_forgets_what_was_open(recorder: Recorder, clock: FakeClock) -> None:
-    recorder.enter(FORWARD)
-    recorder.reset()
-    clock.spend(5)
-    recorder.leave()  # the wrapper that is still on the way out
-    assert recorder.row[FIELD["forward_ns"]] == 0
 
 
 def test_a_wait_for_another_loader_is_a_wait_in_rows_and_has_a_name_of_its_own_in_samples(

@@ -117,15 +117,6 @@ def test_a_file_that_cannot_be_read_does_not_take_the_others_along(tmp_path: Pat
         map_traces([bad], count_events)
 
 
-def test_progress_ends_at_the_total(tmp_path: Path) -> None:
-    paths = [write_trace(tmp_path / f"rank{at}.json", count=2000) for at in range(2)]
-    seen: list[tuple[int, int]] = []
-    map_traces(paths, count_events, progress=lambda done, total: seen.append((done, total)))
-    size = sum(path.stat().st_size for path in paths)
-    assert seen[-1] == (size, size)
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-
-
 def test_each_file_is_reduced_in_a_process_of_its_own(tmp_path: Path) -> None:
     for rank in range(2):
         write_trace(tmp_path / f"rank{rank}.json", count=3 + rank)
@@ -155,14 +146,6 @@ def test_a_remote_folder_is_copied_with_its_traces(tmp_path: Path) -> None:
     assert fetch_remote("memory://run/rank0.json", tmp_path / "one").read_bytes() == b"[]"
     with pytest.raises(TraceError, match="does not exist"):
         fetch_remote("memory://run/nowhere.json", tmp_path)
-
-
-def test_remote_traces_are_read_like_local_ones(tmp_path: Path) -> None:
-    fsspec = pytest.importorskip("fsspec")
-    memory = fsspec.filesystem("memory")
-    memory.pipe("/remote/rank3.json", write_trace(tmp_path / "a.json").read_bytes())
-    (trace,) = map_traces(["memory://remote"], len).traces
-    assert (trace.facts.rank, trace.facts.rank_source, trace.result) == (3, "file name", 5)
 
 
 def test_without_fsspec_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,6 +194,8 @@ def test_columns_come_back_from_the_cache_as_they_went_in(tmp_path: Path) -> Non
     assert loaded is not None
     for before, after in zip(traces, loaded, strict=True):
         assert_same(before, after)
+    assert load_columns(tmp_path / "c", "other key") is None
+    assert load_columns(tmp_path / "nowhere", "key") is None
     with pytest.raises(ValueError, match="read-only"):
         loaded[0].start_ns[0] = 1
     assert [path.name for path in tmp_path.iterdir()] == ["c"], "no temporary file stays"
@@ -223,12 +208,6 @@ def test_real_columns_come_back_from_the_cache_as_they_were_read(real_traces: Pa
         loaded = load_columns(tmp_path / "c", "key")
         assert loaded is not None
         assert_same(traces[0], loaded[0])
-
-
-def test_a_cache_of_another_key_is_absent(tmp_path: Path) -> None:
-    store_columns(tmp_path / "c", "key", [sample_trace()])
-    assert load_columns(tmp_path / "c", "other key") is None
-    assert load_columns(tmp_path / "nowhere", "key") is None
 
 
 @settings(max_examples=200, deadline=None)

@@ -91,17 +91,6 @@ def test_a_prefix_is_a_folder_of_ranks(bucket: str, end: str, tmp_path: Path) ->
     assert read_ranks(tmp_path / "r.json") == [(0, "rank0.json"), (1, "rank1.json")]
 
 
-def test_objects_of_one_name_are_kept_apart(bucket: str, tmp_path: Path) -> None:
-    assert report(tmp_path / "r.json", f"{bucket}/other1/a.json", f"{bucket}/other0/a.json") == 0
-    assert read_ranks(tmp_path / "r.json") == [(0, "a.json"), (1, "a.json")]
-
-
-def test_a_query_reads_remote_traces_too(bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
-    sql = "select rank, count(*) as n from events group by rank order by rank"
-    assert main(["trace", f"{bucket}/run", "--sql", sql, "--sql-format", "csv"]) == 0
-    assert capsys.readouterr().out == "rank,n\n0,5\n1,5\n"
-
-
 @pytest.mark.parametrize(
     ("url", "words"),
     [

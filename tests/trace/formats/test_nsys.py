@@ -397,24 +397,6 @@ def test_whole_graphs_are_device_work_with_a_warning(tmp_path: Path) -> None:
     assert "--cuda-graph-trace=node" in note.message
 
 
-def test_libraries_and_overhead_are_on_their_threads(tmp_path: Path) -> None:
-    export = Export(tmp_path / "r.sqlite", LATE)
-    export.kernel("k", 50, 60, 1)
-    export.add(
-        "CUDNN_EVENTS", start=1, end=9, eventClass=28, globalTid=THREAD, nameId=export.text("cudnnConvolutionForward")
-    )
-    export.add("CUBLAS_EVENTS", start=11, end=19, eventClass=29, globalTid=THREAD, nameId=export.text("cublasSgemm_v2"))
-    export.add(
-        "CUPTI_ACTIVITY_KIND_OVERHEAD", start=20, end=30, eventClass=103, globalTid=THREAD, nameId=999, overheadType=8
-    )
-    trace = read_one(export.close())
-    assert [row[:5] for row in rows_of(trace, Category.OTHER, Category.OVERHEAD)] == [
-        ("OTHER", "cudnnConvolutionForward", 1, 8, "4001"),
-        ("OTHER", "cublasSgemm_v2", 11, 8, "4001"),
-        ("OVERHEAD", "(cupti_activity_kind_overhead)", 20, 10, "4001"),
-    ]
-
-
 def test_memory_taken_from_the_driver_is_reserved_memory(tmp_path: Path) -> None:
     export = Export(tmp_path / "r.sqlite", LATE)
     export.kernel("k", 50, 60, 1)
