@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from build import write_trace
 
 from hotloop.cli import main
 from hotloop.core.errors import UsageError
@@ -56,14 +57,8 @@ def _wait_for_workers(address: str, count: int, deadline: float) -> None:
 
 
 def write_traces(folder: Path) -> Path:
-    folder.mkdir()
     for rank in range(FILES):
-        events = [
-            {"ph": "X", "cat": "cpu_op", "name": f"op {at}", "pid": 1, "tid": 1, "ts": at, "dur": 1}
-            for at in range(10 + rank)
-        ]
-        info = {"distributedInfo": {"rank": rank, "world_size": FILES}}
-        (folder / f"rank{rank}.json").write_text(json.dumps({"schemaVersion": 1, **info, "traceEvents": events}))
+        write_trace(folder / f"rank{rank}.json", rank=rank, world_size=FILES, count=10 + rank)
     return folder
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import sys
 from dataclasses import replace
@@ -12,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from build import build_memory, build_trace, cpu_op, kernel
+from build import build_memory, build_trace, cpu_op, kernel, write_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,17 +19,6 @@ from hotloop.trace import cache, inputs
 from hotloop.trace.cache import load_columns, make_key, store_columns, trim_folder
 from hotloop.trace.columns import TraceColumns
 from hotloop.trace.inputs import FORMATS, TraceFile, fetch_remote, find_traces, is_remote, map_traces, read_trace_file
-
-
-def write_trace(path: Path, *, rank: int | None = None, count: int = 5, packed: bool = False) -> Path:
-    events = [
-        {"ph": "X", "cat": "cpu_op", "name": f"op {at}", "pid": 1, "tid": 1, "ts": at, "dur": 1} for at in range(count)
-    ]
-    info = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 4}}
-    text = json.dumps({"schemaVersion": 1, **info, "traceEvents": events}, indent=1).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(text) if packed else text)
-    return path
 
 
 def count_events(trace: TraceColumns) -> tuple[int, int]:
@@ -161,7 +148,7 @@ def sample_trace() -> TraceColumns:
     return build_trace(
         [cpu_op("a", 0, 10, shapes="[[1]]", sequence_number=4), kernel("b", 3, 4, correlation=2, occupancy_ratio=0.5)],
         memory=build_memory([(1, 2, 3, 4, 5, 1, 0)]),
-        thread_names={("1", "1"): "main"},
+        threads={0: "main"},
         process_groups={"0": (0, 1)},
         extra={"process_names": {"1": "python"}, "schemaVersion": 1},
     )
