@@ -47,11 +47,14 @@ _LONGEST_NAME = 2000
 _NS_PER_US = 1000
 
 
-def main() -> int:
+def main() -> None:
+    """Set the limits, read the file, and print what it says."""
     path, memory_bytes, seconds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     held_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     for kind, limit in ((resource.RLIMIT_AS, held_bytes + memory_bytes), (resource.RLIMIT_CPU, seconds)):
-        resource.setrlimit(kind, (limit, limit))
+        most = resource.getrlimit(kind)[1]
+        allowed = limit if most == resource.RLIM_INFINITY else min(limit, most)
+        resource.setrlimit(kind, (allowed, allowed))
     told: dict[str, Any]
     try:
         file, notes = summarize_snapshot(_load_plain(path), path.name)
@@ -61,7 +64,6 @@ def main() -> int:
     except MemoryError:
         told = {"error": f"{path} was not read: it needs more than {memory_bytes >> 20} MiB of memory."}
     print(json.dumps(told))
-    return 0
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -692,4 +694,4 @@ def _dict(value: object) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
