@@ -52,8 +52,7 @@ class Written:
 def written(tmp_path: Path) -> Iterator[Written]:
     made = Written(tmp_path)
     yield made
-    if made.process._file is not None:
-        made.process._file.close()
+    made.process._file.close()
 
 
 def test_a_process_that_ended_by_itself(written: Written) -> None:

@@ -53,8 +53,7 @@ class RunProcess:
         self._memory = memory
         self._folder = folder
         self._fetches_by_pid = fetches_by_pid
-        self._file: RecordingWriter | None = None
-        self._held: list[tuple[bool, Any]] = []
+        self._file = RecordingWriter()
         self.engine = Engine(memory.anchor_ns, self._write_row, self._write_fact)
         fetches_by_pid[pid] = self.engine.fetches
         self._reader: StackReader | None = None
@@ -93,41 +92,26 @@ class RunProcess:
     # -- rows, facts ------------------------------------------------------------------------------------------------
 
     def _write_row(self, row: Any) -> None:
-        if self._file is None:
-            self._held.append((True, list(row)))
-            self._open_file()
-        else:
-            self._file.write_row(row)
+        self._file.write_row(row)
+        self._name_file()
 
     def _write_fact(self, fact: dict[str, Any]) -> None:
         if fact["kind"] == "process":
             fact |= self._describe_process()
-        if self._file is None:
-            self._held.append((False, fact))
-            self._open_file()
-        else:
-            self._file.write_fact(fact)
+        self._file.write_fact(fact)
+        self._name_file()
 
-    def _open_file(self) -> None:
+    def _name_file(self) -> None:
         """As soon as the process trains and has said who it is."""
         process = self.engine.process
-        if process is None or not (self.trains or self.engine.ended) or self._file is not None:
-            if len(self._held) > 100_000:
-                del self._held[:50_000]
+        if self._file.path is not None or process is None or not (self.trains or self.engine.ended):
             return
         rank, restart = process.get("rank"), process.get("restart") or 0
         name = f"{process.get('host') or 'host'}-{self.pid}-{'x' if rank is None else rank}-{restart}.hlr"
-        self._file = file = RecordingWriter(self._folder / name)
+        self._file.path = self._folder / name
         self._refusals = 0  # of the thread that trains from here on
-        facts = [fact for is_row, fact in self._held if not is_row]
-        for fact in sorted(facts, key=lambda fact: fact["kind"] != "process"):
-            file.write_fact(fact)
-        for is_row, row in self._held:
-            if is_row:
-                file.write_row(row)
-        self._held.clear()
         if self._start_counts:
-            file.write_fact({"kind": "start", "counts": _tell_samples(self._start_counts), "t": 0})
+            self._file.write_fact({"kind": "start", "counts": _tell_samples(self._start_counts), "t": 0})
             self._start_counts.clear()
 
     def _describe_process(self) -> dict[str, Any]:
@@ -260,7 +244,7 @@ class RunProcess:
 
     def tick(self, now_ns: int) -> None:
         """The jobs that are due."""
-        if self._file is None:
+        if self._file.path is None:
             return
         age_ns = now_ns - self._began_ns
         if self.engine.wants_refresh:
@@ -346,9 +330,7 @@ class RunProcess:
         if not self._failed:
             self._failed = True
             text = f"hotloop's own process failed: {trace.strip().splitlines()[-1]}"
-            self._held.append((False, {"kind": "health", "level": "warning", "message": text, "trace": trace, "t": 0}))
-            if self._file is not None:
-                self._file.write_fact(self._held.pop()[1])
+            self._file.write_fact({"kind": "health", "level": "warning", "message": text, "trace": trace, "t": 0})
 
     def finish(self) -> None:
         """The process is gone: what it left in its memory, and the end."""
@@ -361,8 +343,8 @@ class RunProcess:
             self._memory.close()
             return
         engine.finish(engine.now_ns)
-        self._open_file()
-        if self._file is not None:
+        self._name_file()
+        if self._file.path is not None:
             self.write_samples()
             self.write_memory()
             self.write_totals()

@@ -67,17 +67,18 @@ def merge_rows(first: Sequence[int], second: Sequence[int]) -> list[int]:
 
 
 class RecordingWriter:
-    """One process's file. No method raises for what the disk does; ``flush`` writes what has come since."""
+    """One process's file. No method raises for what the disk does; ``flush`` writes what has come since, once there is
+    a ``path``."""
 
     def __init__(
         self,
-        path: Path | str,
+        path: Path | None = None,
         *,
         segment_bytes: int = SEGMENT_BYTES,
         raw_rows: int = RAW_ROWS,
         level_blocks: int = LEVEL_BLOCKS,
     ) -> None:
-        self.path = Path(path)
+        self.path = path
         self._segment_bytes = segment_bytes
         self._descriptor = -1
         self._at = HEAD_BYTES
@@ -153,11 +154,11 @@ class RecordingWriter:
         """Write what waits; what fails is tried again in RETRY_S, or at the end."""
         if closed:
             self._push_block()
-        if not closed and (time.monotonic() < self._retry_s or not self._waiting):
+        if self.path is None or (not closed and (time.monotonic() < self._retry_s or not self._waiting)):
             return
         try:
             if self._descriptor < 0:
-                self._open()
+                self._open(self.path)
             self._append()
             self.message = ""
         except OSError as error:
@@ -165,8 +166,8 @@ class RecordingWriter:
             self._retry_s = time.monotonic() + RETRY_S
         self._write_status(closed)
 
-    def _open(self) -> None:
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC, 0o666)
+    def _open(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC, 0o666)
         os.pwrite(self._descriptor, encode_header(FileHeader(segment_bytes=self._segment_bytes)), 0)
         os.ftruncate(self._descriptor, HEAD_BYTES)
 
