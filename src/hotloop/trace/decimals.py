@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,12 @@ OK, MISSING, WRONG = 0, 1, 2
 LIMIT_NS = 2**62
 """Times beyond it are wrong, so that a start and a duration can be added."""
 
-_Int64s: TypeAlias = NDArray[np.int64]
-
 _SHORT = re.compile(rb"([0-9]{1,15})(?:\.([0-9]{1,3}))?")
 _NUMBER = re.compile(r"-?[0-9]{1,400}(?:\.[0-9]{1,400})?(?:[eE][-+]?[0-9]{1,4})?")
 _CONTEXT = Context(prec=800, Emax=10_000, Emin=-10_000)
 
 
-def parse_microseconds(tokens: Sequence[Any]) -> tuple[_Int64s, NDArray[np.int8]]:
+def parse_microseconds(tokens: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
     """Nanoseconds and states of JSON tokens (bytes or buffers): numbers, or strings that hold a number.
 
     Nanoseconds are 0 where the state is not OK. Digits beyond the nanosecond are rounded half to even.
@@ -57,7 +55,7 @@ def parse_one(token: bytes) -> tuple[int, int]:
     return (ns, OK) if abs(ns) <= LIMIT_NS else (0, WRONG)
 
 
-def _parse_alike(text: bytes, count: int) -> _Int64s | None:
+def _parse_alike(text: bytes, count: int) -> NDArray[np.int64] | None:
     """Tokens that all have three digits behind the point, as Kineto writes them, or all none; None for any others."""
     if text.translate(None, b"0123456789.,"):
         return None

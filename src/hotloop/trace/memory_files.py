@@ -50,6 +50,8 @@ def read_memory_file(path: Path) -> tuple[MemoryFile, tuple[TraceNote, ...]]:
     """What the file says. Raises RecordingError in one line for one that is neither, or that costs too much to read."""
     try:
         size_bytes = path.stat().st_size
+        if not size_bytes:
+            raise RecordingError(f"{path} is empty.")
         if size_bytes > MOST_FILE_BYTES:
             raise RecordingError(
                 f"{path} has {size_bytes >> 20} MiB, more than the limit of {MOST_FILE_BYTES >> 20} MiB. Record "

@@ -45,7 +45,6 @@ from hotloop.trace.health import judge_columns
 
 Int64s: TypeAlias = NDArray[np.int64]
 Int32s: TypeAlias = NDArray[np.int32]
-Floats: TypeAlias = NDArray[np.float64]
 
 UNKNOWN = -(2**63)
 """Stands for an integer that an event does not have."""
@@ -675,7 +674,7 @@ def _read_integer(value: Any) -> int:
     return value if -(2**63) < value < 2**63 else UNKNOWN
 
 
-def _take_numbers(values: list[Any], attribute: str) -> Floats:
+def _take_numbers(values: list[Any], attribute: str) -> NDArray[np.float64]:
     column = map(attrgetter(attribute), values)
     try:
         return np.fromiter(column, dtype=np.float64, count=len(values))
