@@ -839,7 +839,7 @@ def read_nsys(path: Path, limits: NsysLimits = DEFAULT_LIMITS) -> tuple[TraceCol
         if str(error) == "interrupted":
             raise RecordingError(f"{path} was not read: reading its tables took too long.") from error
         raise RecordingError(f"{path} cannot be read as an nsys export: {error}.") from error
-    except (sqlite3.Error, OSError, OverflowError) as error:
+    except (sqlite3.Error, OSError, OverflowError, UnicodeDecodeError) as error:  # the last one of a message of sqlite
         raise RecordingError(f"{path} cannot be read as an nsys export: {error}. Export it again.") from error
 
 
