@@ -64,7 +64,7 @@ def write_run(folder: Path, steps: int, *, is_over: bool, rank: int = 0, world_s
     manifest = {"schema": "hotloop.run/1", "command": ["python", "train.py"], "started_wall_s": began_s}
     (folder / "run.json").write_text(json.dumps(manifest))
     path = folder / "processes" / f"host-{os.getpid()}-{rank}-0.hlr"
-    writer = RecordingWriter(str(path))
+    writer = RecordingWriter(path)
     place = {"rank": rank, "world_size": world_size}
     process = {"kind": "process", "t": 0, "host": platform.node(), "pid": os.getpid(), **place}
     writer.write_fact({**process, "anchor_wall_s": began_s, "argv": ["train.py"]})

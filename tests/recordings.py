@@ -12,8 +12,8 @@ from hotloop.replay.recording_writer import RecordingWriter
 class InstantWriter(RecordingWriter):
     def __init__(self, path: Path | str, **limits: int) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        super().__init__(path, **limits)
-        self._open()
+        super().__init__(Path(path), **limits)
+        self._open(Path(path))
 
     def write_row(self, row: Sequence[int]) -> None:
         super().write_row(row)

@@ -44,7 +44,6 @@ def report_of(steps: int, *facts: dict[str, Any], tail_ns: int = 0, folder: Path
         facts=({"kind": "process", **about}, *facts),
         lost_rows=0,
         lost_facts=0,
-        thinned_facts=0,
         closed=True,
         trouble="",
     )
@@ -137,7 +136,6 @@ def test_a_process_that_the_kernel_killed_for_memory_is_told_with_what_it_held()
         facts=({"kind": "process", **about}, *facts),
         lost_rows=0,
         lost_facts=0,
-        thinned_facts=0,
         closed=False,
         trouble="",
     )

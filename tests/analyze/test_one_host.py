@@ -25,7 +25,6 @@ def make_run() -> RunRecording:
             facts=tuple(dict(fact) for fact in one.facts),
             lost_rows=0,
             lost_facts=0,
-            thinned_facts=0,
             closed=one.closed,
             trouble="",
         )

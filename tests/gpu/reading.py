@@ -10,8 +10,8 @@ from typing import Any
 from hotloop.core.frames import (
     HEAD_BYTES,
     KIND_ROW,
-    RESERVE_OFFSET,
     SEGMENT_HEADER_BYTES,
+    Frame,
     decode_frames,
     decode_header,
     decode_object,
@@ -36,7 +36,7 @@ def read_recording(path: Path) -> Recording:
     data = path.read_bytes()
     header = decode_header(data[:HEAD_BYTES], path.name)
     layout = struct.Struct(f"<{len(header.fields)}q")
-    frames = list(decode_frames(data, RESERVE_OFFSET, HEAD_BYTES))
+    frames: list[Frame] = []
     for base in range(0, len(data), header.segment_bytes):
         segment = data[base : base + header.segment_bytes]
         frames += decode_frames(segment, HEAD_BYTES if base == 0 else SEGMENT_HEADER_BYTES, len(segment))

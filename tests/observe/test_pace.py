@@ -23,7 +23,7 @@ class Bench:
         self.recorder = Recorder(lambda: self.now_ns)
         self.pace = Pace()
         self.rows: list[list[int]] = []
-        self.recorder.on_start = lambda: lambda row: self.rows.append(list(row))
+        self.recorder.emit = lambda row: self.rows.append(list(row))
         self.recorder.on_row = lambda row: self.pace(self, row)
 
     def step(self, duration_ns: int) -> None:

@@ -88,18 +88,6 @@ train(2, 0)
     assert read[0].process["pid"] != read[1].process["pid"]
 
 
-def test_a_child_without_a_word_leaves_no_recording_and_its_parents_whole(collector: Collector, tmp_path: Path) -> None:
-    script = """
-train(5, 0)
-if os.fork() == 0:
-    ring.begin_in_child()
-    os._exit(0)
-os.wait()
-"""
-    assert run(collector, script) == 0
-    assert list(recordings(collector, tmp_path)) == [0]
-
-
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 

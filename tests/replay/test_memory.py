@@ -56,15 +56,6 @@ def test_a_fact_of_any_length_is_whole(ring: Ring, memory: EventMemory, length: 
     assert second[0] == STEP_OUT
 
 
-def test_what_no_json_can_hold_is_told_by_its_type(ring: Ring, memory: EventMemory) -> None:
-    class Mine:
-        def __repr__(self) -> str:
-            raise AssertionError
-
-    ring.tell({"value": Mine()})
-    assert next(memory.read())[3] == {"value": "Mine"}
-
-
 def test_threads_that_write_at_once_lose_nothing(ring: Ring, memory: EventMemory) -> None:
     def write(name: str) -> None:
         for number in range(300):
@@ -98,11 +89,6 @@ def test_copies_arrive_unless_newer_ones_took_their_place(ring: Ring, memory: Ev
     for number in range(6):
         ring.copy(bytes([number]) * 700_000, 0, 1, 700_000, 1)
     assert [data and data[0] for _, _, _, data in memory.read()] == [None, None, None, None, 4, 5]
-
-
-def test_steps_that_were_only_counted_outlive_the_process(ring: Ring, memory: EventMemory) -> None:
-    ring.note_rested(17)
-    assert memory.rested() == 17
 
 
 def test_garbage_ends_in_no_error_and_no_endless_loop(ring: Ring, memory: EventMemory) -> None:
@@ -148,15 +134,6 @@ def test_what_a_thread_that_is_gone_began_is_given_up(
     assert [arguments[0] for _, _, arguments, _ in memory.read(is_over=is_over)] == [2]
 
 
-def test_a_childs_first_event_opens_a_memory_of_its_own(ring: Ring, memory: EventMemory) -> None:
-    ring.emit(STEP_OUT, 1)
-    before = len(os.listdir("/proc/self/fd"))
-    ring.begin_in_child()
-    ring.emit(STEP_OUT, 2)  # nobody takes it
-    assert [arguments[0] for _, _, arguments, _ in memory.read()] == [1]
-    assert len(os.listdir("/proc/self/fd")) < before
-
-
 def test_memory_that_could_be_cut_is_refused(tmp_path) -> None:
     descriptor = os.memfd_create("other")
     os.ftruncate(descriptor, MEMORY_BYTES)
@@ -165,11 +142,3 @@ def test_memory_that_could_be_cut_is_refused(tmp_path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(NotOurs):
         EventMemory(os.open(tmp_path / "file", os.O_RDWR))
-
-
-def test_a_hook_that_nobody_reads_keeps_no_descriptor(ring: Ring) -> None:
-    assert not ring.hand_over()
-    before = len(os.listdir("/proc/self/fd"))
-    ring.drop()
-    assert len(os.listdir("/proc/self/fd")) == before - 1
-    ring.emit(STEP_OUT, 1)  # still no error

@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from hotloop.core.events import COPIED_FRAMES, COPIED_IDS, COPIED_KEY_MASK, COPIED_MASK
-from hotloop.replay.padding import count_padding
+from hotloop.replay.counting import count_padding
 
 
 def test_an_attention_mask_counts_its_ones() -> None:

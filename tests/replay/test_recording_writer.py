@@ -11,7 +11,7 @@ import pytest
 from hotloop.core.frames import MAX_FACT_BYTES
 from hotloop.core.recording import CLOSED_BY_END, FIELD, STEP_FIELDS
 from hotloop.replay import recording_writer as module
-from hotloop.replay.recording_writer import RecordingWriter, merge_rows
+from hotloop.replay.recording_writer import RecordingWriter
 from hotloop.trace.recording import read_process
 
 
@@ -38,15 +38,6 @@ def test_rows_and_facts_are_read_back(tmp_path: Path, closed: bool) -> None:
     assert read.process["pid"] == 1
 
 
-def test_it_is_read_while_it_is_written(tmp_path: Path) -> None:
-    writer = RecordingWriter(tmp_path / "a.hlr")
-    for index in range(3):
-        writer.write_row(row(index))
-        writer.flush()
-        assert len(read_process(tmp_path / "a.hlr").rows) == index + 1
-    writer.close()
-
-
 def test_old_rows_are_merged_and_nothing_is_lost(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "a.hlr", raw_rows=10, level_blocks=4)
     write(writer, 100)
@@ -58,9 +49,15 @@ def test_old_rows_are_merged_and_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_waited_for_and_its_losses_are_counted(tmp_path: Path, monkeypatch) -> None:
-    writer = RecordingWriter(tmp_path / "a.hlr")
+    writer = RecordingWriter(tmp_path / "gone" / "a.hlr")
     write(writer, 10)
+    writer.write_fact({"kind": "metric", "name": "x" * MAX_FACT_BYTES})  # is lost
     writer.flush()
+    assert "No such file" in writer.message
+    (tmp_path / "gone").mkdir()
+    writer._retry_s = 0.0
+    writer.flush()
+    assert writer.message == ""
     real = os.pwrite
 
     def full(descriptor: int, data: object, at: int) -> int:
@@ -71,28 +68,12 @@ def test_a_full_disk_is_waited_for_and_its_losses_are_counted(tmp_path: Path, mo
         writer.write_row(row(index))
     writer.flush()
     assert "No space left" in writer.message
+    monkeypatch.setattr(module, "MOST_WAITING_BYTES", writer._waiting_bytes)
+    writer.write_row(row(20))  # is lost as well
     monkeypatch.setattr(module.os, "pwrite", real)
     writer.close()
-    assert len(read_process(tmp_path / "a.hlr").rows) == 20
-
-
-def test_what_does_not_fit_into_memory_is_lost_and_counted(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING_BYTES", 10_000)
-    writer = RecordingWriter(tmp_path / "a.hlr")
-    write(writer, 100)
-    writer.close()
-    read = read_process(tmp_path / "a.hlr")
-    assert 0 < len(read.rows) < 100
-    assert read.lost_rows == 100 - len(read.rows)
-
-
-def test_merging_keeps_the_first_where_and_the_last_when() -> None:
-    first, second = row(3), row(4)
-    for name, (a, b) in {"rss_bytes": (5, 7), "flags": (1, 4), "tokens": (9, -1), "recompute_ns": (2, -1)}.items():
-        first[FIELD[name]], second[FIELD[name]] = a, b
-    merged = dict(zip(STEP_FIELDS, merge_rows(first, second), strict=True))
-    assert (merged["index"], merged["start_ns"], merged["end_ns"], merged["rows_merged"]) == (3, 30, 50, 2)
-    assert (merged["rss_bytes"], merged["flags"], merged["tokens"], merged["recompute_ns"]) == (7, 5, 9, -1)
+    read = read_process(tmp_path / "gone" / "a.hlr")
+    assert (len(read.rows), read.lost_rows, read.lost_facts) == (20, 1, 2)  # with the fact that would say so
 
 
 def test_the_tail_is_never_merged(tmp_path: Path) -> None:
@@ -116,7 +97,7 @@ def test_facts_that_keep_coming_are_thinned(tmp_path: Path, monkeypatch) -> None
     writer.close()
     read = read_process(tmp_path / "a.hlr")
     rows = [fact["row"] for fact in read.facts if fact["kind"] == "metric"]
-    assert (read.process["pid"], read.thinned_facts) == (1, 2_000 - len(rows))
+    assert (read.process["pid"], read.lost_facts) == (1, 0)
     assert rows[:50] == list(range(50))
     assert rows[-1] > 1_500  # the late ones are there too
 
@@ -132,22 +113,3 @@ def test_totals_are_as_of_the_end_however_long_a_run_was(tmp_path: Path, monkeyp
     told = [fact for fact in read_process(tmp_path / "a.hlr").facts if fact["kind"] == "loader_stats"]
     assert {fact["id"]: fact["batches"] for fact in told} == {0: 1_999, 1: 2_000}
     assert (tmp_path / "a.hlr").stat().st_size < 10 * 20_000
-
-
-def test_a_fact_that_is_too_large_is_counted(tmp_path: Path) -> None:
-    writer = RecordingWriter(tmp_path / "a.hlr")
-    write(writer, 1)
-    writer.write_fact({"kind": "metric", "name": "x" * MAX_FACT_BYTES})
-    writer.close()
-    read = read_process(tmp_path / "a.hlr")
-    assert (read.lost_facts, len(read.rows)) == (1, 1)
-
-
-def test_a_folder_that_is_not_there_costs_the_recording_alone(tmp_path: Path) -> None:
-    writer = RecordingWriter(tmp_path / "gone" / "a.hlr")
-    write(writer, 10)
-    writer.flush()
-    assert "No such file" in writer.message
-    (tmp_path / "gone").mkdir()
-    writer.close()
-    assert len(read_process(tmp_path / "gone" / "a.hlr").rows) == 10

@@ -43,10 +43,6 @@ def train_on_all(loader: DataLoader[Any], pick: Callable[[Any], Any] = lambda ba
     return hooked.column("samples")
 
 
-def test_a_short_last_batch_counts_what_it_holds() -> None:
-    assert train_on_all(loader_of(), lambda batch: batch[0]) == [*[4] * 21, 2]
-
-
 def test_a_loader_that_puts_time_first_is_counted_by_its_second_dimension() -> None:
     time_first = loader_of(collate_fn=lambda samples: torch.stack([x for (x,) in samples], 1))
     assert train_on_all(time_first) == [*[4] * 21, 2]
@@ -72,13 +68,10 @@ def test_a_recurrent_model_shows_which_dimension_of_its_input_counts(transposes:
     for length in (9, 9, 9, 9, 9, 5):
         hooked.train_on(torch.randn((6, length, 3) if transposes else (length, 6, 3)))
     assert hooked.column("samples") == [6] * 5
-
-
-def test_inputs_whose_layout_nothing_shows_are_unknown() -> None:
-    hooked = Hooked(Sequences(transposes=False))  # as when it is compiled: calls inside it are not seen
-    for _ in range(8):
-        hooked.train_on(torch.randn(9, 6, 3))
-    assert set(hooked.column("samples")) == {0}
+    unseen = Hooked(Sequences(transposes=transposes))  # as when it is compiled: calls inside it are not seen
+    for _ in range(3):
+        unseen.train_on(torch.randn(9, 6, 3))
+    assert set(unseen.column("samples")) == {0}
 
 
 def test_a_list_of_pictures_holds_as_many_samples() -> None:
@@ -114,15 +107,6 @@ def test_batches_of_two_iterators_at_once_are_all_counted() -> None:
         for (x,), (other,) in zip(hooked.take(loader), hooked.take(loader), strict=True):
             hooked.train_on(torch.cat([x, other]))
     assert set(hooked.column("samples")) == {8}
-
-
-def test_one_batch_from_a_new_iterator_in_every_step_is_counted() -> None:
-    hooked = Hooked(nn.Linear(3, 2))
-    loader = loader_of(32)
-    for _ in range(9):
-        (x,) = next(hooked.take(loader))
-        hooked.train_on(x)
-    assert set(hooked.column("samples")) == {4}
 
 
 def test_batches_fetched_while_the_one_before_is_computed_are_counted_once() -> None:

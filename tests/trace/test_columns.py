@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from build import build_memory, build_trace, cpu_op, event, kernel, runtime
+from build import build_memory, build_trace, cpu_op, kernel, runtime
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hotloop.core.errors import InvariantError
-from hotloop.core.trace import Category, Trace
-from hotloop.trace.columns import TraceColumns, assemble_trace, order_events
+from hotloop.core.trace import Trace
+from hotloop.trace.columns import TraceColumns, order_events
 
 
 def test_an_enclosing_event_stands_before_what_it_encloses() -> None:
@@ -41,6 +39,8 @@ def test_sparse_facts_follow_their_events_through_the_sort() -> None:
     rows, numbers = trace.numbers("occupancy_ratio")
     assert (rows.tolist(), numbers.tolist()) == ([2], [0.5])
     assert trace.integers("flops")[0].size == 0
+    with pytest.raises(InvariantError, match="'byts' is not a fact"):
+        trace.integers("byts")
 
 
 def test_one_tid_of_two_processes_is_two_threads_and_one_stream_of_two_devices_is_two_streams() -> None:
@@ -63,28 +63,3 @@ def test_the_columns_are_a_trace_and_refuse_to_be_written() -> None:
     assert len(trace) == 1
     with pytest.raises(ValueError, match="read-only"):
         trace.start_ns[0] = 5
-
-
-def test_an_unknown_fact_is_an_error_and_never_empty() -> None:
-    trace = build_trace([event(Category.OTHER, "x", 0, 1)])
-    with pytest.raises(InvariantError, match="'byts' is not a fact"):
-        trace.integers("byts")
-
-
-def test_columns_of_different_length_are_refused() -> None:
-    columns: dict[str, Any] = {
-        "start_ns": np.zeros(2, np.int64),
-        "duration_ns": np.zeros(1, np.int64),
-        "name": np.zeros(2, np.int32),
-        "category": np.zeros(2, np.int8),
-    }
-    with pytest.raises(InvariantError, match="duration_ns"):
-        assemble_trace(
-            facts=build_trace([]).facts,
-            notes=(),
-            columns=columns,
-            names=("x",),
-            processes=(),
-            thread_labels=(),
-            stream_labels=(),
-        )

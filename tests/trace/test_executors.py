@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from build import write_trace
 
 from hotloop.cli import main
 from hotloop.core.errors import UsageError
-from hotloop.trace import executors
-from hotloop.trace.executors import open_reader
-from hotloop.trace.inputs import map_traces
+from hotloop.trace import inputs
+from hotloop.trace.inputs import map_traces, open_reader
 
 FILES = 12
 
@@ -57,14 +57,8 @@ def _wait_for_workers(address: str, count: int, deadline: float) -> None:
 
 
 def write_traces(folder: Path) -> Path:
-    folder.mkdir()
     for rank in range(FILES):
-        events = [
-            {"ph": "X", "cat": "cpu_op", "name": f"op {at}", "pid": 1, "tid": 1, "ts": at, "dur": 1}
-            for at in range(10 + rank)
-        ]
-        info = {"distributedInfo": {"rank": rank, "world_size": FILES}}
-        (folder / f"rank{rank}.json").write_text(json.dumps({"schemaVersion": 1, **info, "traceEvents": events}))
+        write_trace(folder / f"rank{rank}.json", rank=rank, world_size=FILES, count=10 + rank)
     return folder
 
 
@@ -91,7 +85,7 @@ def test_a_killed_worker_loses_nothing_and_the_result_is_that_of_processes(
 def test_nobody_there_is_one_clear_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executors, "CONNECT_S", 1)
+    monkeypatch.setattr(inputs, "CONNECT_S", 1)
     with pytest.raises(UsageError, match="no scheduler answers"), open_reader(1, "tcp://127.0.0.1:9"):
         pass
     assert main(["trace", str(write_traces(tmp_path / "t")), "--on", "tcp://127.0.0.1:9"]) == 2

@@ -11,6 +11,7 @@ from typing import Any
 import botocore.session
 import pytest
 import s3fs
+from build import write_trace
 from moto.server import ThreadedMotoServer
 
 from hotloop.cli import main
@@ -52,23 +53,14 @@ def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     client: Any = botocore.session.get_session().create_client("s3")
     client.create_bucket(Bucket="traces")
     for rank in range(2):
-        content = make_trace(rank)
+        content = write_trace(tmp_path / "made.json", rank=rank, world_size=2).read_bytes()
         client.put_object(Bucket="traces", Key=f"run/rank{rank}.json", Body=content)
-        client.put_object(Bucket="traces", Key=f"other{rank}/a.json", Body=content)
     client.put_object(Bucket="traces", Key="run/notes.txt", Body=b"no trace")
     client.close()
     # File systems are kept by their options, and those do not hold the environment.
     s3fs.S3FileSystem.clear_instance_cache()
     yield "s3://traces"
     s3fs.S3FileSystem.clear_instance_cache()
-
-
-def make_trace(rank: int) -> bytes:
-    events = [
-        {"ph": "X", "cat": "cpu_op", "name": f"op {at}", "pid": 1, "tid": 1, "ts": at, "dur": 1} for at in range(5)
-    ]
-    info = {"rank": rank, "world_size": 2}
-    return json.dumps({"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}).encode()
 
 
 def read_ranks(target: Path) -> list[tuple[int, str]]:
@@ -89,17 +81,6 @@ def test_one_object_is_a_trace(bucket: str, tmp_path: Path) -> None:
 def test_a_prefix_is_a_folder_of_ranks(bucket: str, end: str, tmp_path: Path) -> None:
     assert report(tmp_path / "r.json", f"{bucket}/run{end}") == 0
     assert read_ranks(tmp_path / "r.json") == [(0, "rank0.json"), (1, "rank1.json")]
-
-
-def test_objects_of_one_name_are_kept_apart(bucket: str, tmp_path: Path) -> None:
-    assert report(tmp_path / "r.json", f"{bucket}/other1/a.json", f"{bucket}/other0/a.json") == 0
-    assert read_ranks(tmp_path / "r.json") == [(0, "a.json"), (1, "a.json")]
-
-
-def test_a_query_reads_remote_traces_too(bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
-    sql = "select rank, count(*) as n from events group by rank order by rank"
-    assert main(["trace", f"{bucket}/run", "--sql", sql, "--sql-format", "csv"]) == 0
-    assert capsys.readouterr().out == "rank,n\n0,5\n1,5\n"
 
 
 @pytest.mark.parametrize(

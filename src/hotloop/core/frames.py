@@ -16,7 +16,6 @@ from binascii import crc32
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from zlib import adler32
 
 from hotloop.core.errors import RecordingError
 from hotloop.core.recording import STEP_FIELDS
@@ -27,11 +26,10 @@ MAGIC = b"\x89hlr\r\n\x1a\n"
 FORMAT_VERSION = 2
 
 HEAD_BYTES = 65536
-"""Beginning of the first segment: file header, two status slots, and a reserve for the last words of a process."""
+"""Beginning of the first segment: file header and two status slots."""
 
 STATUS_OFFSETS = (4096, 4608)
-RESERVE_OFFSET = 8192
-"""From here to HEAD_BYTES lie the reserve's frames: how a process ended is written even when the disk is full."""
+STATUS_END = 8192
 
 SEGMENT_BYTES = 1 << 20
 MIN_SEGMENT_BYTES = 2 * HEAD_BYTES
@@ -45,19 +43,12 @@ KIND_ROW = 1
 KIND_FACT = 2
 _KIND_SEGMENT = 3
 _KIND_STATUS = 4
-KIND_SUMMED_ROW = 5
-"""A row whose checksum is Adler-32: CRC-32's tables, which a training's operators push out of the caches, cost more
-than all else that writing a row does. Decoded as KIND_ROW."""
 
 LAST_WINS_KINDS = frozenset({"loader_stats", "optimizer", "ddp", "compile", "gc", "ops", "products", "overhead"})
 """Facts whose newest version replaces the older ones with the same key."""
 
 MANY_KINDS = frozenset({"samples", "memory", "ddp_stats", "device_times", "network", "metric"})
 """Facts that keep coming as long as the training runs."""
-
-STATE_RECORDING = 0
-STATE_FULL = 1
-"""No space for a further segment: rows and facts wait in memory, and the oldest are lost."""
 
 _FRAME_TAG = b"HLF"  # bytes 5..7 of every commit word; what a reader looks for after damage
 _TAG = int.from_bytes(b"\0" * 5 + _FRAME_TAG, "little")
@@ -66,7 +57,7 @@ _PREAMBLE = struct.Struct("<8sIIIII")  # magic, version, head bytes, segment byt
 _FRAME = struct.Struct("<QIIQ")  # commit word, span, payload length, sequence
 _COVERED = struct.Struct("<IIQ")
 _SEGMENT = struct.Struct("<QQqQ")  # commit word, segment number, first row, 0
-_STATUS = struct.Struct("<QQqqqqqqIIq256s")
+_STATUS = struct.Struct("<QQq16xq20xI8x256s")  # commit word, generation, settled rows, lost facts, closed, message
 _UNSIGNED = struct.Struct("<Q")
 
 _JSON_OFFSET = 32
@@ -78,28 +69,19 @@ class FileHeader:
 
     segment_bytes: int
     fields: tuple[str, ...] = STEP_FIELDS
-    properties: Mapping[str, Any]
-    """Other keys of the header's JSON, for people who look into a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """What the writer last said about itself; rewritten in place in two alternating slots.
 
-    ``settled_rows`` is the index after the newest row that was written or given up; ``pending_rows`` were waiting in
-    memory at that moment. ``tail_segment`` is the first segment in which a row may still change.
+    ``settled_rows`` is the index after the newest row that was written or given up.
     """
 
     generation: int = 0
     settled_rows: int = 0
-    pending_rows: int = 0
-    lost_rows: int = 0
     lost_facts: int = 0
-    thinned_facts: int = 0
-    tail_segment: int = 0
-    state: int = STATE_RECORDING
     closed: bool = False
-    updated_ns: int = 0
     message: str = ""
 
 
@@ -122,25 +104,15 @@ def frame_span_bytes(payload_bytes: int) -> int:
     return (FRAME_HEADER_BYTES + payload_bytes + 7) & ~7
 
 
-def commit_word(kind: int, covered: bytes) -> int:
+def _commit_word(kind: int, covered: bytes) -> int:
     """The word that makes a frame count: checksum of everything after it, kind, and a tag."""
-    return _checksum(kind, covered) | kind << 32 | _TAG
+    return crc32(covered, kind) | kind << 32 | _TAG
 
 
-def _checksum(kind: int, covered: bytes) -> int:
-    return adler32(covered, kind) if kind == KIND_SUMMED_ROW else crc32(covered, kind)
-
-
-def encode_covered(sequence: int, payload: bytes, span_bytes: int) -> bytes:
-    """What follows a frame's commit word and is covered by its checksum."""
-    return _COVERED.pack(span_bytes, len(payload), sequence) + payload
-
-
-def encode_frame(kind: int, sequence: int, payload: bytes, span_bytes: int | None = None) -> bytes:
-    """A whole frame; ``span_bytes`` leaves room for a longer payload to be written in the same place later."""
-    span = frame_span_bytes(len(payload)) if span_bytes is None else span_bytes
-    covered = encode_covered(sequence, payload, span)
-    return (_UNSIGNED.pack(commit_word(kind, covered)) + covered).ljust(span, b"\0")
+def encode_frame(kind: int, sequence: int, payload: bytes) -> bytes:
+    span = frame_span_bytes(len(payload))
+    covered = _COVERED.pack(span, len(payload), sequence) + payload
+    return (_UNSIGNED.pack(_commit_word(kind, covered)) + covered).ljust(span, b"\0")
 
 
 def decode_frames(data: bytes, start: int, stop: int) -> Iterator[Frame]:
@@ -158,14 +130,13 @@ def decode_frames(data: bytes, start: int, stop: int) -> Iterator[Frame]:
         kind = commit >> 32 & 0xFF
         if (
             commit >> 40 == _TAG >> 40
-            and kind in (KIND_ROW, KIND_FACT, KIND_SUMMED_ROW)
+            and kind in (KIND_ROW, KIND_FACT)
             and not span & 7
             and FRAME_HEADER_BYTES + length <= span <= stop - at
         ):
             end = at + FRAME_HEADER_BYTES + length
-            if _checksum(kind, data[at + 8 : end]) == commit & 0xFFFFFFFF:
-                payload = data[at + FRAME_HEADER_BYTES : end]
-                yield Frame(KIND_ROW if kind == KIND_SUMMED_ROW else kind, sequence, payload, at)
+            if crc32(data[at + 8 : end], kind) == commit & 0xFFFFFFFF:
+                yield Frame(kind, sequence, data[at + FRAME_HEADER_BYTES : end], at)
                 at += span
                 continue
             patience_bytes -= length
@@ -187,11 +158,9 @@ def _find_frame(data: bytes, at: int, stop: int) -> int:
 
 def encode_header(header: FileHeader) -> bytes:
     """The beginning of a file, up to the first status slot."""
-    text = json.dumps({"fields": list(header.fields), **header.properties}, separators=(",", ":")).encode()
-    if _JSON_OFFSET + len(text) > STATUS_OFFSETS[0]:
-        text = json.dumps({"fields": list(header.fields)}, separators=(",", ":")).encode()
-    preamble = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, HEAD_BYTES, header.segment_bytes, len(text), crc32(text))
-    return (preamble.ljust(_JSON_OFFSET, b"\0") + text).ljust(STATUS_OFFSETS[0], b"\0")
+    text = json.dumps({"fields": list(header.fields)}, separators=(",", ":")).encode()
+    head = _PREAMBLE.pack(MAGIC, FORMAT_VERSION, HEAD_BYTES, header.segment_bytes, len(text), crc32(text))
+    return (head.ljust(_JSON_OFFSET, b"\0") + text).ljust(STATUS_OFFSETS[0], b"\0")
 
 
 def decode_header(data: bytes, name: str) -> FileHeader:
@@ -219,19 +188,18 @@ def decode_header(data: bytes, name: str) -> FileHeader:
         or crc32(text) != json_crc
     ):
         raise RecordingError(f"{name} has a damaged header")
-    properties = decode_object(text)
-    fields = properties.pop("fields", None) if properties is not None else None
-    if properties is None or not isinstance(fields, list) or not all(isinstance(f, str) for f in fields):
+    fields = (decode_object(text) or {}).get("fields")
+    if not isinstance(fields, list) or not all(isinstance(f, str) for f in fields):
         raise RecordingError(f"{name} has a damaged header: no list of fields")
     if not fields or len(set(fields)) != len(fields) or "index" not in fields:
         raise RecordingError(f"{name} has a damaged header: its fields are not a step row")
-    return FileHeader(segment_bytes=segment_bytes, fields=tuple(fields), properties=properties)
+    return FileHeader(segment_bytes=segment_bytes, fields=tuple(fields))
 
 
 def encode_segment_header(number: int, first_row: int) -> bytes:
     """The beginning of every segment but the first: its number and the index of the first row that can lie in it."""
     covered = struct.pack("<QqQ", number, first_row, 0)
-    return _UNSIGNED.pack(commit_word(_KIND_SEGMENT, covered)) + covered
+    return _UNSIGNED.pack(_commit_word(_KIND_SEGMENT, covered)) + covered
 
 
 def decode_segment_header(data: bytes) -> tuple[int, int] | None:
@@ -239,55 +207,36 @@ def decode_segment_header(data: bytes) -> tuple[int, int] | None:
     if len(data) < SEGMENT_HEADER_BYTES:
         return None
     commit, number, first_row, _ = _SEGMENT.unpack_from(data)
-    if commit != commit_word(_KIND_SEGMENT, data[8:SEGMENT_HEADER_BYTES]):
+    if commit != _commit_word(_KIND_SEGMENT, data[8:SEGMENT_HEADER_BYTES]):
         return None
     return number, first_row
 
 
 def encode_status(status: Status) -> bytes:
     """A status slot; a long message is cut."""
-    covered = _STATUS.pack(
-        0,
-        status.generation,
-        status.settled_rows,
-        status.pending_rows,
-        status.lost_rows,
-        status.lost_facts,
-        status.thinned_facts,
-        status.tail_segment,
-        status.state,
-        status.closed,
-        status.updated_ns,
-        status.message.encode("utf-8", "replace")[:256],
-    )[8:]
-    return _UNSIGNED.pack(commit_word(_KIND_STATUS, covered)) + covered
+    message = status.message.encode("utf-8", "replace")[:256]
+    facts = (status.generation, status.settled_rows, status.lost_facts, status.closed, message)
+    covered = _STATUS.pack(0, *facts)[8:]
+    return _UNSIGNED.pack(_commit_word(_KIND_STATUS, covered)) + covered
 
 
 def decode_status(head: bytes) -> Status:
-    """The newest good status in the first HEAD_BYTES of a file; a fresh Status when there is none."""
+    """The newest good status in the beginning of a file; a fresh Status when there is none."""
     newest = Status()
     for offset in STATUS_OFFSETS:
         slot = head[offset : offset + _STATUS.size]
         if len(slot) < _STATUS.size:
             continue
-        commit, generation, settled, pending, rows, facts, thinned, tail, state, closed, updated_ns, text = (
-            _STATUS.unpack(slot)
-        )
-        if commit != commit_word(_KIND_STATUS, slot[8:]) or generation < newest.generation:
-            continue
-        newest = Status(
-            generation=generation,
-            settled_rows=settled,
-            pending_rows=pending,
-            lost_rows=rows,
-            lost_facts=facts,
-            thinned_facts=thinned,
-            tail_segment=tail,
-            state=state,
-            closed=bool(closed),
-            updated_ns=updated_ns,
-            message=text.rstrip(b"\0").decode("utf-8", "replace"),
-        )
+        commit, generation, settled_rows, lost_facts, closed, message = _STATUS.unpack(slot)
+        if commit == _commit_word(_KIND_STATUS, slot[8:]) and generation >= newest.generation:
+            text = message.rstrip(b"\0").decode("utf-8", "replace")
+            newest = Status(
+                generation=generation,
+                settled_rows=settled_rows,
+                lost_facts=lost_facts,
+                closed=bool(closed),
+                message=text,
+            )
     return newest
 
 

@@ -1,4 +1,4 @@
-"""MemorySnapshot and MemoryTimeline: what an allocator's snapshot and a profiler's memory timeline say, as values.
+"""MemoryFile: what an allocator's snapshot or a profiler's memory timeline says, as values.
 
 All sizes are bytes. *reserved* is what the caching allocator took from the device, *allocated* what tensors hold,
 *active* is allocated plus what waits for another stream before it is free again, *requested* what the program asked
@@ -9,15 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from .errors import InvariantError
 from .findings import Where
 from .graph import CategoryMemory
-from .trace import TraceNote
-
-if TYPE_CHECKING:
-    from .trace import Int8s, Int64s
 
 ACTIVE_ALLOCATED = "active_allocated"
 ACTIVE_AWAITING_FREE = "active_awaiting_free"
@@ -49,23 +44,6 @@ class BlockTotals:
     count: int
     bytes: int
     requested_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySegment:
-    """One piece of device memory that the allocator holds (one cudaMalloc, or one expandable range)."""
-
-    device: int
-    address: int
-    stream: int
-    kind: str
-    """'small', 'large' or whatever the snapshot says."""
-    pool: tuple[int, int] | None
-    expandable: bool
-    reserved_bytes: int
-    allocated_bytes: int
-    active_bytes: int
-    block_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,55 +149,6 @@ class DeviceMemory:
             )
         if sum(site.bytes for site in self.sites) != self.active_bytes:
             raise InvariantError(f"device {self.device}: the sites do not sum to the active bytes")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySnapshot:
-    """A file of torch.cuda.memory._dump_snapshot()."""
-
-    source: str
-    devices: tuple[DeviceMemory, ...]
-    """Devices with a segment or an event, by index."""
-    segments: tuple[MemorySegment, ...]
-    largest_blocks: tuple[MemoryBlock, ...]
-    """Active blocks of all devices, largest first, at most 50."""
-    out_of_memory: tuple[OutOfMemory, ...]
-    settings: Mapping[str, Any]
-    """The allocator's settings as the snapshot states them, plain values only."""
-    notes: tuple[TraceNote, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryTimeline:
-    """A raw memory timeline of torch.profiler (export_memory_timeline of a ``.raw.json.gz`` path), one device.
-
-    The arrays have one entry per row, in the order of the file.
-    """
-
-    source: str
-    unix_ns: Int64s
-    """Unix time; -1 for what was there before the profile began."""
-    action: Int8s
-    """Index into TIMELINE_ACTIONS, from 1."""
-    bytes: Int64s
-    """Change by this row: positive adds."""
-    category: Int8s
-    """Index into TIMELINE_CATEGORIES."""
-    peak_bytes: int
-    peak_row: int
-    """-1 when there are no rows or nothing was ever held."""
-    peak_unix_ns: int | None
-    peak_by_category: Mapping[str, int]
-    """Sums to ``peak_bytes``; a category whose rows begin with a release stands below zero."""
-    final_bytes: int
-    final_by_category: Mapping[str, int]
-    notes: tuple[TraceNote, ...]
-
-    def __post_init__(self) -> None:
-        if sum(self.peak_by_category.values()) != self.peak_bytes:
-            raise InvariantError("the peak's categories do not sum to the peak")
-        if sum(self.final_by_category.values()) != self.final_bytes:
-            raise InvariantError("the final categories do not sum to the final level")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

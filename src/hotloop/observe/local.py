@@ -90,7 +90,7 @@ class Session:
 
         self.engine = Engine(ring.anchor_ns, _drop_row, _drop_fact, make)
         self.recorder = self.engine.recorder
-        self.engine.on_row = self._after_row
+        self.recorder.on_row = self._after_row
         agent.ring = LocalRing(ring, self.engine)  # type: ignore[assignment]
         agent.session = self
         self.subscribers: list[Any] = []

@@ -14,8 +14,7 @@ from hotloop.core.errors import RecordingError
 from hotloop.core.live import ENDED, RUNNING, STALE, LiveDevice, LiveRank, LiveRun, is_stale
 from hotloop.core.recording import OUTCOME_FILE
 from hotloop.telemetry.devices import read_newest_devices
-from hotloop.trace.recording import list_recordings, read_json, states_its_end
-from hotloop.trace.tail import RecordingTail
+from hotloop.trace.recording import RecordingTail, list_recordings, read_json, states_its_end
 
 WINDOW_COUNT = 100
 MOST_PROCESSES = 8_192

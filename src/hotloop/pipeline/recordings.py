@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hotloop.core.errors import HotloopError, RecordingError, UsageError
-from hotloop.core.recording import FIELD
 from hotloop.core.redact import redact_text
 from hotloop.remote.fetch import default_cache, fetch_run, is_store
 from hotloop.remote.follow import UploadProcess, process_words
 from hotloop.remote.outcome import Uploaded, count_uploaded, write_uploaded
 from hotloop.remote.store import RemoteStore, check_driver, protocol_of
 from hotloop.remote.uploader import PrefixTaken, Uploader, hold_folder, read_state
-from hotloop.trace.recording import find_run, read_tail
+from hotloop.trace import recording
+from hotloop.trace.recording import find_run
 
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 JOB_ID = "SLURM_JOB_ID"
@@ -33,10 +33,9 @@ def locate_run(name: str) -> Path:
 def count_rows(path: Path, after_row: int) -> int | None:
     """Rows in a recording, lost ones before the last included; ``after_row`` are known. None where it has none yet."""
     try:
-        rows = read_tail(path, after_row)
+        return recording.count_rows(path, after_row)
     except RecordingError:
         return None
-    return int(rows[-1, FIELD["index"]] + rows[-1, FIELD["rows_merged"]]) if len(rows) else after_row
 
 
 def choose_run_id(given: str | None, variables: Mapping[str, str]) -> str | None:

@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from hotloop import __version__
-from hotloop.analyze.summary import restate_trace, summarize_judged_device
-from hotloop.analyze.timeline.memory import list_categories
-from hotloop.analyze.timeline.reduce import (
+from hotloop.analyze.timeline.reduce import ReduceOptions
+from hotloop.analyze.timeline.reduced_rank import (
     ReducedRank,
     ReduceOptions,
     describe_notes,
@@ -90,7 +89,7 @@ def report_trace_analysis(
 
 def report_memory_files(paths: Sequence[Path], command: tuple[str, ...] = ()) -> Report:
     """What memory snapshots and timelines say. Raises RecordingError in one line for a file that is none of the two."""
-    read = [read_memory_file(path, list_categories) for path in paths]
+    read = [read_memory_file(path) for path in paths]
     found = [one for file, _ in read for one in describe_failures(list_failures(file), known=MemorySituation())]
     findings = fill_fixes((sign(one, "out-of-memory") for one in found), ACTS)
     return Report(

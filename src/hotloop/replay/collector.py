@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from .loader_state import FetchTotals
+from .loaders import FetchTotals
 from .memory import EventMemory, NotOurs
 from .process import RunProcess
 
@@ -64,7 +64,7 @@ class Collector:
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._processes: dict[int, tuple[RunProcess, int]] = {}
+        self._processes: dict[int, RunProcess] = {}
         """By the descriptor that says when each is gone."""
         self._fetches: dict[int, FetchTotals] = {}
         self.failure: str | None = None
@@ -144,18 +144,18 @@ class Collector:
 
     def _sampled(self) -> list[RunProcess]:
         """Those that train; until one does, all whose start may be that of a training. A launcher imports torch too."""
-        processes = [process for process, _ in self._processes.values() if process.is_sampled]
+        processes = [process for process in self._processes.values() if process.is_sampled]
         return [process for process in processes if process.trains] or processes
 
     def _take(self) -> None:
         now_ns = time.perf_counter_ns()
-        for process, _ in tuple(self._processes.values()):
+        for process in tuple(self._processes.values()):
             with self._noting_failure(process):
                 process.take_events()
                 process.tick(now_ns)
 
     def _finish(self, descriptor: int) -> None:
-        process, _ = self._processes.pop(descriptor)
+        process = self._processes.pop(descriptor)
         self._selector.unregister(descriptor)
         os.close(descriptor)
         with self._noting_failure(process):
@@ -208,7 +208,7 @@ class Collector:
             with self._noting_failure(process):
                 process.finish()
             return
-        self._processes[gone] = (process, process.pid)
+        self._processes[gone] = process
         self._selector.register(gone, selectors.EVENT_READ)
 
 

@@ -6,14 +6,18 @@ backward is. Which dimension counts samples is found out, not assumed.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from array import array
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
-from hotloop.core.events import HAS_SEQUENCES, split_sizes
+from hotloop.core.events import COPIED_FRAMES, COPIED_IDS, COPIED_KEY_MASK, HAS_SEQUENCES, split_sizes
 from hotloop.core.recording import FIELD, UNKNOWN
 
-from .loader_state import LoaderState
-from .padding import Counted, count_padding
 from .recorder import OPTIMIZER, Recorder, Row
+
+if TYPE_CHECKING:
+    from .loaders import LoaderState
 
 SAMPLES = FIELD["samples"]
 PADDED = FIELD["padded_tokens"]
@@ -22,6 +26,11 @@ PADDING = FIELD["padding_tokens"]
 LONGEST = FIELD["longest_tokens"]
 MOST_ROWS_SINCE = 2
 """An input that comes again after so many rows or fewer was there all the time."""
+
+
+Counted = tuple[int, int, int]
+"""Tokens, padding, and elements if each batch were padded only to its own longest sample."""
+_CODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 
 
 class Counting:
@@ -186,3 +195,64 @@ def add_tokens(row: Row[int], counted: Counted) -> None:
     row[TOKENS] = max(0, row[TOKENS]) + counted[0]
     row[PADDING] = max(0, row[PADDING]) + counted[1]
     row[LONGEST] = max(0, row[LONGEST]) + counted[2]
+
+
+# Padding
+
+
+def count_padding(data: bytes, what: int, rows: int, columns: int, item: int, sample_dim: int = 0) -> Counted | None:
+    """What a copy of ``rows`` x ``columns`` elements of ``item`` bytes holds; None when it holds no sequences.
+
+    ``sample_dim`` says which dimension counts samples where there is no mask; the other one is time. Padding is read
+    from a mask, else from equal trailing values of integer rows, or all-zero trailing frames.
+
+    >>> count_padding(bytes([1, 1, 0, 1, 0, 0]), 0, 2, 3, 1)
+    (3, 3, 4)
+    """
+    if rows <= 0 or columns <= 0 or item <= 0 or len(data) != rows * columns * item:
+        return None
+    values: Any
+    if what == COPIED_FRAMES:
+        values = [data.count(0, at, at + item) != item for at in range(0, len(data), item)]
+    else:
+        values = array(_CODES.get(item, "b"), data)
+    if what in (COPIED_FRAMES, COPIED_IDS) and sample_dim == 1:
+        lines = [values[column::columns] for column in range(columns)]
+    else:
+        lines = [values[at : at + columns] for at in range(0, len(values), columns)]
+    if what == COPIED_IDS:
+        return _count_ids(lines)
+    if what == COPIED_KEY_MASK and not all(line[0] for line in lines):  # such masks are true where padded
+        lines = [[not value for value in line] for line in lines]
+    longest = max(_trim(line, 0) for line in lines) * len(lines)
+    if what == COPIED_FRAMES:
+        padding = len(values) - sum(_trim(line, 0) for line in lines)
+        return None if padding * 100 < len(values) * 2 else (len(values) - padding, padding, longest)
+    padding = sum(line.count(0) for line in lines)
+    return len(values) - padding, padding, longest
+
+
+def _trim(line: Sequence[int], pad: int) -> int:
+    """The length without what ends the line."""
+    end = len(line)
+    while end and line[end - 1] == pad:
+        end -= 1
+    return end
+
+
+def _count_ids(lines: Sequence[Any]) -> Counted | None:
+    size, columns = len(lines) * len(lines[0]), len(lines[0])
+    if columns < 2:
+        return None
+    pad, count = Counter(line[-1] for line in lines).most_common(1)[0]
+    whole = (size, 0, size)
+    if count * 4 < len(lines):
+        return whole
+    lengths = [_trim(line, pad) for line in lines]
+    padding = size - sum(lengths)
+    # A pad number is reserved: in categories or plain text the same value also stands elsewhere. And one value at the
+    # end of one row of a small batch is a token like any other.
+    elsewhere = sum(line.count(pad) for line in lines) - padding
+    if elsewhere * 1000 > size or padding < 2 or padding * 100 < size * 2:
+        return whole
+    return size - padding, padding, max(lengths) * len(lines)

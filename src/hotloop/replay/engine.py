@@ -9,8 +9,7 @@ from hotloop.core import events as ev
 from hotloop.core.recording import DEVICE_TIME_FIELDS, FIELD
 
 from .counting import Counting
-from .loader_state import FetchTotals
-from .loaders import Loaders
+from .loaders import FetchTotals, Loaders
 from .recorder import (
     AFTER_BACKWARD,
     AFTER_INPUT,
@@ -32,14 +31,8 @@ from .recorder import (
 from .repeats import REPEATED, REPEATED_NS, Repeats
 
 BATCHES = FIELD["batches"]
-ITERATORS = FIELD["iterators"]
 FORWARDS = FIELD["forwards"]
 NOGRAD_FORWARDS = FIELD["nograd_forwards"]
-REPEATED_NOGRAD = FIELD["repeated_nograd_forwards"]
-RECOMPUTE_NS = FIELD["recompute_ns"]
-SCALER_NS = FIELD["scaler_ns"]
-CHECKPOINTS = FIELD["checkpoints"]
-COLLECTIVES = FIELD["collectives"]
 SYNCED = FIELD["synced_backwards"]
 GC_NS, GC_COUNT = FIELD["gc_ns"], FIELD["gc_count"]
 COMPILE_NS, COMPILES = FIELD["compile_ns"], FIELD["compiles"]
@@ -47,7 +40,7 @@ GAPS_BEFORE_FORWARD = (OTHER, AFTER_INPUT, AFTER_BACKWARD)
 """Where a loop makes its batch ready: before its first forward, after a batch came, between two micro-batches."""
 DEVICE_FIELDS = tuple(FIELD[name] for name in DEVICE_TIME_FIELDS)
 MOST_KNOWN = 1_000
-_COUNTERS = {COMMUNICATION: COLLECTIVES, CHECKPOINT: CHECKPOINTS}
+_COUNTERS = {COMMUNICATION: FIELD["collectives"], CHECKPOINT: FIELD["checkpoints"]}
 _ENDED = {ev.HOW_COMPLETED: "completed", ev.HOW_EXCEPTION: "exception", ev.HOW_INTERRUPTED: "signal"}
 
 Place = list[Any]
@@ -65,10 +58,9 @@ class Engine:
         make_recorder: Callable[[Callable[[], int]], Recorder] = Recorder,
     ) -> None:
         self.now_ns = anchor_ns
-        self._write_row, self._write_fact = write_row, write_fact
+        self._write_fact = write_fact
         self.recorder = make_recorder(lambda: self.now_ns)
-        self.recorder.anchor_ns = anchor_ns
-        self.on_row: Callable[[Row[int]], None] | None = None
+        self.recorder.anchor_ns, self.recorder.emit = anchor_ns, write_row
         self.process: dict[str, Any] | None = None
         self.access: dict[str, Any] | None = None
         self.ended: str | None = None
@@ -102,15 +94,11 @@ class Engine:
     def _reset(self) -> None:
         recorder = self.recorder
         recorder.reset()
-        recorder.on_start = lambda: self._write_row
-        recorder.on_row = self._after_row
-        recorder.watching_all = True
         self.counting = Counting(recorder)
         self.loading = Loaders(recorder, self.counting)
         self.repeats = Repeats(recorder)
         self._waiting: tuple[Any, int, int] | None = None  # the loader's state, depth and start of a wait
         self._forward: tuple[int, int, int, bool, int, int, bool] | None = None
-        self._ignored: str | None = None
         self._steps: list[tuple[int, int]] = []
         self._phases: list[int | None] = []
         self._scaler: tuple[int, int] | None = None
@@ -127,8 +115,6 @@ class Engine:
         self._described: set[int] = set()
         """Indexes of the optimizers that were told."""
         self._held: dict[int, dict[str, Any]] = {}
-        self._held_told = False
-        self._optimizer_facts: dict[int, dict[str, Any]] = {}
         self._compile_ns = 0
         self._graphs = {"calls": 0, "ns": 0, "backward_calls": 0, "backward_ns": 0, "forwards": 0}
         self._graph_forward: tuple[int, int] = (-1, -1)
@@ -275,10 +261,6 @@ class Engine:
         self._steps.clear()
         self._phases.clear()
 
-    def _after_row(self, row: Row[int]) -> None:
-        if self.on_row is not None:
-            self.on_row(row)
-
     def _owner(self, *_: int) -> None:
         facts = self._models, self.loading.told()
         self._reset()
@@ -301,7 +283,7 @@ class Engine:
             return
         (_, depth, start_ns), self._waiting = self._waiting, None
         self.recorder.unwind(depth)
-        self.recorder.row[ITERATORS] += 1
+        self.recorder.row[FIELD["iterators"]] += 1
         self.loading.iterator_created(loader, iterator, self.now_ns - start_ns)
 
     def _batch_in(self, iterator: int, *_: int) -> None:
@@ -387,7 +369,7 @@ class Engine:
         if repeats:
             row[REPEATED] += 1
             row[REPEATED_NS] += self.now_ns - start_ns
-            row[REPEATED_NOGRAD] += not flags & ev.GRAD
+            row[FIELD["repeated_nograd_forwards"]] += not flags & ev.GRAD
         row[FORWARDS if flags & ev.GRAD else NOGRAD_FORWARDS] += 1
         # A criterion takes what the model gave, and a model that keeps its weights in plain tensors gives what needs
         # gradients. What neither takes nor gives such tensors, before the model has computed, prepares.
@@ -401,7 +383,7 @@ class Engine:
 
     def _recomputed(self, spent_ns: int, *_: int) -> None:
         row = self.recorder.row
-        row[RECOMPUTE_NS] = max(0, row[RECOMPUTE_NS]) + spent_ns
+        row[FIELD["recompute_ns"]] = max(0, row[FIELD["recompute_ns"]]) + spent_ns
 
     def _graph(self, spent_ns: int, with_gradients: int, *_: int) -> None:
         recorder, graphs = self.recorder, self._graphs
@@ -511,7 +493,7 @@ class Engine:
             return
         depth, gap, start_ns = work
         self.recorder.unwind(depth)
-        self.recorder.row[SCALER_NS] += self.now_ns - start_ns
+        self.recorder.row[FIELD["scaler_ns"]] += self.now_ns - start_ns
         if depth == 1:
             self.recorder.stack[0] = gap  # after unscale_ the gap is still the one after backward
 

@@ -14,13 +14,11 @@ from hotloop.core.machine import count_cores, idle_in, memory_limit_bytes
 from hotloop.core.recording import FIELD, STEP_FIELDS
 
 from .engine import Engine
-from .loader_state import FetchTotals
+from .loaders import FetchTotals
 from .memory import EventMemory
 from .recording_writer import RecordingWriter
 from .stack_reader import Inconsistent, Sample, StackReader
 
-RSS, START, END = FIELD["rss_bytes"], FIELD["start_ns"], FIELD["end_ns"]
-MOST_STEPS = 500
 MOST_EVENTS = 50_000
 """Taken in at a time, so that other processes have their turn."""
 MOST_STACKS, MOST_STACKS_TOLD = 2_000, 200
@@ -55,8 +53,7 @@ class RunProcess:
         self._memory = memory
         self._folder = folder
         self._fetches_by_pid = fetches_by_pid
-        self._file: RecordingWriter | None = None
-        self._held: list[tuple[bool, Any]] = []
+        self._file = RecordingWriter()
         self.engine = Engine(memory.anchor_ns, self._write_row, self._write_fact)
         fetches_by_pid[pid] = self.engine.fetches
         self._reader: StackReader | None = None
@@ -101,44 +98,26 @@ class RunProcess:
         return self._memory.newest()
 
     def _write_row(self, row: Any) -> None:
-        self.steps_ns.append(row[END] - row[START])
-        if self._file is None:
-            self._held.append((True, list(row)))
-            self._open_file()
-        else:
-            self._file.write_row(row)
+        self._file.write_row(row)
+        self._name_file()
 
     def _write_fact(self, fact: dict[str, Any]) -> None:
         if fact["kind"] == "process":
             fact |= self._describe_process()
-        if self._file is None:
-            self._held.append((False, fact))
-            self._open_file()
-        else:
-            self._file.write_fact(fact)
+        self._file.write_fact(fact)
+        self._name_file()
 
-    def _open_file(self) -> None:
+    def _name_file(self) -> None:
         """As soon as the process trains and has said who it is."""
         process = self.engine.process
-        if process is None or not (self.trains or self.engine.ended) or self._file is not None:
-            if len(self._held) > 100_000:
-                del self._held[:50_000]
+        if self._file.path is not None or process is None or not (self.trains or self.engine.ended):
             return
         rank, restart = process.get("rank"), process.get("restart") or 0
         name = f"{process.get('host') or 'host'}-{self.pid}-{'x' if rank is None else rank}-{restart}.hlr"
-        self._file = file = RecordingWriter(self._folder / name)
+        self._file.path = self._folder / name
         self._refusals = 0  # of the thread that trains from here on
-        facts = [fact for is_row, fact in self._held if not is_row]
-        for fact in sorted(facts, key=lambda fact: fact["kind"] != "process"):
-            file.write_fact(fact)
-        for is_row, row in self._held:
-            if is_row:
-                file.write_row(row)
-        self._held.clear()
-        kept = sorted(self._start_counts.items(), key=lambda item: -item[1])[:MOST_STACKS_TOLD]
-        if kept:
-            told = [[START_FIELD, places, leaf, n] for (places, leaf), n in kept]
-            file.write_fact({"kind": "start", "counts": told, "t": 0})
+        if self._start_counts:
+            self._file.write_fact({"kind": "start", "counts": _tell_samples(self._start_counts), "t": 0})
             self._start_counts.clear()
 
     def _describe_process(self) -> dict[str, Any]:
@@ -271,7 +250,7 @@ class RunProcess:
 
     def tick(self, now_ns: int) -> None:
         """The jobs that are due."""
-        if self._file is None:
+        if self._file.path is None:
             return
         age_ns = now_ns - self._began_ns
         if self.engine.wants_refresh:
@@ -304,7 +283,7 @@ class RunProcess:
         if sizes is None:
             return
         rss_bytes, peak_bytes = sizes
-        self.engine.recorder.set_known(RSS, rss_bytes)
+        self.engine.recorder.set_known(FIELD["rss_bytes"], rss_bytes)
         burst = self.engine.recorder.burst
         validates = burst is not None and burst.forwards > 0
         part = "start" if not self.trains else "validation" if validates or self._validated else "training"
@@ -317,7 +296,7 @@ class RunProcess:
         self.read_memory()
         idle = idle_in(_read("/proc/stat"), self._cores) if len(self._cores) <= MOST_CORES_COUNTED else None
         self._write_now(
-            {"kind": "memory", "row": recorder.rows, "rss_bytes": recorder.row[RSS],
+            {"kind": "memory", "row": recorder.rows, "rss_bytes": recorder.row[FIELD["rss_bytes"]],
              "peak_rss_bytes": self._peak_rss_bytes, "peaks": self._peaks,
              "device": self.engine.device_memory, "idle": idle}
         )  # fmt: skip
@@ -338,8 +317,7 @@ class RunProcess:
         for fact in (*self.engine.totals(self._fetches_by_pid), self._overhead()):
             self._write_now(fact)
         if self._thread_counts:
-            kept = sorted(self._thread_counts.items(), key=lambda item: -item[1])[:MOST_STACKS_TOLD]
-            told = [[START_FIELD, places, leaf, n] for (places, leaf), n in kept]
+            told = _tell_samples(self._thread_counts)
             self._write_now({"kind": "threads", "looks": self._thread_looks, "counts": told})
 
     def _overhead(self) -> dict[str, Any]:
@@ -358,9 +336,7 @@ class RunProcess:
         if not self._failed:
             self._failed = True
             text = f"hotloop's own process failed: {trace.strip().splitlines()[-1]}"
-            self._held.append((False, {"kind": "health", "level": "warning", "message": text, "trace": trace, "t": 0}))
-            if self._file is not None:
-                self._file.write_fact(self._held.pop()[1])
+            self._file.write_fact({"kind": "health", "level": "warning", "message": text, "trace": trace, "t": 0})
 
     def finish(self) -> None:
         """The process is gone: what it left in its memory, and the end."""
@@ -373,8 +349,8 @@ class RunProcess:
             self._memory.close()
             return
         engine.finish(engine.now_ns)
-        self._open_file()
-        if self._file is not None:
+        self._name_file()
+        if self._file.path is not None:
             self.write_samples()
             self.write_memory()
             self.write_totals()
@@ -403,6 +379,12 @@ _JOBS: dict[str, tuple[int, int, int]] = {
 METHOD = (
     f"Events noted × {EVENT_NS / 1000:g} µs, by which paired blocks with and without hooks differ (docs/overhead.md)"
 )
+
+
+def _tell_samples(counts: dict[Sample, int]) -> list[list[Any]]:
+    """The most frequent stacks, of which no phase is known."""
+    kept = sorted(counts.items(), key=lambda item: -item[1])[:MOST_STACKS_TOLD]
+    return [[START_FIELD, places, leaf, n] for (places, leaf), n in kept]
 
 
 def _read(path: str) -> bytes:

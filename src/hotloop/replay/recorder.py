@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from hotloop.core.recording import (
     CLOSED_BY_BACKWARD,
@@ -24,8 +25,6 @@ from hotloop.core.recording import (
     TIME_FIELDS,
     UNKNOWN,
 )
-
-from .optimizers import OptimizerNumbers
 
 OTHER = FIELD["other_ns"]
 INPUT = FIELD["input_wait_ns"]
@@ -58,15 +57,12 @@ GAP_AFTER = {
 OTHER_WAIT = FIELD[OTHER_WAIT_FIELD]
 """What stack samples count for while a loader that does not feed backward is waited for."""
 
-_GAP_AFTER = [GAP_AFTER.get(field, 0) for field in range(len(STEP_FIELDS))]  # no gap is field 0
-
 _UNKNOWN_FIELDS = (
     "padded_tokens",
     "tokens",
     "padding_tokens",
     "longest_tokens",
     "synced_backwards",
-    "recompute_ns",
     "device_forward_ns",
     "device_backward_ns",
     "device_optimizer_ns",
@@ -79,6 +75,7 @@ TEMPLATE = array("q", [0] * len(STEP_FIELDS))
 for _name in _UNKNOWN_FIELDS:
     TEMPLATE[FIELD[_name]] = UNKNOWN
 TEMPLATE[FIELD["rows_merged"]] = 1
+TEMPLATE[FIELD["flags"]] = FLAG_WATCHED_ALL
 
 INDEX = FIELD["index"]
 CLOSED_BY = FIELD["closed_by"]
@@ -86,29 +83,17 @@ OPTIMIZER_INDEX = FIELD["optimizer_index"]
 START = FIELD["start_ns"]
 END = FIELD["end_ns"]
 CPU = FIELD["cpu_ns"]
-RECOMPUTE = FIELD["recompute_ns"]
-RSS = FIELD["rss_bytes"]
-DEVICE_ALLOCATED = FIELD["device_allocated_bytes"]
-DEVICE_RESERVED = FIELD["device_reserved_bytes"]
 FLAGS = FIELD["flags"]
 BACKWARDS = FIELD["backwards"]
-RETAINED = FIELD["retained_backwards"]
-BURST_INPUT = FIELD["burst_input_ns"]
-BURST_GAP = FIELD["burst_gap_ns"]
-BURST_H2D = FIELD["burst_h2d_ns"]
-BURSTS = FIELD["bursts"]
-BURSTS_OTHER_LOADER = FIELD["bursts_other_loader"]
-BURSTS_EVAL = FIELD["bursts_eval_mode"]
-GC_NS = FIELD["gc_ns"]
-GC_COUNT = FIELD["gc_count"]
-COMPILE_NS = FIELD["compile_ns"]
-COMPILES = FIELD["compiles"]
-
-SCALER = FIELD["scaler_ns"]
 _STEPPED = -1
-MERGED = FIELD["rows_merged"]
 TIMES = frozenset(FIELD[name] for name in TIME_FIELDS)
-KEPT = TIMES | {INDEX, CLOSED_BY, OPTIMIZER_INDEX, START, END, FLAGS, MERGED, RSS, DEVICE_ALLOCATED, DEVICE_RESERVED}
+KEPT = TIMES | {
+    FIELD[name]
+    for name in (
+        "index", "closed_by", "optimizer_index", "rows_merged", "start_ns", "end_ns", "rss_bytes",
+        "device_allocated_bytes", "device_reserved_bytes", "flags",
+    )
+}  # fmt: skip
 RECENT = 32
 """Of so many timed rows those that were only counted are taken to be like."""
 
@@ -119,15 +104,14 @@ MAX_CLOSES = 16
 class Recorder:
     """The phase stack and the current row of one training thread.
 
-    ``on_start`` is called once, at the first completed backward or optimizer step, and returns the function that
-    receives every finished row (which it must not keep). ``on_row`` is called after it. ``clock`` gives ns, and rows
-    hold ns since ``anchor_ns``.
+    ``emit`` receives every finished row (which it must not keep), the first one at the first completed backward or
+    optimizer step. ``on_row`` is called after it. ``clock`` gives ns, and rows hold ns since ``anchor_ns``.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self.clock = clock
         self.anchor_ns = 0
-        self.on_start: Callable[[], Callable[[Row[int]], None] | None] | None = None
+        self.emit: Callable[[Row[int]], None] | None = None
         self.on_row: Callable[[Row[int]], None] | None = None
         self.reset()
 
@@ -138,12 +122,10 @@ class Recorder:
         self.stack = [OTHER]
         self.last_ns = 0
         self.rows = 0
-        self.skipped = 0
         self.started = False
-        self._flags = 0
+        self._flags = FLAG_WATCHED_ALL
         self.other_wait = False
         """Whether the wait on top of the stack is for a loader that does not feed backward."""
-        self._emit: Callable[[Row[int]], None] | None = None
         self._cpu_ns = self._cpu_last_ns = 0
         self._recent: deque[Row[int]] = deque(maxlen=RECENT)
         self.optimizers = OptimizerNumbers()
@@ -153,19 +135,6 @@ class Recorder:
         self._scaler_ns = 0
         self.closes = 0
         self.burst: _Burst | None = None
-
-    @property
-    def watching_all(self) -> bool:
-        """Whether nested modules are watched too, from the beginning of this row on."""
-        return bool(self._flags & FLAG_WATCHED_ALL)
-
-    @watching_all.setter
-    def watching_all(self, value: bool) -> None:
-        self.set_flag(FLAG_WATCHED_ALL, value)
-        before, after = (UNKNOWN, 0) if value else (0, UNKNOWN)
-        self._template[RECOMPUTE] = after
-        if self.row[RECOMPUTE] == before:
-            self.row[RECOMPUTE] = after
 
     @property
     def in_deep_window(self) -> bool:
@@ -180,10 +149,6 @@ class Recorder:
     def foreign_profiler(self) -> bool:
         """Whether somebody else's profiler is on in this row."""
         return bool(self._flags & FLAG_FOREIGN_PROFILER)
-
-    @foreign_profiler.setter
-    def foreign_profiler(self, value: bool) -> None:
-        self.set_flag(FLAG_FOREIGN_PROFILER, value)
 
     def set_flag(self, flag: int, value: bool) -> None:
         self._flags = self._flags | flag if value else self._flags & ~flag
@@ -216,7 +181,7 @@ class Recorder:
         self.row[field] += now - self.last_ns
         self.last_ns = now
         if len(stack) == 1:
-            stack[0] = _GAP_AFTER[field] or stack[0]
+            stack[0] = GAP_AFTER.get(field, stack[0])
 
     def unwind(self, depth: int) -> None:
         """Leave until the stack is ``depth`` deep: what an exception left open."""
@@ -279,7 +244,7 @@ class Recorder:
             self.end_burst()
         self.enter(OPTIMIZER)
         if self._scaler_ns > 0:
-            self.row[SCALER] += self.last_ns - self._scaler_ns
+            self.row[FIELD["scaler_ns"]] += self.last_ns - self._scaler_ns
             self._scaler_ns = _STEPPED
 
     def scaler_began(self) -> None:
@@ -292,7 +257,7 @@ class Recorder:
         self.unwind(depth)
         stepped = self._scaler_ns == _STEPPED
         if not stepped:
-            self.row[SCALER] += self.last_ns - self._scaler_ns
+            self.row[FIELD["scaler_ns"]] += self.last_ns - self._scaler_ns
         self._scaler_ns = 0
         return stepped
 
@@ -329,7 +294,6 @@ class Recorder:
 
     def step_skipped(self, index: int) -> None:
         """GradScaler found inf or NaN and did not call the optimizer: a step all the same."""
-        self.skipped += 1
         self.seen_optimizer = True
         self.close(CLOSED_BY_SCALER_SKIP, index)
 
@@ -339,7 +303,7 @@ class Recorder:
         row[BACKWARDS] += 1
         self.closes = 0
         if retain_graph:
-            row[RETAINED] += 1
+            row[FIELD["retained_backwards"]] += 1
         if self.pending_close is not None:
             index, self.pending_close = self.pending_close, None
             self.close(CLOSED_BY_OPTIMIZER, index)
@@ -363,10 +327,9 @@ class Recorder:
         self.rows = rows = rows + 1
         if closed_by == CLOSED_BY_OPTIMIZER:
             self._recent.append(row[:])
-        if not self.started:
-            self._start()
-        if self._emit is not None:
-            self._emit(row)
+        self.started = True
+        if self.emit is not None:
+            self.emit(row)
         try:
             if self.on_row is not None:
                 self.on_row(row)
@@ -393,11 +356,11 @@ class Recorder:
             row[field] = sums[field] * span_ns // whole_ns
         row[OTHER] += span_ns - sum(row[field] for field in TIMES)
         row[INDEX], row[CLOSED_BY], row[OPTIMIZER_INDEX] = self.rows, CLOSED_BY_OPTIMIZER, known[-1][OPTIMIZER_INDEX]
-        row[END], row[FLAGS], row[MERGED], row[CPU] = now - self.anchor_ns, self._flags, steps, 0
+        row[END], row[FLAGS], row[FIELD["rows_merged"]], row[CPU] = now - self.anchor_ns, self._flags, steps, 0
         self.rows += steps
         self.stack[0] = OTHER
-        if self._emit is not None:
-            self._emit(row)
+        if self.emit is not None:
+            self.emit(row)
         row[:] = self._template
         row[START] = now - self.anchor_ns
 
@@ -418,16 +381,11 @@ class Recorder:
         del self.stack[1:]
         self.close(CLOSED_BY_END, UNKNOWN)
 
-    def _start(self) -> None:
-        self.started = True
-        if self.on_start is not None:
-            self._emit = self.on_start()
-
 
 class _Burst:
     """Forwards without gradients in a row: what the fields held at its start and at its last forward's end."""
 
-    __slots__ = ("_gap_ns", "_h2d_ns", "_input_ns", "_start", "eval_mode", "forwards", "other_loader", "own_data")
+    __slots__ = ("_covered", "_start", "eval_mode", "forwards", "other_loader", "own_data")
 
     def __init__(self, row: Row[int]) -> None:
         self.eval_mode = False
@@ -436,22 +394,92 @@ class _Burst:
         self.own_data = 0
         """How many of the forwards were evaluations of the model that is trained, on data that stays the same."""
         self._start = _burst_sums(row)
-        self._input_ns = self._gap_ns = self._h2d_ns = 0
+        self._covered = (0, 0, 0)
 
     def mark(self, row: Row[int]) -> None:
-        input_ns, gap_ns, h2d_ns = _burst_sums(row)
-        self._input_ns = input_ns - self._start[0]
-        self._gap_ns = gap_ns - self._start[1]
-        self._h2d_ns = h2d_ns - self._start[2]
+        (input_ns, gap_ns, h2d_ns), start = _burst_sums(row), self._start
+        self._covered = (input_ns - start[0], gap_ns - start[1], h2d_ns - start[2])
 
     def add_to(self, row: Row[int]) -> None:
-        row[BURST_INPUT] += self._input_ns
-        row[BURST_GAP] += self._gap_ns
-        row[BURST_H2D] += self._h2d_ns
-        row[BURSTS] += 1
-        row[BURSTS_OTHER_LOADER] += self.other_loader
-        row[BURSTS_EVAL] += self.eval_mode
+        counted = (1, self.other_loader, self.eval_mode)
+        for name, value in zip(_BURST_FIELDS, (*self._covered, *counted), strict=True):
+            row[FIELD[name]] += value
+
+
+_BURST_FIELDS = (
+    "burst_input_ns", "burst_gap_ns", "burst_h2d_ns", "bursts", "bursts_other_loader", "bursts_eval_mode",
+)  # fmt: skip
 
 
 def _burst_sums(row: Row[int]) -> tuple[int, int, int]:
     return row[INPUT] + row[ITERATOR], sum([row[g] for g in GAPS]), row[H2D]
+
+
+MOST_BUILT = 10_000
+"""Objects that are remembered at a time: loaders and models are made too."""
+
+Place = list[object]
+"""File, line and function where an optimizer was made, as the training told it."""
+
+
+@dataclass(slots=True)
+class _Numbered:
+    """The optimizer that has a number now, and when (counted in steps of any) it stepped first and last."""
+
+    key: int
+    place: Place
+    first: int
+    last: int
+
+
+class OptimizerNumbers:
+    """Identities of optimizers -> their numbers, in order of their first steps: ``built`` for every new object,
+    ``index_of`` at each step.
+
+    Some trainings build an optimizer anew each epoch, or each step. It has the number of the one that it replaces: the
+    one made at the same place that had stepped before it was built. So steps are counted by what trains.
+    """
+
+    def __init__(self) -> None:
+        self._index: dict[int, int] = {}
+        self._built: dict[int, int] = {}
+        self._numbered: dict[int, _Numbered] = {}
+        self._count = self._steps = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def built(self, key: int) -> None:
+        """An object was made at an address; what was there before is gone."""
+        self._index.pop(key, None)
+        if len(self._built) > MOST_BUILT:
+            self._built.clear()
+        self._built[key] = self._steps
+
+    def index_of(self, key: int, place: Place | None) -> int:
+        """The number of the optimizer that steps now."""
+        index = self._index.get(key)
+        self._steps += 1
+        if index is None:
+            index = self._replaced(key, place)
+            if index is None:
+                index, self._count = self._count, self._count + 1
+            else:
+                self._index.pop(self._numbered[index].key, None)
+            self._index[key] = index
+            if place is not None:
+                self._numbered[index] = _Numbered(key, place, self._steps, self._steps)
+        elif index in self._numbered:
+            self._numbered[index].last = self._steps
+        return index
+
+    def _replaced(self, key: int, place: Place | None) -> int | None:
+        """The number whose optimizer was made at the same place and had stepped when this one was built; of several
+        the one that has waited longest."""
+        built = self._built.get(key)
+        if built is None or place is None:
+            return None
+        before = [
+            (one.last, index) for index, one in self._numbered.items() if one.place == place and one.first <= built
+        ]
+        return min(before)[1] if before else None

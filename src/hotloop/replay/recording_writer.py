@@ -24,8 +24,6 @@ from hotloop.core.frames import (
     MAX_FACT_BYTES,
     SEGMENT_BYTES,
     SEGMENT_HEADER_BYTES,
-    STATE_FULL,
-    STATE_RECORDING,
     STATUS_OFFSETS,
     FileHeader,
     Status,
@@ -69,17 +67,18 @@ def merge_rows(first: Sequence[int], second: Sequence[int]) -> list[int]:
 
 
 class RecordingWriter:
-    """One process's file. No method raises for what the disk does; ``flush`` writes what has come since."""
+    """One process's file. No method raises for what the disk does; ``flush`` writes what has come since, once there is
+    a ``path``."""
 
     def __init__(
         self,
-        path: Path | str,
+        path: Path | None = None,
         *,
         segment_bytes: int = SEGMENT_BYTES,
         raw_rows: int = RAW_ROWS,
         level_blocks: int = LEVEL_BLOCKS,
     ) -> None:
-        self.path = Path(path)
+        self.path = path
         self._segment_bytes = segment_bytes
         self._descriptor = -1
         self._at = HEAD_BYTES
@@ -94,7 +93,7 @@ class RecordingWriter:
         self._many: dict[tuple[str, str], int] = {}
         self._newest: dict[tuple[str, str], bytes] = {}
         """Of which only the newest counts, and that were thinned out: written at the end."""
-        self.lost_rows = self.lost_facts = self.thinned_facts = 0
+        self.lost_rows = self.lost_facts = 0
         self.settled_rows = 0
         self.message = ""
         self._generation = 0
@@ -133,13 +132,10 @@ class RecordingWriter:
                 every *= 2
             key = fact_key(fact) if is_total else (kind, "")
             self._many[key] = seen = self._many.get(key, -1) + 1
-            if is_total:
-                self._newest.pop(key, None)
+            self._newest.pop(key, None)
             if seen % every:
                 if is_total:
                     self._newest[key] = payload
-                else:
-                    self.thinned_facts += 1
                 return
         self._fact_bytes += len(payload)
         self._push(KIND_FACT, payload)
@@ -158,11 +154,11 @@ class RecordingWriter:
         """Write what waits; what fails is tried again in RETRY_S, or at the end."""
         if closed:
             self._push_block()
-        if not closed and (time.monotonic() < self._retry_s or not self._waiting):
+        if self.path is None or (not closed and (time.monotonic() < self._retry_s or not self._waiting)):
             return
         try:
             if self._descriptor < 0:
-                self._open()
+                self._open(self.path)
             self._append()
             self.message = ""
         except OSError as error:
@@ -170,9 +166,9 @@ class RecordingWriter:
             self._retry_s = time.monotonic() + RETRY_S
         self._write_status(closed)
 
-    def _open(self) -> None:
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC, 0o666)
-        os.pwrite(self._descriptor, encode_header(FileHeader(segment_bytes=self._segment_bytes, properties={})), 0)
+    def _open(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC, 0o666)
+        os.pwrite(self._descriptor, encode_header(FileHeader(segment_bytes=self._segment_bytes)), 0)
         os.ftruncate(self._descriptor, HEAD_BYTES)
 
     def _append(self) -> None:
@@ -204,11 +200,7 @@ class RecordingWriter:
         status = Status(
             generation=self._generation,
             settled_rows=self.settled_rows,
-            lost_rows=self.lost_rows,
             lost_facts=self.lost_facts,
-            thinned_facts=self.thinned_facts,
-            tail_segment=self._segment,
-            state=STATE_FULL if self.message else STATE_RECORDING,
             closed=closed,
             message=self.message,
         )

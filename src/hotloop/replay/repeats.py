@@ -15,7 +15,6 @@ from .recorder import BACKWARDS, FORWARD, Recorder
 
 REPEATED = FIELD["repeated_forwards"]
 REPEATED_NS = FIELD["repeated_forward_ns"]
-REPEATED_BACKWARDS = FIELD["repeated_backwards"]
 MOST_SEEN, MOST_COMPUTED = 64, 64
 
 
@@ -115,7 +114,7 @@ class Repeats:
         """Of two passes over one input that each went backward, the second backward repeats one as well."""
         if self._goes_backward:
             self._goes_backward = False
-            self._recorder.row[REPEATED_BACKWARDS] += 1
+            self._recorder.row[FIELD["repeated_backwards"]] += 1
 
     def _confirm_metrics(self, module: int) -> None:
         """A forward of the row before's batch was for metrics when the next batch comes without a backward between."""

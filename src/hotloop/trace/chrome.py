@@ -9,9 +9,10 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,20 +101,21 @@ def write_chrome(
     not at all. Raises UsageError when it cannot be written.
     """
     try:
-        with open_whole(target) as file:
-            if target.name.lower().endswith(".gz"):
-                # Without name and time the same trace gives the same file.
-                with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
-                    _write_parts(packed, _format_file(trace, rows, tracks, links, about))
-            else:
-                _write_parts(file, _format_file(trace, rows, tracks, links, about))
+        with open_whole(target) as file, _pack(file, target.name) as out:
+            for part in _format_file(trace, rows, tracks, links, about):
+                out.write(part.encode("ascii"))
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
 
 
-def _write_parts(file: Any, parts: Iterator[str]) -> None:
-    for part in parts:
-        file.write(part.encode("ascii"))
+@contextmanager
+def _pack(file: BinaryIO, name: str) -> Iterator[Any]:
+    if not name.lower().endswith(".gz"):
+        yield file
+        return
+    # Without name and time the same trace gives the same file.
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
+        yield packed
 
 
 def _format_file(
@@ -140,7 +142,7 @@ def _format_events(
     own = _find_free_process(trace)
     yield _name_processes(trace, own)
     for number, track in enumerate(tracks, start=1):
-        yield [_name_it("thread_name", own, number, track.name), _sort_it(own, number)]
+        yield [_format_meta("thread_name", str(own), str(number), {"name": track.name}), _sort_it(own, number)]
         block = []
         for one in track.slices:
             block.append(_format_slice(one, own, number, clock))
@@ -197,16 +199,14 @@ def _format_slice(one: Slice, process: int, thread: int, clock: _Clock) -> str:
 
 def _format_rows(trace: Trace, rows: Int64s, clock: _Clock) -> list[str]:
     args = _collect_args(trace, rows)
-    columns = (trace.start_ns, trace.duration_ns, trace.name, trace.category, trace.thread, trace.process)
+    columns = (rows, trace.start_ns[rows], trace.duration_ns[rows], trace.name[rows], trace.category[rows])
     lines = []
-    for at, (start_ns, duration_ns, name, category, thread, process) in enumerate(
-        zip(*(column[rows].tolist() for column in columns), strict=True)
+    for at, (row, start_ns, duration_ns, name, category) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
     ):
-        pid = _identify(trace.processes[process]) if process >= 0 else '""'
-        tid = _identify(trace.thread_labels[thread]) if thread >= 0 else '""'
         lines.append(
             f'{{"ph": "X", "cat": "{_CATEGORY_NAMES[Category(category)]}", "name": {json.dumps(trace.names[name])}, '
-            f'"pid": {pid}, "tid": {tid}, "ts": {clock.at(start_ns)}, "dur": {clock.length(duration_ns)}'
+            f'{_place(trace, row)}, "ts": {clock.at(start_ns)}, "dur": {clock.length(duration_ns)}'
             + (f', "args": {json.dumps(args[at])}}}' if args[at] else "}")
         )
     return lines
@@ -254,10 +254,8 @@ def _format_arrows(trace: Trace, links: tuple[Int64s, Int64s], clock: _Clock) ->
     lines = []
     for number, (call, done) in enumerate(zip(calls, work, strict=True), start=1):
         for phase, row in (("s", call), ("f", done)):
-            pid = _identify(trace.processes[int(trace.process[row])]) if trace.process[row] >= 0 else '""'
-            tid = _identify(trace.thread_labels[int(trace.thread[row])]) if trace.thread[row] >= 0 else '""'
             lines.append(
-                f'{{"ph": "{phase}", "id": {number}, "cat": "ac2g", "name": "ac2g", "pid": {pid}, "tid": {tid}, '
+                f'{{"ph": "{phase}", "id": {number}, "cat": "ac2g", "name": "ac2g", {_place(trace, row)}, '
                 f'"ts": {clock.at(int(trace.start_ns[row]))}' + (', "bp": "e"}' if phase == "f" else "}")
             )
         if len(lines) >= BLOCK_ROWS:
@@ -273,9 +271,7 @@ def _format_memory(trace: Trace, memory: MemoryEvents, rows: Int64s, clock: _Clo
         return
     low, high = int(trace.start_ns[host].min()), int(trace.start_ns[host].max())
     first, last = np.searchsorted(memory.time_ns, [low, high + 1]).tolist()
-    row = int(host[0])
-    pid = _identify(trace.processes[int(trace.process[row])]) if trace.process[row] >= 0 else '""'
-    tid = _identify(trace.thread_labels[int(trace.thread[row])]) if trace.thread[row] >= 0 else '""'
+    place = _place(trace, int(host[0]))
     names = (
         ("Total Reserved", memory.reserved_bytes, True),
         ("Total Allocated", memory.allocated_bytes, True),
@@ -289,10 +285,17 @@ def _format_memory(trace: Trace, memory: MemoryEvents, rows: Int64s, clock: _Clo
         for at in range(begin, min(last, begin + BLOCK_ROWS)):
             args = {key: int(column[at]) for key, column, optional in names if not optional or column[at] >= 0}
             lines.append(
-                f'{{"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": {pid}, "tid": {tid}, '
+                f'{{"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", {place}, '
                 f'"ts": {clock.at(int(memory.time_ns[at]))}, "args": {json.dumps(args)}}}'
             )
         yield lines
+
+
+def _place(trace: Trace, row: int) -> str:
+    process, thread = int(trace.process[row]), int(trace.thread[row])
+    pid = _identify(trace.processes[process]) if process >= 0 else '""'
+    tid = _identify(trace.thread_labels[thread]) if thread >= 0 else '""'
+    return f'"pid": {pid}, "tid": {tid}'
 
 
 def _identify(label: str) -> str:
@@ -319,7 +322,7 @@ def _find_free_process(trace: Trace) -> int:
 
 
 def _name_processes(trace: Trace, own: int) -> list[str]:
-    lines = [_name_it("process_name", own, 0, "hotloop"), _sort_it(own, None)]
+    lines = [_format_meta("process_name", str(own), "0", {"name": "hotloop"}), _sort_it(own, None)]
     named = trace.facts.extra.get("process_names")
     for label, name in named.items() if isinstance(named, dict) else ():
         if label in trace.processes:
@@ -330,10 +333,6 @@ def _name_processes(trace: Trace, own: int) -> list[str]:
             pid = _identify(trace.processes[int(trace.process[rows[0]])])
             lines.append(_format_meta("thread_name", pid, _identify(trace.thread_labels[thread]), {"name": name}))
     return lines
-
-
-def _name_it(kind: str, process: int, thread: int, name: str) -> str:
-    return _format_meta(kind, str(process), str(thread), {"name": name})
 
 
 def _sort_it(process: int, thread: int | None) -> str:

@@ -1,15 +1,28 @@
-"""A window of Chrome trace events -> Event values, keeping what can be kept of a damaged one."""
+"""The bytes of a Chrome trace -> lists of Event values, window by window, and what stands around the events.
+
+A window ends where an event ends. What is wrong in a window costs the events that it hits, and is counted.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
-from .windows import can_follow_events, sanitize, split_events
+from hotloop.core.errors import TraceError
+
+from .byte_source import ByteSource
+
+WINDOW_BYTES = 1 << 20
+"""What is decoded at once. Measured over 0.25 .. 16 MiB: little difference up to 8, a quarter more CPU time at 16."""
+MAX_EVENT_BYTES = 64 << 20
+"""A longer stretch without the end of an event is no trace."""
+MAX_HEADER_BYTES = 64 << 20
+_MAX_CUTS = 8
+"""So many ends of events are tried: in a list of objects that an event holds there may be false ones."""
 
 ABSENT = Raw()
 """Empty text: the event does not have the field."""
@@ -17,9 +30,18 @@ ABSENT = Raw()
 DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding text that is not JSON of the wanted type raises."""
 
-_MAX_STRAY_BRACKETS = 64
-"""Of one window; what follows the last one is given up."""
-_MAX_LAST_ENDS = 64
+_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_KEYS = rb'"(?:ph|name|cat|pid|tid|ts|dur|id|args|s|bp|tts|sf)"\s*:'
+_BOUNDARY = re.compile(rb"\}\s*,?\s*(?=\{\s*(?:" + _KEYS + rb'|"?\w*"?\s*\Z))')
+"""Between two events; the second one may have been cut off in its first key."""
+_AFTER_ARRAY = re.compile(rb'\s*(?:\}|,\s*"|,?\s*$)')
+_BOM = b"\xef\xbb\xbf"
+_TOKEN = re.compile(
+    rb'"(?:[^"\\]|\\.)*"|[-+]?(?:NaN|nan|Infinity|inf)\b|\b(?:N/A|None|undefined)\b|[\x00-\x08\x0b\x0c\x0e-\x1f]',
+    re.DOTALL,
+)
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 
 
 class Event(Struct, gc=False):
@@ -35,42 +57,161 @@ class Event(Struct, gc=False):
     args: Raw = ABSENT
 
 
-class _UntypedEvent(Struct, gc=False):
-    ph: Raw = ABSENT
-    cat: Raw = ABSENT
-    name: Raw = ABSENT
-    pid: Raw = ABSENT
-    tid: Raw = ABSENT
-    ts: Raw = ABSENT
-    dur: Raw = ABSENT
-    args: Raw = ABSENT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodedWindow:
-    events: list[Event]
-    rest: bytes | None = None
-    """What followed the array of events; None when it did not end in this window."""
-    lost_count: int = 0
-    """Pieces that are no event, or damaged beyond repair."""
-    is_salvaged: bool = False
-    """True when the window was no valid JSON."""
-
-
 _decode_events = msgspec.json.Decoder(list[Event]).decode
-_decode_raws = msgspec.json.Decoder(list[Raw]).decode
-_decode_event = msgspec.json.Decoder(Event).decode
-_decode_untyped = msgspec.json.Decoder(_UntypedEvent).decode
-_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 
 
-def decode_window(window: bytes) -> DecodedWindow:
-    """The events of ``event,event,...``, with or without the end of the array behind them."""
-    try:
-        return DecodedWindow(events=_decode_events(in_brackets(window)))
-    except DAMAGE as error:
-        first_error = error
-    return _decode_parts(window, first_error)
+class ChromeEvents:
+    """Iterate for lists of events; then the rest is known.
+
+    When the end of the array is never seen, the file was truncated.
+    """
+
+    def __init__(self, source: ByteSource, name: str, window_bytes: int = WINDOW_BYTES) -> None:
+        self._source = source
+        self._name = name
+        self._window_bytes = window_bytes
+        self._head: bytes | None = None
+        self._tail = b""
+        self.has_ended = False
+        """True when the end of the array of events was seen."""
+        self.lost_count = 0
+        """Pieces that are no event, or damaged beyond repair."""
+        self.salvaged_windows = 0
+        """Windows that were no valid JSON of events."""
+
+    def __iter__(self) -> Iterator[list[Event]]:
+        buffer, rest = self._find_events(), b""
+        while not self.has_ended:
+            more = self._source.read(max(self._window_bytes - len(buffer), len(buffer), 1 << 16))
+            buffer = b"".join((buffer, more))
+            if not more:
+                yield self._decode(buffer)
+                return
+            if len(buffer) < self._window_bytes:
+                continue
+            cuts = self._find_ends(buffer)
+            if not cuts:
+                if len(buffer) > MAX_EVENT_BYTES:
+                    raise TraceError(
+                        f"{self._name} has {len(buffer) >> 20} MiB without the end of an event; it is not a trace, "
+                        "or is damaged."
+                    )
+                continue
+            for cut in cuts:
+                try:
+                    events = _decode_events(in_brackets(buffer[:cut]))
+                    break
+                except DAMAGE:
+                    continue
+            else:
+                cut = cuts[0]
+                events = self._decode(buffer[:cut])
+            yield events
+            rest = buffer[cut:]
+            buffer = rest.lstrip(b", \t\r\n")
+        self._tail += rest
+        while len(self._tail) < MAX_HEADER_BYTES and (more := self._source.read(1 << 20)):
+            self._tail += more
+
+    def read_header(self) -> dict[str, Any] | None:
+        """The other fields of the file, empty for a bare list; None when they cannot be read."""
+        if self._head is None:
+            return {}
+        head = self._head.rstrip().rstrip(b",")
+        tail = self._tail.lstrip().lstrip(b"," if head.endswith(b"{") else b"")
+        for text in (head + tail, head + b"}"):
+            try:
+                header = msgspec.json.decode(sanitize(text))
+            except DAMAGE:
+                continue
+            if isinstance(header, dict):
+                return header
+        return None
+
+    def _find_events(self) -> bytes:
+        """The bytes after the bracket that opens the events."""
+        buffer = self._source.read(1 << 20).removeprefix(_BOM).lstrip()
+        if not buffer:
+            raise TraceError(f"{self._name} is empty{self._because()}; record or copy it again.")
+        if buffer.startswith(b"["):
+            return buffer[1:]
+        if not buffer.startswith(b"{"):
+            raise TraceError(
+                f"{self._name} is not a Chrome trace: it begins with {buffer[:20]!r}{self._because()}. "
+                "hotloop reads what torch.profiler's export_chrome_trace writes, plain or gzip."
+            )
+        at = 0
+        while (found := _ARRAY.search(buffer, at)) is None:
+            at = max(len(buffer) - 4096, 0)
+            more = self._source.read(1 << 20)
+            if not more or len(buffer) > MAX_HEADER_BYTES:
+                raise TraceError(
+                    f'{self._name} has no "traceEvents"{self._because()}: it is not a Chrome trace, or it was cut off '
+                    "before its first event."
+                )
+            buffer += more
+        self._head = buffer[: found.start()]
+        return buffer[found.end() :]
+
+    def _because(self) -> str:
+        return f" ({self._source.damage})" if self._source.damage else ""
+
+    def _find_ends(self, buffer: bytes) -> list[int]:
+        """Offsets after the last events that end in the buffer and are followed by another, the last one first."""
+        size = 1 << 16
+        while True:
+            begin = max(len(buffer) - size, 0)
+            ends = [found.start() + 1 for found in _BOUNDARY.finditer(buffer, begin)]
+            if ends or begin == 0:
+                return ends[-1 : -1 - _MAX_CUTS : -1]
+            size *= 16
+
+    def _decode(self, window: bytes) -> list[Event]:
+        """The events of ``event,event,...``, with or without the end of the array behind them."""
+        events = self._decode_whole(window)
+        if events is None:
+            self.salvaged_windows += 1
+            window = sanitize(window)
+            events = self._decode_whole(window)
+        return self._decode_pieces(window) if events is None else events
+
+    def _decode_whole(self, window: bytes) -> list[Event] | None:
+        """None where the window is not valid."""
+        text = in_brackets(window.strip(b", \t\r\n"))
+        try:
+            return _decode_events(text)
+        except DAMAGE as error:
+            end = _find_end_of_array(error, text)
+        return _decode_events(text[:end]) if end is not None and self._end_array(text[end:-1]) else None
+
+    def _end_array(self, rest: bytes) -> bool:
+        """Whether the array has really ended: ``rest`` is more fields, the end of the object, or nothing."""
+        self.has_ended = _AFTER_ARRAY.match(rest[:4096]) is not None
+        if self.has_ended:
+            self._tail = rest
+        return self.has_ended
+
+    def _decode_pieces(self, window: bytes) -> list[Event]:
+        """Event by event, wherever one seems to end."""
+        events: list[Event] = []
+        ends = [found.start() + 1 for found in _BOUNDARY.finditer(window)]
+        for begin, end in zip([0, *ends], [*ends, len(window)], strict=True):
+            if self.has_ended:
+                self._tail += window[begin:end]
+                continue
+            found = self._decode_whole(window[begin:end])
+            if found is None:
+                self.lost_count += 1
+            else:
+                events += found
+        return events
+
+
+def _find_end_of_array(error: Exception, text: bytes) -> int | None:
+    """Offset behind the bracket that closed the array, when that is what the error says."""
+    found = _TRAILING.search(str(error))
+    # msgspec counts the first byte that should not be there.
+    return None if found is None else text.rfind(b"]", 0, int(found[1]) - 1) + 1
 
 
 def in_brackets(text: bytes) -> bytes:
@@ -78,152 +219,17 @@ def in_brackets(text: bytes) -> bytes:
     return b"".join((b"[", text, b"]"))
 
 
-def _decode_parts(window: bytes, error: Exception) -> DecodedWindow:
-    """As decode_window, for a window that ends the array, holds wrong types, or is damaged."""
-    events: list[Event] = []
-    lost_count, is_salvaged = 0, False
-    for _ in range(_MAX_STRAY_BRACKETS):
-        text = in_brackets(window)
-        if isinstance(error, msgspec.ValidationError):
-            # Only where the syntax is right; a syntax error behind a wrong type is found here too.
-            try:
-                kept = _decode_each(_decode_raws(text))
-                return DecodedWindow(
-                    events=events + kept.events, lost_count=lost_count + kept.lost_count, is_salvaged=is_salvaged
-                )
-            except DAMAGE as syntax_error:
-                error = syntax_error
-        end = _end_of_array(error, text)
-        if end is None:
-            break
-        kept = _decode_whole(text[:end])
-        events += kept.events
-        lost_count += kept.lost_count
-        # The text has one bracket before the window and one behind it.
-        rest = text[end:-1] if end < len(text) else b""
-        if can_follow_events(rest):
-            return DecodedWindow(events=events, rest=rest, lost_count=lost_count, is_salvaged=is_salvaged)
-        is_salvaged = True
-        window = rest.lstrip(b", \t\r\n")
-        try:
-            events += _decode_events(in_brackets(window))
-            return DecodedWindow(events=events, lost_count=lost_count, is_salvaged=True)
-        except DAMAGE as next_error:
-            error = next_error
-    salvaged = _salvage(window)
-    return DecodedWindow(
-        events=events + salvaged.events,
-        rest=salvaged.rest,
-        lost_count=lost_count + salvaged.lost_count,
-        is_salvaged=True,
-    )
+def sanitize(text: bytes) -> bytes:
+    """The text with what JSON forbids made harmless: bad UTF-8, control characters, NaN, Infinity, N/A.
+
+    >>> sanitize(b'{"a": NaN, "b": "NaN", "c": N/A}')
+    b'{"a": null, "b": "NaN", "c": null}'
+    """
+    return _TOKEN.sub(_replace_token, text.decode("utf-8", "replace").encode())
 
 
-def _end_of_array(error: Exception, text: bytes) -> int | None:
-    """Offset behind the bracket that closed the array, when that is what the error says."""
-    found = _TRAILING.search(str(error))
-    if found is None:
-        return None
-    # msgspec counts the first byte that should not be there.
-    return text.rfind(b"]", 0, int(found.group(1)) - 1) + 1
-
-
-def _decode_whole(text: bytes) -> DecodedWindow:
-    """Of a list that is valid JSON."""
-    try:
-        return DecodedWindow(events=_decode_events(text))
-    except DAMAGE:
-        pass_by_one = _decode_raws(text)
-    return _decode_each(pass_by_one)
-
-
-def _decode_each(raws: list[Raw]) -> DecodedWindow:
-    events = [decode_event(raw) for raw in raws]
-    kept = [event for event in events if event is not None]
-    return DecodedWindow(events=kept, lost_count=len(events) - len(kept))
-
-
-def decode_event(text: Raw | bytes) -> Event | None:
-    """One event; a field of a wrong type becomes absent. None when the text is no event."""
-    try:
-        return _decode_event(text)
-    except DAMAGE:
-        pass_by_field = text
-    try:
-        raw = _decode_untyped(pass_by_field)
-    except DAMAGE:
-        return None
-    return Event(
-        ph=_text(raw.ph),
-        cat=_text(raw.cat),
-        name=_text(raw.name),
-        pid=_label(raw.pid),
-        tid=_label(raw.tid),
-        ts=raw.ts,
-        dur=raw.dur,
-        args=raw.args,
-    )
-
-
-def _text(raw: Raw) -> str:
-    try:
-        value = msgspec.json.decode(raw) if len(bytes(raw)) else ""
-    except DAMAGE:
-        value = None
-    return value if isinstance(value, str) else bytes(raw).decode("utf-8", "replace")
-
-
-def _label(raw: Raw) -> int | str | None:
-    try:
-        value: Any = msgspec.json.decode(raw) if len(bytes(raw)) else None
-    except DAMAGE:
-        value = None
-    return value if isinstance(value, (int, str)) else None
-
-
-def _salvage(window: bytes) -> DecodedWindow:
-    """Event by event. The array's end is taken for real only where what follows it says so."""
-    pieces = split_events(sanitize(window))
-    events: list[Event] = []
-    lost_count = 0
-    pieces[-1:] = _cut_last(pieces[-1])
-    for at, piece in enumerate(pieces):
-        event = decode_event(piece)
-        if event is not None:
-            events.append(event)
-            continue
-        text = in_brackets(piece)
-        try:
-            # Several events that stood too close together to be told apart.
-            several = _decode_whole(text)
-        except DAMAGE as error:
-            end = _end_of_array(error, text)
-            if end is None:
-                lost_count += bool(piece.strip(b", \t\r\n"))
-                continue
-            several = _decode_whole(text[:end])
-            rest = text[end:-1] if end < len(text) else b""
-            if can_follow_events(rest):
-                return DecodedWindow(
-                    events=events + several.events,
-                    rest=b",".join([rest, *pieces[at + 1 :]]),
-                    lost_count=lost_count + several.lost_count,
-                    is_salvaged=True,
-                )
-            lost_count += bool(rest.strip(b"] \t\r\n,"))
-        events += several.events
-        lost_count += several.lost_count
-    return DecodedWindow(events=events, lost_count=lost_count, is_salvaged=True)
-
-
-def _cut_last(piece: bytes) -> list[bytes]:
-    """The last piece of a file that was cut off: the event, when it is whole, and what was begun after it."""
-    end = len(piece)
-    for _ in range(_MAX_LAST_ENDS):
-        end = piece.rfind(b"}", 0, end)
-        if end < 0:
-            break
-        rest = piece[end + 1 :]
-        if decode_event(piece[: end + 1]) is not None:
-            return [piece] if rest.lstrip().startswith(b"]") else [piece[: end + 1], rest]
-    return [piece]
+def _replace_token(found: re.Match[bytes]) -> bytes:
+    token = found.group()
+    if token[:1] == b'"':
+        return _CONTROL.sub(b" ", token)
+    return b" " if len(token) == 1 and token[0] < 32 else b"null"

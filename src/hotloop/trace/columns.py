@@ -1,9 +1,10 @@
-"""Arrays of events in any order -> TraceColumns: the numpy implementation of core.trace.Trace."""
+"""Arrays of events in any order -> TraceColumns, the numpy implementation of core.trace.Trace; and who reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 from hotloop.core.errors import InvariantError
 from hotloop.core.trace import SPARSE_INTEGERS, SPARSE_NUMBERS, SPARSE_TEXTS, MemoryEvents, TraceFacts, TraceNote
+
+from .byte_source import Progress
 
 Int64s: TypeAlias = NDArray[np.int64]
 Int32s: TypeAlias = NDArray[np.int32]
@@ -177,3 +180,79 @@ def _seal(array: NDArray[Any]) -> Any:
 
 
 _NOTHING = SparseColumn(rows=np.empty(0, dtype=np.int64), values=np.empty(0, dtype=np.int64))
+
+
+# Columns in the making
+
+
+class Interner(dict[Any, int]):
+    """Value -> number in the order of first use. Looking up makes the number, so that map() can do it in C.
+
+    Beyond ``max_bytes`` of text nothing new is kept: such values get -1 and are counted in ``left_out_count``.
+    """
+
+    __slots__ = ("_kept_bytes", "_max_bytes", "left_out_count")
+
+    def __init__(self, max_bytes: int | None = None) -> None:
+        super().__init__()
+        self._max_bytes = max_bytes
+        self._kept_bytes = 0
+        self.left_out_count = 0
+
+    def __missing__(self, value: Any) -> int:
+        if self._max_bytes is not None:
+            self._kept_bytes += len(value)
+            if self._kept_bytes > self._max_bytes:
+                self._kept_bytes -= len(value)
+                self.left_out_count += 1
+                return -1
+        number = self[value] = len(self)
+        return number
+
+    def numbers_of(self, values: Sequence[Any]) -> Int32s:
+        """One number per value."""
+        return np.fromiter(map(self.__getitem__, values), dtype=np.int32, count=len(values))
+
+
+def merge_equal(values: Iterable[Hashable]) -> tuple[Int32s, list[Any]]:
+    """(new number of each value, the distinct values): for values that became equal when they were made readable."""
+    merged = Interner()
+    numbers = np.fromiter((merged[value] for value in values), dtype=np.int32)
+    return numbers, list(merged)
+
+
+class GrowingArray:
+    """An array that grows at its end. Growing moves pages of a large array, it does not copy them (realloc)."""
+
+    __slots__ = ("_length", "_values")
+
+    def __init__(self, dtype: Any) -> None:
+        self._values: NDArray[Any] = np.empty(4096, dtype=dtype)
+        self._length = 0
+
+    def append(self, piece: NDArray[Any]) -> None:
+        end = self._length + len(piece)
+        if end > len(self._values):
+            # Nobody else holds the buffer: it leaves this object only in ``finish``.
+            self._values.resize(max(end, len(self._values) * 3 // 2), refcheck=False)
+        self._values[self._length : end] = piece
+        self._length = end
+
+    def finish(self) -> NDArray[Any]:
+        """The whole array; nothing can be appended after it."""
+        self._values.resize(self._length, refcheck=False)
+        return self._values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFormat:
+    """``read`` gives one trace per process in the file, and raises TraceError or RecordingError in one line."""
+
+    id: str
+    suffixes: Sequence[str]
+    """File name endings in lower case by which a folder is searched, '.json' and the like."""
+    sniff: Callable[[bytes], bool]
+    """True when the first kilobytes of a file, unpacked where it is gzip, look like this format."""
+    read: Callable[[Path, Progress | None], Sequence[TraceColumns]]
+    version: int
+    """Raised whenever ``read`` gives other columns for the same file, so that cached columns are made anew."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hotloop.core.trace import DEVICE_WORK, Category, Trace, TraceNote
 
 
 def judge_columns(trace: Trace) -> tuple[TraceNote, ...]:
     """Notes in a fixed order; nothing is noted that the trace shows to be in order."""
-    return (*_judge_links(trace), *_judge_streams(trace), *_judge_contents(trace))
+    return (*_judge_links(trace), *_judge_contents(trace))
 
 
 def _note(level: str, code: str, message: str, count: int | None = None) -> TraceNote:
@@ -51,37 +50,6 @@ def _judge_links(trace: Trace) -> Iterator[TraceNote]:
                 "differ, so launch delays are too short.",
             early_count,
         )  # fmt: skip
-
-
-def _judge_streams(trace: Trace) -> Iterator[TraceNote]:
-    rows = np.flatnonzero(np.isin(trace.category, DEVICE_WORK) & (trace.stream >= 0))
-    if len(rows) < 2:
-        return
-    stream = trace.stream[rows]
-    order = np.argsort(stream, kind="stable")  # events are in order of their start
-    start_ns = trace.start_ns[rows][order]
-    end_ns = start_ns + trace.duration_ns[rows][order]
-    stream = stream[order]
-    latest_ns = _latest_end(end_ns, stream)
-    overlapping = (stream[1:] == stream[:-1]) & (start_ns[1:] < latest_ns[:-1])
-    count = int(overlapping.sum())
-    if count:
-        longest_ns = int((np.minimum(latest_ns[:-1], end_ns[1:]) - start_ns[1:])[overlapping].max())
-        yield _note(
-            "info" if longest_ns < 2000 else "warning", "overlapping-durations",
-            f"{count:,} of {len(rows):,} device events begin before an earlier one on the same stream ends, by at "
-                f"most {longest_ns / 1000:,.3f} us (caused by graph launches, or by rounded or wrong times).",
-            count,
-        )  # fmt: skip
-
-
-def _latest_end(end_ns: NDArray[np.int64], stream: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The latest end so far on the same stream; equal streams stand together."""
-    latest_ns: NDArray[np.int64] = end_ns.copy()
-    firsts = np.flatnonzero(np.diff(stream, prepend=stream[0] - 1))
-    for first, after in zip(firsts.tolist(), [*firsts[1:].tolist(), len(stream)], strict=True):
-        np.maximum.accumulate(end_ns[first:after], out=latest_ns[first:after])
-    return latest_ns
 
 
 def _judge_contents(trace: Trace) -> Iterator[TraceNote]:

@@ -6,32 +6,36 @@ the order of names; which of these it was stands in ``facts.rank_source``.
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
 import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, ProcessPoolExecutor, as_completed
 from concurrent.futures import TimeoutError as FuturesTimeout
-from concurrent.futures import as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from hotloop import __version__
 from hotloop.core.catalogue import Catalogue
-from hotloop.core.errors import RecordingError, TraceError
+from hotloop.core.errors import RecordingError, TraceError, UsageError
 from hotloop.core.redact import redact_text
 from hotloop.core.trace import TraceFacts, TraceNote
 from hotloop.core.trace_results import ReducedTrace, ReducedTraces
 
 from .byte_source import ByteSource, Progress
 from .cache import MIN_TRACE_BYTES, cache_place, load_columns, make_key, store_columns, trim_folder
-from .columns import TraceColumns
-from .executors import CHECK_S, open_reader
-from .format import TraceFormat
+from .columns import TraceColumns, TraceFormat
 from .recording import find_run
 
 R = TypeVar("R")
+Outcome: TypeAlias = "tuple[ReducedTrace[R], ...] | str"
+"""What a file gave; text where it could not be read."""
 
 FORMATS: Catalogue[TraceFormat] = Catalogue(TraceFormat, "hotloop.trace.formats")
 
@@ -103,14 +107,13 @@ def read_trace_file(
         raise TraceError(f"{file.path} cannot be read: {error.strerror or error}.") from error
     place = None if cache_folder is None else cache_place(key, cache_folder)
     traces = None if place is None else load_columns(place, key)
-    notes = (_CACHE_NOTE,) if place is not None and traces is None and place.exists() else ()
     if traces is None:
         traces = tuple(form.read(file.path, progress))
         if place is not None and file.size_bytes >= MIN_TRACE_BYTES and store_columns(place, key, traces):
             trim_folder(place.parent)
     elif progress is not None:
         progress(file.size_bytes, file.size_bytes)
-    return tuple(_settle(trace, file, notes, alone=len(traces) == 1) for trace in traces)
+    return tuple(_settle(trace, file, alone=len(traces) == 1) for trace in traces)
 
 
 def map_traces(
@@ -149,7 +152,7 @@ def _map_files(
 ) -> ReducedTraces[R]:
     total_bytes = sum(file.size_bytes for file in files.files)
     work = partial(_reduce_file, reduce=reduce, cache_folder=cache_folder)
-    outcomes: list[_Outcome[R]] = []
+    outcomes: list[Outcome[R]] = []
     if scheduler is None and (workers <= 1 or len(files.files) == 1):
         done_bytes = 0
         for file in files.files:
@@ -159,14 +162,14 @@ def _map_files(
         outcomes = _reduce_elsewhere(
             files.files, work, min(workers, len(files.files)), scheduler, progress, total_bytes
         )
-    errors = [(file, outcome.error) for file, outcome in zip(files.files, outcomes, strict=True) if outcome.error]
+    errors = [outcome for outcome in outcomes if isinstance(outcome, str)]
     if len(errors) == len(outcomes):
-        raise TraceError(errors[0][1])
+        raise TraceError(errors[0])
     notes = [
         *files.notes,
-        *(TraceNote(level="error", code="unreadable-file", message=error) for _, error in errors),
+        *(TraceNote(level="error", code="unreadable-file", message=error) for error in errors),
     ]
-    traces = [trace for outcome in outcomes for trace in outcome.traces]
+    traces = [trace for outcome in outcomes if not isinstance(outcome, str) for trace in outcome]
     traces.sort(key=lambda trace: (trace.facts.rank is None, trace.facts.rank or 0))
     notes += note_ranks([trace.facts for trace in traces])
     return ReducedTraces(traces=tuple(traces), notes=tuple(notes))
@@ -271,19 +274,6 @@ def rank_of_name(path: Path) -> int | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome(Generic[R]):
-    traces: tuple[ReducedTrace[R], ...]
-    error: str | None = None
-
-
-_CACHE_NOTE = TraceNote(
-    level="info",
-    code="stale-cache",
-    message="The cached columns were damaged; the trace was read again.",
-)
-
-
 def _search_folder(folder: Path, notes: list[TraceNote]) -> list[tuple[Path, str]]:
     found: list[tuple[Path, str]] = []
     left_out: list[str] = []
@@ -300,7 +290,7 @@ def _search_folder(folder: Path, notes: list[TraceNote]) -> list[tuple[Path, str
         if path.name.startswith(".") or not path.name.lower().endswith(endings):
             continue
         source = str(path.relative_to(folder))
-        if _recognise(path, read_head(path)) is None:
+        if _recognise(read_head(path)) is None:
             left_out.append(source)
         else:
             found.append((path, source))
@@ -330,11 +320,9 @@ def read_head(path: Path) -> bytes:
         return b""
 
 
-def _recognise(path: Path, head: bytes) -> str | None:
-    """The format of a file by what is in it; of several, the one whose endings fit its name."""
-    fitting = [form for form in FORMATS.values() if form.sniff(head)]
-    fitting.sort(key=lambda form: not path.name.lower().endswith(tuple(form.suffixes)))
-    return fitting[0].id if fitting else None
+def _recognise(head: bytes) -> str | None:
+    """The format of a file by what is in it."""
+    return next((form.id for form in FORMATS.values() if form.sniff(head)), None)
 
 
 def _plan_ranks(found: Iterable[tuple[Path, str]]) -> list[TraceFile]:
@@ -349,7 +337,7 @@ def _plan_ranks(found: Iterable[tuple[Path, str]]) -> list[TraceFile]:
                 path=path,
                 source=source,
                 # A file that was named outright is tried even when nothing in it looks familiar: its error says why.
-                format=_recognise(path, head) or _format_of_name(path),
+                format=_recognise(head) or _format_of_name(path),
                 rank=rank,
                 rank_source="distributedInfo" if in_head else "unknown" if in_name is None else "file name",
                 size_bytes=path.stat().st_size,
@@ -364,17 +352,15 @@ def _plan_ranks(found: Iterable[tuple[Path, str]]) -> list[TraceFile]:
 
 def _format_of_name(path: Path) -> str:
     name = path.name.lower()
-    fitting = [form.id for form in FORMATS.values() if name.endswith(tuple(form.suffixes))]
-    return fitting[0] if fitting else "kineto"
+    return next((form.id for form in FORMATS.values() if name.endswith(tuple(form.suffixes))), "kineto")
 
 
-def _settle(trace: TraceColumns, file: TraceFile, notes: tuple[TraceNote, ...], *, alone: bool) -> TraceColumns:
+def _settle(trace: TraceColumns, file: TraceFile, *, alone: bool) -> TraceColumns:
     """The trace under its file's name, with the planned rank where it has none of its own."""
     facts = replace(trace.facts, source=file.source)
     if facts.rank is None and alone and file.rank is not None:
         facts = replace(facts, rank=file.rank, rank_source=file.rank_source)
     trace.facts = facts
-    trace.notes = (*notes, *trace.notes)
     return trace
 
 
@@ -384,25 +370,26 @@ def _reduce_file(
     reduce: Callable[[TraceColumns], R],
     cache_folder: Path | None,
     progress: Progress | None = None,
-) -> _Outcome[R]:
+) -> Outcome[R]:
     try:
         traces = read_trace_file(file, progress=progress, cache_folder=cache_folder)
     except RecordingError as error:
-        return _Outcome(traces=(), error=str(error))
-    return _Outcome(
-        traces=tuple(ReducedTrace(facts=trace.facts, notes=trace.notes, result=reduce(trace)) for trace in traces)
+        return str(error)
+    return tuple(
+        ReducedTrace(facts=trace.facts, notes=trace.notes, event_count=len(trace), result=reduce(trace))
+        for trace in traces
     )
 
 
 def _reduce_elsewhere(
     files: Sequence[TraceFile],
-    work: Callable[[TraceFile], _Outcome[R]],
+    work: Callable[[TraceFile], Outcome[R]],
     workers: int,
     scheduler: str | None,
     progress: Progress | None,
     total_bytes: int,
-) -> list[_Outcome[R]]:
-    outcomes: dict[int, _Outcome[R]] = {}
+) -> list[Outcome[R]]:
+    outcomes: dict[int, Outcome[R]] = {}
     done_bytes = 0
     with open_reader(workers, scheduler) as reader:
         places = [replace(file, path=file.path.resolve()) for file in files]
@@ -414,10 +401,9 @@ def _reduce_elsewhere(
                     try:
                         outcomes[at] = future.result()
                     except reader.lost:
-                        outcomes[at] = _Outcome(
-                            traces=(),
-                            error=f"{files[at].source}: the process that read it was killed, possibly because memory "
-                            "ran out; use fewer --workers.",
+                        outcomes[at] = (
+                            f"{files[at].source}: the process that read it was killed, possibly because memory ran "
+                            "out; use fewer --workers."
                         )
                     done_bytes += files[at].size_bytes
                     if progress is not None:
@@ -446,3 +432,69 @@ def find_recorded(name: str, root: Path) -> Path | None:
         if name == "last":
             raise
         raise RecordingError(f"{name} is not a file, a folder or a run: {error}") from None
+
+
+# Who reads the files
+
+
+CONNECT_S = 10
+RETRIES = 3
+"""How often a file is given to another worker when the one that reads it dies."""
+
+CHECK_S = 60
+"""After so long without a result, somebody asks whether anybody still works."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Who reads the files."""
+
+    executor: Executor
+    lost: tuple[type[Exception], ...]
+    """Errors of a future which mean that whoever worked on it is gone."""
+    check: Callable[[], None]
+    """Raises UsageError when nobody is left to work."""
+
+
+@contextmanager
+def open_reader(workers: int, scheduler: str | None = None) -> Iterator[Reader]:
+    """Processes of this machine, or the workers of the Dask cluster at ``scheduler``.
+
+    Raises UsageError when the scheduler's address is none, nobody answers there, or its workers lack this hotloop.
+    """
+    if scheduler is None:
+        # A fresh process each: memory of one file is given back before the next, and no thread of ours is forked.
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+            yield Reader(pool, (BrokenExecutor,), lambda: None)  # a pool tells by itself
+        return
+    try:
+        from distributed import Client, KilledWorker  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise UsageError(f"--on {scheduler} needs dask.distributed; run: pip install 'hotloop[dask]'") from None
+    try:
+        connect: Any = Client
+        client = connect(scheduler, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"--on {scheduler}: no scheduler answers ({str(error).splitlines()[0]}); give its address, such as "
+            "tcp://host:8786"
+        ) from error
+    logging.getLogger("distributed").setLevel(logging.ERROR)  # it warns of each task that it gives to another worker
+    with client:
+        found = client.run(_version, on_error="return")
+        if not found:
+            raise UsageError(f"--on {scheduler}: the scheduler has no workers; start one: dask worker {scheduler}")
+        for worker, version in found.items():
+            if version != __version__:
+                has = f"has hotloop {version}" if isinstance(version, str) else f"cannot import hotloop ({version})"
+                raise UsageError(f"--on {scheduler}: worker {worker} {has}; install hotloop {__version__} there")
+
+        def check() -> None:
+            if not client.scheduler_info()["workers"]:
+                raise UsageError(f"--on {scheduler}: all workers are gone; start one: dask worker {scheduler}")
+
+        yield Reader(client.get_executor(retries=RETRIES), (KilledWorker, OSError, CancelledError), check)
+
+
+def _version() -> str:
+    return __version__

@@ -111,15 +111,8 @@ def _check_query(sql: str) -> None:
         raise _convert_error(error) from None
     kinds = [statement.type for statement in statements]
     if len(kinds) != 1 or kinds[0] not in (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN):
-        raise UsageError(
-            f"--sql takes one SELECT statement, but this is {_name_kinds(kinds)}. Tables: " + ", ".join(TABLES)
-        )
-
-
-def _name_kinds(kinds: Sequence[Any]) -> str:
-    if not kinds:
-        return "nothing"
-    return str(kinds[0]).rsplit(".", 1)[-1] if len(kinds) == 1 else f"{len(kinds)} statements"
+        given = f"{len(kinds)} statements" if len(kinds) > 1 else str(*kinds).rsplit(".", 1)[-1] or "nothing"
+        raise UsageError(f"--sql takes one SELECT statement, but this is {given}. Tables: {', '.join(TABLES)}")
 
 
 def _convert_error(error: Exception) -> UsageError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,23 +23,22 @@ from hotloop.core.frames import (
     KIND_FACT,
     KIND_ROW,
     LAST_WINS_KINDS,
-    RESERVE_OFFSET,
     SEGMENT_HEADER_BYTES,
+    STATUS_END,
     FileHeader,
     Frame,
     Status,
     decode_frames,
     decode_header,
     decode_object,
-    decode_segment_header,
     decode_status,
     fact_key,
+    frame_span_bytes,
 )
 from hotloop.core.recording import CLOSED_BY_END, DEVICE_TIME_FIELDS, FIELD, STEP_FIELDS, UNKNOWN
 
 RUNS_FOLDER = ".hotloop"
 FILE_SUFFIX = ".hlr"
-POINTER_SUFFIX = ".where"
 
 _MAX_FILE_BYTES = 2 << 30
 _MAX_ROWS = 400_000  # a run of 10^13 steps has fewer: old rows are merged
@@ -46,7 +46,7 @@ _MAX_FACTS = 500_000
 _MAX_FACTS_BYTES = 64 << 20
 _MAX_JSON_BYTES = 16 << 20
 _MAX_COUNT = 1 << 60  # a row index beyond this is damage
-EMPTY_SEGMENTS = 4  # a file that is nothing but a hole ends here
+_MOST_BACK = 32  # segments behind the last row: facts alone fill no more
 _INT64 = struct.Struct("<q")
 
 Rows = NDArray[np.int64]
@@ -67,7 +67,6 @@ class ProcessRecording:
     facts: tuple[dict[str, Any], ...]
     lost_rows: int
     lost_facts: int
-    thinned_facts: int
     closed: bool
     trouble: str
 
@@ -161,11 +160,8 @@ def read_process(path: Path) -> ProcessRecording:
     """One process's file. Raises RecordingError when it is foreign, too new, damaged at its head, or unreadable."""
     with RecordingFile(path) as file:
         collected = RowsAndFacts(file.header)
-        for frame in file.read_reserve():
+        for frame in file.read_frames():
             collected.add(frame)
-        for data, start in file.read_segments(0):
-            for frame in decode_frames(data, start, len(data)):
-                collected.add(frame)
         status = file.status  # read before the rows, so rows that were written meanwhile cannot look lost
     facts = collected.take_facts()
     rows = fill_device_times(collected.take_rows(), facts)
@@ -177,7 +173,6 @@ def read_process(path: Path) -> ProcessRecording:
         facts=facts,
         lost_rows=_count_lost(rows, status.settled_rows),
         lost_facts=status.lost_facts + collected.dropped_facts,
-        thinned_facts=status.thinned_facts,
         closed=status.closed,
         trouble=status.message,
     )
@@ -207,40 +202,73 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_COUNT
 
 
-def read_tail(path: Path, after_row: int) -> Rows:
-    """Rows of one process that hold steps from ``after_row`` on; cheap, for a line that follows a running training.
+def count_rows(path: Path, after_row: int) -> int:
+    """Rows in a recording, lost ones before the last included; ``after_row`` when it has none yet.
 
-    Start with 0 and go on with the last row's ``index + rows_merged``. A block of merged rows that has grown since
-    comes again as a whole.
+    Cheap, for who follows a running training. Raises RecordingError where it cannot be read.
     """
     with RecordingFile(path) as file:
-        first = file.segment_count - 1
-        while first > 0:
-            header = decode_segment_header(file.read(first * file.header.segment_bytes, SEGMENT_HEADER_BYTES))
-            if header is not None and header[1] <= after_row:
-                break
-            first -= 1
-        first = min(first, max(file.status.tail_segment, 0))
-        collected = RowsAndFacts(file.header)
-        for data, start in file.read_segments(max(first, 0)):
-            for frame in decode_frames(data, start, len(data)):
+        for number in reversed(range(max(0, file.segment_count - _MOST_BACK), file.segment_count)):
+            collected = RowsAndFacts(file.header)
+            for _, frame in file.read_segment(number):
                 if frame.kind == KIND_ROW:
                     collected.add(frame)
-    rows = collected.take_rows()
-    return rows[rows[:, FIELD["index"]] + rows[:, FIELD["rows_merged"]] > after_row]
+            rows = collected.take_rows()
+            if len(rows):
+                return int(rows[-1, FIELD["index"]] + rows[-1, FIELD["rows_merged"]])
+    return after_row
 
 
-class RecordingFile:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailPiece:
+    """``rows`` is n x len(STEP_FIELDS), sorted by index."""
+
+    rows: Rows
+    facts: tuple[dict[str, Any], ...]
+
+
+class RecordingTail:
+    """Reads one process's file again and again, each time only what was appended since the time before.
+
+    A file that was replaced by another one is read from its beginning.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._identity: tuple[int, int] | None = None
+        self._resume = HEAD_BYTES
+        self.is_closed = False
+        """Whether the process ended its recording itself, as of the last complete ``read``."""
+
+    def read(self) -> Iterator[TailPiece]:
+        """What is new, in pieces of a segment. Raises RecordingError when the file is foreign, damaged at its head, or
+        gone."""
+        with RecordingFile(self._path) as file:
+            if file.identity != self._identity or file.size_bytes < self._resume:
+                self._identity, self._resume = file.identity, HEAD_BYTES
+            for number in range(self._resume // file.header.segment_bytes, file.segment_count):
+                frames = file.read_segment(number, self._resume)
+                if not frames:
+                    continue
+                collected = RowsAndFacts(file.header)
+                for _, frame in frames:
+                    collected.add(frame)
+                self._resume = frames[-1][0]
+                yield TailPiece(rows=collected.take_rows(), facts=collected.take_facts())
+            self.is_closed = file.status.closed
+
+
+class RecordingFile(AbstractContextManager["RecordingFile"]):
     """An open recording: its header, its status, and its segments, read one at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._file = path.open("rb", buffering=0)
+            self._file = path.open("rb")
         except OSError as error:
             raise RecordingError(f"cannot read {path}: {error.strerror}") from None
         try:
-            head = self.read(0, RESERVE_OFFSET)
+            head = self.read(0, STATUS_END)
             self.header: FileHeader = decode_header(head, str(path))
             self.status: Status = decode_status(head)
             stat = os.fstat(self._file.fileno())
@@ -251,96 +279,74 @@ class RecordingFile:
             self._file.close()
             raise
 
-    def __enter__(self) -> RecordingFile:
-        return self
-
     def __exit__(self, *exc_info: object) -> None:
         self._file.close()
 
     def read(self, offset: int, length: int) -> bytes:
         try:
             self._file.seek(offset)
-            parts: list[bytes] = []
-            while length > 0:
-                part = self._file.read(length)
-                if not part:
-                    break
-                parts.append(part)
-                length -= len(part)
-            return b"".join(parts)
+            return self._file.read(length)
         except OSError as error:
             raise RecordingError(f"cannot read {self._path}: {error.strerror}") from None
 
-    def read_reserve(self) -> Iterator[Frame]:
-        """The frames at the end of the head: last words of the process."""
-        data = self.read(RESERVE_OFFSET, HEAD_BYTES - RESERVE_OFFSET)
-        return decode_frames(data, 0, len(data))
+    def read_segment(self, number: int, begin: int = 0) -> list[tuple[int, Frame]]:
+        """The frames of a segment, and where in the file each ends; of those alone that lie behind ``begin``."""
+        start = number * self.header.segment_bytes
+        begin = max(begin, start + SEGMENT_HEADER_BYTES, HEAD_BYTES)
+        data = self.read(begin, start + self.header.segment_bytes - begin)
+        frames = decode_frames(data, 0, len(data))
+        return [(begin + frame.at + frame_span_bytes(len(frame.payload)), frame) for frame in frames]
 
-    def read_segments(self, first: int) -> Iterator[tuple[bytes, int]]:
-        """Every segment from ``first`` on, and where its frames begin; ends where only a hole follows."""
-        empty = 0
-        for number in range(first, self.segment_count):
-            data = self.read(number * self.header.segment_bytes, self.header.segment_bytes)
-            empty = 0 if data.strip(b"\0") else empty + 1
-            if empty > EMPTY_SEGMENTS:
+    def read_frames(self) -> Iterator[Frame]:
+        """Those of all segments, up to the first that has none."""
+        for number in range(self.segment_count):
+            frames = self.read_segment(number)
+            if not frames:
                 return
-            yield data, HEAD_BYTES if number == 0 else SEGMENT_HEADER_BYTES
+            yield from (frame for _, frame in frames)
 
 
 class RowsAndFacts:
-    """Frames as they come -> the newest version of every row and fact, within fixed limits."""
+    """Frames in the order of writing -> every row, and the newest version of every fact, within fixed limits."""
 
     def __init__(self, header: FileHeader) -> None:
         self._header = header
         self._row_bytes = 8 * len(header.fields)
         self._index_at = 8 * header.fields.index("index")
-        self._rows: dict[int, tuple[int, bytes]] = {}
-        self._facts: list[tuple[int, dict[str, Any]]] = []
-        self._newest: dict[tuple[str, str], tuple[int, dict[str, Any]]] = {}
+        self._rows: dict[int, bytes] = {}
+        self._facts: dict[object, dict[str, Any]] = {}
         self._facts_bytes = 0
         self.dropped_facts = 0
 
     def add(self, frame: Frame) -> None:
-        if frame.kind == KIND_ROW:
-            self.add_row(frame)
-        elif frame.kind == KIND_FACT:
+        if frame.kind == KIND_FACT:
             self._add_fact(frame)
-
-    def add_row(self, frame: Frame) -> int | None:
-        """The index of the row in this frame; None where it holds none, or where the limit is reached."""
-        if len(frame.payload) != self._row_bytes:
-            return None
-        index: int = _INT64.unpack_from(frame.payload, self._index_at)[0]
-        known = self._rows.get(index)
-        if known is None and len(self._rows) >= _MAX_ROWS:
-            return None
-        if known is None or frame.sequence > known[0]:
-            self._rows[index] = (frame.sequence, frame.payload)
-        return index
+        elif len(frame.payload) == self._row_bytes:
+            index: int = _INT64.unpack_from(frame.payload, self._index_at)[0]
+            if index in self._rows or len(self._rows) < _MAX_ROWS:
+                self._rows[index] = frame.payload
 
     def _add_fact(self, frame: Frame) -> None:
         self._facts_bytes += len(frame.payload)
-        full = len(self._facts) + len(self._newest) >= _MAX_FACTS or self._facts_bytes > _MAX_FACTS_BYTES
+        full = len(self._facts) >= _MAX_FACTS or self._facts_bytes > _MAX_FACTS_BYTES
         fact = None if full else decode_object(frame.payload)
         if fact is None or not isinstance(fact.get("kind"), str):
             self.dropped_facts += 1
             return
+        key: object = frame.sequence
         # A health line with an id takes the place of the one before, like the last-wins kinds.
         if fact["kind"] in LAST_WINS_KINDS or (fact["kind"] == "health" and "id" in fact):
             key = fact_key(fact)
-            if key not in self._newest or frame.sequence > self._newest[key][0]:
-                self._newest[key] = (frame.sequence, fact)
-        else:
-            self._facts.append((frame.sequence, fact))
+            self._facts.pop(key, None)
+        self._facts[key] = fact
 
     def take_facts(self) -> tuple[dict[str, Any], ...]:
         """In the order of writing."""
-        facts = sorted([*self._facts, *self._newest.values()], key=lambda item: item[0])
-        return tuple(fact for _, fact in facts)
+        return tuple(self._facts.values())
 
     def take_rows(self) -> Rows:
         """Sorted by index, columns by name: what the file lacks is UNKNOWN, what we do not know is left out."""
-        payloads = b"".join(payload for _, (_, payload) in sorted(self._rows.items()))
+        payloads = b"".join(payload for _, payload in sorted(self._rows.items()))
         raw = np.frombuffer(payloads, dtype="<i8").reshape(-1, len(self._header.fields))
         rows: Rows
         if self._header.fields == STEP_FIELDS:
@@ -393,30 +399,13 @@ def _never_began(path: Path) -> bool:
 
 
 def list_recordings(folder: Path, health: list[str], *, known: Container[str] = ()) -> list[Path]:
-    """The recordings of a run; those still on a node's own disk are followed when that is this machine. Names that are
-    ``known`` are left out."""
+    """The recordings of a run. Names that are ``known`` are left out."""
     if not folder.is_dir():
         return []
-    names = sorted(os.listdir(folder))
-    paths = []
-    for name in names:
-        if not name.endswith(FILE_SUFFIX) or name in known:
-            continue
-        if (folder / name).is_fifo():  # reading it would wait for ever
-            health.append(f"{name} is a pipe, not a recording, and was left out")
-        else:
-            paths.append(folder / name)
-    for name in names:
-        if not name.endswith(FILE_SUFFIX + POINTER_SUFFIX) or name.removesuffix(POINTER_SUFFIX) in names:
-            continue
-        pointer = read_json(folder / name, health) or {}
-        target = pointer.get("path")
-        if isinstance(target, str) and target.endswith(FILE_SUFFIX) and os.path.isfile(target):
-            paths.append(Path(target))
-        else:
-            host = str(pointer.get("host", "?"))
-            health.append(f"{name.removesuffix(POINTER_SUFFIX)} is still on the disk of {host} at {target}")
-    return paths
+    paths = [folder / name for name in sorted(os.listdir(folder)) if name.endswith(FILE_SUFFIX) and name not in known]
+    pipes = [path for path in paths if path.is_fifo()]  # reading one would wait for ever
+    health += [f"{path.name} is a pipe, not a recording, and was left out" for path in pipes]
+    return [path for path in paths if path not in pipes]
 
 
 def read_json(path: Path, health: list[str]) -> dict[str, Any] | None:
@@ -470,14 +459,13 @@ def _completed_step(path: Path) -> bool:
         fields = file.header.fields
         if "closed_by" not in fields:
             return True
-        at = 8 * fields.index("closed_by")
+        layout, at = f"<{len(fields)}q", fields.index("closed_by")
         rows = (
-            frame.payload
-            for data, start in file.read_segments(0)
-            for frame in decode_frames(data, start, len(data))
+            struct.unpack(layout, frame.payload)
+            for frame in file.read_frames()
             if frame.kind == KIND_ROW and len(frame.payload) == 8 * len(fields)
         )
-        return any(_INT64.unpack_from(row, at)[0] != CLOSED_BY_END for row in rows)
+        return any(row[at] != CLOSED_BY_END for row in rows)
 
 
 def _started(run: Path) -> tuple[float, str]:

@@ -13,13 +13,14 @@ from hotloop.analyze.timeline.memory import (
     OUTSIDE,
     describe_memory,
     find_freed,
-    list_categories,
+    find_held,
+    thin_levels,
 )
 from hotloop.analyze.timeline.steps import find_steps
 from hotloop.core.graph import DeviceMemoryTimeline
 from hotloop.core.trace import MemoryEvents
-from hotloop.trace.formats.memory_snapshot import read_memory_timeline
 from hotloop.trace.inputs import find_traces, read_trace_file
+from hotloop.trace.memory_files import read_memory_file
 
 from .plain_trace import TRACES, US, PlainTrace, Row, mark, op
 
@@ -133,9 +134,9 @@ def test_a_real_cpu_trace() -> None:
 
 @needs_traces
 def test_categories_of_a_real_memory_timeline() -> None:
-    timeline = read_memory_timeline(TRACES / "memory" / "memory_timeline.raw.gz")
-    found = list_categories(timeline)
-    assert sum(c.at_peak_bytes for c in found) == timeline.peak_bytes == 3_082_832_104
+    file, _ = read_memory_file(TRACES / "memory" / "memory_timeline.raw.gz")
+    found = file.categories
+    assert sum(c.at_peak_bytes for c in found) == file.peak_bytes == 3_082_832_104
     assert (found[0].category, found[0].at_peak_bytes) == ("activation", 2_592_465_920)
     assert all(c.own_peak_bytes >= c.at_peak_bytes for c in found)
     assert all(c.own_peak_bytes >= c.final_bytes for c in found)

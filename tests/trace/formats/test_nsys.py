@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hotloop.core.errors import RecordingError
 from hotloop.core.trace import Category
 from hotloop.trace.columns import TraceColumns
-from hotloop.trace.formats.nsys import NsysLimits, is_sqlite, read_nsys, refuse_report
+from hotloop.trace.formats.nsys import NsysLimits, read_nsys
 
 HOST_ID = 1 << 48  # machine 0, hypervisor 1: as on a real machine
 PID, MAIN, AUTOGRAD = 4001, 4001, 4050
@@ -272,7 +272,9 @@ def test_launch_shapes_and_bandwidth_are_told(tmp_path: Path) -> None:
 
 
 def test_what_the_export_says_about_itself(tmp_path: Path) -> None:
-    facts = read_one(make_late(tmp_path / "r.sqlite")).facts
+    trace = read_one(make_late(tmp_path / "r.sqlite"))
+    assert "secret" not in repr(trace.facts) + repr(trace.notes) + repr(trace.names)
+    facts = trace.facts
     assert (facts.format, facts.source, facts.host) == ("nsys", "r.sqlite", "node3")
     assert (facts.rank, facts.rank_source, facts.world_size) == (3, "environment", 8)
     assert (facts.epoch_ns, facts.unix_base_ns) == (1000, 1_750_000_000_000_000_000)
@@ -283,17 +285,8 @@ def test_what_the_export_says_about_itself(tmp_path: Path) -> None:
         "nsys_schema_version": "3.24.0",
         "nsys_cuda_graph_trace_options_mode": "Graph",
     }
-
-
-def test_no_secret_of_the_environment_is_kept(tmp_path: Path) -> None:
-    trace = read_one(make_late(tmp_path / "r.sqlite"))
-    assert "secret" not in repr(trace.facts) + repr(trace.notes) + repr(trace.names)
-
-
-def test_an_early_export_has_no_unix_time_and_takes_the_rank_from_its_name(tmp_path: Path) -> None:
-    facts = read_one(make_early(tmp_path / "job.rank5.sqlite")).facts
-    assert (facts.rank, facts.rank_source, facts.unix_base_ns) == (5, "file name", None)
-    assert facts.extra == {"nsys_version": "2021.5.1.117"}
+    early = read_one(make_early(tmp_path / "early.sqlite")).facts
+    assert (early.rank, early.unix_base_ns, early.extra) == (None, None, {"nsys_version": "2021.5.1.117"})
 
 
 @pytest.mark.parametrize(
@@ -404,24 +397,6 @@ def test_whole_graphs_are_device_work_with_a_warning(tmp_path: Path) -> None:
     assert "--cuda-graph-trace=node" in note.message
 
 
-def test_libraries_and_overhead_are_on_their_threads(tmp_path: Path) -> None:
-    export = Export(tmp_path / "r.sqlite", LATE)
-    export.kernel("k", 50, 60, 1)
-    export.add(
-        "CUDNN_EVENTS", start=1, end=9, eventClass=28, globalTid=THREAD, nameId=export.text("cudnnConvolutionForward")
-    )
-    export.add("CUBLAS_EVENTS", start=11, end=19, eventClass=29, globalTid=THREAD, nameId=export.text("cublasSgemm_v2"))
-    export.add(
-        "CUPTI_ACTIVITY_KIND_OVERHEAD", start=20, end=30, eventClass=103, globalTid=THREAD, nameId=999, overheadType=8
-    )
-    trace = read_one(export.close())
-    assert [row[:5] for row in rows_of(trace, Category.OTHER, Category.OVERHEAD)] == [
-        ("OTHER", "cudnnConvolutionForward", 1, 8, "4001"),
-        ("OTHER", "cublasSgemm_v2", 11, 8, "4001"),
-        ("OVERHEAD", "(cupti_activity_kind_overhead)", 20, 10, "4001"),
-    ]
-
-
 def test_memory_taken_from_the_driver_is_reserved_memory(tmp_path: Path) -> None:
     export = Export(tmp_path / "r.sqlite", LATE)
     export.kernel("k", 50, 60, 1)
@@ -473,17 +448,6 @@ def test_each_process_with_a_gpu_is_a_trace_of_its_own(tmp_path: Path) -> None:
     ]
 
 
-def test_a_global_id_of_any_machine_is_decoded(tmp_path: Path) -> None:
-    """The upper bits may make it a negative number."""
-    upper = -(1 << 63) + (3 << 56)
-    export = Export(tmp_path / "r.sqlite", LATE)
-    export.call("cudaLaunchKernel_v7000", 10, 20, 7, upper | 0xFFFFFF << 24 | 0xABCDEF)
-    export.kernel("k", 30, 40, 7, globalPid=upper | 0xFFFFFF << 24)
-    trace = read_one(export.close())
-    assert trace.processes == (str(0xFFFFFF),)
-    assert rows_of(trace, Category.RUNTIME)[0][4] == str(0xABCDEF)
-
-
 def test_missing_tables_and_columns_are_said(tmp_path: Path) -> None:
     schema = {
         "StringIds": "id INTEGER, value TEXT",
@@ -532,7 +496,6 @@ def test_a_report_in_nvidias_format_names_the_command(tmp_path: Path, name: str)
     path.write_bytes(b"anything")
     with pytest.raises(RecordingError, match="nsys export --type sqlite --output") as caught:
         read_nsys(path)
-    assert str(caught.value) == str(refuse_report(path))
     assert str(path.with_suffix(".sqlite")) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -567,33 +530,15 @@ def test_a_view_in_place_of_a_table_is_not_read(tmp_path: Path) -> None:
     assert [row[1] for row in rows_of(trace)] == ["fine"]
 
 
-def test_a_view_that_calls_itself_a_table_is_not_read(tmp_path: Path) -> None:
-    export = Export(tmp_path / "r.sqlite", {key: EARLY[key] for key in ("StringIds", "NVTX_EVENTS")})
-    export.nvtx("fine", 1, 2)
-    export.database.execute(
-        "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT a.start, b.end, a.globalTid AS globalPid "
-        "FROM NVTX_EVENTS a, NVTX_EVENTS b"
-    )
-    export.database.execute("PRAGMA writable_schema=ON")
-    export.database.execute("UPDATE sqlite_master SET type = 'table', rootpage = 2 WHERE type = 'view'")
-    try:
-        trace = read_one(export.close())
-    except RecordingError as error:
-        text = str(error)
-        assert "not authorized" in text or "malformed" in text
-        return
-    assert [row[1] for row in rows_of(trace)] == ["fine"]
-
-
 def test_generated_columns_are_not_computed(tmp_path: Path) -> None:
     export = Export(
         tmp_path / "r.sqlite",
         {
             "StringIds": "id INTEGER, value TEXT",
-            "NVTX_EVENTS": "start INTEGER, end INTEGER, text TEXT AS (hex(zeroblob(100000000))) VIRTUAL",
+            "NVTX_EVENTS": "start INT, end INT, eventType INT, text TEXT AS (hex(zeroblob(100000000))) VIRTUAL",
         },
     )
-    export.add("NVTX_EVENTS", start=1, end=2)
+    export.add("NVTX_EVENTS", start=1, end=2, eventType=59)
     trace = read_one(export.close())
     assert [row[1] for row in rows_of(trace)] == ["(unnamed range)"]
 
@@ -629,21 +574,15 @@ def test_huge_text_is_cut_and_bad_text_is_read(tmp_path: Path) -> None:
     assert [row[1] for row in rows_of(trace)] == ["x" * 4096, "\N{REPLACEMENT CHARACTER}A"]
 
 
-def test_rows_text_size_and_time_are_bounded(tmp_path: Path) -> None:
-    path = make_late(tmp_path / "r.sqlite")
-    for limits, message in (
-        (NsysLimits(rows=10), "more rows"),
-        (NsysLimits(text_bytes=10), "more text"),
-        (NsysLimits(file_bytes=10), "GiB"),
-    ):
-        with pytest.raises(RecordingError, match=message):
-            read_nsys(path, limits)
+def test_memory_and_time_are_bounded(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="more rows or text than the limit"):
+        read_nsys(make_late(tmp_path / "r.sqlite"), NsysLimits(memory_bytes=100))
     export = Export(tmp_path / "long.sqlite", EARLY)
     export.database.executemany(
         "INSERT INTO NVTX_EVENTS (start, end, eventType, text) VALUES (?, ?, 59, 'a')",
         ((n, n + 1) for n in range(50_000)),
     )
-    with pytest.raises(RecordingError, match=r"too long|interrupted"):
+    with pytest.raises(RecordingError, match="too long"):
         read_nsys(export.close(), NsysLimits(seconds=-1e6))
 
 
@@ -656,26 +595,14 @@ def test_reading_writes_nothing_beside_the_file(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_file_cut_off_anywhere_is_salvaged_or_one_clear_error(tmp_path: Path) -> None:
-    export = Export(tmp_path / "whole.sqlite", LATE)
-    fill_step(export)
-    for number in range(3000):
-        export.kernel("k", 10_000 + number * 10, 10_005 + number * 10, 100 + number)
-    data = export.close().read_bytes()
+def test_a_file_that_was_cut_off_is_one_clear_error(tmp_path: Path) -> None:
+    data = make_late(tmp_path / "whole.sqlite").read_bytes()
     path = tmp_path / "cut.sqlite"
-    salvaged = 0
-    for length in range(0, len(data), max(len(data) // 40, 1)):
+    for length in range(0, len(data), len(data) // 20):
         path.write_bytes(data[:length])
-        try:
-            traces = read_nsys(path)
-        except RecordingError as error:
-            message = str(error)
-            assert len(message.splitlines()) == 1
-            continue
-        assert all("truncated" in {note.code for note in trace.notes} for trace in traces)
-        if length < len(data) * 0.9:
-            salvaged = max(salvaged, *(len(trace) for trace in traces))
-    assert salvaged > 1000
+        with pytest.raises(RecordingError) as caught:
+            read_nsys(path)
+        assert "\n" not in str(caught.value)
 
 
 @given(changes=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=20))
@@ -698,8 +625,3 @@ def test_a_damaged_file_never_crashes(
     for trace in traces:
         assert (np.diff(trace.start_ns) >= 0).all()
         assert (trace.duration_ns >= 0).all()
-
-
-def test_a_database_is_known_by_its_first_bytes(tmp_path: Path) -> None:
-    assert is_sqlite(make_early(tmp_path / "r.sqlite").read_bytes()[:16])
-    assert not is_sqlite(b"{")

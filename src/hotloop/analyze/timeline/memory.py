@@ -1,4 +1,4 @@
-"""Memory events of a trace -> DeviceMemoryTimeline for every device; a memory timeline of torch -> its categories.
+"""Memory events of a trace -> DeviceMemoryTimeline for every device.
 
 The events tell the allocator's totals after each of them where torch recorded those; else levels are relative to the
 beginning of the trace. An allocation belongs to the innermost operator that was open on any thread, the latest begun:
@@ -13,9 +13,9 @@ import re
 import numpy as np
 
 from hotloop.analyze.stats import fit_slope
-from hotloop.core.graph import CategoryMemory, DeviceMemoryTimeline, OpMemory
+from hotloop.core.graph import DeviceMemoryTimeline, OpMemory
 from hotloop.core.memory_categories import UNKNOWN, Allocation, Origin, categorize_allocations
-from hotloop.core.memory_snapshot import TIMELINE_CATEGORIES, MemoryTimeline
+from hotloop.core.memory_snapshot import TIMELINE_CATEGORIES
 from hotloop.core.trace import MemoryEvents, Trace
 
 from .anatomy import PHASE, HostPhases
@@ -189,20 +189,18 @@ def _list_ops(trace: Trace, links: Links, holder: Int64s, change: Int64s, held: 
     return tuple(sorted(ops, key=lambda o: (-o.at_peak_bytes, -o.allocated_bytes, o.name))[:OPS_COUNT])
 
 
-def list_categories(timeline: MemoryTimeline) -> tuple[CategoryMemory, ...]:
-    """The categories of a memory timeline that ever held anything, most at the peak first."""
-    found = []
-    for number, category in enumerate(TIMELINE_CATEGORIES):
-        mine = timeline.category == number
-        if not mine.any():
-            continue
-        level = np.cumsum(timeline.bytes[mine])
-        found.append(
-            CategoryMemory(
-                category=category,
-                at_peak_bytes=int(timeline.peak_by_category.get(category, 0)),
-                own_peak_bytes=max(0, int(level.max())),
-                final_bytes=int(timeline.final_by_category.get(category, 0)),
-            )
-        )
-    return tuple(sorted(found, key=lambda c: (-c.at_peak_bytes, c.category)))
+def thin_levels(
+    time: Int64s, level: Int64s, reserved: Int64s | None, count: int = LEVELS_COUNT
+) -> tuple[tuple[int, int, int], ...]:
+    """At most ``count`` points that keep the first, the last, and the highest and lowest of each stretch."""
+    size = len(time)
+    if size <= count:
+        kept: Sequence[int] = range(size)
+    else:
+        edges = np.unique(np.linspace(0, size, max(1, (count - 2) // 2) + 1).astype(np.int64))
+        picked = {0, size - 1}
+        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            picked.add(low + int(np.argmax(level[low:high])))
+            picked.add(low + int(np.argmin(level[low:high])))
+        kept = sorted(picked)
+    return tuple((int(time[i]), int(level[i]), int(reserved[i]) if reserved is not None else NONE) for i in kept)

@@ -11,9 +11,11 @@ from __future__ import annotations
 import gc
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,26 +28,29 @@ from numpy.typing import NDArray
 from hotloop.core.errors import TraceError
 from hotloop.core.trace import DEVICE_WORK, Category, DeviceFacts, MemoryEvents, TraceFacts, TraceNote
 from hotloop.trace.byte_source import ByteSource, Progress
-from hotloop.trace.chrome_events import ABSENT, DAMAGE, Event, decode_window, in_brackets
-from hotloop.trace.columns import COLUMN_TYPES, SparseColumn, TraceColumns, assemble_trace
+from hotloop.trace.chrome_events import ABSENT, DAMAGE, WINDOW_BYTES, ChromeEvents, Event, in_brackets
+from hotloop.trace.columns import (
+    COLUMN_TYPES,
+    GrowingArray,
+    Interner,
+    SparseColumn,
+    TraceColumns,
+    TraceFormat,
+    assemble_trace,
+    merge_equal,
+)
 from hotloop.trace.decimals import MISSING as NO_TIME
-from hotloop.trace.decimals import OK, parse_microseconds, parse_one
-from hotloop.trace.format import TraceFormat
-from hotloop.trace.growing import GrowingArray
+from hotloop.trace.decimals import OK, parse_microseconds
 from hotloop.trace.health import judge_columns
-from hotloop.trace.interning import Interner, merge_equal
-from hotloop.trace.windows import WINDOW_BYTES, EventWindows, sanitize
 
 Int64s: TypeAlias = NDArray[np.int64]
 Int32s: TypeAlias = NDArray[np.int32]
-Floats: TypeAlias = NDArray[np.float64]
 
 UNKNOWN = -(2**63)
 """Stands for an integer that an event does not have."""
 
 MAX_TEXT_BYTES = 64 << 20
 """Of the distinct texts of one fact."""
-_MAX_OPEN_RANGES = 1 << 20
 _MAX_NAMED_THREADS = 1 << 20
 _MAX_EXTRA_TEXT = 1024
 _HOUR_NS = 3600 * 10**9
@@ -108,7 +113,7 @@ class _CallArgs(Struct, gc=False):
     old_external_id: Integer = msgspec.field(name="external id", default=-1)
 
 
-class _CollectiveArgs(Struct, gc=False):
+class _CollectiveArgs(_CallArgs, gc=False):
     collective: Raw = msgspec.field(name="Collective name", default=ABSENT)
     process_group_name: Raw = msgspec.field(name="Process Group Name", default=ABSENT)
     process_group_description: Raw = msgspec.field(name="Process Group Description", default=ABSENT)
@@ -122,8 +127,6 @@ class _CollectiveArgs(Struct, gc=False):
 
 
 class _HostArgs(_CollectiveArgs, gc=False):
-    external_id: Integer = msgspec.field(name="External id", default=-1)
-    old_external_id: Integer = msgspec.field(name="external id", default=-1)
     sequence_number: Integer = msgspec.field(name="Sequence number", default=UNKNOWN)
     forward_thread: Integer = msgspec.field(name="Fwd thread id", default=UNKNOWN)
     flops: Integer = msgspec.field(name="Flops", default=UNKNOWN)
@@ -137,12 +140,9 @@ class _HostArgs(_CollectiveArgs, gc=False):
 
 
 class _DeviceArgs(_CollectiveArgs, gc=False):
-    external_id: Integer = msgspec.field(name="External id", default=-1)
-    old_external_id: Integer = msgspec.field(name="external id", default=-1)
     queued_ns: Integer = msgspec.field(name="queued", default=UNKNOWN)
     device: Integer = UNKNOWN
     stream: Integer = UNKNOWN
-    correlation: Integer = -1
     bytes: Integer = UNKNOWN
     bandwidth_gb_per_s: Number = msgspec.field(name="memory bandwidth (GB/s)", default=math.nan)
     blocks_per_sm: Number = msgspec.field(name="blocks per SM", default=math.nan)
@@ -223,15 +223,11 @@ _KINDS = (
         integers={name: name for name in ("python_id", "python_parent_id")},
     ),
 )
-_MEMORY_KIND = _ArgsKind(one=_MemoryArgs, categories=())
 
 
-class _CategoryNumbers(dict[Any, int]):
-    def __missing__(self, name: Any) -> int:
-        number = int(_CATEGORIES.get(name.lower(), Category.OTHER)) if isinstance(name, str) else int(Category.OTHER)
-        if len(self) < 1000:
-            self[name] = number
-        return number
+@lru_cache(maxsize=1000)
+def _number_category(name: str | None) -> int:
+    return int(_CATEGORIES.get(name.lower(), Category.OTHER) if name is not None else Category.OTHER)
 
 
 def read_kineto(
@@ -244,16 +240,11 @@ def read_kineto(
     try:
         with _no_collection(), ByteSource(path, progress) as source:
             reader = _Reader(path.name)
-            windows = EventWindows(source, path.name, window_bytes)
-            for window in windows:
-                decoded = decode_window(window)
-                reader.add(decoded.events)
-                reader.lost_count += decoded.lost_count
-                reader.salvaged_windows += decoded.is_salvaged
-                if decoded.rest is not None:
-                    windows.end_events(decoded.rest)
+            windows = ChromeEvents(source, path.name, window_bytes)
+            for events in windows:
+                reader.add(events)
             reader.note_file(source, windows)
-            return (reader.finish(_read_header(windows.header_candidates, reader)),)
+            return (reader.finish(_read_header(windows, reader)),)
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}.") from error
 
@@ -276,14 +267,9 @@ class _Reader:
     def __init__(self, name: str) -> None:
         self.file_name = name
         self.notes: list[TraceNote] = []
-        self.lost_count = 0
-        self.salvaged_windows = 0
         self.count = 0
-        self.wrong_time_count = 0
-        self.no_duration_count = 0
-        self.negative_count = 0
-        self.unclosed_count = 0
-        self.damaged_args_count = 0
+        self.left_out: Counter[str] = Counter()
+        """By the code of the note that says it."""
         self.has_fraction = False
         self.columns = {name: GrowingArray(kind) for name, kind in COLUMN_TYPES.items() if name != "process"}
         self.sparse: dict[str, tuple[GrowingArray, GrowingArray]] = {}
@@ -291,49 +277,39 @@ class _Reader:
         self.names = Interner()
         self.threads = Interner()
         self.streams = Interner()
-        self.category_numbers = _CategoryNumbers()
         self.memory: list[tuple[Int64s, ...]] = []
         self.thread_names: dict[tuple[Any, Any], str] = {}
         self.process_names: dict[str, str] = {}
-        self.open_ranges: dict[tuple[Any, Any], list[tuple[int, Event]]] = {}
 
     # Events
 
     def add(self, events: list[Event]) -> None:
         complete = [event for event in events if event.ph == "X"]
         if len(complete) < len(events):
-            complete += self._add_others([event for event in events if event.ph in _OTHER_PHASES])
+            self._add_others([event for event in events if event.ph in _OTHER_PHASES])
         if complete:
             self._add_complete(complete)
 
     def _add_complete(self, events: list[Event]) -> None:
-        starts = parse_microseconds([event.ts for event in events])
-        durations = parse_microseconds([event.dur for event in events])
-        start_ns, duration_ns = starts.ns, durations.ns
-        good = np.ones(len(events), dtype=bool)
-        if starts.state is not None or durations.state is not None:
-            of_start = starts.state if starts.state is not None else np.full(len(events), OK, dtype=np.int8)
-            of_duration = durations.state if durations.state is not None else np.full(len(events), OK, dtype=np.int8)
-            without = (of_start == OK) & (of_duration == NO_TIME)
-            self.no_duration_count += int(without.sum())
-            good = (of_start == OK) & (of_duration == OK)
-            self.wrong_time_count += int((~good & ~without).sum())
+        start_ns, of_start = parse_microseconds([event.ts for event in events])
+        duration_ns, of_duration = parse_microseconds([event.dur for event in events])
+        without = (of_start == OK) & (of_duration == NO_TIME)
+        good = (of_start == OK) & (of_duration == OK)
         negative = good & (duration_ns < 0)
-        if negative.any():
-            self.negative_count += int(negative.sum())
-            good &= ~negative
+        self.left_out["no-duration"] += int(without.sum())
+        self.left_out["wrong-times"] += int((~good & ~without).sum())
+        self.left_out["negative-duration"] += int(negative.sum())
+        good &= ~negative
         if not good.all():
             events = [event for event, keep in zip(events, good.tolist(), strict=True) if keep]
             start_ns, duration_ns = start_ns[good], duration_ns[good]
             if not events:
                 return
-        if not self.has_fraction:
-            self.has_fraction = bool((start_ns % 1000).any() or (duration_ns % 1000).any())
+        self.has_fraction |= bool((start_ns % 1000).any() or (duration_ns % 1000).any())
         count = len(events)
-        category = np.fromiter(
-            map(self.category_numbers.__getitem__, [event.cat for event in events]), dtype=np.int8, count=count
-        )
-        if _MTIA_WORK in self.category_numbers:
+        names = [event.cat for event in events]
+        category = np.fromiter(map(_number_category, names), dtype=np.int8, count=count)
+        if _MTIA_WORK in names:
             for row, event in enumerate(events):
                 if event.cat == _MTIA_WORK and isinstance(event.name, str):
                     category[row] = _MTIA_NAMES.get(event.name, Category.KERNEL)
@@ -359,12 +335,11 @@ class _Reader:
         self.count += count
 
     def _add_args(self, kind: _ArgsKind, rows: NDArray[np.intp], raws: list[Raw], columns: dict[str, Any]) -> None:
-        values = self._decode_args(kind, raws)
+        values = self._decode_args(kind.one, raws)
         if kind.one is not _PythonArgs:
             external_id = _take_integers(values, "external_id", -1)
-            if kind.one is not _MemoryArgs:
-                old = _take_integers(values, "old_external_id", -1)
-                external_id = np.where(external_id == -1, old, external_id)
+            old = _take_integers(values, "old_external_id", -1)
+            external_id = np.where(external_id == -1, old, external_id)
             columns["external_id"][rows] = _positive_or_unknown(external_id)
         if kind.one in (_CallArgs, _DeviceArgs):
             columns["correlation"][rows] = _positive_or_unknown(_take_integers(values, "correlation", -1))
@@ -405,34 +380,20 @@ class _Reader:
         ]
         self._add_texts("process_group", rows, chosen)
 
-    def _decode_args(self, kind: _ArgsKind, raws: list[Raw]) -> list[Any]:
-        decoder = _DECODERS[kind.one]
+    def _decode_args(self, one: type[Any], raws: list[Raw]) -> list[Any]:
         if raws.count(ABSENT):
             raws = [_NO_ARGS if not len(memoryview(raw)) else raw for raw in raws]
         try:
-            values: list[Any] = decoder(in_brackets(b",".join(raws)))
+            return _DECODERS[one](in_brackets(b",".join(raws)))
         except DAMAGE:
-            return [self._decode_args_alone(kind, raw) for raw in raws]
-        return values
+            return [self._decode_args_alone(one, raw) for raw in raws]
 
-    def _decode_args_alone(self, kind: _ArgsKind, raw: Raw) -> Any:
+    def _decode_args_alone(self, one: type[Any], raw: Raw) -> Any:
         try:
-            return _DECODERS_OF_ONE[kind.one](raw)
+            return _DECODERS_OF_ONE[one](raw)
         except DAMAGE:
-            pass_by_field = bytes(raw)
-        try:
-            fields = msgspec.json.decode(sanitize(pass_by_field), type=dict[str, Any])
-        except DAMAGE:
-            self.damaged_args_count += pass_by_field != b"null"
-            return kind.one()
-        kept = {key: value for key, value in fields.items() if key in _FIELDS[kind.one]}
-        for key, value in kept.items():
-            kept[key] = _mend_field(_FIELDS[kind.one][key], value)
-        try:
-            return _DECODERS_OF_ONE[kind.one](msgspec.json.encode(kept))
-        except (*DAMAGE, OverflowError):
-            self.damaged_args_count += 1
-            return kind.one()
+            self.left_out["damaged-args"] += bytes(raw) != b"null"
+            return one()
 
     def _add_places(self, rows: NDArray[np.intp], values: list[Any], columns: dict[str, Any]) -> None:
         """Device and stream that the args tell; UNKNOWN is left for ``_place_on_devices``."""
@@ -484,33 +445,22 @@ class _Reader:
 
     # Everything else that is an event
 
-    def _add_others(self, events: list[Event]) -> list[Event]:
-        """Events that a begin and an end make; memory and names are kept aside."""
-        memory = [event for event in events if event.name == "[memory]" and event.ph in ("i", "I", "N")]
+    def _add_others(self, events: list[Event]) -> None:
+        """Memory and names are kept aside."""
+        memory = [event for event in events if event.name == "[memory]" and event.ph != "M"]
         if memory:
             self._add_memory(memory)
-        made: list[Event] = []
         for event in events:
             if event.ph == "M":
                 self._add_metadata(event)
-            elif event.ph == "B":
-                self._begin(event)
-            elif event.ph == "E":
-                made += self._end(event)
-        return made
 
     def _add_memory(self, events: list[Event]) -> None:
-        times = parse_microseconds([event.ts for event in events])
-        values = self._decode_args(_MEMORY_KIND, [event.args for event in events])
-        integers = [
-            _take_integers(values, name, -1)
-            for name in ("address", "bytes", "allocated_bytes", "reserved_bytes", "device_type", "device_index")
-        ]
-        keep = integers[1] != UNKNOWN
-        if times.state is not None:
-            keep &= times.state == OK
-        self.wrong_time_count += int((~keep).sum())
-        self.memory.append(tuple(column[keep] for column in (times.ns, *integers)))
+        time_ns, state = parse_microseconds([event.ts for event in events])
+        values = self._decode_args(_MemoryArgs, [event.args for event in events])
+        integers = [_take_integers(values, name, -1) for name in _MEMORY_COLUMNS[1:]]
+        keep = (integers[1] != UNKNOWN) & (state == OK)
+        self.left_out["wrong-times"] += int((~keep).sum())
+        self.memory.append(tuple(column[keep] for column in (time_ns, *integers)))
 
     def _add_metadata(self, event: Event) -> None:
         if event.name not in ("thread_name", "process_name") or len(self.thread_names) >= _MAX_NAMED_THREADS:
@@ -526,60 +476,23 @@ class _Reader:
         else:
             self.process_names[str(event.pid)] = name
 
-    def _begin(self, event: Event) -> None:
-        start_ns, state = parse_one(bytes(event.ts))
-        if state != OK:
-            self.wrong_time_count += 1
-            return
-        stack = self.open_ranges.setdefault((event.pid, event.tid), [])
-        if len(stack) >= _MAX_OPEN_RANGES:
-            self.unclosed_count += 1
-            return
-        stack.append((start_ns, event))
-
-    def _end(self, event: Event) -> list[Event]:
-        end_ns, state = parse_one(bytes(event.ts))
-        stack = self.open_ranges.get((event.pid, event.tid))
-        if state != OK or not stack:
-            self.unclosed_count += 1
-            return []
-        start_ns, begun = stack.pop()
-        duration_ns = end_ns - start_ns
-        if duration_ns < 0:
-            self.negative_count += 1
-            return []
-        begun.dur = Raw(b"%d.%03d" % divmod(duration_ns, 1000))
-        return [begun]
-
     # The end
 
-    def note_file(self, source: ByteSource, windows: EventWindows) -> None:
-        self.unclosed_count += sum(map(len, self.open_ranges.values()))
-        if not windows.ended:
+    def note_file(self, source: ByteSource, windows: ChromeEvents) -> None:
+        if not windows.has_ended:
             why = f" ({source.damage})" if source.damage else ""
             self._note("error", "truncated", f"The file is truncated{why}; the missing events are not in any figure.")
         elif source.damage:
             self._note("error", "damaged", f"Part of the file could not be read: {source.damage}.")
-        if self.salvaged_windows and (windows.ended or self.salvaged_windows > 1 or self.lost_count > 1):
-            self._note(
-                "warning", "salvaged", "Parts of the file are not valid JSON and were read event by event.",
-                self.salvaged_windows,
-            )  # fmt: skip
-        for count, level, code, message in (
-            (self.lost_count, "error", "lost-events", "{} events were damaged and are not in any figure."),
-            (self.wrong_time_count, "warning", "wrong-times", "{} events without a usable time were left out."),
-            (self.no_duration_count, "warning", "no-duration", "{} events without a duration were left out."),
-            (self.negative_count, "warning", "negative-duration", "{} events end before they begin and were left out."),
-            (self.unclosed_count, "info", "unclosed-ranges", "{} begin or end events without a counterpart were left "
-                "out."),
-            (self.damaged_args_count, "warning", "damaged-args", "{} events lost their arguments (ids, streams)."),
-            (
-                sum(table.left_out_count for table in self.tables.values()), "info", "texts-left-out",
-                "{} texts (shapes, stacks) were left out because there are too many different ones.",
-            ),
-        ):  # fmt: skip
-            if count:
-                self._note(level, code, message.format(f"{count:,}"), count)
+        salvaged, lost = windows.salvaged_windows, windows.lost_count
+        if salvaged and (windows.has_ended or salvaged > 1 or lost > 1):
+            message = "Parts of the file are not valid JSON and were read event by event."
+            self._note("warning", "salvaged", message, salvaged)
+        self.left_out["lost-events"] = lost
+        self.left_out["texts-left-out"] = sum(table.left_out_count for table in self.tables.values())
+        for code, (level, message) in _LEFT_OUT.items():
+            if count := self.left_out[code]:
+                self._note(level, code, f"{count:,} {message}", count)
 
     def _note(self, level: str, code: str, message: str, count: int | None = None) -> None:
         self.notes.append(TraceNote(level=level, code=code, message=message, count=count))
@@ -590,7 +503,7 @@ class _Reader:
         columns = {name: column.finish() for name, column in self.columns.items()}
         self.columns.clear()
         sparse = self._finish_sparse()
-        columns, sparse = self._drop_impossible_times(*self._drop_zero_times(columns, sparse))
+        columns, sparse = self._drop_wrong_times(columns, sparse)
         epoch_ns = int(columns["start_ns"].min()) if len(columns["start_ns"]) else 0
         columns["start_ns"] -= epoch_ns
         names = self._finish_names(columns)
@@ -627,37 +540,30 @@ class _Reader:
             sparse[fact] = SparseColumn(rows=rows, values=values, table=table)
         return sparse
 
-    def _drop_zero_times(
+    def _drop_wrong_times(
         self, columns: dict[str, NDArray[Any]], sparse: dict[str, SparseColumn]
     ) -> tuple[dict[str, NDArray[Any]], dict[str, SparseColumn]]:
-        """Without the events at time 0 of a clock that is far from 0: their real time is unknown."""
-        zero = columns["start_ns"] == 0
-        if not zero.any() or zero.all() or columns["start_ns"][~zero].min() < _HOUR_NS:
-            return columns, sparse
-        count = int(zero.sum())
-        self._note("warning", "zero-times", f"{count:,} events at time 0 were left out: their time is unknown.", count)
-        return _keep(~zero, columns, sparse)
-
-    def _drop_impossible_times(
-        self, columns: dict[str, NDArray[Any]], sparse: dict[str, SparseColumn]
-    ) -> tuple[dict[str, NDArray[Any]], dict[str, SparseColumn]]:
-        """Without device events that lie an hour or more outside what the host did, if most do not: CUPTI gave them in
-        another clock."""
+        """Without the events at time 0 of a clock that is far from 0, whose real time is unknown, and without device
+        events that lie an hour or more outside what the host did, if most do not: CUPTI gave them in another clock."""
         start_ns, is_device = columns["start_ns"], np.isin(columns["category"], _ON_DEVICE)
-        if not is_device.any() or is_device.all():
-            return columns, sparse
-        first_ns, last_ns = start_ns[~is_device].min(), start_ns[~is_device].max()
-        wrong = is_device & ((start_ns < first_ns - _HOUR_NS) | (start_ns > last_ns + _HOUR_NS))
-        count = int(wrong.sum())
-        if not count or 2 * count >= int(is_device.sum()):
-            return columns, sparse
-        self._note(
-            "warning", "impossible-times",
-            f"{count:,} device events lie an hour or more before or after all host events and were left out: their "
-            "times are of another clock.",
-            count,
-        )  # fmt: skip
-        return _keep(~wrong, columns, sparse)
+        zero = start_ns == 0
+        zero &= bool((start_ns[~zero] >= _HOUR_NS).all() and not zero.all())
+        host_ns = start_ns[~zero & ~is_device]
+        wrong = is_device & ~zero
+        if len(host_ns):
+            wrong &= (start_ns < host_ns.min() - _HOUR_NS) | (start_ns > host_ns.max() + _HOUR_NS)
+        if 2 * int(wrong.sum()) >= int((is_device & ~zero).sum()):
+            wrong[:] = False
+        for mask, code, message in (
+            (zero, "zero-times", "events at time 0 were left out: their time is unknown."),
+            (wrong, "impossible-times", "device events lie an hour or more before or after all host events and were "
+                "left out: their times are of another clock."),
+        ):  # fmt: skip
+            if mask.any():
+                count = int(mask.sum())
+                self._note("warning", code, f"{count:,} {message}", count)
+        keep = ~(zero | wrong)
+        return (columns, sparse) if keep.all() else _keep(keep, columns, sparse)
 
     def _finish_names(self, columns: dict[str, NDArray[Any]]) -> list[str]:
         numbers, names = merge_equal("" if name is None else str(name) for name in self.names)
@@ -694,19 +600,11 @@ class _Reader:
     def _finish_memory(self, epoch_ns: int) -> MemoryEvents | None:
         if not self.memory:
             return None
-        time_ns, address, size, allocated, reserved, device_type, device_index = (
-            np.concatenate(column) for column in zip(*self.memory, strict=True)
-        )
-        order = np.argsort(time_ns, kind="stable")
-        return MemoryEvents(
-            time_ns=time_ns[order] - epoch_ns,
-            address=address[order],
-            bytes=size[order],
-            allocated_bytes=allocated[order],
-            reserved_bytes=reserved[order],
-            device_type=device_type[order].astype(np.int32),
-            device_index=device_index[order].astype(np.int32),
-        )
+        columns = dict(zip(_MEMORY_COLUMNS, map(np.concatenate, zip(*self.memory, strict=True)), strict=True))
+        order = np.argsort(columns["time_ns"], kind="stable")
+        ordered: dict[str, Any] = {name: values[order] for name, values in columns.items()}
+        ordered["time_ns"] -= epoch_ns
+        return MemoryEvents(**ordered | {name: ordered[name].astype(np.int32) for name in _MEMORY_COLUMNS[-2:]})
 
 
 def _keep(
@@ -723,9 +621,24 @@ def _keep(
     return {name: values[keep] for name, values in columns.items()}, kept
 
 
+_LEFT_OUT: Mapping[str, tuple[str, str]] = {
+    "lost-events": ("error", "events were damaged and are not in any figure."),
+    "wrong-times": ("warning", "events without a usable time were left out."),
+    "no-duration": ("warning", "events without a duration were left out."),
+    "negative-duration": ("warning", "events end before they begin and were left out."),
+    "damaged-args": ("warning", "events lost their arguments (ids, streams)."),
+    "texts-left-out": (
+        "info",
+        "texts (shapes, stacks) were left out because there are too many different ones.",
+    ),
+}
+"""Level and words of the note, by its code."""
+_MEMORY_COLUMNS = (
+    "time_ns", "address", "bytes", "allocated_bytes", "reserved_bytes", "device_type", "device_index",
+)  # fmt: skip
 _NO_STREAM = frozenset({"", "-1", "4294967295", "18446744073709551615"})
 """What CUPTI calls no stream in particular, -1 of three widths."""
-_OTHER_PHASES = frozenset({"M", "i", "I", "N", "B", "E"})
+_OTHER_PHASES = frozenset({"M", "i", "I", "N"})
 _NO_ARGS = Raw(b"{}")
 _EMPTY_TEXTS = (b"", b'""', b"null", b"[]")
 """Raw texts that say nothing. They stand first in every table, as -1."""
@@ -735,21 +648,6 @@ _DECODERS: Mapping[type[Any], Callable[[bytes], list[Any]]] = {
     for one in _STRUCTS
 }
 _DECODERS_OF_ONE: Mapping[type[Any], Callable[[Any], Any]] = {one: msgspec.json.Decoder(one).decode for one in _STRUCTS}
-_FIELDS: Mapping[type[Any], Mapping[str, Any]] = {
-    one: {info.encode_name: info.default for info in msgspec.structs.fields(one)} for one in _STRUCTS
-}
-"""Default of every field by its name in the file."""
-
-
-def _mend_field(default: Any, value: Any) -> Any:
-    """The value in the type of its field, or what stands for none."""
-    if isinstance(default, Raw):
-        return value
-    if isinstance(default, float):
-        return value if isinstance(value, (int, float, str)) else None
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, (int, str)) else None
 
 
 def _take_integers(values: list[Any], attribute: str, unknown: int) -> Int64s:
@@ -776,7 +674,7 @@ def _read_integer(value: Any) -> int:
     return value if -(2**63) < value < 2**63 else UNKNOWN
 
 
-def _take_numbers(values: list[Any], attribute: str) -> Floats:
+def _take_numbers(values: list[Any], attribute: str) -> NDArray[np.float64]:
     column = map(attrgetter(attribute), values)
     try:
         return np.fromiter(column, dtype=np.float64, count=len(values))
@@ -814,25 +712,13 @@ def _label(value: Any) -> str:
 # The header
 
 
-def _read_header(candidates: Sequence[bytes], reader: _Reader) -> dict[str, Any]:
+def _read_header(windows: ChromeEvents, reader: _Reader) -> dict[str, Any]:
     """What the file says about itself; a header that cannot be read is noted."""
-    for at, text in enumerate(candidates):
-        for attempt in (text, None):
-            try:
-                header = msgspec.json.decode(attempt if attempt is not None else sanitize(text))
-            except DAMAGE:
-                continue
-            if isinstance(header, dict):
-                if at == 2:
-                    reader._note(
-                        "warning",
-                        "damaged-header",
-                        "The beginning of the file is damaged; rank and devices may be missing.",
-                    )
-                return header
-    if candidates:
-        reader._note("warning", "damaged-header", "The beginning of the file is damaged; rank and devices are unknown.")
-    return {}
+    header = windows.read_header()
+    if header is None:
+        message = "The beginning of the file is damaged; rank and devices are unknown."
+        reader._note("warning", "damaged-header", message)
+    return header or {}
 
 
 def _make_facts(
@@ -916,11 +802,13 @@ def _read_devices(header: Mapping[str, Any]) -> tuple[DeviceFacts, ...]:
 
 
 def _guess_vendor(name: str | None, is_amd: bool) -> str | None:
-    text = (name or "").lower()
-    if is_amd or any(word in text for word in ("amd", "radeon", "instinct")):
-        return "amd"
-    if any(word in text for word in ("nvidia", "tesla", "quadro", "geforce", "rtx", "titan")):
-        return "nvidia"
+    text = "amd" if is_amd else (name or "").lower()
+    for vendor, words in (
+        ("amd", ("amd", "radeon", "instinct")),
+        ("nvidia", ("nvidia", "tesla", "quadro", "geforce", "rtx", "titan")),
+    ):
+        if any(word in text for word in words):
+            return vendor
     return None
 
 
@@ -971,5 +859,5 @@ KINETO = TraceFormat(
     suffixes=(".json", ".json.gz", ".trace", ".trace.gz"),
     sniff=_sniff,
     read=read_kineto,
-    version=2,
+    version=3,
 )

@@ -2,8 +2,8 @@
 
 Table and column names are those of NVIDIA's "SQLite schema reference" (Nsight Systems User Guide). They came and went
 with the versions, so the reader asks the file what it has and says in a note what is missing. A database can hold more
-than rows: views, triggers and virtual tables can make a SELECT run for ever or call functions. Only plain tables are
-read, only known ones, through an authorizer that refuses everything else, and within a time limit.
+than rows: views and virtual tables can make a SELECT run for ever. Only plain tables are read, only known ones, within
+limits on time and on what they may give.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,13 +24,11 @@ from numpy.typing import NDArray
 
 from hotloop.core.errors import RecordingError
 from hotloop.core.trace import SPARSE_TEXTS, Category, DeviceFacts, MemoryEvents, TraceFacts, TraceNote
-from hotloop.trace.columns import SparseColumn, TraceColumns, assemble_trace
-from hotloop.trace.format import TraceFormat
+from hotloop.trace.columns import SparseColumn, TraceColumns, TraceFormat, assemble_trace
 
 SQLITE_SUFFIXES = (".sqlite", ".sqlite3", ".db")
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
 SQLITE_MAGIC = b"SQLite format 3\x00"
-_HEADER_BYTES = 100
 
 Ints: TypeAlias = NDArray[np.int64]
 Column: TypeAlias = NDArray[Any]
@@ -44,8 +41,10 @@ _CHUNK_ROWS = 1 << 16
 _MAX_TEXT = 4096
 _MAX_VALUE = 1 << 20
 """Of a value about the machine: a whole environment can be one."""
+_MAX_CELL_BYTES = 64 << 20
 _MAX_NAMED_ROWS = 100_000
-_INVALID_STREAM = 0xFFFFFFFF
+_INVALID = 0xFFFFFFFF
+"""Stands for no stream and for no event."""
 
 _ENV_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "FLUX_TASK_RANK")
 _ENV_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
@@ -73,9 +72,8 @@ _SYNC_KINDS = {
 The number in syncType is not used: exports up to 2024.5 count the kinds in another order than their own enum table
 says, as a look at the calls that they belong to shows.
 """
-_INVALID_EVENT = 0xFFFFFFFF
 
-_API_VERSION = re.compile(r"_v\d{4,5}$")
+_API_VERSION = re.compile(r"^(cu\w+)_v\d{4,5}$")
 """cudaLaunchKernel_v7000: the version of the entry point, which Kineto does not write."""
 
 
@@ -83,11 +81,8 @@ _API_VERSION = re.compile(r"_v\d{4,5}$")
 class NsysLimits:
     """What an export may cost to read."""
 
-    file_bytes: int = 64 << 30
-    rows: int = 200_000_000
-    """Of all tables together."""
-    text_bytes: int = 1 << 30
-    """Of all names together."""
+    memory_bytes: int = 64 << 30
+    """Of all rows and names together."""
     seconds: float = 120.0
     bytes_per_second: int = 4 << 20
     """The time limit grows with the file: ``seconds`` + its size / this."""
@@ -125,12 +120,10 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 _NVTX_COLUMNS = ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId")
 
 _TABLES = frozenset(_COLUMNS) | {
-    "sqlite_master", "NVTX_EVENTS", "StringIds", "META_DATA_EXPORT", "META_DATA_CAPTURE", "EXPORT_META_DATA",
+    "NVTX_EVENTS", "StringIds", "META_DATA_EXPORT", "META_DATA_CAPTURE", "EXPORT_META_DATA",
     "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV",
     "ThreadNames", "PROCESSES", "DIAGNOSTIC_EVENT",
 }  # fmt: skip
-_FUNCTIONS = frozenset({"typeof", "substr"})
-
 _OPTIONAL = frozenset(
     {
         "graphId", "graphExecId", "graphNodeId", "mangledName", "shortName", "contextId", "eventSyncId", "overheadType",
@@ -142,15 +135,6 @@ _OPTIONAL = frozenset(
 # What a column must have for its table to be of any use.
 _NEEDED = {table: ("start",) if table == "CUDA_GPU_MEMORY_USAGE_EVENTS" else ("start", "end") for table in _COLUMNS}
 _NEEDED["CUPTI_ACTIVITY_KIND_CUDA_EVENT"] = ("correlationId",)
-
-
-def refuse_report(path: Path) -> RecordingError:
-    """The error for a report in NVIDIA's own format, with the command that makes it readable."""
-    target = path.with_suffix(".sqlite")
-    return RecordingError(
-        f"{path} is a report in Nsight Systems' own format, which only nsys reads. Export it with: "
-        f"nsys export --type sqlite --output {shlex.quote(str(target))} {shlex.quote(str(path))}"
-    )
 
 
 def is_sqlite(head: bytes) -> bool:
@@ -167,45 +151,21 @@ class _Database:
     def __init__(self, path: Path, limits: NsysLimits) -> None:
         self.path = path
         self.notes: list[TraceNote] = []
-        size_bytes = path.stat().st_size
-        self._deadline = time.monotonic() + limits.seconds + size_bytes / limits.bytes_per_second
-        self._rows_left = limits.rows
-        self._text_left_bytes = limits.text_bytes
+        self._deadline = time.monotonic() + limits.seconds + path.stat().st_size / limits.bytes_per_second
+        self._left_bytes = limits.memory_bytes
         # immutable: no lock, no journal, no -wal file is looked at or made beside the trace.
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
         self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         self._connection.execute("PRAGMA trusted_schema=OFF")
-        # sqlite reads what is left of a file that was cut off only where it takes the schema for open to repair.
-        self._connection.execute("PRAGMA writable_schema=ON")
-        self._connection.execute("PRAGMA mmap_size=0")  # a file that shrinks while it is mapped kills the process
-        self._connection.set_progress_handler(self._is_late, 100_000)
-        self._connection.set_authorizer(_authorize)
-        self._note_missing_pages(size_bytes)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
+        self._connection.set_progress_handler(lambda: int(self.is_late()), 100_000)
         self.columns = self._read_schema()
-
-    def _note_missing_pages(self, size_bytes: int) -> None:
-        """A note when the header promises more pages than the file has."""
-        with self.path.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
-        if len(header) < _HEADER_BYTES:
-            raise RecordingError(f"{self.path} is truncated: it ends within its first {_HEADER_BYTES} bytes.")
-        page_bytes = int.from_bytes(header[16:18], "big")
-        whole_bytes = (page_bytes if page_bytes > 1 else 1 << 16) * int.from_bytes(header[28:32], "big")
-        if size_bytes < whole_bytes:
-            self.notes.append(
-                TraceNote(
-                    level="error",
-                    code="truncated",
-                    message=f"The file is truncated: it has {size_bytes} of {whole_bytes} bytes. Rows are missing, "
-                    "and the last one may be wrong. Export it again.",
-                )
-            )
 
     def close(self) -> None:
         self._connection.close()
 
-    def _is_late(self) -> int:
-        return int(time.monotonic() > self._deadline)
+    def is_late(self) -> bool:
+        return time.monotonic() > self._deadline
 
     def _read_schema(self) -> dict[str, frozenset[str]]:
         """Columns by table, of the known tables that are plain: a view or a virtual table has no root page."""
@@ -245,71 +205,18 @@ class _Database:
             )
         if not terms:
             return
-        damage: sqlite3.DatabaseError | None = None
-        try:
-            cursor = self._connection.execute(f'SELECT {", ".join(terms)} FROM "{table}"')
-        except sqlite3.DatabaseError as error:
-            self._note_damage(table, error)
-            return
-        while damage is None:
-            rows: list[tuple[Any, ...]] = []
-            try:
-                rows.extend(islice(cursor, _CHUNK_ROWS))
-            except sqlite3.DatabaseError as error:  # the rows before the damage are in the list
-                damage = error
-                self._note_damage(table, error)
-            if not rows:
-                return
-            texts: list[str | None] = [row[-1] for row in rows] if text is not None else []
-            self._spend(len(rows), sum(len(value) for value in texts if value is not None))
-            yield _columns(rows, selected, wanted), texts
-
-    def _spend(self, rows: int, text_bytes: int) -> None:
-        self._rows_left -= rows
-        self._text_left_bytes -= text_bytes
-        if self._rows_left < 0 or self._text_left_bytes < 0:
-            what = "rows" if self._rows_left < 0 else "text"
-            raise RecordingError(f"{self.path} has more {what} than the limit; export a shorter range of time.")
-
-    def _note_damage(self, table: str, error: sqlite3.DatabaseError) -> None:
-        if self._is_late():
-            raise RecordingError(f"{self.path} was not read: reading its tables took too long ({table}).") from error
-        self.notes.append(
-            TraceNote(
-                level="error",
-                code="damaged-table",
-                message=f"Table {table} can be read only in part: {error}. Its other rows are missing from this "
-                "report.",
-            )
-        )
-
-
-def _columns(rows: list[tuple[Any, ...]], selected: list[str], wanted: Sequence[str]) -> Rows:
-    if not selected:
-        return {name: np.full(len(rows), _MISSING, dtype=np.int64) for name in wanted}
-    width = len(rows[0])
-    if width == len(selected):
-        table = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(rows) * width).reshape(-1, width)
-    else:
-        flat = chain.from_iterable(row[:-1] for row in rows)
-        table = np.fromiter(flat, dtype=np.int64, count=len(rows) * len(selected)).reshape(-1, len(selected))
-    missing = np.full(len(rows), _MISSING, dtype=np.int64)
-    return {
-        name: np.ascontiguousarray(table[:, selected.index(name)]) if name in selected else missing for name in wanted
-    }
-
-
-def _authorize(action: int, first: str | None, second: str | None, schema: str | None, source: str | None) -> int:
-    """Allows reading known tables directly (never through a view or a trigger) and asking for their columns."""
-    if action == sqlite3.SQLITE_SELECT:
-        return sqlite3.SQLITE_OK if source is None else sqlite3.SQLITE_DENY
-    if action == sqlite3.SQLITE_READ:
-        return sqlite3.SQLITE_OK if first in _TABLES and source is None else sqlite3.SQLITE_DENY
-    if action == sqlite3.SQLITE_FUNCTION:
-        return sqlite3.SQLITE_OK if second in _FUNCTIONS and source is None else sqlite3.SQLITE_DENY
-    if action == sqlite3.SQLITE_PRAGMA:
-        return sqlite3.SQLITE_OK if first == "table_info" and second in _TABLES else sqlite3.SQLITE_DENY
-    return sqlite3.SQLITE_DENY
+        cursor = self._connection.execute(f'SELECT {", ".join(terms)} FROM "{table}"')
+        while rows := cursor.fetchmany(_CHUNK_ROWS):
+            values = list(zip(*rows, strict=True))
+            texts: list[str | None] = list(values.pop()) if text is not None else []
+            self._left_bytes -= 8 * len(rows) * len(terms) + sum(len(value) for value in texts if value is not None)
+            if self._left_bytes < 0:
+                raise RecordingError(
+                    f"{self.path} has more rows or text than the limit; export a shorter range of time."
+                )
+            known = dict(zip(selected, (np.array(column, dtype=np.int64) for column in values), strict=True))
+            missing = np.full(len(rows), _MISSING, dtype=np.int64)
+            yield {name: known.get(name, missing) for name in wanted}, texts
 
 
 def _no_ints() -> Ints:
@@ -340,7 +247,7 @@ class _Names:
         indices: list[int] = []
         for rows, texts in database.with_text("StringIds", ("id",), "value"):
             ids.append(rows["id"])
-            indices.extend(self.intern(text or "") for text in texts)
+            indices.extend(self.intern(_API_VERSION.sub(r"\1", text or "")) for text in texts)
         if ids:
             together = np.concatenate(ids)
             order = np.argsort(together, kind="stable")
@@ -352,12 +259,6 @@ class _Names:
             return np.full(len(ids), -1, dtype=np.int64)
         at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
         return np.where(self._ids[at] == ids, self._index_of_id[at], -1)
-
-    def rename(self, names: Ints, pattern: re.Pattern[str]) -> Ints:
-        """The same names without what the pattern matches; one look per distinct name."""
-        distinct, inverse = np.unique(names, return_inverse=True)
-        renamed = [self.intern(pattern.sub("", self.texts[index])) if index >= 0 else -1 for index in distinct.tolist()]
-        return np.array(renamed, dtype=np.int64)[inverse] if len(renamed) else names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -471,40 +372,36 @@ class _Reader:
     def _note(self, level: str, code: str, message: str, count: int | None = None) -> None:
         self.notes.append(TraceNote(level=level, code=code, message=message, count=count))
 
-    def _add_device(
-        self,
-        category: Category,
-        rows: Rows,
-        name: Ints,
-        *,
-        integers: Mapping[str, Ints] | None = None,
-        numbers: Mapping[str, NDArray[np.float64]] | None = None,
-        texts: Mapping[str, Ints] | None = None,
-    ) -> None:
-        count = len(name)
-        if count == 0:
-            return
+    def _add_device(self, category: Category, rows: Rows, name: Ints, **facts: Any) -> None:
+        """Work of a device; ``facts`` as in _Events."""
         stream = _known(rows["streamId"])
-        facts = dict(integers or {})
-        if "graphNodeId" in rows:
-            facts["graph_node_id"] = _known(rows["graphNodeId"])
-        if "graphId" in rows:
-            facts["graph_id"] = _known(rows["graphId"])
+        integers = dict(facts.pop("integers", {}))
+        for column, fact in (("graphNodeId", "graph_node_id"), ("graphId", "graph_id")):
+            if column in rows:
+                integers[fact] = _known(rows[column])
+        self._add(
+            category, rows, name,
+            pid=_pid(rows["globalPid"]),
+            device=_known(rows["deviceId"]),
+            context=_known(rows["contextId"]),
+            stream=np.where(stream == _INVALID, -1, stream),
+            correlation=_correlation(rows),
+            integers=integers,
+            **facts,
+        )  # fmt: skip
+
+    def _add(self, category: Category | Column, rows: Rows, name: Ints, **known: Any) -> None:
+        count = len(name)
+        if not count:
+            return
+        unknown = dict.fromkeys(("tid", "device", "context", "stream", "correlation"), _all(-1, count))
         self.events.append(
             _Events(
-                category=_all(int(category), count),
+                category=_all(int(category), count) if isinstance(category, Category) else category,
                 start_ns=rows["start"],
                 end_ns=rows["end"],
                 name=name,
-                pid=_pid(rows["globalPid"]),
-                tid=_all(-1, count),
-                device=_known(rows["deviceId"]),
-                context=_known(rows["contextId"]),
-                stream=np.where(stream == _INVALID_STREAM, -1, stream),
-                correlation=_correlation(rows),
-                integers=facts,
-                numbers=numbers or {},
-                texts=texts or {},
+                **{**unknown, **known},
             )
         )
 
@@ -517,14 +414,15 @@ class _Reader:
         per_sm = np.full(count, np.nan)
         warps_per_sm = np.full(count, np.nan)
         launched = (grid > 0).all(axis=1) & (block > 0).all(axis=1)
-        for device, facts in self.gpu.facts(None).items():
-            if facts.sm_count and facts.warp_size:
-                here = launched & (rows["deviceId"] == device)
-                blocks = grid[here].astype(np.float64).prod(axis=1)
-                per_sm[here] = blocks / facts.sm_count
-                warps_per_sm[here] = (
-                    blocks * block[here].astype(np.float64).prod(axis=1) / (facts.warp_size * facts.sm_count)
-                )
+        pids = _pid(rows["globalPid"])
+        for pid in np.unique(pids).tolist():
+            for device, facts in self.gpu.facts(pid).items():
+                if facts.sm_count and facts.warp_size:
+                    here = launched & (pids == pid) & (rows["deviceId"] == device)
+                    blocks = grid[here].astype(np.float64).prod(axis=1)
+                    per_sm[here] = blocks / facts.sm_count
+                    warps = blocks * block[here].astype(np.float64).prod(axis=1) / facts.warp_size
+                    warps_per_sm[here] = warps / facts.sm_count
         self._add_device(
             Category.KERNEL,
             rows,
@@ -604,7 +502,7 @@ class _Reader:
     def _read_syncs(self) -> None:
         rows = self._rows("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
         records = self._rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT")
-        kinds = np.stack([_has_stream(rows), _has_event(rows)], axis=1).astype(np.int64)
+        kinds = np.stack([_is_valid(rows["streamId"]), _is_valid(rows["eventId"])], axis=1).astype(np.int64)
         kind = self._described(kinds, lambda stream, event: _SYNC_KINDS[bool(stream), bool(event)])
         found = _match_records(rows, records)
         hit = found >= 0
@@ -623,48 +521,19 @@ class _Reader:
             return
         name = self.names.of_ids(rows["nameId"])
         name = np.where(name < 0, self.names.intern(f"({table.lower()})"), name)
-        if category is Category.RUNTIME:
-            name = self.names.rename(name, _API_VERSION)
-        correlation = _correlation(rows) if category is Category.RUNTIME else None
-        self._add_host(category, rows, name, correlation=correlation)
+        known = {"correlation": _correlation(rows)} if category is Category.RUNTIME else {}
+        self._add_host(category, rows, name, **known)
 
-    def _add_host(
-        self,
-        category: Category | Column,
-        rows: Rows,
-        name: Ints,
-        *,
-        correlation: Ints | None = None,
-        integers: Mapping[str, Ints] | None = None,
-        texts: Mapping[str, Ints] | None = None,
-    ) -> None:
-        count = len(name)
-        nothing = _all(-1, count)
-        categories = _all(int(category), count) if isinstance(category, Category) else category
-        self.events.append(
-            _Events(
-                category=categories,
-                start_ns=rows["start"],
-                end_ns=rows["end"],
-                name=name,
-                pid=_pid(rows["globalTid"]),
-                tid=_tid(rows["globalTid"]),
-                device=nothing,
-                context=nothing,
-                stream=nothing,
-                correlation=nothing if correlation is None else correlation,
-                integers=integers or {},
-                texts=texts or {},
-            )
-        )
+    def _add_host(self, category: Category | Column, rows: Rows, name: Ints, **facts: Any) -> None:
+        """Calls and ranges of a thread; ``facts`` as in _Events."""
+        self._add(category, rows, name, pid=_pid(rows["globalTid"]), tid=_tid(rows["globalTid"]), **facts)
 
     def _read_nvtx(self) -> None:
         if not {"start", "end"} <= self.database.columns.get("NVTX_EVENTS", frozenset()):
             return
-        typed = "eventType" in self.database.columns["NVTX_EVENTS"]
         open_count = marks = 0
         for rows, texts in self.database.with_text("NVTX_EVENTS", _NVTX_COLUMNS, "text"):
-            kind = rows["eventType"] if typed else np.full(len(texts), _NVTX_PUSH_POP)
+            kind = rows["eventType"]
             name = self.names.of_ids(rows["textId"])
             self._read_nvtx_names(rows, kind, name, texts)
             is_range = np.isin(kind, _NVTX_RANGES) & (rows["start"] != _MISSING)
@@ -754,14 +623,9 @@ def _correlation(rows: Rows) -> Ints:
     return np.where(values <= 0, -1, values)
 
 
-def _has_stream(rows: Rows) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (rows["streamId"] >= 0) & (rows["streamId"] != _INVALID_STREAM)
-    return found
-
-
-def _has_event(rows: Rows) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (rows["eventId"] >= 0) & (rows["eventId"] != _INVALID_EVENT)
-    return found
+def _is_valid(ids: Ints) -> NDArray[np.bool_]:
+    """Whether a row has a stream, or an event."""
+    return np.asarray((ids >= 0) & (ids != _INVALID))
 
 
 def _match_records(syncs: Rows, records: Rows) -> Ints:
@@ -771,7 +635,7 @@ def _match_records(syncs: Rows, records: Rows) -> Ints:
     the last record before the wait is meant, and correlation numbers grow with the order of the calls in a process.
     """
     found = np.full(len(syncs["start"]), -1, dtype=np.int64)
-    waits = _has_event(syncs)
+    waits = _is_valid(syncs["eventId"])
     if not len(records["eventId"]) or not waits.any():
         return found
     pids, wait_pids = _pid(records["globalPid"]), _pid(syncs["globalPid"])
@@ -812,31 +676,14 @@ class _Gpus:
     ordinals: Mapping[int, Mapping[int, int]]
     """Card by the CUDA number of a device, by pid."""
 
-    def facts(self, pid: int | None) -> dict[int, DeviceFacts]:
-        """Facts by the device number of a process; None: by any process's, where they do not contradict."""
-        if pid is not None and pid in self.ordinals:
-            chosen = self.ordinals[pid]
-        elif self.ordinals:
-            merged: dict[int, set[int]] = {}
-            for of_process in self.ordinals.values():
-                for ordinal, card in of_process.items():
-                    merged.setdefault(ordinal, set()).add(card)
-            chosen = {
-                ordinal: min(cards)
-                for ordinal, cards in merged.items()
-                if len({_model(self.cards.get(card)) for card in cards}) == 1
-            }
-        else:
-            chosen = {card: card for card in self.cards}
+    def facts(self, pid: int) -> dict[int, DeviceFacts]:
+        """Facts by the device number of a process."""
+        chosen = self.ordinals.get(pid) or {card: card for card in self.cards}
         return {
             ordinal: replace(self.cards[card], index=ordinal)
             for ordinal, card in sorted(chosen.items())
             if card in self.cards
         }
-
-
-def _model(card: DeviceFacts | None) -> tuple[Any, ...] | None:
-    return None if card is None else (card.name, card.sm_count, card.warp_size)
 
 
 _GPU_COLUMNS = (
@@ -883,8 +730,6 @@ class _About:
     """The export as a whole."""
 
     host: str | None
-    version: str | None
-    schema: str | None
     unix_base_ns: int | None
     rank: int | None
     world_size: int | None
@@ -921,8 +766,6 @@ def _read_about(database: _Database) -> _About:
     }
     return _About(
         host=system.get("Hostname") or None,
-        version=export.get("EXPORT_PRODUCT_VERSION"),
-        schema=export.get("EXPORT_SCHEMA_VERSION"),
         unix_base_ns=unix_base_ns,
         rank=next((environment[name] for name in _ENV_RANK if name in environment), None),
         world_size=next((environment[name] for name in _ENV_WORLD_SIZE if name in environment), None),
@@ -974,20 +817,30 @@ def read_nsys(path: Path, limits: NsysLimits = DEFAULT_LIMITS) -> tuple[TraceCol
     a report in NVIDIA's own format, for a database that nsys did not write and for one that cannot be read in time.
     """
     if path.name.lower().endswith(REPORT_SUFFIXES):
-        raise refuse_report(path)
+        target = path.with_suffix(".sqlite")
+        raise RecordingError(
+            f"{path} is a report in Nsight Systems' own format, which only nsys reads. Export it with: "
+            f"nsys export --type sqlite --output {shlex.quote(str(target))} {shlex.quote(str(path))}"
+        )
     try:
-        if path.stat().st_size > limits.file_bytes:
-            raise RecordingError(f"{path} has {path.stat().st_size >> 30} GiB; export a shorter range of time.")
         with path.open("rb") as file:
-            if not is_sqlite(file.read(len(SQLITE_MAGIC))):
-                raise RecordingError(f"{path} is not an SQLite database, so it is not an nsys export.")
+            header = file.read(100)
+        if not is_sqlite(header):
+            raise RecordingError(f"{path} is not an SQLite database, so it is not an nsys export.")
+        page_bytes, pages_count = int.from_bytes(header[16:18], "big"), int.from_bytes(header[28:32], "big")
+        if path.stat().st_size < max(100, page_bytes * pages_count):  # sqlite reads what is missing of a page as zeros
+            raise RecordingError(f"{path} is truncated. Export it again.")
         database = _Database(path, limits)
         try:
             return _read(database, path)
         finally:
             database.close()
-    except (sqlite3.Error, OSError, OverflowError) as error:
+    except sqlite3.OperationalError as error:
+        if str(error) == "interrupted":
+            raise RecordingError(f"{path} was not read: reading its tables took too long.") from error
         raise RecordingError(f"{path} cannot be read as an nsys export: {error}.") from error
+    except (sqlite3.Error, OSError, OverflowError, UnicodeDecodeError) as error:  # the last one of a message of sqlite
+        raise RecordingError(f"{path} cannot be read as an nsys export: {error}. Export it again.") from error
 
 
 def _read(database: _Database, path: Path) -> tuple[TraceColumns, ...]:
@@ -1026,8 +879,6 @@ def _choose_processes(reader: _Reader) -> tuple[list[int], int]:
                 first_device[pid] = min(first_device.get(pid, here), here)
     if first_device:
         chosen = sorted(first_device, key=lambda pid: (first_device[pid], pid))
-        if len(chosen) > 1 and 0 in chosen:  # no process: the zeros at the end of a file that was cut off
-            chosen.remove(0)
     else:
         top = max(best.values())
         chosen = [min((pid for pid in counts if best[pid] == top), key=lambda pid: (-counts[pid], pid))]
@@ -1059,20 +910,12 @@ def _rank_of_threads(reader: _Reader, pid: int) -> int | None:
     return ranks.pop() if len(ranks) == 1 else None
 
 
-def _rank_of_name(path: Path) -> int | None:
-    match = re.search(r"(?i)(?:^|[^a-z])(?:rank|worker)[-_.=]?(\d{1,7})(?!\d)", path.name)
-    return int(match[1]) if match else None
-
-
-def _rank(reader: _Reader, about: _About, pid: int, path: Path, *, alone: bool) -> tuple[int | None, str]:
-    """The environment and the file name tell the rank of a file's only process; a thread's name tells its own."""
+def _rank(reader: _Reader, about: _About, pid: int, *, alone: bool) -> tuple[int | None, str]:
+    """The environment tells the rank of a file's only process; a thread's name tells its own."""
     if alone and about.rank is not None:
         return about.rank, "environment"
     of_threads = _rank_of_threads(reader, pid)
-    if of_threads is not None:
-        return of_threads, "thread name"
-    of_name = _rank_of_name(path) if alone else None
-    return (of_name, "file name") if of_name is not None else (None, "unknown")
+    return of_threads, "unknown" if of_threads is None else "thread name"
 
 
 def _build_trace(reader: _Reader, about: _About, pid: int, path: Path, *, alone: bool) -> TraceColumns:
@@ -1099,7 +942,7 @@ def _build_trace(reader: _Reader, about: _About, pid: int, path: Path, *, alone:
     name, names = _used(reader.names, column("name"))
     sparse = _sparse_columns(parts, reader.names)
     memory = _build_memory(reader.memory, pid, epoch_ns)
-    rank, rank_source = _rank(reader, about, pid, path, alone=alone)
+    rank, rank_source = _rank(reader, about, pid, alone=alone)
     facts = TraceFacts(
         source=path.name,
         format="nsys",
@@ -1245,5 +1088,5 @@ NSYS = TraceFormat(
     suffixes=(*SQLITE_SUFFIXES, *REPORT_SUFFIXES),
     sniff=is_sqlite,
     read=lambda path, progress: read_nsys(path),
-    version=1,
+    version=2,
 )

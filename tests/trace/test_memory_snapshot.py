@@ -1,0 +1,555 @@
+"""Memory snapshots as torch writes them, pickles that want more than to be read, and raw memory timelines."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hotloop.core.errors import RecordingError
+from hotloop.core.findings import Where
+from hotloop.core.memory_categories import Origin
+from hotloop.core.memory_snapshot import DeviceMemory
+from hotloop.trace import memory_files
+from hotloop.trace.memory_files import is_memory_file, read_memory_file
+from hotloop.trace.memory_snapshot import UNTOLD, classify_origin, summarize_snapshot
+
+TORCH_FRAME = {
+    "filename": "/env/lib/python3.11/site-packages/torch/nn/modules/module.py",
+    "line": 1773,
+    "name": "_call",
+}
+CPP_FRAME = {"filename": "CUDACachingAllocator.cpp", "line": 0, "name": "c10::malloc"}
+MODEL_FRAME = {"filename": "/home/me/model.py", "line": 12, "name": "forward"}
+TRAIN_FRAME = {"filename": "/home/me/train.py", "line": 40, "name": "main"}
+MODEL = Where(file="/home/me/model.py", line=12, function="forward")
+TRAIN = Where(file="/home/me/train.py", line=40, function="main")
+
+
+def block(
+    address: int, size: int, state: str = "active_allocated", *frames: dict[str, Any], **more: Any
+) -> dict[str, Any]:
+    requested = more.pop("requested", size)
+    return {
+        "address": address,
+        "size": size,
+        "requested_size": requested,
+        "state": state,
+        "frames": list(frames),
+        **more,
+    }
+
+
+def segment(address: int, *blocks: dict[str, Any], device: int = 0, **more: Any) -> dict[str, Any]:
+    return {
+        "device": device,
+        "address": address,
+        "total_size": sum(part["size"] for part in blocks),
+        "allocated_size": sum(part["size"] for part in blocks if part["state"] == "active_allocated"),
+        "active_size": sum(part["size"] for part in blocks if part["state"] != "inactive"),
+        "stream": 0,
+        "segment_type": "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": list(blocks),
+        **more,
+    }
+
+
+def event(action: str, address: int, size: int, *frames: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"action": action, "addr": address, "size": size, "stream": 0, "frames": list(frames), **more}
+
+
+def make_snapshot() -> dict[str, Any]:
+    """Two segments; three allocations live at the end, one of them older than the events; a higher peak before."""
+    return {
+        "segments": [
+            segment(
+                1000,
+                block(1000, 512, "active_allocated", TORCH_FRAME, MODEL_FRAME, TRAIN_FRAME, requested=500),
+                block(1512, 1024, "inactive"),
+                block(2536, 512, "active_awaiting_free", TRAIN_FRAME, requested=400),
+                block(3048, 512, "active_allocated", CPP_FRAME, requested=512),
+            ),
+            segment(9000, block(9000, 2048, "inactive")),
+        ],
+        "device_traces": [
+            [
+                event("segment_alloc", 9000, 2048, time_us=1_700_000_000_000_000),
+                event("alloc", 9000, 2000, MODEL_FRAME, time_us=1_700_000_000_000_001),
+                event("alloc", 1000, 500, TORCH_FRAME, MODEL_FRAME, TRAIN_FRAME, time_us=1_700_000_000_000_002),
+                {
+                    "action": "oom",
+                    "size": 1 << 40,
+                    "stream": 0,
+                    "device_free": 77,
+                    "frames": [TRAIN_FRAME],
+                    "time_us": 1_700_000_000_000_003,
+                },
+                event("free_requested", 9000, 2000, TRAIN_FRAME, time_us=1_700_000_000_000_004),
+                event("free_completed", 9000, 2000, TRAIN_FRAME, time_us=1_700_000_000_000_005),
+                event("alloc", 2536, 400, TRAIN_FRAME, time_us=1_700_000_000_000_006),
+                event("free_requested", 2536, 400, TRAIN_FRAME, time_us=1_700_000_000_000_007),
+            ]
+        ],
+        "allocator_settings": {"expandable_segments": False, "max_split_size": -1, "roundup": {"1": 0}},
+        "external_annotations": [],
+    }
+
+
+def write(path: Path, value: object, protocol: int = 4) -> Path:
+    path.write_bytes(value if isinstance(value, bytes) else pickle.dumps(value, protocol=protocol))
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(RecordingError) as caught:
+        read_memory_file(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def only_device(value: object) -> DeviceMemory:
+    (device,) = summarize_snapshot(value, "s")[0].devices
+    return device
+
+
+@pytest.mark.parametrize("protocol", [2, 5])
+def test_a_snapshot_is_summed_by_state_segment_and_device(tmp_path: Path, protocol: int) -> None:
+    file, notes = read_memory_file(write(tmp_path / "s.pickle", make_snapshot(), protocol))
+    assert (file, notes) == summarize_snapshot(make_snapshot(), "s.pickle")
+    (device,) = file.devices
+    assert (device.device, device.segment_count, device.largest_free_block_bytes) == (0, 2, 2048)
+    assert (device.reserved_bytes, device.allocated_bytes, device.active_bytes) == (2560 + 2048, 1024, 1536)
+    assert (device.requested_bytes, device.fragmentation_bytes) == (500 + 400 + 512, 4608 - 1536)
+    assert (device.free_segment_bytes, device.split_bytes) == (2048, 1024)
+    assert [(total.state, total.count, total.bytes) for total in device.blocks] == [
+        ("active_allocated", 2, 1024),
+        ("active_awaiting_free", 1, 512),
+        ("inactive", 2, 3072),
+    ]
+    assert device.events == {"alloc": 3, "free_completed": 1, "free_requested": 2, "oom": 1, "segment_alloc": 1}
+    assert {site.where: (site.bytes, site.count) for site in device.sites} == dict.fromkeys(
+        (MODEL, TRAIN, None), (512, 1)
+    )
+    assert notes == ()
+
+
+def test_a_library_line_stands_in_where_no_line_of_the_user_was_recorded() -> None:
+    device = only_device([segment(0, block(0, 512, "active_allocated", CPP_FRAME, TORCH_FRAME))])
+    assert device.sites[0].where == Where(file=str(TORCH_FRAME["filename"]), line=1773, function="_call")
+
+
+def test_the_peak_is_walked_back_from_the_state_at_the_end() -> None:
+    peak = only_device(make_snapshot()).peak
+    assert peak is not None
+    # 512 were there before the first event, 2000 and 500 came; 400 came only after 2000 had gone.
+    assert (peak.requested_bytes, peak.reserved_bytes, peak.event) == (512 + 2000 + 500, 4608, 2)
+    assert peak.unix_ns == 1_700_000_000_000_002_000
+    assert [(site.where, site.bytes, site.count) for site in peak.by_site] == [(MODEL, 2500, 2), (None, 512, 1)]
+
+
+def test_what_was_allocated_before_the_events_and_freed_after_the_peak_has_no_line() -> None:
+    events = [event("free_requested", 0, 512), event("free_completed", 0, 512)]
+    peak = only_device({"segments": [segment(0, block(0, 512, "inactive"))], "device_traces": [events]}).peak
+    assert peak is not None
+    assert (peak.requested_bytes, peak.event, peak.unix_ns) == (512, -1, None)
+    assert [(site.where, site.bytes, site.count) for site in peak.by_site] == [(None, 512, None)]
+    assert peak.by_category == {"unknown": 512}
+
+
+def test_a_failed_allocation_tells_what_was_in_use() -> None:
+    (failed,) = summarize_snapshot(make_snapshot(), "s")[0].out_of_memory
+    assert (failed.failed_bytes, failed.device_free_bytes) == (1 << 40, 77)
+    assert (failed.requested_bytes, failed.reserved_bytes, failed.where) == (3012, 4608, TRAIN)
+    assert failed.unix_ns == 1_700_000_000_000_003_000
+
+
+def test_notes_say_what_a_snapshot_cannot_tell() -> None:
+    contradicting = make_snapshot()
+    contradicting["device_traces"][0].append(event("alloc", 5, 10_000_000))
+    older = {
+        "segments": [segment(0, block(0, 7 << 20), block(7 << 20, 1 << 20, "active_allocated", MODEL_FRAME))],
+        "device_traces": [[event("alloc", 7 << 20, 1 << 20, MODEL_FRAME)]],
+    }
+    for value, code, words, has_peak in (
+        (contradicting, "memory-history-contradicts", "free more than its state", False),
+        ({"segments": make_snapshot()["segments"]}, "no-memory-history", "_record_memory_history", False),
+        (older, "memory-older", "7 MiB of the peak were allocated before recording began", True),
+    ):
+        file, notes = summarize_snapshot(value, "s")
+        assert (file.devices[0].peak is not None) is has_peak
+        assert [words in note.message for note in notes if note.code == code] == [True]
+
+
+def test_every_device_is_summed_alone() -> None:
+    value = make_snapshot()
+    value["segments"].append(segment(70, block(70, 256, "active_allocated"), device=3))
+    devices = summarize_snapshot(value, "s")[0].devices
+    assert [(device.device, device.reserved_bytes) for device in devices] == [(0, 4608), (3, 256)]
+
+
+def test_segments_of_old_versions_are_read() -> None:
+    """torch 1.13: no address in a block, stacks in a history, another name for a block that waits."""
+    used = {"addr": 100, "real_size": 300, "frames": [MODEL_FRAME]}
+    blocks = [{"size": 512, "state": "active_pending_free", "history": [used]}, {"size": 512, "state": "inactive"}]
+    file, _ = summarize_snapshot([{"device": 0, "address": 100, "total_size": 1024, "blocks": blocks}], "s")
+    (device,) = file.devices
+    assert (device.active_bytes, device.allocated_bytes, device.requested_bytes) == (512, 0, 300)
+    assert (device.sites[0].where, file.largest_blocks[0].address) == (MODEL, 100)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{}, {"segments": 3}, [1], "text", {"segments": [{"x": 1}]}, [segment(50, block(50, 10), total_size=9)],
+     [segment(0, {"size": -1, "state": "inactive"})]],
+)  # fmt: skip
+def test_another_value_is_refused_in_one_line(value: object) -> None:
+    with pytest.raises(RecordingError, match="not a memory snapshot"):
+        summarize_snapshot(value, "s")
+
+
+# Hostile and damaged files
+
+
+class _Reduce:
+    def __init__(self, marker: str) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.marker}",)
+
+
+ATTACKS: dict[str, Callable[[str], bytes]] = {
+    "reduce": lambda marker: pickle.dumps({**make_snapshot(), "more": _Reduce(marker)}),
+    "reduce-protocol-0": lambda marker: pickle.dumps(_Reduce(marker), protocol=0),
+    "inst": lambda marker: f"(S'touch {marker}'\nios\nsystem\n.".encode(),
+    "obj": lambda marker: b"(cos\nsystem\nS'touch " + marker.encode() + b"'\no.",
+    "extension": lambda marker: b"\x80\x02\x82\x01.",
+    "build": lambda marker: b"\x80\x02}}b.",
+    "persistent-id": lambda marker: b"\x80\x02X\x01\x00\x00\x00aQ.",
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_pickle_that_tries_to_run_code_is_refused_and_runs_none(tmp_path: Path, name: str) -> None:
+    refusal(write(tmp_path / "bad.pickle", ATTACKS[name](str(tmp_path / "was-run"))))
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_the_attack_does_run_where_pickle_itself_loads_it(tmp_path: Path) -> None:
+    """Else the test above could not fail."""
+    pickle.loads(ATTACKS["reduce"](str(tmp_path / "was-run")))
+    assert (tmp_path / "was-run").exists()
+
+
+EQUAL_HASHES = b"".join(b"\x8a\x0a" + (k * (2**61 - 1)).to_bytes(10, "little") + b"N" for k in range(40_000))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x80\x04]r\xff\xff\xff\xff.", "MiB of memory"),
+        (b"\x80\x04]r\x00\xc2\xeb\x0b.", "MiB of memory"),
+        (b"\x80\x04\x8d" + struct.pack("<Q", 1 << 60) + b"x.", "MiB of memory"),
+        (b"\x80\x04" + b"]" * 300_000 + b"a" * 299_999 + b".", "not a memory snapshot"),
+        (b"\x80\x04}(" + EQUAL_HASHES + b"u.", "longer than 1 s"),
+        (b"", "is empty"),
+        (b"hello", "whole pickle"),
+    ],
+)
+def test_a_pickle_bomb_is_refused_within_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
+) -> None:
+    if "longer" in message:
+        monkeypatch.setattr(memory_files, "LEAST_S", 1)
+    began = time.monotonic()
+    assert message in refusal(write(tmp_path / "bomb.pickle", data))
+    assert time.monotonic() - began < 15
+
+
+def test_one_shared_segment_a_million_times_is_not_walked_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_files, "LEAST_S", 2)
+    shared = segment(0, *[block(0, 0, "inactive")] * 100_000)
+    assert "was not read" in refusal(write(tmp_path / "shared.pickle", {"segments": [shared] * 100_000}))
+
+
+def test_a_snapshot_that_was_cut_off_or_is_too_large_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = pickle.dumps(make_snapshot())
+    for length in range(1, len(data), len(data) // 6):
+        refusal(write(tmp_path / "cut.pickle", data[:length]))
+    monkeypatch.setattr(memory_files, "MOST_FILE_BYTES", 10)
+    assert "more than the limit of 0 MiB" in refusal(write(tmp_path / "s.pickle", data))
+
+
+@settings(max_examples=20, deadline=None)
+@given(at=st.integers(0, 10_000), byte=st.integers(0, 255))
+def test_a_damaged_snapshot_is_read_or_refused_but_never_a_crash(
+    tmp_path_factory: pytest.TempPathFactory, at: int, byte: int
+) -> None:
+    data = bytearray(pickle.dumps(make_snapshot()))
+    data[at % len(data)] = byte
+    path = write(tmp_path_factory.getbasetemp() / f"damaged{os.getpid()}.pickle", bytes(data))
+    try:
+        file, _ = read_memory_file(path)
+    except RecordingError:
+        return
+    assert all(device.fragmentation_bytes >= 0 for device in file.devices)
+
+
+# The raw timeline
+
+ROWS = [
+    [-1, 1, 100, 0],
+    [1_700_000_000_000_000_000, 2, 50, 4],
+    [1_700_000_000_000_000_005, 3, -50, 4],
+    [1_700_000_000_000_000_005, 3, 50, 5],
+    [1_700_000_000_000_000_010, 2, 7, 7],
+    [1_700_000_000_000_000_020, 4, -50, 5],
+]
+
+
+def write_timeline(path: Path, rows: object) -> Path:
+    text = json.dumps(rows).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+def test_a_raw_timeline_is_summed_by_category(tmp_path: Path) -> None:
+    file, notes = read_memory_file(write_timeline(tmp_path / "t.raw.json.gz", ROWS))
+    assert (file.peak_bytes, notes) == (157, ())
+    found = {one.category: (one.at_peak_bytes, one.own_peak_bytes, one.final_bytes) for one in file.categories}
+    assert found == {
+        "parameter": (100, 100, 100), "gradient": (50, 50, 0), "unknown": (7, 7, 7), "activation": (0, 50, 0),
+    }  # fmt: skip
+    empty, _ = read_memory_file(write_timeline(tmp_path / "e.raw.json", []))
+    assert (empty.peak_bytes, empty.categories) == (0, ())
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [{}, 3, [3], [["x"]], [[1, 2, 3]], [[1.5, 1, 1, 0]], [[1, 9, 1, 0]], [[1, 1, 1, 8]], [[1, 1, 1 << 60, 0]],
+     [[1 << 70, 1, 1, 0]]],
+)  # fmt: skip
+def test_other_rows_are_refused(tmp_path: Path, rows: object) -> None:
+    assert "not a raw memory timeline" in refusal(write_timeline(tmp_path / "t.raw.json.gz", rows))
+
+
+def test_a_damaged_or_endless_timeline_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.raw.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(ROWS).encode())[:-12])
+    assert "the gzip file is truncated" in refusal(path)
+    path.write_bytes(b"[" * 200_000)
+    assert "not a raw memory timeline" in refusal(path)
+    path.write_bytes(gzip.compress(b" " * 5_000_000))
+    monkeypatch.setattr(memory_files, "MOST_FILE_BYTES", 1_000_000)
+    assert "unpacks to more than" in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["memory.json", "memory.json.gz"])
+def test_a_timeline_that_is_summed_already_is_recognized_and_told(tmp_path: Path, name: str) -> None:
+    path = write_timeline(tmp_path / name, [[0, 100, 200], [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 3])
+    assert is_memory_file(str(path))
+    assert "already summed by time" in refusal(path)
+
+
+@pytest.mark.parametrize("content", [b'[{"ph": "X"}]', b'{"traceEvents": []}', b"", b"\x1f\x8b\x00"])
+def test_other_files_are_no_timelines(tmp_path: Path, content: bytes) -> None:
+    for name in ("trace.json", "trace.json.gz"):
+        (tmp_path / name).write_bytes(content)
+        assert not is_memory_file(str(tmp_path / name))
+    assert not is_memory_file(str(tmp_path / "absent.json"))
+
+
+# What made an allocation
+
+TORCH = "/env/lib/python3.11/site-packages/torch"
+FORWARD = (f"{TORCH}/nn/modules/module.py", "_call_impl")
+USER = ("/home/me/train.py", "main")
+ENGINE = ("??", "torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)")
+EMPTY = ("??", "at::_ops::empty_memory_format::call(c10::ArrayRef<c10::SymInt>)")
+STEP = (f"{TORCH}/optim/optimizer.py", "Optimizer.profile_hook_step.<locals>.wrapper")
+
+
+@pytest.mark.parametrize(
+    ("frames", "origin", "nested"),
+    [
+        ([EMPTY, (f"{TORCH}/nn/functional.py", "linear"), FORWARD, USER], Origin.FORWARD, False),
+        ([EMPTY, ENGINE], Origin.BACKWARD, False),
+        ([EMPTY, ("??", "torch::autograd::AccumulateGrad::apply()"), ENGINE], Origin.GRADIENT, False),
+        ([EMPTY, FORWARD, (f"{TORCH}/utils/checkpoint.py", "unpack_hook"), ENGINE], Origin.RECOMPUTE, False),
+        ([(f"{TORCH}/autograd/graph.py", "_engine_run_backward"), USER], Origin.BACKWARD, False),
+        ([("/home/me/f.py", "backward"), (f"{TORCH}/autograd/function.py", "apply")], Origin.BACKWARD, False),
+        ([("/home/me/f.py", "forward"), (f"{TORCH}/autograd/function.py", "apply"), FORWARD], Origin.FORWARD, False),
+        ([("/home/me/f.py", "backward"), USER], Origin.ELSEWHERE, False),
+        ([(f"{TORCH}/optim/adamw.py", "_init_group"), STEP, USER], Origin.STATE, False),
+        ([("/home/me/lion.py", "step"), STEP, USER], Origin.OPTIMIZER, False),
+        ([("/home/me/lion.py", "step"), STEP, ("/home/me/hook.py", "hook"), ENGINE], Origin.OPTIMIZER, True),
+        ([FORWARD, ("/home/me/train.py", "closure"), (f"{TORCH}/optim/lbfgs.py", "step")], Origin.FORWARD, False),
+        ([(f"{TORCH}/optim/lr_scheduler.py", "step"), USER], Origin.ELSEWHERE, False),
+        ([(f"{TORCH}/nn/modules/module.py", "convert"), (f"{TORCH}/nn/modules/module.py", "_apply")],
+         Origin.PARAMETER, False),
+        ([(f"{TORCH}/nn/modules/linear.py", "__init__"), USER], Origin.PARAMETER, False),
+        ([(f"{TORCH}/distributed/fsdp/_fully_shard/_fsdp_collectives.py", "foreach_all_gather"), FORWARD],
+         Origin.PARAMETER, False),
+        ([(f"{TORCH}/distributed/fsdp/_flat_param.py", "_alloc_padded_unsharded_flat_param"), ENGINE],
+         Origin.PARAMETER, True),
+        ([("??", "at::cuda::getNewWorkspace()"), FORWARD], Origin.TEMPORARY, False),
+        ([(f"{TORCH}/utils/data/_utils/collate.py", "default_collate")], Origin.INPUT, False),
+        ([("??", "torch::autograd::THPVariable_to(_object*, _object*, _object*)"), USER], Origin.COPY, False),
+        ([("??", "torch::autograd::THPVariable_to(_object*, _object*, _object*)"), FORWARD], Origin.FORWARD, False),
+        ([USER], Origin.ELSEWHERE, False),
+    ],
+)  # fmt: skip
+def test_the_innermost_frame_that_is_known_says_it(frames: list[tuple[str, str]], origin: Origin, nested: bool) -> None:
+    found = classify_origin(frames)
+    assert (found.origin, found.is_nested) == (origin, nested)
+
+
+def test_names_of_the_users_own_do_not_count() -> None:
+    """A folder called torch/optim is not enough: its functions must be torch's too."""
+    assert classify_origin([]) == UNTOLD
+    assert classify_origin([("/home/me/torch/optim/mine.py", "helper")]).origin is Origin.ELSEWHERE
+    assert classify_origin([("/home/me/mytorch/optim/adam.py", "_init_group")]).origin is Origin.ELSEWHERE
+
+
+class Recorder:
+    """The history that an allocator would record: one event for every storage that is made, and for its end."""
+
+    def __init__(self, *, native: bool) -> None:
+        self.native = native
+        self.events: list[dict[str, Any]] = []
+        self.stacks: list[Any] = []
+        self._live: dict[int, tuple[Any, int, int, int]] = {}
+
+    def collect(self) -> None:
+        for key, (weak, address, size, stack) in list(self._live.items()):
+            if weak.expired():
+                del self._live[key]
+                for action in ("free_requested", "free_completed"):
+                    self.events.append({"action": action, "addr": address, "size": size, "frames": stack})
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        import torch
+        from torch._C._profiler import gather_traceback
+        from torch.multiprocessing.reductions import StorageWeakRef
+        from torch.utils._python_dispatch import TorchDispatchMode
+        from torch.utils._pytree import tree_leaves
+
+        recorder = self
+
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                out = func(*args, **(kwargs or {}))
+                recorder.collect()
+                for leaf in tree_leaves(out):
+                    if isinstance(leaf, torch.Tensor):
+                        storage = leaf.untyped_storage()
+                        if storage._cdata not in recorder._live and storage.nbytes():
+                            recorder.stacks.append(gather_traceback(not recorder.native, False, recorder.native))
+                            address, stack = 4096 * len(recorder.stacks), len(recorder.stacks) - 1
+                            size = storage.nbytes()
+                            recorder._live[storage._cdata] = (StorageWeakRef(storage), address, size, stack)
+                            recorder.events.append({"action": "alloc", "addr": address, "size": size, "frames": stack})
+                return out
+
+        with Mode():
+            yield
+
+    def snapshot(self) -> dict[str, Any]:
+        """As torch.cuda.memory._snapshot() would return it, recorded with context='alloc': frees repeat the stack."""
+        from torch._C._profiler import symbolize_tracebacks
+
+        frames = symbolize_tracebacks(self.stacks)
+        events = [{**one, "frames": frames[one["frames"]]} for one in self.events]
+        blocks = [
+            {"address": address, "size": size, "requested_size": size, "state": "active_allocated",
+             "frames": frames[stack]}
+            for _, address, size, stack in self._live.values()
+        ]  # fmt: skip
+        segment = {"device": 0, "address": 0, "total_size": sum(one["size"] for one in blocks), "blocks": blocks}
+        return {"segments": [segment], "device_traces": [events]}
+
+
+def train(recorder: Recorder) -> dict[str, int]:
+    """Three steps of AdamW; the bytes of what they hold."""
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    data = TensorDataset(torch.randn(96, 64))
+    with recorder.watch():
+        model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        for (x,) in DataLoader(data, batch_size=32):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        recorder.collect()
+    parameters = sum(p.nbytes for p in model.parameters())
+    state = sum(v.nbytes for s in optimizer.state.values() for v in s.values())
+    # The loader's samples are views of the data set, whose memory is seen first there.
+    inputs = x.nbytes + data.tensors[0].nbytes
+    return {"parameter": parameters, "optimizer_state": state, "gradient": parameters, "input": inputs}
+
+
+def test_the_peak_of_a_real_training_by_category() -> None:
+    """Everything but activations and temporaries is known to the byte."""
+    recorder = Recorder(native=False)
+    held = train(recorder)
+    peak = only_device(recorder.snapshot()).peak
+    assert peak is not None
+    found = dict(peak.by_category)
+    rest = {name: found.pop(name, 0) for name in ("temporary", "activation", "unknown")}
+    assert found == held
+    assert rest["activation"] + rest["temporary"] > 0
+    assert rest["unknown"] == 0
+
+
+def test_native_frames_alone_tell_the_backward() -> None:
+    """As in the thread in which autograd works for a device, where there is no Python frame at all."""
+    import torch
+
+    recorder = Recorder(native=True)
+    weight = torch.ones(64, 64, requires_grad=True)
+    loss = ((weight @ torch.ones(64, 64)) ** 3).sum()
+    with recorder.watch():
+        loss.backward()
+        torch.ones(512, 512)  # the peak, after the backward
+    peak = only_device(recorder.snapshot()).peak
+    assert peak is not None
+    assert peak.by_category == {"gradient": weight.nbytes, "unknown": 4 * 512 * 512}
+
+
+STEP_FRAME = {"filename": f"{TORCH_FRAME['filename'][:-21]}/optim/adamw.py", "line": 1, "name": "step"}
+
+
+@pytest.mark.parametrize(("after", "category"), [([], "optimizer_state"), ([{"action": "oom", "size": 1}], "unknown")])
+def test_a_snapshot_that_the_program_wrote_was_written_after_the_step(
+    after: list[dict[str, Any]], category: str
+) -> None:
+    """One that was written because memory ran out may be from the middle of it."""
+    value = {
+        "segments": [segment(0, block(0, 64, "active_allocated", STEP_FRAME))],
+        "device_traces": [[event("alloc", 0, 64, STEP_FRAME), *after]],
+    }
+    peak = only_device(value).peak
+    assert peak is not None
+    assert peak.by_category == {category: 64}
