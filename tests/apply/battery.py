@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import importlib.util
 import inspect
 import json
 import math
@@ -233,25 +232,6 @@ def mixer(width: int = WIDTH) -> Callable[[Any], nn.Module]:
     return lambda data: Mixer(data.vocabulary, width)
 
 
-def hugging_face_model(data: Any) -> nn.Module:
-    """A Llama of Transformers with the attention that ``scaled_dot_product_attention`` would replace."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=data.vocabulary,
-        hidden_size=WIDTH,
-        intermediate_size=2 * WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=HEADS,
-        num_key_value_heads=HEADS,
-        max_position_embeddings=LENGTH,
-        use_cache=False,
-        attn_implementation="eager",
-    )
-    model: nn.Module = LlamaForCausalLM(config)
-    return model
-
-
 def image_model(_: Any) -> nn.Module:
     """Smooth, without ReLU: an input within a rounding of its kink flips, and the loss leaves by far more than that.
 
@@ -301,8 +281,6 @@ class Fixture:
     clip_foreach: bool | None = None
     set_to_none: bool = True
     micro_batches: int = 1
-    decay: float = 0.0
-    """Of a loop over the weights, which is taken out where the optimizer decays them."""
     threads: int = 1
     lengths: tuple[int, ...] = ()
     """Sequences are cut to these in turn."""
@@ -315,10 +293,6 @@ class Fixture:
 
 def language_model(**options: Any) -> Callable[[Any], nn.Module]:
     return lambda data: LanguageModel(data.vocabulary, **options)
-
-
-def plain_adamw(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, 3e-3, eps=1e-6, weight_decay=0.0)
 
 
 TRAINER_ONLY = ("accumulation", "bf16-parameters", "fsdp2", "optimizer-in-backward", "zero-optimizer")
@@ -354,15 +328,6 @@ KINDS = (
         set_to_none=False,
         only=("zero-grad-to-none",),
         few_steps=6,
-    ),
-    Fixture(
-        id="decay-in-the-loop",
-        data=Windows,
-        model=language_model(),
-        optimizer=plain_adamw,
-        decay=0.1,
-        ways=("api", "outside"),
-        only=("decay-in-optimizer",),
     ),
     Fixture(
         id="too-many-threads",
@@ -450,13 +415,6 @@ KINDS = (
         ways=("outside", "api"),
         only=("group-by-length",),
     ),
-    Fixture(
-        id="hugging-face",
-        data=Windows,
-        model=hugging_face_model,
-        ways=("outside", "api"),
-        only=("hf-attention",),
-    ),
     # Where a technique acts only if it comes first, or only in the Trainer.
     Fixture(
         id="before-the-optimizer",
@@ -488,11 +446,7 @@ KINDS = (
         for_ranks=("fsdp2", "zero-optimizer"),
     ),
 )
-FIXTURES: Mapping[str, Fixture] = {
-    one.id: one
-    for one in KINDS
-    if one.model is not hugging_face_model or importlib.util.find_spec("transformers") is not None
-}
+FIXTURES: Mapping[str, Fixture] = {one.id: one for one in KINDS}
 
 
 def places_of(technique: Technique, world_size: int) -> list[tuple[str, str]]:
@@ -620,10 +574,6 @@ def train(fixture: Fixture, hand: Hand, steps: int, seed: int, dtype: torch.dtyp
             if scaler is not None:
                 scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=fixture.clip_foreach)
-        if fixture.decay and not optimizer.param_groups[0]["weight_decay"]:
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter -= optimizer.param_groups[0]["lr"] * fixture.decay * parameter
         if scaler is None:
             optimizer.step()
         else:
@@ -642,9 +592,7 @@ def train(fixture: Fixture, hand: Hand, steps: int, seed: int, dtype: torch.dtyp
     return Run(losses=tuple(losses), start=start, state=state, records=tuple(records))
 
 
-def loss_of(out: Any, targets: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Of logits, or of what a model of Transformers answers."""
-    logits = getattr(out, "logits", out)
+def loss_of(logits: Any, targets: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return nn.functional.cross_entropy(logits.to(dtype).flatten(0, -2), targets.flatten())
 
 
@@ -685,8 +633,6 @@ def snapshot(model: Any) -> tuple[torch.Tensor, ...]:
 # The two ways in.
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "comm-variables": {"debug": "WARN"},
-    "decay-in-optimizer": {"weight_decay": 0.1},
     "ddp-settings": {"watch_steps": 2},
     "thread-count": {"torch_threads": 1},
 }
@@ -1059,9 +1005,7 @@ def fast_places(technique: Technique, world_size: int) -> list[tuple[str, str]]:
     return [
         (name, way)
         for name, way in places_of(technique, world_size)
-        if not FIXTURES[name].is_compiled
-        and FIXTURES[name].model is not hugging_face_model
-        and (world_size == 1 or technique.id in FIXTURES[name].for_ranks)
+        if not FIXTURES[name].is_compiled and (world_size == 1 or technique.id in FIXTURES[name].for_ranks)
     ]
 
 
@@ -1160,7 +1104,8 @@ def fingerprint(technique: Technique) -> str:
 
 def summarize(result: Mapping[str, Any]) -> str:
     """The result as a page."""
-    parts = [part for entry in result["techniques"].values() for part in entry["ranks"].values()]
+    entries = {name: entry for name, entry in sorted(result["techniques"].items()) if name in TECHNIQUES}
+    parts = [part for entry in entries.values() for part in entry["ranks"].values()]
     minutes = sum(part.get("took_s", 0) for part in parts) / 60
     lines = [
         "<!-- Generated by tests/apply/battery.py from benchmarks/results/numerics.json; do not edit. -->",
@@ -1168,7 +1113,7 @@ def summarize(result: Mapping[str, Any]) -> str:
         "",
         f"`make numerics`: small trainings of {len(KINDS)} kinds, each without and with a technique, by API, in "
         "hotloop's Trainer, and as from outside. Some kinds were made for techniques that have something to replace: "
-        "gradients clipped one by one, a decay in the loop, tiny buckets and a needless scan, too many threads. Where "
+        "gradients clipped one by one, tiny buckets and a needless scan, too many threads. Where "
         f"a technique applies over a few steps, it is trained for {result['steps']}: on the first kind of each way, "
         "and on all that were made for it. `exact`: equal bits of every loss, parameter and buffer. `reordered`: "
         f"losses within {result['rounding_factor']} times the rounding error that the training has without it, which "
@@ -1190,8 +1135,7 @@ def summarize(result: Mapping[str, Any]) -> str:
         "| technique | class | 1 rank | 2 ranks |",
         "|---|---|---|---|",
     ]
-    for name in sorted(result["techniques"]):
-        entry = result["techniques"][name]
+    for name, entry in entries.items():
         cells = [_cell(entry["ranks"].get(ranks)) for ranks in ("1", "2")]
         lines.append(f"| [{name}](techniques.md#{name}) | {entry['class']} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines) + "\n"

@@ -16,7 +16,7 @@ from .small import strategy_of
 
 HERE = ("fused-optimizer", "foreach-optimizer", "foreach-clipping", "compile-model", "compile-optimizer",
         "dynamic-shapes", "activation-checkpointing", "keep-activations", "activation-offload", "zero-grad-to-none",
-        "optimizer-in-backward", "decay-in-optimizer")  # fmt: skip
+        "optimizer-in-backward")  # fmt: skip
 
 
 def settings_in(path: Path) -> list[tuple[str, dict[str, Any]]]:

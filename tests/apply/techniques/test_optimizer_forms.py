@@ -261,32 +261,3 @@ def test_optimizers_copy_and_pickle_as_before() -> None:
     file = io.BytesIO()
     torch.save(optimizer, file)
     assert b"hotloop" not in file.getvalue()
-
-
-def test_clipping_by_a_loop_is_named_with_its_line(tmp_path: Any) -> None:
-    from hotloop.apply.techniques.foreach_clipping import find_gradient_loop
-
-    script = tmp_path / "train.py"
-    script.write_text("for p in ps:\n    print(p.grad)\nfor p in ps:\n    total += (p.grad ** 2).sum()\n")
-    assert find_gradient_loop(str(script)) == "train.py:3"
-    script.write_text("for p in ps:\n    p.grad = None\n    g = p.grad\n")
-    assert find_gradient_loop(str(script)) is None
-    script.write_text("for p in ps:\n    p.grad.data.mul_(scale)\n")
-    assert find_gradient_loop(str(script)) == "train.py:1"
-
-
-def test_decay_is_the_optimizers_by_api_only_and_never_twice() -> None:
-    model, optimizer = fresh(weight_decay=0.0)
-    applied = apply_one("decay-in-optimizer", {"weight_decay": 0.1}, optimizer=optimizer)
-    assert statuses(applied) == ["applied"]
-    expected_model, expected = fresh(weight_decay=0.1)
-    assert is_equal(train(model, optimizer), train(expected_model, expected))
-    assert (
-        "the script sets"
-        in apply_one("decay-in-optimizer", {"weight_decay": 0.2}, optimizer=optimizer).records[0].detail
-    )
-    _, sgd = fresh(torch.optim.SGD)
-    assert (
-        "part of the gradient"
-        in apply_one("decay-in-optimizer", {"weight_decay": 0.1}, optimizer=sgd).records[0].detail
-    )

@@ -1,4 +1,4 @@
-"""Scalers, threads, garbage, variables, layout and attention: what acts, what is refused, and exact numbers."""
+"""Scalers, threads, garbage, variables and layout: what acts, what is refused, and exact numbers."""
 
 import ast
 import copy
@@ -304,12 +304,6 @@ def test_without_a_number_what_the_environment_chose_stays(monkeypatch: pytest.M
             {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"},
             {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"},
         ),
-        (
-            "comm-variables",
-            {"debug": "INFO", "ib_disable": False, "socket_ifname": "^docker,lo"},
-            {"NCCL_DEBUG": "WARN"},
-            {"NCCL_DEBUG": "WARN", "NCCL_IB_DISABLE": "0", "NCCL_SOCKET_IFNAME": "^docker,lo"},
-        ),
     ],
 )
 def test_variables_are_added_and_never_replaced(technique: str, settings: Any, before: Any, after: Any) -> None:
@@ -319,12 +313,8 @@ def test_variables_are_added_and_never_replaced(technique: str, settings: Any, b
 @pytest.mark.parametrize(
     ("technique", "settings", "why"),
     [
-        ("comm-variables", {}, "name at least one variable"),
-        ("comm-variables", {"socket_ifname": "eth0; rm"}, "socket_ifname is 'eth0; rm'"),
-        ("comm-variables", {"gloo_socket_ifname": "^lo"}, "exact names only"),
         ("gc-freeze", {"freeze": False}, "there is nothing to do"),
         ("drop-scaler", {"enabled": True}, "drop-scaler.enabled is True"),
-        ("sdpa-backend", {"backend": "fast"}, "'flash'"),
     ],
 )
 def test_impossible_settings_are_named(technique: str, settings: Any, why: str) -> None:
@@ -371,7 +361,7 @@ def test_a_run_that_ends_in_the_warm_up_says_so() -> None:
     ]
 
 
-# -- layout and attention ---------------------------------------------------------------------------------------------
+# -- layout ---------------------------------------------------------------------------------------------
 
 
 class Lenet(nn.Module):
@@ -526,142 +516,6 @@ def test_safetensors_gets_contiguous_copies_of_channels_last_weights() -> None:
     assert all(one.is_contiguous() for one in call.args[0].values())
     assert torch.equal(call.args[0]["conv.weight"], model.conv.weight)
     assert (call.args[1], call.kwargs) == ("a", {"metadata": None})
-
-
-class ByHand(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv = nn.Linear(8, 24)
-
-    def forward(self, x: Any) -> Any:
-        q, k, v = self.qkv(x).chunk(3, -1)
-        return torch.softmax(q @ k.transpose(1, 2) / 8**0.5, -1) @ v
-
-
-class Fast(ByHand):
-    def forward(self, x: Any) -> Any:
-        q, k, v = self.qkv(x).chunk(3, -1)
-        return nn.functional.scaled_dot_product_attention(q, k, v)
-
-
-class Classifier(nn.Module):
-    """A softmax without a second product is no attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(8, 8))
-
-    def forward(self, x: Any) -> Any:
-        return torch.softmax(x @ self.weight, -1)
-
-
-def test_the_backend_of_attention_is_chosen_and_handwritten_attention_is_only_named() -> None:
-    from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
-
-    model, q = Fast(), torch.rand(1, 1, 4, 8)
-    before = _cur_sdpa_kernel_backends()
-    assert torch._fused_sdp_choice(q, q, q) == SDPBackend.FLASH_ATTENTION.value
-    applied = apply("sdpa-backend", {"backend": "math"}, model=model)
-    assert said(applied)[0][0] == "applied"
-    assert torch._fused_sdp_choice(q, q, q) == SDPBackend.MATH.value
-    applied.applier.model_met(Fast())
-    assert len(said(applied)) == 1
-    again = apply("sdpa-backend", {"backend": "flash"}, model=model)
-    assert said(again)[0][0] == "applied"
-    assert torch._fused_sdp_choice(q, q, q) == SDPBackend.FLASH_ATTENTION.value
-    again.undo()
-    applied.undo()
-    assert _cur_sdpa_kernel_backends() == before
-    torch.backends.cuda.enable_math_sdp(False)
-    try:
-        assert "the script sets enable_math_sdp(False)" in said(apply("sdpa-backend", model=Fast()))[0][1]
-    finally:
-        torch.backends.cuda.enable_math_sdp(True)
-    status, detail = said(apply("sdpa-backend", model=ByHand()))[0]
-    assert status == "not applicable"
-    assert f"ByHand seems to compute attention itself ({__file__}:" in detail
-    assert "no module was observed" in said(apply("sdpa-backend", model=Classifier()))[0][1]
-    chosen = ByHand()
-    chosen.config = PreTrainedModel.Config()  # type: ignore[assignment]
-    chosen.config._attn_implementation = "sdpa"  # type: ignore[union-attr]
-    applied = apply("sdpa-backend", model=chosen)
-    assert said(applied)[0][0] == "applied"
-    applied.undo()
-    assert "has no cudnn backend" in said(apply("sdpa-backend", {"backend": "cudnn"}, model=Fast()))[0][1]
-
-
-def test_the_backend_of_attention_is_the_same_in_what_backward_computes_again() -> None:
-    class Recomputed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = Fast()
-
-        def forward(self, x: Any) -> Any:
-            return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
-
-    model = Recomputed()
-    applied = apply("sdpa-backend", {"backend": "math"}, model=model)
-    model(torch.rand(1, 1, 4, 8)).sum().backward()
-    applied.undo()
-    assert said(applied)[0][0] == "applied"
-    assert model.inner.qkv.weight.grad is not None
-
-
-class PreTrainedModel(nn.Module):
-    """The parts of Transformers' class that hf-attention uses."""
-
-    _supports_sdpa = True
-
-    class Config:
-        _attn_implementation = "eager"
-        output_attentions = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.config, self.inner = self.Config(), nn.Linear(2, 2)
-
-    def forward(self, x: Any, output_attentions: bool = False) -> str:
-        return str(self.config._attn_implementation)
-
-    def set_attn_implementation(self, name: str) -> None:
-        self.config._attn_implementation = name
-
-
-def test_attention_of_a_hugging_face_model_is_set_where_its_class_supports_it() -> None:
-    model = PreTrainedModel()
-    applied = apply("hf-attention", model=model)
-    assert said(applied) == [("applied", "attn_implementation='sdpa' instead of 'eager'")]
-    assert "already" in said(apply("hf-attention", model=model))[0][1]
-    applied.undo()
-    assert model.config._attn_implementation == "eager"
-    assert "forward" not in vars(model)
-    model.config.output_attentions = True
-    assert "output_attentions=True" in said(apply("hf-attention", model=model))[0][1]
-    refused = apply("hf-attention", {"implementation": "flash_attention_2"}, model=PreTrainedModel())
-    assert "does not support" in said(refused)[0][1]
-    assert "not a Hugging Face" in said(apply("hf-attention", model=nn.Linear(2, 2)))[0][1]
-
-
-def test_attention_weights_that_a_call_asks_for_bring_the_old_attention_back() -> None:
-    model = PreTrainedModel()
-    applied = apply("hf-attention", model=model)
-    assert [model(1), model(1, output_attentions=False), model(1, output_attentions=True), model(1)] == [
-        *("sdpa", "sdpa"),
-        *("eager", "eager"),
-    ]
-    assert said(applied)[1:] == [("not applicable", "reverted: output_attentions=True needs 'eager'")]
-    assert "forward" not in vars(model)
-
-
-def test_attention_with_capped_scores_is_not_computed_without_the_cap() -> None:
-    model, outer = PreTrainedModel(), PreTrainedModel()
-    model.config.attn_logit_softcapping = 50.0  # type: ignore[attr-defined]
-    model.config.final_logit_softcapping = 30.0  # type: ignore[attr-defined]
-    assert "attn_logit_softcapping=50.0 caps attention scores" in said(apply("hf-attention", model=model))[0][1]
-    outer.config.text_config = model.config  # type: ignore[attr-defined]
-    assert "text_config.attn_logit_softcapping=50.0 caps" in said(apply("hf-attention", model=outer))[0][1]
-    model.config.attn_logit_softcapping = None  # type: ignore[attr-defined]
-    assert said(apply("hf-attention", model=model))[0][0] == "applied"
 
 
 def test_cudnn_is_left_alone_on_a_cpu() -> None:
