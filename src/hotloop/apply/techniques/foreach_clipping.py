@@ -11,6 +11,7 @@ from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicabl
 FOREACH_AT = {"clip_grad_norm_": 4, "clip_grad_value_": 2}
 """Position of the argument ``foreach``."""
 
+
 class ForeachClipping(Technique):
     """
     ## What it does
