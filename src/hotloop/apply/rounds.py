@@ -26,7 +26,7 @@ from hotloop.apply.compression.hooks import after
 from hotloop.apply.ddp import CHUNK_BYTES, agree, average_tensors, reduced_parameters, why_special
 from hotloop.core.errors import UsageError
 
-SHARED_OPTIMIZERS = ("ZeroRedundancyOptimizer", "ShardedOptimizer", "DistributedOptimizer", "PostLocalSGDOptimizer")
+SHARED_OPTIMIZERS = ("ZeroRedundancyOptimizer", "DistributedOptimizer", "PostLocalSGDOptimizer")
 DIGEST_MASK = (1 << 62) - 1
 
 

@@ -254,9 +254,8 @@ def _find_holder_of_copy(model: Any) -> str | None:
 
 def _why_not_step(optimizer: Any) -> str | None:
     from hotloop.apply.narrow_updates import why_not_narrow
-    from hotloop.apply.sharded_optimizer import ELEMENTWISE
 
-    why = why_not_narrow(optimizer, ELEMENTWISE)
+    why = why_not_narrow(optimizer)
     return None if why is None else f"{why} (weights = 'nearest' and state = 'bfloat16' leave its step unchanged)"
 
 
