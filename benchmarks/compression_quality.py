@@ -79,7 +79,7 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]] | None] = {
     "Local SGD, H=10": (LOCAL, {"outer": "average", "steps": 10, "send": "float32"}),
     "DiLoCo, H=10, bf16": (LOCAL, {**DILOCO, "send": "bf16"}),
     "DiLoCo, H=10, bf16, momentum 0.5": (LOCAL, {**DILOCO, "outer_momentum": 0.5, "send": "bf16"}),
-    "DiLoCo, H=10, top-k 1 %": (LOCAL, {**DILOCO, "send": "topk", "ratio": 0.01}),
+    "DiLoCo, H=10, top-k 1 %": (LOCAL, {**DILOCO, "send": "topk", "ratio": 0.01}),  # lost, and is gone since
     "plain, again": None,
     "plain, beta1 0": None,
     "top-k 1 %, beta1 0": (COMPRESS, {"method": "topk", "ratio": 0.01}),

@@ -1,7 +1,4 @@
-"""Gloo ranks that train with local-updates -> what came of it, as JSON: `torchrun ... rounds_ranks.py OUT`.
-
-Two ranks are two workers; four ranks are two workers of two.
-"""
+"""Gloo ranks that train with local-updates -> what came of it, as JSON: `torchrun ... rounds_ranks.py OUT`."""
 
 import json
 import sys
@@ -19,9 +16,9 @@ from hotloop.core.strategy import Choice, Strategy
 
 STEPS, EVERY = 13, 4
 PLANS: dict[str, dict[str, Any]] = {
-    f"{outer}, {send}": {"steps": EVERY, "outer": outer, "send": send} | ({"ratio": 0.05} if send == "topk" else {})
+    f"{outer}, {send}": {"steps": EVERY, "outer": outer, "send": send}
     for outer in ("average", "nesterov")
-    for send in ("float32", "bf16", "topk")
+    for send in ("float32", "bf16")
 }
 
 
@@ -72,9 +69,9 @@ def bits(model: nn.Module) -> torch.Tensor:
     return torch.cat([one.detach().float().flatten() for one in tensors]).view(torch.int32)
 
 
-def is_equal(tensor: torch.Tensor, group: Any = None) -> bool:
-    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, tensor, group=group)
+def is_equal(tensor: torch.Tensor) -> bool:
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, tensor)
     return all(torch.equal(part, parts[0]) for part in parts)
 
 
@@ -100,7 +97,7 @@ def warm_up() -> dict[str, Any]:
     """After which steps the ranks hold the same weights, and whether those of the warm-up's end are plain DDP's."""
     model, alone = DistributedDataParallel(build()), DistributedDataParallel(build())
     optimizer, scheduler = make_optimizer(model)
-    apply_to(model, optimizer, {**PLANS["nesterov, topk"], "warm_up_steps": 6})
+    apply_to(model, optimizer, {**PLANS["nesterov, bf16"], "warm_up_steps": 6})
     train(alone, *make_optimizer(alone), range(6), dist.get_rank())
     found: dict[str, Any] = {"equal_after": []}
 
@@ -174,10 +171,10 @@ def distance_to_reference(settings: dict[str, Any]) -> float:
 
 
 def mean_between_rounds() -> dict[str, bool]:
-    """``mean_weights`` two steps after a round, with top-k: what the model has inside, and afterwards."""
+    """``mean_weights`` two steps after a round, with bf16: what the model has inside, and afterwards."""
     model = DistributedDataParallel(build())
     optimizer, scheduler = make_optimizer(model)
-    applied = apply_to(model, optimizer, PLANS["nesterov, topk"])
+    applied = apply_to(model, optimizer, PLANS["nesterov, bf16"])
     train(model, optimizer, scheduler, range(6), dist.get_rank())
     own = bits(model)
     weights = torch.cat([one.detach().flatten() for one in model.parameters()])
@@ -198,7 +195,7 @@ def spread_nan() -> list[int]:
     """A weight of rank 1 is NaN after step 5: after which steps every rank has one."""
     model = DistributedDataParallel(build())
     optimizer, scheduler = make_optimizer(model)
-    apply_to(model, optimizer, PLANS["nesterov, topk"])
+    apply_to(model, optimizer, PLANS["nesterov, bf16"])
     found: list[int] = []
 
     def look(step: int) -> None:
@@ -217,8 +214,7 @@ def spread_nan() -> list[int]:
 def refusal(prepare: Callable[[], tuple[Any, Any, dict[str, Any]]]) -> list[str]:
     """The reasons of both ranks. Weights must be equal after every step, as in the plain training."""
     model, optimizer, more = prepare()
-    settings = {"steps": EVERY, **more.pop("settings", {})}
-    applied = apply_to(model, optimizer, settings, **more)
+    applied = apply_to(model, optimizer, {"steps": EVERY}, **more)
     for step in range(3):
         optimizer.zero_grad()
         x, y = batch(step, dist.get_rank())
@@ -274,50 +270,18 @@ def with_fsdp() -> tuple[Any, Any, dict[str, Any]]:
     return model, torch.optim.SGD(model.parameters(), 0.1), {}
 
 
-def with_whole_group() -> tuple[Any, Any, dict[str, Any]]:
-    return *plain(), {"settings": {"group": 2}}
-
-
-def workers(settings: dict[str, Any]) -> dict[str, list[int]]:
-    """After which steps the ranks of each worker, and all ranks, hold the same; buffers count after rounds only."""
-    model = DistributedDataParallel(build())
-    optimizer, scheduler = make_optimizer(model)
-    apply_to(model, optimizer, settings)
-    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    mine = groups[dist.get_rank() // 2]
-    found: dict[str, list[int]] = {"inside": [], "all": [], "with_buffers": []}
-
-    def look(step: int) -> None:
-        weights = torch.cat([one.detach().flatten() for one in model.parameters()]).view(torch.int32)
-        inside = torch.tensor(int(is_equal(weights, mine)))
-        dist.all_reduce(inside, op=dist.ReduceOp.MIN)
-        everywhere, with_buffers = is_equal(weights), is_equal(bits(model))
-        for name, holds in (("inside", bool(inside)), ("all", everywhere), ("with_buffers", with_buffers)):
-            if holds:
-                found[name].append(step + 1)
-
-    train(model, optimizer, scheduler, range(STEPS), dist.get_rank(), look)
-    return found
-
-
 def main(out: str) -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     found: dict[str, Any]
-    if dist.get_world_size() == 4:
-        found = {name: workers({**PLANS[name], "group": 2}) for name in ("average, float32", "nesterov, topk")}
-    else:
-        found = {name: equal_after(settings) for name, settings in PLANS.items()}
-        for name in ("average, float32", "nesterov, float32"):
-            found[name]["distance"] = distance_to_reference(PLANS[name])
-        found["warm-up"] = warm_up()
-        found["mean"] = mean_between_rounds()
-        found["nan"] = spread_nan()
-        preparations = (
-            with_scaler, with_half_weights, with_hook, with_other_weights, with_shared_optimizer, with_fsdp,
-            with_whole_group,
-        )  # fmt: skip
-        found["refused"] = {prepare.__name__: refusal(prepare) for prepare in preparations}
+    found = {name: equal_after(settings) for name, settings in PLANS.items()}
+    for name in ("average, float32", "nesterov, float32"):
+        found[name]["distance"] = distance_to_reference(PLANS[name])
+    found["warm-up"] = warm_up()
+    found["mean"] = mean_between_rounds()
+    found["nan"] = spread_nan()
+    preparations = (with_scaler, with_half_weights, with_hook, with_other_weights, with_shared_optimizer, with_fsdp)
+    found["refused"] = {prepare.__name__: refusal(prepare) for prepare in preparations}
     if dist.get_rank() == 0:
         Path(out).write_text(json.dumps(found))
     dist.destroy_process_group()

@@ -14,8 +14,7 @@ schema = "hotloop.strategy/1"
 [techniques.local-updates]
 steps = 5
 outer = "nesterov"
-send = "topk"
-ratio = 0.05
+send = "bf16"
 """
 SCRIPT = """\
 import json

@@ -2,7 +2,7 @@
 
 Local SGD (Stich, arXiv 1805.09767): after every H steps the replicas take the mean of their weights. DiLoCo (Douillard
 et al., arXiv 2311.08105): the mean change of the H steps is the gradient of an outer optimizer, SGD with Nesterov
-momentum. A *worker* is one rank, or ``group`` ranks that go on averaging their gradients in every step.
+momentum.
 
 The first step is DDP's own, or several are (a warm-up; post-local SGD, Lin et al., arXiv 1808.07217): after it, the
 ranks compare what they hold and begin together. From then on, every step of the model's optimizer whose number is a
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,9 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hotloop.apply.compression import CastHook, GradientHook, TopKHook, register
-from hotloop.apply.compression.hooks import after
-from hotloop.apply.ddp import CHUNK_BYTES, agree, average_tensors, reduced_parameters, why_special
+from hotloop.apply.ddp import agree, average_tensors, reduced_parameters, why_special
 from hotloop.core.errors import UsageError
 
 SHARED_OPTIMIZERS = ("ZeroRedundancyOptimizer", "DistributedOptimizer", "PostLocalSGDOptimizer")
@@ -40,8 +38,6 @@ class RoundPlan:
     outer_rate: float = 0.7
     outer_momentum: float = 0.5
     send: str = "float32"
-    ratio: float = 0.01
-    group: int = 1
 
     @property
     def first_steps(self) -> int:
@@ -52,60 +48,6 @@ class RoundPlan:
     def has_anchor(self) -> bool:
         """Whether the weights of the last round must be kept: where more is computed from the change than its mean."""
         return self.outer == "nesterov" or self.send != "float32"
-
-
-class MeanHook(GradientHook):
-    """Averages a bucket as it is."""
-
-    def describe(self) -> str:
-        return "all of the bytes"
-
-    def send(self, bucket: Any) -> Any:
-        buffer = bucket.buffer().div_(self.world_size)
-        self.work = dist.all_reduce(buffer, group=self.group, async_op=True)
-        return after(self.work, lambda: buffer)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Piece:
-    """Some of the parameters, flat and one after another; what a compression hook knows as a bucket."""
-
-    position: int
-    is_the_last: bool
-    members: list[torch.Tensor]
-    flat: torch.Tensor | None = None
-    """What is sent in this round: the weights, or their change."""
-    anchor: torch.Tensor | None = None
-    """The weights of the last round."""
-    velocity: torch.Tensor | None = None
-    """The outer optimizer's momentum buffer."""
-
-    def index(self) -> int:
-        return self.position
-
-    def buffer(self) -> torch.Tensor:
-        assert self.flat is not None
-        return self.flat
-
-    def parameters(self) -> list[torch.Tensor]:
-        return self.members
-
-    def is_last(self) -> bool:
-        return self.is_the_last
-
-    def join(self) -> torch.Tensor:
-        """A copy of the weights as they are, float32, [elements of all members]."""
-        return torch.cat([one.detach().reshape(-1) for one in self.members])
-
-    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """The members' parts of a flat tensor, each in its member's shape."""
-        parts = flat.split_with_sizes([one.numel() for one in self.members])
-        return [part.view(one.shape) for part, one in zip(parts, self.members, strict=True)]
-
-    def put(self, flat: torch.Tensor) -> None:
-        """Give the members these values."""
-        for member, view in zip(self.members, self.views(flat), strict=True):
-            member.copy_(view)
 
 
 class LocalRounds:
@@ -123,12 +65,10 @@ class LocalRounds:
         self._is_decided = False
         self._ids = {id(parameter) for parameter in reduced_parameters(ddp)}
         self._optimizers: list[weakref.ref[Any]] = []
-        self._pieces: list[_Piece] = []
-        self._hook: GradientHook = MeanHook()
-        self._workers: Any = None
-        """The ranks of this worker, where it has several."""
-        self._index = 0
-        """This rank's place in its worker."""
+        self._anchor: dict[str, torch.Tensor] = {}
+        """The weights of the last round, by the parameter's name, where the plan needs them."""
+        self._velocity: dict[str, torch.Tensor] = {}
+        """The outer optimizer's momentum buffers."""
         self._averages_buffers = bool(ddp.broadcast_buffers)
 
     def watch_optimizer(self, optimizer: Any) -> None:
@@ -155,7 +95,7 @@ class LocalRounds:
         if not self.position:
             yield
             return
-        shared = self._shared()
+        shared = [*self._members().values(), *self._buffers()]
         own = [one.detach().clone() for one in shared]
         self.settle()
         try:
@@ -172,7 +112,7 @@ class LocalRounds:
         The outer optimizer stays as it is, so that further steps go on to the next round.
         """
         if self.position:
-            average_tensors(self._members(), self._model().process_group)
+            average_tensors(list(self._members().values()), self._model().process_group)
             self._align_buffers()
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
@@ -183,9 +123,8 @@ class LocalRounds:
             "is_active": self.is_active,
             "settings": self._kept_settings(),
             "position": self.position,
-            "anchor": self._by_name("anchor"),
-            "velocity": self._by_name("velocity"),
-            "hook": self._hook.state_dict(),
+            "anchor": dict(self._anchor),
+            "velocity": dict(self._velocity),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -203,26 +142,14 @@ class LocalRounds:
             if problem is not None:
                 raise UsageError(f"local-updates: {problem}, but the checkpoint was written with it; remove that first")
             self._begin()
-        with torch.no_grad():
-            for kind in ("anchor", "velocity"):
-                for name, target in self._by_name(kind).items():
-                    target.copy_(state[kind][name])
-        self._hook.load_state_dict(state["hook"])
+        for mine, kept in ((self._anchor, state["anchor"]), (self._velocity, state["velocity"])):
+            for name, target in mine.items():
+                target.copy_(kept[name])
         self.position = int(state["position"])
 
     def _kept_settings(self) -> dict[str, Any]:
         """Settings on which it depends what is kept; the others may change between two runs."""
-        return {name: getattr(self.plan, name) for name in ("outer", "send", "group")}
-
-    def _by_name(self, kind: str) -> dict[str, torch.Tensor]:
-        """Views of the pieces' anchors or velocities, by the parameter's name."""
-        found: dict[str, torch.Tensor] = {}
-        for piece in self._pieces:
-            flat = getattr(piece, kind)
-            if flat is not None:
-                names = [self._hook.names[id(one)] for one in piece.members]
-                found.update(zip(names, piece.views(flat), strict=True))
-        return found
+        return {"outer": self.plan.outer, "send": self.plan.send}
 
     # -- beginning -----------------------------------------------------------------------------------------------------
 
@@ -261,63 +188,45 @@ class LocalRounds:
 
     def _digest(self) -> int:
         """A number that differs where the weights' bits do."""
-        sums = [one.detach().reshape(-1).view(torch.int32).sum(dtype=torch.int64) for one in self._members()]
+        members = self._members().values()
+        sums = [one.detach().reshape(-1).view(torch.int32).sum(dtype=torch.int64) for one in members]
         values: list[int] = torch.stack(sums).tolist()
         return sum((index + 1) * value for index, value in enumerate(values)) & DIGEST_MASK
 
     def _begin(self) -> None:
-        ddp, plan = self._model(), self.plan
-        self._hook = _hook_of(plan)
-        self._hook.names = {id(parameter): name for name, parameter in ddp.module.named_parameters()}
-        self._hook.group = ddp.process_group
-        if plan.group == 1:
-            ddp.require_backward_grad_sync = ddp.require_forward_param_sync = False
-        else:
-            self._workers, self._hook.group, self._index = _split_ranks(ddp.process_group, plan.group)
-            inner = MeanHook()
-            register(ddp, inner)
-            inner.group = self._workers
-        ddp.broadcast_buffers = False
-        self._pieces = _cut_pieces(self._members(), plan.group)
-        if plan.has_anchor:
-            for piece in self._pieces:
-                piece.anchor = piece.join()
-                if plan.outer == "nesterov":
-                    piece.velocity = torch.zeros_like(piece.anchor)
+        ddp = self._model()
+        ddp.require_backward_grad_sync = ddp.require_forward_param_sync = ddp.broadcast_buffers = False
+        if self.plan.has_anchor:
+            self._anchor = {name: one.detach().clone() for name, one in self._members().items()}
+        if self.plan.outer == "nesterov":
+            self._velocity = {name: torch.zeros_like(one) for name, one in self._anchor.items()}
         self.is_active = True
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def _run_round(self) -> None:
-        for piece in self._pieces:
-            owner = piece.position % self.plan.group  # the ranks of a worker share the sending out among them
-            piece.flat = piece.join()
-            if piece.anchor is not None:
-                piece.flat.sub_(piece.anchor)
-            if self._index == owner:
-                sent = self._hook.send(piece)
-                self._hook.work.wait()
-                sent.wait()
-            if self._workers is not None:
-                dist.broadcast(piece.flat, dist.get_global_rank(self._workers, owner), group=self._workers)
-            self._update(piece, piece.flat)
-            piece.flat = None
+        members, group = self._members(), self._model().process_group
+        if self.plan.has_anchor:
+            dtype = torch.bfloat16 if self.plan.send == "bf16" else torch.float32
+            moves = {name: (one - self._anchor[name]).to(dtype) for name, one in members.items()}
+            average_tensors(list(moves.values()), group)
+            for name, one in members.items():
+                self._move_anchor(name, moves.pop(name).float())
+                one.copy_(self._anchor[name])
+        else:
+            average_tensors(list(members.values()), group)
         self._align_buffers()
         self.position = 0
 
-    def _update(self, piece: _Piece, mean: torch.Tensor) -> None:
-        """The new weights of a piece, from the mean of all workers."""
-        if piece.anchor is None:
-            piece.put(mean)
-            return
-        if piece.velocity is None:
-            piece.anchor.add_(mean)
+    def _move_anchor(self, name: str, mean: torch.Tensor) -> None:
+        """The new weights of a parameter, from the mean change of all ranks."""
+        velocity = self._velocity.get(name)
+        if velocity is None:
+            self._anchor[name].add_(mean)
         else:  # torch.optim.SGD(nesterov=True), whose gradient is the change backwards
-            piece.velocity.mul_(self.plan.outer_momentum).add_(mean)
-            mean.add_(piece.velocity, alpha=self.plan.outer_momentum)
-            piece.anchor.add_(mean, alpha=self.plan.outer_rate)
-        piece.put(piece.anchor)
+            velocity.mul_(self.plan.outer_momentum).add_(mean)
+            self._anchor[name].add_(mean.add(velocity, alpha=self.plan.outer_momentum), alpha=self.plan.outer_rate)
 
     # -- the model's tensors -------------------------------------------------------------------------------------------
 
@@ -326,8 +235,9 @@ class LocalRounds:
         assert ddp is not None, "its optimizer outlived the model"
         return ddp
 
-    def _members(self) -> list[torch.Tensor]:
-        return reduced_parameters(self._model())
+    def _members(self) -> dict[str, torch.Tensor]:
+        """The parameters that DDP averages, by name, in the same order on all ranks."""
+        return {name: one for name, one in self._model().module.named_parameters() if id(one) in self._ids}
 
     def _buffers(self) -> list[torch.Tensor]:
         """Running statistics and the like, as DDP would send them; none where the script keeps them apart."""
@@ -336,9 +246,6 @@ class LocalRounds:
             return []
         ddp._assign_modules_buffers()  # as DDP does before it sends them: the script may have replaced one
         return list(ddp.modules_buffers)
-
-    def _shared(self) -> list[torch.Tensor]:
-        return [*self._members(), *self._buffers()]
 
     def _align_buffers(self) -> None:
         """Running statistics become the mean of all ranks; counters and the like, which have none, the first rank's."""
@@ -351,38 +258,3 @@ class LocalRounds:
 
 def _after_step(rounds: LocalRounds, optimizer: Any, args: Any, kwargs: Any) -> None:
     rounds.count_step()
-
-
-def _hook_of(plan: RoundPlan) -> GradientHook:
-    if plan.send == "topk":
-        return TopKHook(plan.ratio)
-    return CastHook(torch.bfloat16) if plan.send == "bf16" else MeanHook()
-
-
-def _split_ranks(group: Any, size: int) -> tuple[Any, Any, int]:
-    """The ranks of this rank's worker, those with the same place in every worker, and that place. All ranks must call
-    this. Workers are ``size`` ranks that follow one another, as torchrun numbers the ranks of a host."""
-    ranks = dist.get_process_group_ranks(group)
-    mine = dist.get_rank(group)
-    first, index = mine // size * size, mine % size
-    inside = dist.new_group(ranks[first : first + size], use_local_synchronization=True)
-    across = dist.new_group(ranks[index::size], use_local_synchronization=True)
-    return inside, across, index
-
-
-def _cut_pieces(parameters: Sequence[torch.Tensor], group: int) -> list[_Piece]:
-    """The parameters in their order, in pieces of about CHUNK_BYTES; smaller where ranks share them out."""
-    total_bytes = sum(one.nbytes for one in parameters)
-    most_bytes = min(CHUNK_BYTES, -(-total_bytes // group))
-    cuts: list[list[torch.Tensor]] = []
-    size_bytes = most_bytes
-    for one in parameters:
-        if size_bytes >= most_bytes:
-            cuts.append([])
-            size_bytes = 0
-        cuts[-1].append(one)
-        size_bytes += one.nbytes
-    return [
-        _Piece(position=index, is_the_last=index + group >= len(cuts), members=members)
-        for index, members in enumerate(cuts)
-    ]

@@ -1,4 +1,4 @@
-"""Gloo ranks: two workers, and two workers of two. What a round leaves, and what is refused before anything changes."""
+"""Two gloo ranks: what a round leaves, and what is refused before anything changes."""
 
 import json
 import subprocess
@@ -12,20 +12,17 @@ from hotloop.apply import TECHNIQUES, check_strategy
 from hotloop.core.strategy import Choice, Strategy, StrategyError
 
 SCRIPT = Path(__file__).parents[1] / "rounds_ranks.py"
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
-NAMES = [f"{outer}, {send}" for outer in ("average", "nesterov") for send in ("float32", "bf16", "topk")]
-
-
-def run_ranks(count: int, out: Path) -> dict[str, Any]:
-    done = subprocess.run([*TORCHRUN, str(count), SCRIPT, out], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+NAMES = [f"{outer}, {send}" for outer in ("average", "nesterov") for send in ("float32", "bf16")]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return run_ranks(2, tmp_path_factory.mktemp("rounds") / "found.json")
+    out = tmp_path_factory.mktemp("rounds") / "found.json"
+    done = subprocess.run([*TORCHRUN, SCRIPT, out], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(out.read_text())
+    return result
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -66,18 +63,10 @@ def test_a_weight_that_is_not_a_number_shows_on_all_ranks_after_the_round(found:
             "ZeroRedundancyOptimizer shares its work over the ranks and needs the same gradients on all of them",
         ),
         ("with_fsdp", "the model is sharded (FSDP): no rank has all the weights to train on alone"),
-        ("with_whole_group", "group is 2, which does not divide 2 ranks into several workers"),
     ],
 )
 def test_what_cannot_be_trained_so_is_refused_on_all_ranks(found: dict[str, Any], case: str, reason: str) -> None:
     assert found["refused"][case] == [reason, reason]
-
-
-def test_ranks_of_a_worker_stay_equal_and_workers_meet_at_the_rounds(tmp_path: Path) -> None:
-    for name, workers in run_ranks(4, tmp_path / "found.json").items():
-        assert workers["inside"] == list(range(1, 14)), name
-        assert workers["all"] == [1, 4, 8, 12], name
-        assert workers["with_buffers"] == [4, 8, 12], name
 
 
 @pytest.mark.parametrize("other", ["compress-gradients", "fp16-autocast", "fsdp2", "no-sync-accumulation"])
@@ -94,9 +83,8 @@ def test_what_contradicts_it_is_not_chosen_beside_it(other: str) -> None:
         ("compress-gradients", {"method": "int8", "momentum": 0.5}, r'momentum needs method = "topk": int8'),
         ("compress-gradients", {"method": "topk", "rank": 4}, r'rank needs method = "powersgd": topk'),
         ("compress-gradients", {"warm_up_steps": 9}, r'warm_up_steps needs method = "topk" or "powersgd": bf16'),
-        ("local-updates", {"ratio": 0.1}, r'local-updates.ratio needs send = "topk": float32 does not use it'),
         ("local-updates", {"outer_rate": 0.7}, r'outer_rate needs outer = "nesterov": average'),
-        ("local-updates", {"send": "topk", "outer_momentum": 0.9}, r'outer_momentum needs outer = "nesterov": average'),
+        ("local-updates", {"send": "bf16", "outer_momentum": 0.9}, r'outer_momentum needs outer = "nesterov": average'),
     ],
 )
 def test_a_setting_that_would_be_ignored_is_refused(technique: str, settings: dict[str, Any], message: str) -> None:

@@ -25,7 +25,7 @@ def sent():
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
 found = {}
-for name in ("plain", "float32", "bf16", "topk"):
+for name in ("plain", "float32", "bf16"):
     model = DistributedDataParallel(nn.Sequential(*(nn.Linear(512, 512) for _ in range(8))))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     if name != "plain":
@@ -59,9 +59,7 @@ def sent_bytes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("send", "least_ratio", "most_ratio"), [("float32", 0.09, 0.105), ("bf16", 0.045, 0.055), ("topk", 0.0018, 0.0022)]
-)
+@pytest.mark.parametrize(("send", "least_ratio", "most_ratio"), [("float32", 0.09, 0.105), ("bf16", 0.045, 0.055)])
 def test_ten_local_steps_send_a_tenth(
     sent_bytes: dict[str, int], send: str, least_ratio: float, most_ratio: float
 ) -> None:

@@ -11,7 +11,6 @@ from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 NEEDS: Needs = {
-    "ratio": ("send", ("topk",)),
     "outer_rate": ("outer", ("nesterov",)),
     "outer_momentum": ("outer", ("nesterov",)),
 }
@@ -22,22 +21,20 @@ class LocalUpdates(Technique):
     ## What it does
     DistributedDataParallel stops averaging gradients. After every `steps` steps of the optimizer, the ranks exchange
     how far their weights have moved: with `outer = "average"` all take the mean (Local SGD), with `"nesterov"` the mean
-    move is the gradient of an outer SGD with Nesterov momentum (DiLoCo, arXiv 2311.08105). `send` is `float32`, `bf16`
-    or `topk`, the largest `ratio` of the elements; the rest is kept and added to the next exchange. With `group` ranks
-    to a worker, those still average their gradients in every step. In the first `warm_up_steps` steps all ranks do
-    (post-local SGD, arXiv 1808.07217). Weights, and the buffers that DDP would send
-    (their mean; a counter is the first rank's), are equal on all ranks, bit for bit, after each exchange.
+    move is the gradient of an outer SGD with Nesterov momentum (DiLoCo, arXiv 2311.08105), sent as `float32` or `bf16`.
+    In the first `warm_up_steps` steps the ranks still average their gradients (post-local SGD, arXiv 1808.07217).
+    Weights, and the buffers that DDP would send (their mean; a counter is the first rank's), are equal on all ranks,
+    bit for bit, after each exchange.
 
     ## When it helps
     A slow link between the ranks or hosts: with `steps = 10` it carries a tenth of the bytes, and nothing in nine of
     ten steps. Sent bytes of plain DDP's, counted at the interfaces of two gloo ranks with 8 layers of 512 x 512:
-    `float32` 0.1000, `bf16` 0.0500, `topk` 0.0020. The first step is DDP's own, and so is a warm-up.
+    `float32` 0.1000, `bf16` 0.0500. The first step is DDP's own, and so is a warm-up.
 
     ## When it does not
     FSDP and other sharding, optimizers that share their state over ranks, GradScaler (it would skip a step on one rank
     alone), weights other than float32, several optimizers, or a DDP with its own communication hook. Every rank must
-    make the same number of steps. `nesterov` keeps two more copies of the weights, other settings than float32's mean
-    one, `topk` one more.
+    make the same number of steps. `nesterov` keeps two more copies of the weights, a mean in `bf16` one.
 
     Between exchanges, each rank has weights of its own. A script that saves `model.state_dict()` then, saves those of
     the rank that saves; validation sees each rank's own. Save and validate at a multiple of `steps`: the weights are
@@ -52,9 +49,8 @@ class LocalUpdates(Technique):
     +2.9 % and +0.2 % from it, where 0.325 (float32) and 0.288 (bf16) of plain's bytes are sent in all
     ([table](communication-quality.md)). `nesterov` multiplies the mean move by `outer_rate / (1 - outer_momentum)` in
     the long run: 1.4 by default, about the square root of two workers; the paper's momentum of 0.9 makes it 7, which is
-    meant for hundreds of steps between exchanges. Do not use `topk` with a large momentum: what it keeps acts as
-    momentum, too, and the loss rose. Gradients are clipped by each rank's own norm; learning rates and schedules act on
-    the inner steps. A weight that becomes NaN on one rank becomes so on all.
+    meant for hundreds of steps between exchanges. Gradients are clipped by each rank's own norm; learning rates and
+    schedules act on the inner steps. A weight that becomes NaN on one rank becomes so on all.
     """
 
     id = "local-updates"
@@ -111,19 +107,8 @@ class LocalUpdates(Technique):
             name="send",
             kind=str,
             default="float32",
-            choices=("float32", "bf16", "topk"),
+            choices=("float32", "bf16"),
             help="how weight changes are sent",
-        ),
-        Setting(
-            name="ratio", kind=float, default=0.01, least=1e-5, most=0.5, help="part of the elements that topk sends"
-        ),
-        Setting(
-            name="group",
-            kind=int,
-            default=1,
-            least=1,
-            most=4096,
-            help="ranks of a worker, which average every gradient",
         ),
     )
 
@@ -145,7 +130,7 @@ class LocalUpdates(Technique):
 
         from hotloop.apply.ddp import find_ddp, why_special
         from hotloop.apply.modules import is_sharded
-        from hotloop.apply.rounds import LocalRounds
+        from hotloop.apply.rounds import LocalRounds, RoundPlan
 
         memory = context.memory(self.id)
         if memory.get("has_scaler"):
@@ -160,11 +145,10 @@ class LocalUpdates(Technique):
         if "rounds" in memory:
             return NotApplicable(why="the script trains a second DistributedDataParallel")
         ranks = dist.get_world_size(model.process_group)
-        plan = _plan_of(settings)
+        values: dict[str, Any] = dict(settings)
+        plan = RoundPlan(**values)
         if ranks == 1:
             return NotApplicable(why="one rank: nothing is sent")
-        if ranks == plan.group or ranks % plan.group:
-            return NotApplicable(why=f"group is {plan.group}, which does not divide {ranks} ranks into several workers")
         why = why_special(model)
         if why is not None:
             return NotApplicable(why=why)
@@ -185,27 +169,12 @@ class LocalUpdates(Technique):
         return None
 
 
-def _plan_of(settings: Mapping[str, Value]) -> Any:
-    from hotloop.apply.rounds import RoundPlan
-
-    values: dict[str, Any] = dict(settings)
-    return RoundPlan(**values)
-
-
 def _applied(plan: Any, ranks: int) -> Applied:
     """The settings that count, as the report shows them."""
     text = "the {workers} workers exchange their weight changes every {steps} steps, outer={outer}, send={send}"
-    values: dict[str, Value] = {
-        "workers": ranks // plan.group,
-        "steps": plan.steps,
-        "outer": plan.outer,
-        "send": plan.send,
-    }
-    extra = (
-        (("warm_up_steps",) if plan.warm_up_steps else ())
-        + (("outer_rate", "outer_momentum") if plan.outer == "nesterov" else ())
-        + (("ratio",) if plan.send == "topk" else ())
-        + (("group",) if plan.group > 1 else ())
+    values: dict[str, Value] = {"workers": ranks, "steps": plan.steps, "outer": plan.outer, "send": plan.send}
+    extra = (("warm_up_steps",) if plan.warm_up_steps else ()) + (
+        ("outer_rate", "outer_momentum") if plan.outer == "nesterov" else ()
     )
     values |= {name: getattr(plan, name) for name in extra}
     return Applied(text=text + "".join(f", {name}={{{name}:g}}" for name in extra), values=values)
