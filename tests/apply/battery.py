@@ -295,7 +295,7 @@ def language_model(**options: Any) -> Callable[[Any], nn.Module]:
     return lambda data: LanguageModel(data.vocabulary, **options)
 
 
-TRAINER_ONLY = ("accumulation", "bf16-parameters", "fsdp2", "optimizer-in-backward", "zero-optimizer")
+TRAINER_ONLY = ("accumulation", "bf16-parameters", "fsdp2", "zero-optimizer")
 """What acts in hotloop's Trainer in a way of its own, or nowhere else."""
 
 KINDS = (

@@ -54,7 +54,6 @@ PREEMPTED_EXIT_CODE = 75
 _PRECISIONS = {"bf16": "bf16-autocast", "fp16": "fp16-autocast"}
 _ACCUMULATION = "accumulation"
 _SHARDING = "fsdp2"
-_IN_BACKWARD = "optimizer-in-backward"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,19 +139,9 @@ class Trainer:
         self._taken: frozenset[str] = frozenset()
         self._offer = offered_choices()
         if self._offer is not None:
-            self._take_over(
-                self._offer,
-                has_built_optimizer=not _is_function(optimizer, "step"),
-                needs_gradients=clip_norm is not None or self.accumulate > 1,
-            )
+            self._take_over(self._offer, has_built_optimizer=not _is_function(optimizer, "step"))
         if clip_norm is not None and not clip_norm > 0:
             raise UsageError(f"clip_norm={clip_norm!r}: give a number above 0, or None")
-        if self.strategy.get(_IN_BACKWARD) is not None and (clip_norm is not None or self.accumulate * self.split > 1):
-            asked = f"clip_norm={clip_norm!r}" if clip_norm is not None else "accumulation"
-            raise UsageError(
-                f"{_IN_BACKWARD} frees each gradient inside backward, but {asked} needs all of them after it; "
-                "remove one of the two"
-            )
         self.checkpoints = Checkpoints(folder=checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
         _check_checkpoints(self.checkpoints)
         self.ranks: Ranks = join_ranks(backend=backend, device=device)
@@ -248,11 +237,10 @@ class Trainer:
 
     # -- what `run --strategy` and tune hand over ----------------------------------------------------------------------
 
-    def _take_over(self, offer: Offer, *, has_built_optimizer: bool, needs_gradients: bool) -> None:
+    def _take_over(self, offer: Offer, *, has_built_optimizer: bool) -> None:
         """Choices that the command was started with and that nobody else can apply. What the script chose stays."""
         own = {one.technique for one in self.strategy.choices} | ({_ACCUMULATION} if self.split > 1 else set())
         taken: list[Choice] = []
-        splits = self.split > 1 or offer.strategy.get(_ACCUMULATION) is not None
         for choice in offer.strategy.choices:
             why = "the script sets it" if choice.technique in own else ""
             if choice.technique == _SHARDING and has_built_optimizer:
@@ -260,8 +248,6 @@ class Trainer:
                     "the script passes an optimizer that refers to the unsharded parameters; pass a function that "
                     "builds it"
                 )
-            if choice.technique == _IN_BACKWARD and (needs_gradients or splits):
-                why = "clipping and accumulation need the gradients after backward"
             try:
                 check_strategy(chain(self.strategy, Strategy(choices=(*taken, choice))), TECHNIQUES)
             except StrategyError as error:

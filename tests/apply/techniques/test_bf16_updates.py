@@ -237,8 +237,8 @@ def test_an_unknown_optimizer_that_comes_later_takes_the_cast_back() -> None:
 
 
 def test_techniques_that_change_the_step_are_refused_beside_it() -> None:
-    both = (Choice(technique="bf16-parameters"), Choice(technique="optimizer-in-backward"))
-    with pytest.raises(StrategyError, match=r"techniques.bf16-parameters.weights is 'compensated'.*optimizer-in-back"):
+    both = (Choice(technique="bf16-parameters"), Choice(technique="compile-optimizer"))
+    with pytest.raises(StrategyError, match=r"techniques.bf16-parameters.weights is 'compensated'.*compile-optimizer"):
         check_strategy(Strategy(choices=both), TECHNIQUES)
     plain = Choice(technique="bf16-parameters", settings={"weights": "nearest"})
     check_strategy(Strategy(choices=(plain, both[1])), TECHNIQUES)

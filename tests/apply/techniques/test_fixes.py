@@ -15,8 +15,8 @@ from hotloop.core.findings import Saving
 from .small import strategy_of
 
 HERE = ("fused-optimizer", "foreach-optimizer", "foreach-clipping", "compile-model", "compile-optimizer",
-        "dynamic-shapes", "activation-checkpointing", "keep-activations", "activation-offload", "zero-grad-to-none",
-        "optimizer-in-backward")  # fmt: skip
+        "dynamic-shapes", "activation-checkpointing", "keep-activations", "activation-offload",
+        "zero-grad-to-none")  # fmt: skip
 
 
 def settings_in(path: Path) -> list[tuple[str, dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""zero-grad-to-none, foreach-clipping and optimizer-in-backward: equal results, and what they must not touch."""
+"""zero-grad-to-none and foreach-clipping: equal results, and what they must not touch."""
 
 from typing import Any
 
@@ -8,9 +8,8 @@ import torch
 from hotloop.apply import TECHNIQUES
 from hotloop.apply.applier import Applier, make_context
 from hotloop.attach.applying import _change_calls
-from hotloop.core.errors import UsageError
 
-from .small import apply_one, is_equal, make_net, statuses, strategy_of, train
+from .small import is_equal, make_net, strategy_of, train
 
 
 class TwoHeads(torch.nn.Module):
@@ -135,50 +134,3 @@ def test_a_call_that_uses_lists_already_stays() -> None:
     changed = _change_calls(applier, "torch.nn.utils.clip_grad:clip_grad_norm_")(torch.nn.utils.clip_grad_norm_)
     changed([torch.nn.Parameter(torch.ones(1))], 1.0)
     assert applier.records[0].detail == "clip_grad_norm_ already uses lists"
-
-
-@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.RMSprop])
-def test_updates_inside_backward_train_the_same_and_hold_no_gradients(kind: Any) -> None:
-    def run(treated: bool) -> list[Any]:
-        model = make_net()
-        optimizer = kind(model.parameters(), lr=1e-2, foreach=False)
-        if treated:
-            assert statuses(apply_one("optimizer-in-backward", optimizer=optimizer)) == ["applied"]
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (step + 1))
-        torch.manual_seed(1)
-        seen = []
-        for _ in range(6):
-            optimizer.zero_grad()
-            loss = model(torch.randn(8, 16)).pow(2).mean()
-            loss.backward()
-            assert all(p.grad is None for p in model.parameters()) is treated
-            optimizer.step()
-            scheduler.step()
-            seen += [loss.detach(), *(p.detach().clone() for p in model.parameters())]
-        return [
-            *seen,
-            *(
-                value
-                for one in dict(sorted(optimizer.state_dict()["state"].items())).values()
-                for value in one.values()
-                if value is not None
-            ),
-        ]
-
-    assert is_equal(run(True), run(False))
-
-
-def test_a_second_backward_before_the_step_is_an_error() -> None:
-    model = make_net()
-    optimizer = torch.optim.AdamW(model.parameters())
-    apply_one("optimizer-in-backward", optimizer=optimizer)
-    model(torch.ones(1, 16)).sum().backward()
-    with pytest.raises(UsageError, match="Accumulation needs the gradients of all backwards"):
-        model(torch.ones(1, 16)).sum().backward()
-
-
-def test_from_outside_the_loop_cannot_be_proven() -> None:
-    applier = applier_of("optimizer-in-backward")
-    optimizer = torch.optim.AdamW(make_net().parameters())
-    applier.change_optimizer(optimizer)
-    assert "cannot prove" in applier.records[0].detail

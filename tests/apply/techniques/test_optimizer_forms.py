@@ -140,6 +140,23 @@ def test_a_checkpoint_looks_as_without_hotloop_and_loading_one_keeps_the_form() 
     assert plain.param_groups[0]["fused"] is None
 
 
+def test_fused_steps_keep_to_the_order_of_weights_that_the_script_laid_out() -> None:
+    def trained(layout: torch.memory_format, saved: Any = None, fuses: bool = False) -> tuple[Any, Any]:
+        torch.manual_seed(0)
+        model: Any = torch.nn.Conv2d(3, 8, 3).to(memory_format=layout)  # type: ignore[call-overload]
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        if fuses:
+            apply_one("fused-optimizer", optimizer=optimizer)
+        if saved is not None:
+            optimizer.load_state_dict(copy.deepcopy(saved))
+        model(torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))).pow(2).sum().backward()
+        optimizer.step()
+        return [p.detach() for p in model.parameters()], optimizer.state_dict()
+
+    saved = trained(torch.contiguous_format)[1]
+    assert is_close(trained(torch.channels_last, saved, True)[0], trained(torch.channels_last, saved)[0])
+
+
 def test_undo_gives_the_form_of_the_script_back() -> None:
     expected = train(*fresh())
     model, optimizer = fresh()

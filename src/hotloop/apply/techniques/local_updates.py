@@ -67,7 +67,6 @@ class LocalUpdates(Technique):
         "fp16-autocast",
         "fsdp2",
         "no-sync-accumulation",
-        "optimizer-in-backward",
         "zero-optimizer",
     )
     settings = (
