@@ -31,7 +31,7 @@ def test_what_comes_back_has_the_shape_and_dtype_and_the_error_that_was_reported
     before = tensor.clone()
     sparse = COMPRESSOR.compress_topk(tensor, 0.1)
     forms = [(sparse, COMPRESSOR.decompress_topk(sparse))]
-    for num_bits in range(2, 9):
+    for num_bits in (2, 4, 8):
         small = COMPRESSOR.compress_quantize(tensor, num_bits)
         forms.append((small, COMPRESSOR.decompress_quantize(small)))
     for form, again in forms:
@@ -57,7 +57,7 @@ def test_ratios_count_what_is_sent() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 0.3, -7.0])
-@pytest.mark.parametrize("num_bits", range(2, 9))
+@pytest.mark.parametrize("num_bits", [2, 4, 8])
 def test_a_constant_comes_back_as_it_was(value: float, num_bits: int) -> None:
     tensor = torch.full((3000,), value)
     small = COMPRESSOR.compress_quantize(tensor, num_bits)
@@ -103,7 +103,7 @@ def test_numbers_whose_squares_leave_float32_have_an_error() -> None:
 
 def test_fewer_bits_and_smaller_ratios_lose_more() -> None:
     tensor = draw(20_000)
-    by_bits = [COMPRESSOR.compress_quantize(tensor, num_bits).error for num_bits in range(2, 9)]
+    by_bits = [COMPRESSOR.compress_quantize(tensor, num_bits).error for num_bits in (2, 4, 8)]
     by_ratio = [COMPRESSOR.compress_topk(tensor, ratio).error for ratio in (0.001, 0.01, 0.1, 1.0)]
     assert by_bits == sorted(by_bits, key=lambda error: -(error or 0.0))
     assert by_ratio == sorted(by_ratio, key=lambda error: -(error or 0.0))
@@ -115,7 +115,7 @@ def test_fewer_bits_and_smaller_ratios_lose_more() -> None:
     [
         (lambda: COMPRESSOR.compress_topk(draw(3), 0.0), "ratio is 0.0: give the part of the elements"),
         (lambda: COMPRESSOR.compress_topk(draw(3), float("nan")), "ratio is nan"),
-        (lambda: COMPRESSOR.compress_quantize(draw(3), 1), "num_bits is 1: give a whole number from 2 to 8"),
+        (lambda: COMPRESSOR.compress_quantize(draw(3), 1), "num_bits is 1: give 2, 4 or 8"),
         (lambda: COMPRESSOR.compress_quantize(draw(3), 4.0), "num_bits is 4.0"),  # type: ignore[arg-type]
         (lambda: COMPRESSOR.compress_topk(torch.ones(3, dtype=torch.int32)), "a tensor of torch.int32"),
         (lambda: COMPRESSOR.compress_quantize(torch.ones(3).to_sparse()), "(torch.sparse_coo) cannot be compressed"),

@@ -111,22 +111,6 @@ class Blocks(nn.Module):
         return x
 
 
-def compressed(method):
-    """Gradients of a sharded model, with and without the technique, and what is left of infinity."""
-    settings = {"method": method}
-    both = Strategy(choices=(Choice(technique="compress-gradients", settings=settings), Choice(technique="fsdp2")))
-    gradients, said = [], []
-    for chosen in (strategy("fsdp2"), both):
-        torch.manual_seed(0)
-        applied = apply_strategy(chosen, model=Blocks())
-        applied.model(data(1)[0]).pow(2).mean().backward()
-        gradients.append(torch.cat([p.grad.full_tensor().reshape(-1) for p in applied.model.parameters()]))
-        said = [f"{r.technique} {r.status}: {r.detail}" for r in applied.records]
-    again = apply_strategy(strategy("compress-gradients", **settings), model=applied.model)
-    lost = (gradients[1] - gradients[0]).norm() / gradients[0].norm()
-    return {"said": said, "lost": float(lost), "again": [f"{r.status}: {r.detail}" for r in again.records]}
-
-
 def fsdp():
     torch.manual_seed(0)
     plain = DistributedDataParallel(Blocks())
@@ -178,7 +162,6 @@ def main():
         "fused": zero(many, torch.optim.AdamW, lr=1e-3, fused=True),
         "momentum": zero(many, torch.optim.SGD, lr=0.1, momentum=0.9),
         "fsdp": fsdp(),
-        **{f"sharded_{method}": compressed(method) for method in ("bf16", "fp16", "topk")},
         "accumulate": accumulate(),
     }
     if dist.get_rank() == 0:

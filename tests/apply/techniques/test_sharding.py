@@ -53,20 +53,6 @@ def test_a_sharded_model_with_micro_batches(found: dict[str, Any]) -> None:
     assert one["gap"] < 1e-5
 
 
-@pytest.mark.parametrize(("method", "most"), [("bf16", 2**-8), ("fp16", 2**-11)])
-def test_a_sharded_model_reduces_its_gradients_in_16_bits(found: dict[str, Any], method: str, most: float) -> None:
-    one = found[f"sharded_{method}"]
-    assert f"compress-gradients applied: FSDP2 reduces gradients in {method}" in one["said"]
-    assert 0 < one["lost"] < most
-    assert one["again"] == ["not applicable: FSDP2 already reduces by CastReduceScatter"]
-
-
-def test_what_cannot_be_summed_is_refused_for_a_sharded_model(found: dict[str, Any]) -> None:
-    one = found["sharded_topk"]
-    assert one["lost"] == 0
-    assert any("FSDP2 sums gradients shard by shard, which topk cannot do" in text for text in one["said"])
-
-
 def test_uneven_micro_batches_add_up_and_exchange_once(found: dict[str, Any]) -> None:
     one = found["accumulate"]
     assert one["exchanged"] == 6

@@ -14,7 +14,7 @@ from .quantization import PIECE_COUNT, blocks_of, dequantize, levels_of, pack_bi
 from .selection import select_largest
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
-LEAST_BITS, MOST_BITS = 2, 8
+BITS = (2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,14 +126,14 @@ class GradientCompressor:
         return flat.to(compressed.dtype).view(compressed.shape)
 
     def compress_quantize(self, tensor: torch.Tensor, num_bits: int = 8) -> QuantizedForm:
-        """Integers of 2 to 8 bits, rounded to the nearest, with the largest magnitude of each 1,024 elements as scale.
+        """Integers of 2, 4 or 8 bits, rounded to the nearest, with the largest magnitude of each 1,024 elements as scale.
 
         A constant tensor comes back as it was (up to the last bit), zero as zero. A block of 1,024 that holds inf or
         NaN comes back as NaN throughout; one whose largest magnitude is below num_bits' largest integer times the
         dtype's smallest normal number comes back as zeros. Raises UsageError for other numbers of bits.
         """
-        if isinstance(num_bits, bool) or not isinstance(num_bits, int) or not LEAST_BITS <= num_bits <= MOST_BITS:
-            raise UsageError(f"num_bits is {num_bits!r}: give a whole number from {LEAST_BITS} to {MOST_BITS}")
+        if type(num_bits) is not int or num_bits not in BITS:
+            raise UsageError(f"num_bits is {num_bits!r}: give 2, 4 or 8")
         flat = _flat(tensor)
         rest = flat.to(_scale_dtype(flat.dtype), copy=True)
         codes = torch.empty(flat.numel(), dtype=torch.int8, device=flat.device)

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .hooks import GradientHook, new_future
-from .residuals import Bucket, Residuals, pieces_of, state_by_name
+from .hooks import Bucket, GradientHook, Residuals, new_future, pieces_of, state_by_name
 
 ALIKE_SEED = 20_260_101
 """Of whatever ranks must draw alike."""

@@ -18,7 +18,7 @@ class CompressGradients(Technique):
     `int8` (a quarter: integers with one scale per 1,024 elements), `topk` (the largest elements of each parameter's
     gradient with their indices: `ratio` 0.01 is 2 % of the bytes between two ranks) or `powersgd` (each matrix as two
     thin ones of rank `rank`). What `int8`, `topk` and `powersgd` do not send, each rank keeps and adds to its next
-    gradient. All ranks get the same gradient, bit for bit. Under FSDP2, `bf16` and `fp16` replace its reduce-scatter.
+    gradient. All ranks get the same gradient, bit for bit.
 
     `topk` and `powersgd` may begin late: the first `warm_up_steps` exchanges are `bf16`'s. Beside `topk`, the optimizer
     steps without momentum, because gradients that are late bear none: inside a step, beta1 of an Adam is at most
@@ -34,11 +34,11 @@ class CompressGradients(Technique):
 
     ## When it does not
     On a fast link, compressing costs more than it saves; on very busy cores no method gained clearly at 1 gbit, and
-    `int8` and `powersgd` lost. It does nothing on one rank, with gradients other than float32, or if the model has its
-    own communication hook. `int8`, `topk` and `powersgd` need memory for another copy of the gradients. A script's own
-    checkpoints do not hold what the ranks keep: after a restart it begins at zero, the warm-up too. The Trainer's
-    checkpoints do. A script that averages after each micro-batch comes to the end of the warm-up earlier. A trial of
-    `hotloop tune` that is no longer than the warm-up measures the warm-up alone.
+    `int8` and `powersgd` lost. It does nothing on one rank, under FSDP (see `reduce_dtype` of fsdp2), with gradients
+    other than float32, or if the model has its own communication hook. `int8`, `topk` and `powersgd` need memory for
+    another copy of the gradients. A script's own checkpoints do not hold what the ranks keep: after a restart it begins
+    at zero, the warm-up too. The Trainer's checkpoints do. A script that averages after each micro-batch comes to the
+    end of the warm-up earlier. A trial of `hotloop tune` that is no longer than the warm-up measures the warm-up alone.
 
     ## Numerics
     Lossy: gradients are rounded, or arrive later. Compare the loss. After 2,000 steps of a small language model with
@@ -55,7 +55,7 @@ class CompressGradients(Technique):
     effort = "easy"
     numerics = Numerics.LOSSY
     safety = Safety.ASK
-    stage = Stage.LOOP  # after fsdp2, whose modules it changes too
+    stage = Stage.LOOP
     treats = ("slow-link",)
     settings = (
         Setting(
@@ -107,14 +107,9 @@ class CompressGradients(Technique):
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         from hotloop.apply.compression import hooks_of
         from hotloop.apply.ddp import find_ddp
-        from hotloop.apply.modules import is_sharded
 
-        sharded = [module for module in model.modules() if is_sharded(module)]
-        found = find_ddp(model)
         method = str(settings["method"])
-        if sharded:
-            return _cast_shards(sharded, method)
-        effect = _register_hooks(model, found, method, settings)
+        effect = _register_hooks(model, find_ddp(model), method, settings)
         if isinstance(effect, Applied) and method == "topk":
             context.memory(self.id)["hooks"] = hooks_of(model)
         return effect
@@ -126,25 +121,6 @@ class CompressGradients(Technique):
         assert isinstance(most, float)
         hooks = context.memory(self.id).get("hooks")
         return lower_momentum(optimizer, hooks, most) if hooks else None
-
-
-def _cast_shards(modules: Sequence[Any], method: str) -> Effect:
-    """FSDP2 sums shards and not gradients: what can be summed may be sent."""
-    import torch
-    import torch.distributed as dist
-
-    from hotloop.apply.compression.sharded import cast_reduce_scatter, why_not_cast
-
-    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    if method not in dtypes:
-        return NotApplicable(why=f"FSDP2 sums gradients shard by shard, which {method} cannot do; use bf16 or fp16")
-    if dist.get_world_size() == 1:
-        return NotApplicable(why="one rank: nothing is sent")
-    why = why_not_cast(modules)
-    if why is not None:
-        return NotApplicable(why=why)
-    cast_reduce_scatter(modules, dtypes[method])
-    return Applied(text="FSDP2 reduces gradients in {method}", values={"method": method})
 
 
 def _register_hooks(model: Any, found: Sequence[Any], method: str, settings: Mapping[str, Value]) -> Effect:
