@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from hotloop.apply.sample_format import NotPlain, encode
+from hotloop.apply.sample_store import NotPlain, encode
 from hotloop.apply.shareable import find_generators
 
 READ_BUDGET_S = 1.0
@@ -62,7 +62,7 @@ class Reads:
     own_draws: tuple[str, ...] = ()
     """Generators of the data set's own that moved."""
     unplain: str | None = None
-    """Why a sample has no plain record (hotloop.apply.sample_format)."""
+    """Why a sample has no plain record (hotloop.apply.sample_store)."""
     record_bytes: int | None = None
     """Of a sample's plain record, in the mean."""
     key_kind: str = ""
