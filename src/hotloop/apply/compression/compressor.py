@@ -126,7 +126,7 @@ class GradientCompressor:
         return flat.to(compressed.dtype).view(compressed.shape)
 
     def compress_quantize(self, tensor: torch.Tensor, num_bits: int = 8) -> QuantizedForm:
-        """Integers of 2, 4 or 8 bits, rounded to the nearest. Each 1,024 elements have their largest magnitude as scale.
+        """Integers of 2, 4 or 8 bits, rounded to the nearest. The scale is the largest magnitude of 1,024 elements.
 
         A constant tensor comes back as it was (up to the last bit), zero as zero. A block of 1,024 that holds inf or
         NaN comes back as NaN throughout; one whose largest magnitude is below num_bits' largest integer times the
