@@ -1,4 +1,4 @@
-"""A small language model on two ranks -> what fewer bits and local updates do to its loss, as JSON and as a page.
+"""A small language model on two ranks -> what fewer bits do to its loss, as JSON and as a page.
 
     python benchmarks/compression_quality.py                every run that is missing
     python benchmarks/compression_quality.py --limit 600    begin no run after so many seconds
@@ -61,6 +61,7 @@ LIMIT_S = 3600.0
 """A run that takes longer is ended, and nothing of it is kept."""
 
 COMPRESS, LOCAL = "compress-gradients", "local-updates"
+"""The second is gone since these runs: its rows stay as they were measured."""
 DILOCO = {"outer": "nesterov", "steps": 10, "outer_rate": 0.7, "outer_momentum": 0.9}
 """The outer optimizer of the paper (arXiv 2311.08105, which makes 500 steps between exchanges)."""
 WARM_UP = {"warm_up_steps": 500}
@@ -79,7 +80,7 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]] | None] = {
     "Local SGD, H=10": (LOCAL, {"outer": "average", "steps": 10, "send": "float32"}),
     "DiLoCo, H=10, bf16": (LOCAL, {**DILOCO, "send": "bf16"}),
     "DiLoCo, H=10, bf16, momentum 0.5": (LOCAL, {**DILOCO, "outer_momentum": 0.5, "send": "bf16"}),
-    "DiLoCo, H=10, top-k 1 %": (LOCAL, {**DILOCO, "send": "topk", "ratio": 0.01}),  # lost, and is gone since
+    "DiLoCo, H=10, top-k 1 %": (LOCAL, {**DILOCO, "send": "topk", "ratio": 0.01}),
     "plain, again": None,
     "plain, beta1 0": None,
     "top-k 1 %, beta1 0": (COMPRESS, {"method": "topk", "ratio": 0.01}),

@@ -357,15 +357,6 @@ KINDS = (
         few_steps=6,
     ),
     Fixture(
-        id="exchanged-now-and-then",
-        data=Windows,
-        model=language_model(),
-        ddp=True,
-        only=("local-updates",),
-        for_ranks=("local-updates",),
-        few_steps=6,
-    ),
-    Fixture(
         id="static-graph",
         data=Windows,
         model=language_model(),

@@ -16,16 +16,15 @@ from .link_fit import LinkFit, bus_factor
 FLOAT_BYTES = 4
 LEAST_GAIN_RATIO = 0.1
 """Of the step: what a way must save over a milder one to be worth what it does to the numbers. A choice."""
-TOPK_RATIO, POWERSGD_RANK, LOCAL_STEPS = 0.01, 4, 10
+TOPK_RATIO, POWERSGD_RANK = 0.01, 4
 COST_NS_PER_ELEMENT: Mapping[str, float] = {
     "bf16": 1.7,
     "int8": 12.3,
     "topk": 3.7,
     "powersgd": 16.3,
-    "local-updates": 4.0,
 }
 """CPU time of a way beside plain DDP's, for each element of the gradients: compressing, adding up and what is kept, one
-thread; of local-updates per exchange. benchmarks/results/link_choice/costs.json has the measurement."""
+thread. benchmarks/results/link_choice/costs.json has the measurement."""
 BUCKET_MIB = (1, 5, 10, 25, 50, 100, 200)
 DEFAULT_BUCKET_MIB = 25
 """torch's own; its first bucket, of 1 MiB, is left out here."""
@@ -33,7 +32,7 @@ SAFE_WAYS = ("none", "bf16", "int8")
 """The ways that may be chosen: those with which a small language model reached plain DDP's loss after 2,000 steps
 (docs/communication-quality.md). The others are forecast, and left to who watches the loss of a longer run: they keep it
 only with another momentum or after a warm-up, if at all."""
-DEVICE_WAYS = ("none", "bf16", "local-updates")
+DEVICE_WAYS = ("none", "bf16")
 """On an accelerator the others' cost was never measured, so nothing is forecast of them."""
 
 
@@ -86,15 +85,13 @@ class WayChoice:
 
 def forecast_ways(exchange: Exchange, link: LinkFit, techniques: Collection[str]) -> tuple[WayForecast, ...]:
     """Every way that the known ``techniques`` offer, mildest first; ``none`` is always the first."""
-    compress, local = "compress-gradients", "local-updates"
+    compress = "compress-gradients"
     ways: list[tuple[str, str | None, dict[str, Value]]] = [("none", None, {})]
     if compress in techniques:
         ways += [(method, compress, {"method": method}) for method in ("bf16", "int8")]
         ways.append(("topk", compress, {"method": "topk", "ratio": TOPK_RATIO}))
         if exchange.tensors:
             ways.append(("powersgd", compress, {"method": "powersgd", "rank": POWERSGD_RANK}))
-    if local in techniques:
-        ways.append((local, local, {"steps": LOCAL_STEPS, "outer": "nesterov"}))
     return tuple(
         _forecast(exchange, link, way, technique, settings)
         for way, technique, settings in ways
@@ -158,7 +155,7 @@ def sent_ratio(way: str, exchange: Exchange) -> float:
         # Half of a transformer's tensors are vectors (biases, norms), and hold next to nothing.
         side = math.sqrt(sum(exchange.bucket_bytes) / FLOAT_BYTES / max(1.0, exchange.tensors / 2))
         return min(1.0, (2 * POWERSGD_RANK + 1) / side)
-    return 1.0 / LOCAL_STEPS if way == "local-updates" else 1.0
+    return 1.0
 
 
 def _forecast(
@@ -168,17 +165,12 @@ def _forecast(
     factor = bus_factor("all-reduce", exchange.ranks)
     cost = 0.0 if exchange.on_device else COST_NS_PER_ELEMENT.get(way, 0.0) / FLOAT_BYTES
     sent_bytes = ratio * factor * sum(exchange.bucket_bytes)
-    if way == "local-updates":
-        # One exchange of everything, with nothing to hide behind, every LOCAL_STEPS steps.
-        each_ns = [link.time_ns(factor * size) + cost * size for size in exchange.bucket_bytes]
-        exposed_ns = sum(each_ns) / LOCAL_STEPS
-    else:
-        messages = 2 if way in ("int8", "powersgd") else 1
-        plans = [
-            (cost * size, link.latency_ns * (messages - 1) + link.time_ns(ratio * factor * size))
-            for size in exchange.bucket_bytes
-        ]
-        exposed_ns = _exposed_ns(exchange, plans)
+    messages = 2 if way in ("int8", "powersgd") else 1
+    plans = [
+        (cost * size, link.latency_ns * (messages - 1) + link.time_ns(ratio * factor * size))
+        for size in exchange.bucket_bytes
+    ]
+    exposed_ns = _exposed_ns(exchange, plans)
     return WayForecast(way=way, technique=technique, settings=settings, exposed_ns=exposed_ns, sent_bytes=sent_bytes)
 
 

@@ -42,7 +42,6 @@ from .marker import remove_marker, write_marker
 from .order import BatchOrder, Layout
 from .processes import Ranks, first_error, join_ranks
 from .random_state import read_generators, restore_generators, seed_generators
-from .replicas import Replicas
 from .stopping import StopWatch, keep_from_signals
 
 Step = Callable[[Any, Any], torch.Tensor]
@@ -110,8 +109,6 @@ class Trainer:
     """Trains; callbacks are plain objects with any of on_fit_start(trainer), on_step_end(trainer, loss),
     on_validation(trainer, loss), on_fit_end(trainer, result), state_dict() and
     load_state_dict(state). Losses are given as tensors: reading one waits for the device, so nothing here does.
-    With local-updates, a callback sees its rank's own weights; a validation, a checkpoint and the end of ``fit`` have
-    the mean of all ranks.
 
     ``optimizer`` is one, or a function of the model's parameters that builds it (needed where a strategy replaces the
     parameters, such as FSDP); ``scheduler`` likewise, of the optimizer, and advances once per step.
@@ -158,7 +155,6 @@ class Trainer:
         self.optimizer: Any = self._build_optimizer(optimizer)
         self.scheduler: Any = scheduler(self.optimizer) if _is_function(scheduler, "step") else scheduler
         self.scaler = self._find_scaler()
-        self._replicas = Replicas(context.memory("local-updates").get("rounds"), self.model, self.optimizer)
         self._loaders: dict[int, tuple[Any, Any, BatchOrder | None]] = {}
 
     def fit(
@@ -197,7 +193,6 @@ class Trainer:
                     self._call("on_validation", self, losses[-1])
             run.save()
             run.settle()
-        self._replicas.settle()
         self.optimizer.zero_grad()
         self._applier.finish()
         result = FitResult(
@@ -220,8 +215,7 @@ class Trainer:
         was_training = self.model.training
         self.model.eval()
         try:
-            with self._replicas.mean_weights():
-                losses = [self._step(self.model, self._to_device(batch)).detach() for batch in loader]
+            losses = [self._step(self.model, self._to_device(batch)).detach() for batch in loader]
         finally:
             self.model.train(was_training)
             restore_generators(kept)
@@ -447,7 +441,6 @@ class Trainer:
         checkpoint = open_checkpoint(path, rank=self.ranks.rank)
         restore(checkpoint, model=self.model, optimizer=self.optimizer, plain=self._plain_parts())
         self._restore_own(checkpoint)
-        self._replicas.restore(checkpoint, self.ranks.world_size)
         self.place = _Place(**checkpoint.state["place"])
         return checkpoint
 
@@ -571,16 +564,14 @@ class _Run:
             return
         self.settle()
         self._saved_step = step
-        own = trainer._replicas.own_trees()
         try:
-            with trainer._replicas.mean_weights():
-                self.writer.save(
-                    step=step,
-                    trees=trainer._trees(),
-                    state={**trainer._state(self.order, self.accumulate), "has_replicas": bool(own)},
-                    private={"generators": read_generators(), "epoch_generators": self._epoch_generators},
-                    own_trees={name: part.state_dict() for name, part in trainer._own_parts().items()} | own,
-                )
+            self.writer.save(
+                step=step,
+                trees=trainer._trees(),
+                state=trainer._state(self.order, self.accumulate),
+                private={"generators": read_generators(), "epoch_generators": self._epoch_generators},
+                own_trees={name: part.state_dict() for name, part in trainer._own_parts().items()},
+            )
         except CheckpointError as error:
             self._bear(error)
 
