@@ -89,14 +89,13 @@ class Chosen:
         return found
 
     def _take_source(self, technique: str, source: Arguments) -> dict[str, Any]:
-        names = {name: name for name in source.names} | dict(source.elsewhere)
         if source.needs is not None and technique in self and source.needs not in self.look(technique):
             self.refuse(technique, f"{source.needs} is not set: hotloop would choose it when the training runs")
             return {}
-        if not names.keys() & self.look(technique).keys():
+        if self.look(technique).keys().isdisjoint(source.names):
             return {}
         settings = self.take(technique) or {}
-        return {argument: settings.pop(name) for name, argument in names.items() if name in settings}
+        return {name: settings.pop(name) for name in source.names if name in settings}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ from hotloop.apply.api import AppliedStrategy, apply_strategy
 from hotloop.apply.applier import Applier, make_context
 from hotloop.apply.environment import set_variables
 from hotloop.apply.techniques.drop_scaler import _decide
-from hotloop.apply.techniques.fp16_autocast import _autocast_once_scaled
 from hotloop.core.strategy import Choice, Strategy, StrategyError
 from hotloop.core.techniques import NotApplicable
 
@@ -178,22 +177,6 @@ def test_undo_ends_the_wait_of_a_scaler_that_was_not_used_yet() -> None:
     apply("drop-scaler", model=model, scaler=scaler).undo()
     train_scaled(scaler, torch.bfloat16, model)
     assert scaler.is_enabled()
-    assert "forward" not in vars(model)
-
-
-def test_float16_waits_for_the_first_scaled_loss() -> None:
-    model, scaler = nn.Linear(2, 2), torch.amp.GradScaler("cpu", init_scale=2.0)
-    seen: list[torch.dtype] = []
-    model.register_forward_hook(lambda module, args, output: seen.append(torch.get_autocast_dtype("cpu")))
-    model.register_forward_hook(lambda module, args, output: seen.append(output.dtype))
-    undo = _autocast_once_scaled(model, scaler, lambda why: None)
-    x = torch.full((1, 2), 1 / 3)
-    plain = model(x)
-    assert torch.equal(model(x), plain)
-    scaler.scale(plain.sum()).backward()
-    assert not torch.equal(model(x), plain)
-    undo()
-    assert torch.equal(model(x), plain)
     assert "forward" not in vars(model)
 
 
