@@ -324,9 +324,9 @@ def test_a_read_that_kills_its_process_is_a_reason() -> None:
     assert (status, detail) == ("not applicable", "a forked process crashed while reading samples (exit code 7)")
 
 
-def test_workers_that_would_be_spawned_are_not_given() -> None:
-    loader = make_loader(Holding(lambda: 1))
-    loader.multiprocessing_context = "spawn"
+def test_workers_that_would_be_spawned_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multiprocessing.get_start_method", lambda allow_none=False: "spawn")
+    loader = make_loader()
     status, detail, _ = record_of(apply_workers(loader))
     assert (status, "would be started by spawn" in detail) == ("not applicable", True)
 
