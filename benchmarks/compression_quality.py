@@ -61,7 +61,7 @@ LIMIT_S = 3600.0
 """A run that takes longer is ended, and nothing of it is kept."""
 
 COMPRESS, LOCAL = "compress-gradients", "local-updates"
-"""The second is gone since these runs: its rows stay as they were measured."""
+"""The second is gone since these runs, and so is PowerSGD: their rows stay as they were measured."""
 DILOCO = {"outer": "nesterov", "steps": 10, "outer_rate": 0.7, "outer_momentum": 0.9}
 """The outer optimizer of the paper (arXiv 2311.08105, which makes 500 steps between exchanges)."""
 WARM_UP = {"warm_up_steps": 500}

@@ -58,6 +58,8 @@ the quickest of the ways that may be chosen: none, 16 bits and 8 bits, which kep
 int8; their forecasts have today's costs. Drawn from `benchmarks/results/link_choice` by `make docs`.
 """
 SENDER = "compress-gradients"
+GONE = ("local-updates", "powersgd")
+"""Ways that were measured, and are offered no more."""
 BUSY_LOAD = 1.0
 """Processes that want a core beside the benchmark, from which on its page calls the cores busy."""
 WITHIN_RATIO = 0.1
@@ -106,7 +108,6 @@ def judge_rate(found: dict[str, Any]) -> dict[str, Any]:
         backward_ns=found["backward_ratio"] * alone_ns,
         step_ns=steps["none"],
         ranks=2,
-        tensors=found["tensors"],
     )
     choice = choose_way(exchange, fit, [SENDER])
     ways = [
@@ -182,7 +183,7 @@ def draw_page(folder: Path) -> str:
         f"{len(costs['times_ns_per_element']['none'])}, {costs['date']}, load {costs['load']:.1f}.\n",
         "| way | ns per element |",
         "|---|---|",
-        *(f"| {name} | {value:.2f} |" for name, value in costs["ns_per_element"].items() if name != "local-updates"),
+        *(f"| {name} | {value:.2f} |" for name, value in costs["ns_per_element"].items() if name not in GONE),
         "",
     ]
     return "\n".join(lines)

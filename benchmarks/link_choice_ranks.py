@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hotloop.apply.compression import make_hook, register
-from hotloop.core.link_choice import POWERSGD_RANK, TOPK_RATIO
+from hotloop.core.link_choice import TOPK_RATIO
 
 COST_SIDE, COST_COUNT = 1024, 24
 """Gradients whose compression is timed: so many square matrices, 25 million elements."""
@@ -37,7 +37,7 @@ class Way:
         self.model = DistributedDataParallel(Transformer())
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         if name not in ("none", "no exchange"):
-            register(self.model, make_hook(name, ratio=TOPK_RATIO, rank=POWERSGD_RANK))
+            register(self.model, make_hook(name, ratio=TOPK_RATIO))
 
     def make_step(self, tokens: torch.Tensor) -> tuple[int, int]:
         """ns of the whole step and of its backward."""
@@ -53,7 +53,7 @@ class Way:
 
 
 def list_ways() -> list[str]:
-    return ["none", "no exchange", "bf16", "int8", "topk", "powersgd"]
+    return ["none", "no exchange", "bf16", "int8", "topk"]
 
 
 def time_steps(rounds: int) -> dict[str, Any]:
@@ -116,9 +116,7 @@ def measure_costs() -> dict[str, Any]:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         bucket = FakeBucket()
         count = bucket.flat.numel()
-        hooks = {
-            name: make_hook(name, ratio=TOPK_RATIO, rank=POWERSGD_RANK) for name in ("bf16", "int8", "topk", "powersgd")
-        }
+        hooks = {name: make_hook(name, ratio=TOPK_RATIO) for name in ("bf16", "int8", "topk")}
         calls: dict[str, Callable[[], Any]] = {
             name: (lambda hook=hook: hook.send(bucket).wait()) for name, hook in hooks.items()
         }

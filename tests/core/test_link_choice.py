@@ -23,7 +23,7 @@ from hotloop.core.link_fit import LinkFit
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "link_choice"
 SENDERS = ("compress-gradients",)
 MIB = 1 << 20
-LARGE = Exchange(bucket_bytes=(MIB, *[25 * MIB] * 4), backward_ns=0.9e9, step_ns=2e9, ranks=2, tensors=76)
+LARGE = Exchange(bucket_bytes=(MIB, *[25 * MIB] * 4), backward_ns=0.9e9, step_ns=2e9, ranks=2)
 
 
 def link(bytes_per_s: float, latency_ns: float = 3e5) -> LinkFit:
@@ -76,7 +76,7 @@ def test_nothing_is_forecast_of_what_was_never_measured_on_a_device() -> None:
 def test_the_choice_is_never_forecast_to_lose(
     rate: float, latency_ns: float, backward_ns: float, ranks: int, sizes: list[int]
 ) -> None:
-    exchange = Exchange(bucket_bytes=sizes, backward_ns=backward_ns, step_ns=2 * backward_ns, ranks=ranks, tensors=9)
+    exchange = Exchange(bucket_bytes=sizes, backward_ns=backward_ns, step_ns=2 * backward_ns, ranks=ranks)
     choice = choose_way(exchange, link(rate, latency_ns), SENDERS)
     assert choice.picked.exposed_ns <= choice.now.exposed_ns
     assert all(way.exposed_ns >= 0 for way in choice.ways)

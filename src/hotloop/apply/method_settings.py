@@ -12,8 +12,7 @@ Needs = Mapping[str, tuple[str, tuple[str, ...]]]
 COMPRESSION_NEEDS: Needs = {
     "ratio": ("method", ("topk",)),
     "momentum": ("method", ("topk",)),
-    "rank": ("method", ("powersgd",)),
-    "warm_up_steps": ("method", ("topk", "powersgd")),
+    "warm_up_steps": ("method", ("topk",)),
     "most_momentum": ("method", ("topk",)),
 }
 """Of compressing gradients."""

@@ -66,7 +66,7 @@ def execute_compress(arguments: argparse.Namespace) -> int:
     answer = run_program(request, python, SOURCE.parent, 4 * arguments.budget + SLACK_S)
     notes = [
         *answer["notes"],
-        "error: L2 norm of what one exchange changes, relative to the gradient's; int8, topk and powersgd keep it for "
+        "error: L2 norm of what one exchange changes, relative to the gradient's; int8 and topk keep it for "
         "the next step",
         "wire: what one of two ranks sends, at the link's full rate and without latency; speed-up: over float32 on the "
         "same link, if compressing, sending and restoring follow each other and backward hides none of it",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.apply.compression import LowRankHook, TopKHook, WarmUpHook
+from hotloop.apply.compression import CastHook, TopKHook, WarmUpHook
 from hotloop.apply.compression.momentum import lower_momentum
 from hotloop.core.techniques import Applied
 
@@ -88,4 +88,4 @@ def test_an_optimizer_of_other_parameters_stays_as_it_is() -> None:
 
 
 def test_what_is_late_is_said() -> None:
-    assert [hook.is_late for hook in (TopKHook(), LowRankHook(), WarmUpHook(TopKHook(), 2))] == [True, True, False]
+    assert [hook.is_late for hook in (TopKHook(), CastHook(), WarmUpHook(TopKHook(), 2))] == [True, False, False]
