@@ -178,7 +178,7 @@ def test_processes_fill_one_store_and_keep_to_its_bound(kind: str, tmp_path: Pat
         later = FolderStore(str(tmp_path), sizes + len(record(0)) + 100, 4 * SIZE)  # room for one more
         missing = [key for key in range(600) if key not in keys]
         assert [later.put(key, record(key)) for key in missing[:3]] == [True, False, False]
-        assert later.is_full
+        assert later.room.is_over
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -218,7 +218,7 @@ def test_a_folder_that_disappears_only_ends_the_writing(tmp_path: Path) -> None:
     folder.write_text("a file is in its place")
     assert not store.put(1, record(1))
     assert store.get(1) is MISSING
-    assert store.is_full
+    assert store.room.is_over
 
 
 def test_a_record_larger_than_a_piece_is_not_kept() -> None:

@@ -27,7 +27,6 @@ every epoch has the same batches."""
 LENGTH_NAMES = ("lengths", "length", "lens", "sizes")
 TOKEN_KEYS = ("input_ids", "tokens", "token_ids", "ids", "src", "text", "x", "inputs")
 PROBES_COUNT = 32
-LONGEST = 1 << 31
 
 
 # -- the order ---------------------------------------------------------------------------------------------------------
@@ -261,4 +260,4 @@ def _has_length(value: Any) -> bool:
 
 
 def _count(value: Any) -> int:
-    return min(LONGEST, int(value.shape[0]) if hasattr(value, "shape") else len(value))
+    return int(value.shape[0]) if hasattr(value, "shape") else len(value)

@@ -187,7 +187,7 @@ class SampleCache:
             if not alike(sample, second) or (held is not MISSING and not alike(sample, held)):
                 self.end(f"reading sample {key} twice gave different data")
                 return
-            if held is MISSING and not store.is_full:
+            if held is MISSING and not store.room.is_over:
                 self._keep(store, int(key), sample, took_ns // len(keys))
         look = fingerprint(self._dataset())
         if look != self._print:  # by the read itself: a file opened at its first use

@@ -158,11 +158,8 @@ def build_array(name: str, shape: Any, strides: Any, content: bytes, is_array: b
 # -- stores ------------------------------------------------------------------------------------------------------------
 
 
-class Missing:
-    """The type of ``MISSING``: what a store answers for a sample that it does not hold."""
-
-
-MISSING = Missing()
+MISSING = object()
+"""What a store answers for a sample that it does not hold."""
 
 
 class MemoryStore:
@@ -173,9 +170,9 @@ class MemoryStore:
     """
 
     def __init__(self, count: int, most_bytes: int, sample_bytes: int = 0) -> None:
-        self._room = Room(most_bytes - 8 * count, sample_bytes)
+        self.room = Room(most_bytes - 8 * count, sample_bytes)
         self._index = memoryview(mmap.mmap(-1, max(8, 8 * count))).cast("Q")
-        self._data = mmap.mmap(-1, max(mmap.PAGESIZE, self._room.total_bytes))
+        self._data = mmap.mmap(-1, max(mmap.PAGESIZE, self.room.total_bytes))
 
     def get(self, key: int) -> Any:
         """The sample, new objects at each call; MISSING where it is not held."""
@@ -190,7 +187,7 @@ class MemoryStore:
 
     def put(self, key: int, record: bytes) -> bool:
         """Keep a record; False where the budget is used up."""
-        start = self._room.take(-(-len(record) // _UNIT) * _UNIT)
+        start = self.room.take(-(-len(record) // _UNIT) * _UNIT)
         if start is None:
             return False
         self._data[start : start + len(record)] = record
@@ -200,11 +197,6 @@ class MemoryStore:
     def count(self) -> int:
         """Samples that are held."""
         return sum(1 for place in self._index if place)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether this process knows that nothing more can be kept."""
-        return self._room.is_over
 
 
 class FolderStore:
@@ -221,7 +213,7 @@ class FolderStore:
         for path in self._files():
             with contextlib.suppress(OSError):  # another process has just replaced it
                 used_bytes += os.stat(path).st_size
-        self._room = Room(most_bytes - used_bytes, sample_bytes)
+        self.room = Room(most_bytes - used_bytes, sample_bytes)
 
     def get(self, key: int) -> Any:
         """As MemoryStore's."""
@@ -233,7 +225,7 @@ class FolderStore:
 
     def put(self, key: int, record: bytes) -> bool:
         """As MemoryStore's."""
-        if self._room.take(len(record)) is None:
+        if self.room.take(len(record)) is None:
             return False
         path = self._path(key)
         draft = f"{path}.{os.getpid()}.{threading.get_ident()}.draft"
@@ -243,7 +235,7 @@ class FolderStore:
                 file.write(record)
             os.replace(draft, path)
         except OSError:  # the disk is full, or the folder is gone
-            self._room.is_over = True
+            self.room.is_over = True
             with contextlib.suppress(OSError):
                 os.unlink(draft)
             return False
@@ -252,11 +244,6 @@ class FolderStore:
     def count(self) -> int:
         """As MemoryStore's."""
         return sum(path.endswith(".sample") for path in self._files())
-
-    @property
-    def is_full(self) -> bool:
-        """As MemoryStore's."""
-        return self._room.is_over
 
     def _files(self) -> Iterable[str]:
         return (os.path.join(root, name) for root, _, names in os.walk(self.folder) for name in names)
@@ -282,6 +269,7 @@ class Room:
         self._piece_bytes = room_bytes // count // _UNIT * _UNIT
         self.total_bytes = self._piece_bytes * count
         self.is_over = False
+        """Whether this process knows that nothing more can be kept."""
         self._reading, writing = os.pipe()
         os.write(writing, b"".join(_NUMBER.pack(number) for number in range(count)))  # far below a pipe's capacity
         os.close(writing)

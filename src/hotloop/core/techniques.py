@@ -28,7 +28,6 @@ class Stage(IntEnum):
     RUNTIME = 0
     LOADER = 10
     PRECISION = 30
-    ATTENTION = 40
     ACTIVATIONS = 50
     PARALLEL = 60
     COMPILE = 70

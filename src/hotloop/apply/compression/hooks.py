@@ -117,9 +117,6 @@ class GradientHook:
         self.group = group
         self.names: dict[int, str] = {}
         """By id of the parameter: its name in the model. ``methods.register`` fills it."""
-        self.work: Any = None
-        """The collective that was started last, for who waits at once: that is seen as communication, waiting for a
-        future is not."""
 
     @property
     def is_late(self) -> bool:
@@ -177,8 +174,8 @@ class CastHook(GradientHook):
     def send(self, bucket: Bucket) -> Any:
         buffer = bucket.buffer()
         short = buffer.to(self.dtype).div_(self.world_size)
-        self.work = dist.all_reduce(short, group=self.group, async_op=True)
-        return after(self.work, lambda: buffer.copy_(short))
+        work = dist.all_reduce(short, group=self.group, async_op=True)
+        return after(work, lambda: buffer.copy_(short))
 
 
 class WarmUpHook(GradientHook):
@@ -205,9 +202,7 @@ class WarmUpHook(GradientHook):
         self._active = self._first if self._count < self.steps else self.later
         self._active.names, self._active.group = self.names, self.group
         self._count += bucket.is_last()
-        sent = self._active.send(bucket)
-        self.work = self._active.work
-        return sent
+        return self._active.send(bucket)
 
     def kept_state(self) -> dict[str, Any]:
         self.later.names = self.names
@@ -282,7 +277,7 @@ class TopKHook(GradientHook):
         self._step += bucket.is_last()
         ranks = self.world_size
         gathered = torch.empty(ranks * 2 * count, dtype=torch.int32, device=buffer.device)
-        self.work = all_gather(gathered, payload, group=self.group, async_op=True)
+        work = all_gather(gathered, payload, group=self.group, async_op=True)
 
         def add_up() -> torch.Tensor:
             buffer.zero_()
@@ -290,7 +285,7 @@ class TopKHook(GradientHook):
                 buffer.index_add_(0, one[0], one[1].view(torch.float32).div_(ranks))
             return buffer
 
-        return after(self.work, add_up)
+        return after(work, add_up)
 
     def kept_state(self) -> dict[str, Any]:
         return {

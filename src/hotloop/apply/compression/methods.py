@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hotloop.apply.method_settings import COMPRESSION_NEEDS, why_unread
+from hotloop.apply.techniques.compress_gradients import why_unread
 from hotloop.core.errors import UsageError
 
 from .blocks import Int8Hook
@@ -82,7 +82,7 @@ class CompressedDDP(DistributedDataParallel):
             hook = make_hook(method, **given)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        unread = why_unread(COMPRESSION_NEEDS, {"method": method}, given)
+        unread = why_unread(method, given)
         if unread is not None:
             raise UsageError(unread)
         dtypes = {str(one.dtype) for one in module.parameters() if one.requires_grad}

@@ -188,9 +188,8 @@ def _format_size(size_bytes: int) -> str:
 
 def _why_not_readable(loader: Any) -> str | None:
     """Why samples of this loader cannot be kept, as far as can be told without reading any."""
-    import multiprocessing
-
     from hotloop.apply.sample_cache import find_obstacle
+    from hotloop.apply.worker_passes import start_method
 
     dataset = loader.dataset
     if loader._dataset_kind == 1:
@@ -198,8 +197,7 @@ def _why_not_readable(loader: Any) -> str | None:
     if not hasattr(type(dataset), "__getitem__") or not hasattr(dataset, "__len__"):
         return f"{type(dataset).__name__} has no __getitem__ or no length"
     if loader.num_workers:
-        chosen = loader.multiprocessing_context
-        method = (chosen or multiprocessing).get_start_method()
+        method = start_method(loader)
         if method != "fork":
             return f"its workers are started by {method}, and only forked ones share a cache"
     return find_obstacle(dataset)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from hotloop.apply.method_settings import COMPRESSION_NEEDS, why_unread
 from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
+
+TOPK_SETTINGS = ("ratio", "momentum", "warm_up_steps", "most_momentum")
+"""Read with method "topk" alone."""
+
+
+def why_unread(method: str, given: Collection[str]) -> str | None:
+    """Which of the settings that were given this method ignores; None where all are read."""
+    unread = next((name for name in TOPK_SETTINGS if name in given), None)
+    if unread is None or method == "topk":
+        return None
+    return f'{unread} needs method = "topk": {method} does not use it'
 
 
 class CompressGradients(Technique):
@@ -93,7 +103,7 @@ class CompressGradients(Technique):
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         choice = strategy.get(self.id)
-        return why_unread(COMPRESSION_NEEDS, settings, choice.settings if choice is not None else ())
+        return why_unread(str(settings["method"]), choice.settings if choice is not None else ())
 
     def why_norms_differ(self, settings: Mapping[str, Value]) -> str:
         if settings.get("method") != "topk":
@@ -137,9 +147,7 @@ def _register_hooks(model: Any, found: Sequence[Any], method: str, settings: Map
     dtypes = {one.dtype for one in model.parameters() if one.requires_grad}
     if dtypes != {torch.float32}:
         return NotApplicable(why=f"gradients are {', '.join(sorted(map(str, dtypes)))}, not torch.float32 alone")
-    read: dict[str, Any] = {
-        name: settings[name] for name in ("ratio", "momentum", "warm_up_steps") if method in COMPRESSION_NEEDS[name][1]
-    }
+    read: dict[str, Any] = {name: settings[name] for name in TOPK_SETTINGS[:3]} if method == "topk" else {}
     for ddp in found:
         register(ddp, make_hook(method, **read))
     shown = {name: value for name, value in read.items() if value or name != "warm_up_steps"}

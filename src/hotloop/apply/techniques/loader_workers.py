@@ -130,7 +130,7 @@ class LoaderWorkers(Technique):
         return forecast_workers(analysis, asked if isinstance(asked, int) else max(1, min(MOST_WORKERS, share)))
 
     def change_loader(self, loader: Any, settings: Mapping[str, Value], context: Context) -> Effect:
-        from hotloop.apply.worker_passes import is_plain
+        from hotloop.apply.worker_passes import is_plain, start_method
 
         workers, niceness = _choose(loader.num_workers, settings, context)
         had = loader.num_workers
@@ -147,7 +147,7 @@ class LoaderWorkers(Technique):
             return NotApplicable(why=f"{type(loader).__name__} overrides how iterators are created")
         if loader._dataset_kind == 1:
             return _change_iterable(loader, settings, workers, niceness)
-        method = _start_method(loader)
+        method = start_method(loader)
         refused = _refusal(loader, method)
         if refused is not None:
             return NotApplicable(why=refused)
@@ -223,14 +223,6 @@ def _chosen_by_hand(loader: Any, settings: Mapping[str, Value], workers: int) ->
     if not (more or persists or farther):
         return f"the script sets num_workers={had}; nothing to add"
     return None
-
-
-def _start_method(loader: Any) -> str:
-    """What the script has chosen; fork where it has not."""
-    import multiprocessing
-
-    chosen = loader.multiprocessing_context or multiprocessing
-    return str(chosen.get_start_method(allow_none=True) or "fork")
 
 
 def _refusal(loader: Any, method: str) -> str | None:
@@ -401,22 +393,23 @@ def _change_iterable(loader: Any, settings: Mapping[str, Value], workers: int, n
     Workers that stayed from pass to pass would not see what the script sets in between (an epoch to shuffle by).
     """
     from hotloop.apply.shareable import find_setter, find_unshareable, uses_worker_number
-    from hotloop.apply.worker_passes import LowPriority
+    from hotloop.apply.worker_passes import LowPriority, start_method
 
-    if "torch.utils.data.datapipes" in type(loader.dataset).__module__:
-        return NotApplicable(why="torch shards a data pipe among ranks and workers")
     name = type(loader.dataset).__name__
     if loader.num_workers and niceness:
         return _lower(loader, niceness)
     if loader.num_workers:
         return NotApplicable(why=f"the script sets num_workers={loader.num_workers} for an IterableDataset")
+    method = start_method(loader)
+    refused = _refusal(loader, method)
+    if refused is not None:
+        return NotApplicable(why=refused)
     shards = uses_worker_number(loader.dataset) or loader.worker_init_fn is not None
     if not shards and settings["num_workers"] is not None and workers > 1:
         return NotApplicable(
             why=f"{name} does not split its data among workers (it does not use get_worker_info), so {workers} would "
             "repeat the data; num_workers=1 is possible"
         )
-    method = _start_method(loader)
     if hasattr(loader.dataset, "state_dict"):
         return NotApplicable(
             why=f"{name} can be saved, and the position of the script's copy would not follow the workers"
@@ -424,9 +417,6 @@ def _change_iterable(loader: Any, settings: Mapping[str, Value], workers: int, n
     setter = find_setter(loader.dataset)
     if setter is not None:
         return NotApplicable(why=f"{setter} sets attributes during iteration, but workers have copies")
-    refused = _refusal(loader, method)
-    if refused is not None:
-        return NotApplicable(why=refused)
     problem = find_unshareable((f"{name}.__iter__", type(loader.dataset).__iter__))
     if problem is not None:
         return NotApplicable(why=problem)

@@ -61,6 +61,8 @@ class PinnedMemory(Technique):
     def change_loader(self, loader: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         import torch
 
+        from hotloop.apply.worker_passes import start_method
+
         if not torch.accelerator.is_available():
             return NotApplicable(why="there is no accelerator to copy to")
         kind = torch.accelerator.current_accelerator()
@@ -72,7 +74,7 @@ class PinnedMemory(Technique):
             return NotApplicable(why="the loader's iterator already exists")
         if not loader.num_workers:
             return NotApplicable(why="without workers the main process pins, which costs the copy that it saves")
-        if _start_method(loader) != "fork":  # a forked worker cannot use the accelerator of its parent
+        if start_method(loader) != "fork":  # a forked worker cannot use the accelerator of its parent
             return NotApplicable(why="workers that are not forked may send batches that are on the accelerator")
         loader.pin_memory = True
         return Applied(
@@ -83,13 +85,6 @@ class PinnedMemory(Technique):
 
     def change_copies(self, settings: Mapping[str, Value], context: Context) -> CopyChange | None:
         return wait_for_no_copy if settings["non_blocking"] and context.from_outside else None
-
-
-def _start_method(loader: Any) -> str:
-    import multiprocessing
-
-    chosen = (loader.multiprocessing_context or multiprocessing).get_start_method(allow_none=True)
-    return str(chosen or multiprocessing.get_all_start_methods()[0])
 
 
 def wait_for_no_copy(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
