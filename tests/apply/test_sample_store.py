@@ -209,20 +209,3 @@ def test_files_that_are_no_records_are_missing_and_written_anew(tmp_path: Path) 
         assert store.get(5) is MISSING
     assert store.put(5, record(5))
     assert held(store, 6) == [5]
-
-
-def test_a_folder_that_disappears_only_ends_the_writing(tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    store = FolderStore(str(folder), 1 << 20)
-    folder.rmdir()
-    folder.write_text("a file is in its place")
-    assert not store.put(1, record(1))
-    assert store.get(1) is MISSING
-    assert store.room.is_over
-
-
-def test_a_record_larger_than_a_piece_is_not_kept() -> None:
-    store = MemoryStore(4, 1 << 22, 100)
-    assert not store.put(0, encode(torch.zeros(1 << 16), 0))
-    assert store.get(0) is MISSING
-    assert store.put(1, record(1))

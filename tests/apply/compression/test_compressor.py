@@ -64,13 +64,6 @@ def test_a_constant_comes_back_as_it_was(value: float, num_bits: int) -> None:
     torch.testing.assert_close(COMPRESSOR.decompress_quantize(small), tensor, rtol=2e-7, atol=0.0)
 
 
-@pytest.mark.parametrize("value", [0.0, 0.3])
-def test_a_long_constant_gives_no_more_than_was_asked_for(value: float) -> None:
-    sparse = COMPRESSOR.compress_topk(torch.full((4 * EXACT_COUNT,), value), 0.01)
-    assert sparse.values.numel() <= 1311
-    assert sparse.ratio <= 0.0201
-
-
 @pytest.mark.parametrize("size", [1000, 4 * EXACT_COUNT])
 def test_nan_and_infinities_are_chosen_first_and_the_error_is_unknown(size: int) -> None:
     tensor = draw(size)
@@ -82,32 +75,12 @@ def test_nan_and_infinities_are_chosen_first_and_the_error_is_unknown(size: int)
     assert sparse.error is None
 
 
-def test_more_infinities_than_places_fill_all_places() -> None:
-    sparse = COMPRESSOR.compress_topk(torch.full((4 * EXACT_COUNT,), torch.inf), 0.01)
-    assert sparse.values.numel() == 1311
-    assert sparse.values.isinf().all()
-
-
 def test_a_block_that_holds_nan_comes_back_as_nan_and_the_error_is_unknown() -> None:
     tensor = draw(3000)
     tensor[1500] = torch.nan
     small = COMPRESSOR.compress_quantize(tensor, 4)
     assert COMPRESSOR.decompress_quantize(small).isnan().nonzero().flatten().tolist() == list(range(1024, 2048))
     assert small.error is None
-
-
-def test_numbers_whose_squares_leave_float32_have_an_error() -> None:
-    tensor = draw(5000) * 1e30
-    assert COMPRESSOR.compress_quantize(tensor).error == pytest.approx(0.0077, abs=0.001)
-
-
-def test_fewer_bits_and_smaller_ratios_lose_more() -> None:
-    tensor = draw(20_000)
-    by_bits = [COMPRESSOR.compress_quantize(tensor, num_bits).error for num_bits in (2, 4, 8)]
-    by_ratio = [COMPRESSOR.compress_topk(tensor, ratio).error for ratio in (0.001, 0.01, 0.1, 1.0)]
-    assert by_bits == sorted(by_bits, key=lambda error: -(error or 0.0))
-    assert by_ratio == sorted(by_ratio, key=lambda error: -(error or 0.0))
-    assert by_ratio[-1] == 0.0
 
 
 @pytest.mark.parametrize(

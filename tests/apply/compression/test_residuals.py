@@ -31,14 +31,6 @@ def parameters() -> list[torch.Tensor]:
     return [torch.zeros(2), torch.zeros(3), torch.zeros(4)]
 
 
-def test_it_starts_with_zeros_and_keeps_what_is_written(parameters: list[torch.Tensor]) -> None:
-    kept = Residuals()
-    flat = kept.of(Bucket(0, parameters))
-    assert flat.tolist() == [0.0] * 9
-    flat += 1.0
-    assert kept.of(Bucket(0, parameters)) is flat
-
-
 def test_it_moves_with_its_parameter_into_other_buckets(parameters: list[torch.Tensor]) -> None:
     one, two, three = parameters
     kept = Residuals()

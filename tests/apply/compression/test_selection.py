@@ -36,17 +36,6 @@ def test_a_period_of_the_sample_s_stride_is_found_in_other_steps() -> None:
     assert max(shares) > 0.9
 
 
-@pytest.mark.parametrize("fill", [0.0, 1.0])
-def test_a_constant_vector_gives_no_more_than_was_asked_for(fill: float) -> None:
-    assert select_largest(torch.full((200_000,), fill), 2000).numel() <= 2000
-
-
-def test_nan_is_never_chosen_from_a_long_vector() -> None:
-    values = torch.randn(200_000, generator=torch.Generator().manual_seed(1))
-    values[5] = torch.nan
-    assert 5 not in select_largest(values, 2000).tolist()
-
-
 @pytest.mark.parametrize("count", [0, 6])
 def test_a_count_out_of_range_is_refused_with_its_value(count: int) -> None:
     with pytest.raises(ValueError, match=f"count is {count}, of 5 elements: choose 1 to 5"):

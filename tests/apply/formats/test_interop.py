@@ -9,7 +9,6 @@ import pytest
 from hotloop import export_strategy, import_strategy
 from hotloop.apply import TECHNIQUES
 from hotloop.apply.interop import FORMATS, ForeignConfig
-from hotloop.core.errors import UsageError
 from hotloop.core.strategy import Choice, Strategy, StrategyError
 from hotloop.core.techniques import Setting, Technique
 
@@ -109,11 +108,6 @@ def test_bad_configurations_are_one_clear_error(text: str, name: str, said: str)
     with pytest.raises(StrategyError) as raised:
         import_strategy(text, name, source="theirs")
     assert said in str(raised.value)
-
-
-def test_an_unknown_format_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="known: accelerate, deepspeed"):
-        export_strategy(Strategy(), "keras")
 
 
 # -- every setting of every technique: it changes what is written, or a warning names it -----------------------------

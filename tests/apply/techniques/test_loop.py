@@ -106,13 +106,6 @@ def test_gradients_in_a_larger_buffer_stay_there() -> None:
     assert [record.detail for record in applier.records] == ["gradients are views of a larger buffer"]
 
 
-def test_a_plain_zero_grad_is_said_to_do_it_already() -> None:
-    applier = applier_of("zero-grad-to-none")
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-    _change_calls(applier, "torch.optim.optimizer:Optimizer.zero_grad")(torch.optim.Optimizer.zero_grad)(optimizer)
-    assert applier.records[0].detail == "zero_grad already sets gradients to None"
-
-
 @pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_value_"])
 def test_clipping_over_lists_gives_equal_bits(name: str) -> None:
     original = getattr(torch.nn.utils, name)
@@ -126,10 +119,3 @@ def test_clipping_over_lists_gives_equal_bits(name: str) -> None:
         results.append([p.grad for p in model.parameters()])
     assert is_equal(*results)
     assert [record.status for record in applier.records] == ["applied"]
-
-
-def test_a_call_that_uses_lists_already_stays() -> None:
-    applier = applier_of("foreach-clipping")
-    changed = _change_calls(applier, "torch.nn.utils.clip_grad:clip_grad_norm_")(torch.nn.utils.clip_grad_norm_)
-    changed([torch.nn.Parameter(torch.ones(1))], 1.0)
-    assert applier.records[0].detail == "clip_grad_norm_ already uses lists"

@@ -105,23 +105,6 @@ def test_a_parameter_without_a_fused_kernel_leaves_all_groups_alone() -> None:
     assert [group["fused"] for group in optimizer.param_groups] == [None, None]
 
 
-def test_state_of_a_checkpoint_and_several_groups_go_on() -> None:
-    def build() -> tuple[Any, Any]:
-        model = make_net()
-        groups = [{"params": list(model.blocks.parameters())}, {"params": list(model.out.parameters()), "lr": 1e-3}]
-        return model, torch.optim.AdamW(groups, lr=1e-2)
-
-    model, optimizer = build()
-    train(model, optimizer, steps=3)
-    weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
-    expected = train(model, optimizer, steps=3)
-    model, optimizer = build()
-    model.load_state_dict(weights)
-    optimizer.load_state_dict(state)
-    apply_one("fused-optimizer", optimizer=optimizer)
-    assert is_close(train(model, optimizer, steps=3), expected)
-
-
 def test_a_checkpoint_looks_as_without_hotloop_and_loading_one_keeps_the_form() -> None:
     model, optimizer = fresh(foreach=False)
     override("fused-optimizer", optimizer)
@@ -166,21 +149,6 @@ def test_undo_gives_the_form_of_the_script_back() -> None:
     assert (optimizer.param_groups[0]["fused"], optimizer.defaults["fused"]) == (None, None)
     assert set(vars(optimizer)) == before
     assert is_equal(train(model, optimizer), expected)
-
-
-def test_schedulers_and_a_gradient_scaler_go_on() -> None:
-    model, optimizer = fresh()
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (step + 1))
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    apply_one("fused-optimizer", optimizer=optimizer)
-    for _ in range(3):
-        optimizer.zero_grad()
-        scaler.scale(model(torch.ones(2, 16)).sum()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        scheduler.step()
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-2 / 4)
-    assert optimizer.state[model.out.weight]["step"] == 3
 
 
 def test_a_gradient_scaler_unscales_and_skips_by_itself() -> None:
@@ -267,14 +235,3 @@ def test_sparse_gradients_that_only_show_in_training_take_the_fused_form_back(ki
     assert is_close(weights, run(False)[0])
     told = [(one.status, one.detail) for one in applied.applier.records]
     assert told[1:] == [("not applicable", "reverted: a parameter has sparse gradients")]
-
-
-def test_optimizers_copy_and_pickle_as_before() -> None:
-    model, optimizer = fresh()
-    apply_one("fused-optimizer", optimizer=optimizer)
-    train(model, optimizer, steps=1)
-    copied = copy.deepcopy(optimizer)
-    assert copied.param_groups[0]["fused"] is True
-    file = io.BytesIO()
-    torch.save(optimizer, file)
-    assert b"hotloop" not in file.getvalue()

@@ -7,7 +7,7 @@ import torch
 
 from hotloop.apply.api import apply_strategy
 from hotloop.apply.techniques.pinned_memory import wait_for_no_copy
-from hotloop.core.strategy import Choice, Strategy, StrategyError
+from hotloop.core.strategy import Choice, Strategy
 
 
 class FakeTensor:
@@ -33,12 +33,6 @@ def test_without_an_accelerator_there_is_nothing_to_copy_to(technique: str, monk
         ("not applicable", "there is no accelerator to copy to")
     ]
     assert loader.pin_memory is False
-
-
-def test_what_the_rule_prescribes_is_a_strategy_entry() -> None:
-    apply("pinned-memory", pin_memory=True, non_blocking=True)
-    with pytest.raises(StrategyError, match="pin_memory is False"):
-        apply("pinned-memory", pin_memory=False)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Scalers, threads, garbage, and variables: what acts, what is refused, and exact numbers."""
 
-import ast
 import gc
 import json
 import pickle
@@ -14,13 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-import hotloop.diagnose.rules as rules
 from hotloop.apply import TECHNIQUES, check_strategy
 from hotloop.apply.api import AppliedStrategy, apply_strategy
 from hotloop.apply.applier import Applier, make_context
 from hotloop.apply.environment import set_variables
 from hotloop.apply.techniques.drop_scaler import _decide
-from hotloop.core.strategy import Choice, Strategy, StrategyError
+from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.techniques import NotApplicable
 
 
@@ -42,52 +40,6 @@ def outside(technique: str, settings: Any = None) -> Applier:
 
 
 # -- what the rules prescribe -----------------------------------------------------------------------------------------
-
-SAMPLES = {"device_type": "cpu", "torch_threads": 2}
-JUDGED = ("full_precision", "loss_scaler_overhead", "oversubscription", "gc_pause", "allocator_thrash")
-
-
-def branches(node: ast.expr, tree: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.IfExp):
-        return branches(node.body, tree) + branches(node.orelse, tree)
-    if isinstance(node, ast.Name):
-        found = [
-            one.value
-            for one in ast.walk(tree)
-            if isinstance(one, (ast.Assign, ast.AnnAssign))
-            and ast.unparse(one.targets[0] if isinstance(one, ast.Assign) else one.target) == node.id
-        ]
-        return [b for value in found if isinstance(value, (ast.Dict, ast.IfExp)) for b in branches(value, tree)]
-    return [node]
-
-
-def prescribed(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Every technique with settings that the rule's source can prescribe."""
-    tree = ast.parse(path.read_text())
-    found = []
-    for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Fix":
-            given = {one.arg: one.value for one in call.keywords}
-            names = [one.value for one in branches(given["technique"], tree) if isinstance(one, ast.Constant)]
-            tables = [
-                one for one in branches(given.get("settings", ast.Dict([], [])), tree) if isinstance(one, ast.Dict)
-            ]
-            names = names * len(tables) if len(names) == 1 else names
-            for name, table in zip(names, tables, strict=True):
-                keys = [key.value for key in table.keys if isinstance(key, ast.Constant)]
-                values = [one.value if isinstance(one, ast.Constant) else None for one in table.values]
-                found.append((name, {k: SAMPLES[k] if v is None else v for k, v in zip(keys, values, strict=True)}))
-    return found
-
-
-@pytest.mark.parametrize("rule", JUDGED)
-def test_what_a_rule_prescribes_is_a_strategy_as_it_is(rule: str) -> None:
-    found = prescribed(Path(rules.__path__[0]) / f"{rule}.py")
-    assert found
-    for technique, settings in found:
-        strategy_of(technique, settings)
-        assert rule.replace("_", "-") in TECHNIQUES[technique].treats
-
 
 # -- scalers ----------------------------------------------------------------------------------------------------------
 
@@ -170,14 +122,6 @@ def test_a_scaler_without_an_update_is_kept_and_that_is_said() -> None:
     assert scaler.is_enabled()
     assert "made no update" in applier.records[0].detail
     assert b"hotloop" not in pickle.dumps(scaler)
-
-
-def test_undo_ends_the_wait_of_a_scaler_that_was_not_used_yet() -> None:
-    scaler, model = torch.amp.GradScaler("cpu"), nn.Linear(8, 8)
-    apply("drop-scaler", model=model, scaler=scaler).undo()
-    train_scaled(scaler, torch.bfloat16, model)
-    assert scaler.is_enabled()
-    assert "forward" not in vars(model)
 
 
 def test_a_scaler_whose_dtype_cannot_be_seen_is_kept() -> None:
@@ -291,19 +235,6 @@ def test_variables_are_added_and_never_replaced(technique: str, settings: Any, b
     assert set_variables(strategy_of(technique, settings), before)[0] == after
 
 
-@pytest.mark.parametrize(
-    ("technique", "settings", "why"),
-    [
-        ("gc-freeze", {"freeze": False}, "there is nothing to do"),
-        ("drop-scaler", {"enabled": True}, "drop-scaler.enabled is True"),
-    ],
-)
-def test_impossible_settings_are_named(technique: str, settings: Any, why: str) -> None:
-    with pytest.raises(StrategyError) as raised:
-        strategy_of(technique, settings)
-    assert why in str(raised.value)
-
-
 def test_garbage_is_frozen_after_the_warm_up_and_collected_on_schedule() -> None:
     collect = gc.collect
     counted: list[str] = []
@@ -343,56 +274,3 @@ def test_a_run_that_ends_in_the_warm_up_says_so() -> None:
 
 
 # -- from outside -----------------------------------------------------------------------------------------------------
-
-SCRIPT = """\
-import gc, torch
-torch.manual_seed(0)
-torch.set_num_threads(3)
-model = torch.nn.Linear(16, 16)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-scaler = torch.amp.GradScaler("cpu", enabled=True)
-for i in range(10):
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = model(torch.randn(8, 16)).float().pow(2).mean()
-    optimizer.zero_grad(); scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()
-    gc.collect()
-    print(loss.item().hex())
-print(torch.get_num_threads(), scaler.is_enabled(), gc.get_freeze_count() > 0)
-"""
-STRATEGY = """\
-schema = "hotloop.strategy/1"
-[techniques.thread-count]
-torch_threads = 1
-override = true
-[techniques.drop-scaler]
-enabled = false
-[techniques.gc-freeze]
-remove_explicit = true
-[techniques.bf16-autocast]
-[techniques.expandable-segments]
-"""
-
-
-def test_an_unmodified_script_trains_with_them_and_its_losses_stay(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "fast.toml").write_text(STRATEGY)
-    plain = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    command = [sys.executable, "-m", "hotloop.cli.start", "run", "--no-probe", "--strategy", "fast.toml"]
-    treated = subprocess.run(
-        [*command, "--json", "out.json", "--", sys.executable, "train.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert treated.stdout.splitlines()[:-1] == plain.stdout.splitlines()[:-1]
-    assert treated.stdout.splitlines()[-1] == "1 False True"
-    told = {
-        (one["technique"], one["status"]): one["detail"]
-        for one in json.loads((tmp_path / "out.json").read_text())["strategy"]
-    }
-    assert told["thread-count", "applied"] == "1 thread instead of the script's 3"
-    assert told["drop-scaler", "applied"] == "enabled=False: bfloat16 needs no scaler"
-    assert "objects frozen" in told["gc-freeze", "applied"]
-    assert told["bf16-autocast", "not applicable"] == "the script already uses autocast around the model"
-    assert told["expandable-segments", "not applicable"].startswith("this torch build has no CUDA")
