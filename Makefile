@@ -129,7 +129,7 @@ harm: setup
 
 # What every technique does to the numbers, over 300 steps, several seeds, 1 and 2 ranks; resumable, docs/numerics.md.
 numerics: setup
-	$(BIN)/python tests/apply/battery.py slow -o benchmarks/results/numerics.json --summarize docs/numerics.md
+	$(BIN)/python benchmarks/numerics.py
 
 # What techniques win here, for docs/claims.md: about ten minutes on two quiet cores.
 techniques: setup

@@ -21,7 +21,7 @@ NEEDS_AN_ACCELERATOR = {
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
     """What the battery found. In a process of its own: pytest's has threads that do not survive a fork."""
-    done = subprocess.run([sys.executable, BATTERY, "fast"], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, BATTERY], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

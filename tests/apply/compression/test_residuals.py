@@ -54,8 +54,3 @@ def test_a_checkpoint_may_be_loaded_under_other_buckets(parameters: list[torch.T
     again.load(pieces_of(state, names))
     assert again.of(Bucket(0, parameters[1:])).tolist() == [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
     assert state_by_name(again.by_parameter(), names)["layer.0"].tolist() == [0.0, 1.0]
-
-
-def test_a_name_that_the_model_does_not_have_is_refused(parameters: list[torch.Tensor]) -> None:
-    with pytest.raises(ValueError, match="'gone', which is no parameter of this model"):
-        pieces_of({"gone": torch.zeros(1)}, {id(parameters[0]): "layer"})

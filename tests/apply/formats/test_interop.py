@@ -49,25 +49,6 @@ def test_offloading_goes_there_and_back(name: str) -> None:
     assert choice.settings["cpu_offload"] is True
 
 
-@pytest.mark.parametrize(
-    ("offload", "settings"),
-    [
-        (None, {}),
-        ({}, {}),
-        ({"device": "none"}, {}),
-        ({"device": "cpu"}, {"cpu_offload": True}),
-        ({"device": "nvme"}, {"cpu_offload": True}),
-    ],
-)
-def test_deepspeeds_parameters_are_offloaded_where_a_device_is_named(offload: Any, settings: dict[str, bool]) -> None:
-    back = import_strategy(json.dumps({"zero_optimization": {"stage": 3, "offload_param": offload}}), "deepspeed")
-    choice = back.strategy.get("fsdp2")
-    assert choice is not None
-    assert choice.settings == settings
-    named = "offload_param.device = 'nvme'"
-    assert any(named in one for one in back.warnings) is (offload == {"device": "nvme"})
-
-
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_what_a_format_cannot_say_is_a_warning(name: str) -> None:
     strategy = Strategy(

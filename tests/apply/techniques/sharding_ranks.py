@@ -137,23 +137,6 @@ def fsdp():
     }
 
 
-def accumulate():
-    torch.manual_seed(0)
-    plain = DistributedDataParallel(many())
-    treated = DistributedDataParallel(copy.deepcopy(plain.module))
-    a, b = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (plain, treated))
-    train(plain, a, data(6))
-    exchanged = 0
-    for x in data(6):
-        b.zero_grad()
-        for part in micro_batches(treated, x, 3):  # 8 samples: 3, 3, 2
-            with part.exchange():
-                exchanged += treated.require_backward_grad_sync
-                (treated(part.batch).pow(2).mean() * part.weight).backward()
-        b.step()
-    return {"gap": gap(treated, plain), "exchanged": exchanged, "ranks_agree": ranks_agree(treated)}
-
-
 def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -162,7 +145,6 @@ def main():
         "fused": zero(many, torch.optim.AdamW, lr=1e-3, fused=True),
         "momentum": zero(many, torch.optim.SGD, lr=0.1, momentum=0.9),
         "fsdp": fsdp(),
-        "accumulate": accumulate(),
     }
     if dist.get_rank() == 0:
         with open(sys.argv[1], "w") as file:

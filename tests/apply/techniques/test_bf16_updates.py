@@ -3,15 +3,12 @@
 import copy
 import warnings
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
-from hotloop import Trainer
 from hotloop.apply.api import AppliedStrategy, apply_strategy
 from hotloop.apply.narrow_updates import REST, join_float32, round_at_random, split_float32
 from hotloop.core.strategy import Choice, Strategy
@@ -204,32 +201,3 @@ def test_an_unknown_optimizer_that_comes_later_takes_the_cast_back() -> None:
     assert applied.applier.records[-1].detail.startswith("reverted: Own may use several tensors")
     assert equal(model.parameters(), before)
     assert "forward" not in vars(model)
-
-
-def fit(steps: int, folder: Path | None) -> dict[int, float]:
-    """The losses by step of a Trainer, resumed from the folder's newest checkpoint."""
-    losses: dict[int, float] = {}
-
-    class Losses:
-        def on_step_end(self, trainer: Trainer, loss: torch.Tensor) -> None:
-            losses[trainer.place.step] = loss.item()
-
-    strategy = Strategy(choices=(Choice(technique="bf16-parameters"), Choice(technique="fused-optimizer")))
-    trainer = Trainer(
-        small_model(),
-        lambda parameters: torch.optim.AdamW(parameters, 1e-2),
-        lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[0].flip(1)),
-        strategy=strategy,
-        callbacks=(Losses(),),
-        checkpoint=folder,
-    )
-    loader = DataLoader(TensorDataset(X), batch_size=2, shuffle=True)
-    result = trainer.fit(loader, epochs=3, max_steps=steps)
-    assert [one.status for one in result.records] == ["applied"] * 3
-    return losses
-
-
-def test_a_trainer_resumes_with_equal_bits(tmp_path: Path) -> None:
-    whole = fit(9, None)
-    assert list(fit(5, tmp_path)) == [1, 2, 3, 4, 5]
-    assert fit(9, tmp_path) == {step: whole[step] for step in range(6, 10)}

@@ -317,37 +317,6 @@ def test_a_folder_whose_samples_went_stale_is_noticed_at_the_first_hit(log: Path
     assert told(applied)[-1][1] == "samples are no longer kept: reading sample 0 twice gave different data"
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """With more, loader-workers watches operators in a forked process, which imports for seconds."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_it_goes_together_with_workers(log: Path) -> None:
-    from hotloop.apply.api import apply_strategy
-    from hotloop.core.strategy import Choice, Strategy
-
-    loader = make_loader(Reading(log), shuffle=True)
-    strategy = Strategy(
-        choices=(
-            Choice(technique="cache-samples", settings={}),
-            Choice(technique="loader-workers", settings={"num_workers": 2}),
-        )
-    )
-    applied = apply_strategy(strategy, loader=loader)
-    assert [record.status for record in applied.records] == ["applied", "applied"]
-    for _ in range(3):
-        assert sorted(int(x) for batch in loader for x in batch["x"][:, 0]) == list(range(COUNT))
-    before = reads_of(log)
-    epoch_of(loader)
-    assert reads_of(log) - before < COUNT
-    applied.undo()
-
-
 def test_no_file_descriptor_and_no_memory_is_left(log: Path) -> None:
     script = f"""
 import gc, os, torch

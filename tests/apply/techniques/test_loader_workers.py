@@ -209,20 +209,6 @@ def test_batches_come_from_processes_that_stay(managed: Callable[..., AppliedStr
     assert first == second
 
 
-def test_an_iterator_that_is_made_early_draws_when_it_is_used(managed: Callable[..., AppliedStrategy]) -> None:
-    def draws(loader: Any) -> list[Any]:
-        iterator = iter(loader)
-        between = torch.rand(2).tolist()
-        return [between, next(iterator).tolist(), torch.rand(2).tolist()]
-
-    torch.manual_seed(1)
-    expected = draws(make_loader())
-    torch.manual_seed(1)
-    loader = make_loader()
-    managed(loader)
-    assert draws(loader) == expected
-
-
 def test_workers_that_the_script_chose_keep_its_draws(managed: Callable[..., AppliedStrategy]) -> None:
     torch.manual_seed(2)
     expected = train(make_loader(num_workers=1))

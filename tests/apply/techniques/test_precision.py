@@ -249,12 +249,3 @@ def test_matrix_precision_follows_the_device_and_the_script() -> None:
     assert torch.get_float32_matmul_precision() == "highest"
     torch.set_float32_matmul_precision("high")
     assert "already have precision 'high'" in said(apply("matmul-precision", model=small_model()))[0][1]
-
-
-@pytest.mark.usefixtures("_full_precision")
-def test_a_matrix_precision_that_the_script_sets_later_stays() -> None:
-    applied = apply("matmul-precision", {"precision": "high"})
-    torch.set_float32_matmul_precision("highest")
-    applied.applier.model_met(small_model())
-    assert said(applied)[1] == ("not applicable", "the script sets set_float32_matmul_precision('highest')")
-    assert torch.get_float32_matmul_precision() == "highest"
