@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hotloop.apply.techniques.compress_gradients import why_unread
 from hotloop.core.errors import UsageError
 
 from .blocks import Int8Hook
@@ -82,9 +81,8 @@ class CompressedDDP(DistributedDataParallel):
             hook = make_hook(method, **given)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        unread = why_unread(method, given)
-        if unread is not None:
-            raise UsageError(unread)
+        if given and method != "topk":
+            raise UsageError(f'{next(iter(given))} needs method = "topk": {method} does not use it')
         dtypes = {str(one.dtype) for one in module.parameters() if one.requires_grad}
         if dtypes - {"torch.float32"}:
             raise UsageError(f"gradients are {', '.join(sorted(dtypes))}: only float32 is compressed; use DDP itself")

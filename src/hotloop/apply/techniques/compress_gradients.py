@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotloop.core.findings import Numerics, Safety, Value
@@ -11,14 +11,6 @@ from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Set
 
 TOPK_SETTINGS = ("ratio", "momentum", "warm_up_steps", "most_momentum")
 """Read with method "topk" alone."""
-
-
-def why_unread(method: str, given: Collection[str]) -> str | None:
-    """Which of the settings that were given this method ignores; None where all are read."""
-    unread = next((name for name in TOPK_SETTINGS if name in given), None)
-    if unread is None or method == "topk":
-        return None
-    return f'{unread} needs method = "topk": {method} does not use it'
 
 
 class CompressGradients(Technique):
@@ -102,8 +94,11 @@ class CompressGradients(Technique):
     )
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
-        choice = strategy.get(self.id)
-        return why_unread(str(settings["method"]), choice.settings if choice is not None else ())
+        choice, method = strategy.get(self.id), settings["method"]
+        unread = next((name for name in TOPK_SETTINGS if choice is not None and name in choice.settings), None)
+        if unread is None or method == "topk":
+            return None
+        return f'{unread} needs method = "topk": {method} does not use it'
 
     def why_norms_differ(self, settings: Mapping[str, Value]) -> str:
         if settings.get("method") != "topk":
