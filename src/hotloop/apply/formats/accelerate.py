@@ -22,8 +22,9 @@ FSDP = {"reshard_after_forward": "fsdp_reshard_after_forward", "cpu_offload": "f
 def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> ForeignConfig:
     content: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "NO"}
     accelerator: dict[str, Any] = {}
+    scaler: dict[str, Any] = {}
     warnings = []
-    precision, scaler = "no", {}
+    precision = "no"
     if chosen.take("bf16-autocast") is not None:
         precision = "bf16"
     elif (settings := chosen.take("fp16-autocast")) is not None:
