@@ -129,7 +129,7 @@ harm: setup
 
 # What every technique does to the numbers, over 300 steps, several seeds, 1 and 2 ranks; resumable, docs/numerics.md.
 numerics: setup
-	$(BIN)/python tests/apply/battery.py slow -o benchmarks/results/numerics.json --summarize docs/numerics.md
+	$(BIN)/python benchmarks/numerics.py
 
 # What techniques win here, for docs/claims.md: about ten minutes on two quiet cores.
 techniques: setup
@@ -195,9 +195,8 @@ preemption: setup
 trainer: setup
 	$(BIN)/python benchmarks/trainer.py
 
-# Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py; DeepSpeed and torchtitan besides, for
-# tests/apply/formats/test_real_libraries.py. torchtitan 0.3 reads TOML no more; its configuration is all that is
-# needed, not what it trains with. torch is that of the bare environment: one copy serves both.
+# Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py; DeepSpeed besides, for
+# tests/apply/formats/test_real_libraries.py. torch is that of the bare environment: one copy serves both.
 frameworks: $(VENV)-frameworks/.ready
 
 $(VENV)-frameworks/.ready: $(VENV)-bare/.ready
@@ -205,8 +204,7 @@ $(VENV)-frameworks/.ready: $(VENV)-bare/.ready
 	$(VENV)-bare/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(VENV)-frameworks/bin/python \
 	  -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/bare.pth"
 	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install $(TORCH) accelerate transformers lightning \
-	  deepspeed==0.19.8 pyyaml tyro tomli
-	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install --no-deps torchtitan==0.2.2
+	  deepspeed==0.19.8 pyyaml
 	touch $@
 
 # Tests without torch in the oldest and the newest Python on the PATH (benchmarks/results/pythons.json).

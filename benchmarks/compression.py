@@ -1,7 +1,7 @@
 """What gradient compression costs, sends and wins between two ranks -> benchmarks/results/compression/.
 
     python benchmarks/compression.py steps --rate 100mbit      time a step and true bytes, every method side by side
-    python benchmarks/compression.py runs                      20 runs of PowerSGD with many buckets on gloo
+    python benchmarks/compression.py runs                      20 runs of one method with many buckets on gloo
     python benchmarks/compression.py cost                      CPU time of top-k and int8 against torch.topk
 
 Each part is kept in a file of its own, with its commit, date and the load of the machine. `steps` needs root: two
@@ -32,7 +32,7 @@ from shaped_link import shaped_link  # noqa: E402
 
 RANKS = ROOT / "benchmarks" / "compression_ranks.py"
 RESULTS = ROOT / "benchmarks" / "results" / "compression"
-METHODS = ("plain", "bf16", "fp16", "int8", "topk", "powersgd")
+METHODS = ("plain", "bf16", "fp16", "int8", "topk")
 COST_COUNT = 25_000_000
 
 
@@ -111,7 +111,7 @@ def time_cost(repeats: int) -> dict[str, Any]:
         "select_largest": lambda given: select_largest(given, count),
     }
     init_alone()
-    for method in ("topk", "int8", "powersgd", "fp16", "bf16"):
+    for method in ("topk", "int8", "fp16", "bf16"):
         hook = make_hook(method)
         hook.names = {id(parameter): "weight"}
         arms[f"{method} hook"] = lambda given, hook=hook: hook.send(_Bucket(given, parameter)).wait()
@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("part", choices=("steps", "runs", "cost"))
     parser.add_argument("--rate", default="100mbit", help="of `steps`: 100mbit, 1gbit, none (default: 100mbit)")
     parser.add_argument("--count", type=int, help="rounds of `steps` (6), runs (20), repeats of `cost` (5)")
-    parser.add_argument("--method", default="powersgd", help="of `runs` (default: powersgd)")
+    parser.add_argument("--method", default="int8", help="of `runs` (default: int8)")
     options = parser.parse_args()
     load = os.getloadavg()[0]
     if options.part == "steps":

@@ -1,4 +1,4 @@
-"""A small language model on two ranks -> what fewer bits and local updates do to its loss, as JSON and as a page.
+"""A small language model on two ranks -> what fewer bits do to its loss, as JSON and as a page.
 
     python benchmarks/compression_quality.py                every run that is missing
     python benchmarks/compression_quality.py --limit 600    begin no run after so many seconds
@@ -61,6 +61,7 @@ LIMIT_S = 3600.0
 """A run that takes longer is ended, and nothing of it is kept."""
 
 COMPRESS, LOCAL = "compress-gradients", "local-updates"
+"""The second is gone since these runs, and so is PowerSGD: their rows stay as they were measured."""
 DILOCO = {"outer": "nesterov", "steps": 10, "outer_rate": 0.7, "outer_momentum": 0.9}
 """The outer optimizer of the paper (arXiv 2311.08105, which makes 500 steps between exchanges)."""
 WARM_UP = {"warm_up_steps": 500}

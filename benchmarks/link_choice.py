@@ -50,14 +50,16 @@ HEAD = """\
 
 How `core/link_choice.py` would send the gradients of a 25-million-parameter transformer between two gloo ranks, and how
 long a step of each way took: batch 1 x 128 tokens, SGD, one thread a rank, all ways side by side in turns on one shaped
-link (`python benchmarks/link_choice.py rate --rate 100mbit`). A step is the least one of its way; of local-updates nine
-without and one with the exchange. The forecast knows the link as `hotloop bench comm` measured it just before, the time
+link (`python benchmarks/link_choice.py rate --rate 100mbit`). A step is the least one of its way.
+The forecast knows the link as `hotloop bench comm` measured it just before, the time
 of a step without exchange, and the cost of compressing below. A choice is right where it takes at most 10 % longer than
 the quickest of the ways that may be chosen: none, 16 bits and 8 bits, which kept the loss of a small language model
 ([communication-quality.md](communication-quality.md)). The first passes ran before top-k became cheaper and without
-int8 and local updates; their forecasts have today's costs. Drawn from `benchmarks/results/link_choice` by `make docs`.
+int8; their forecasts have today's costs. Drawn from `benchmarks/results/link_choice` by `make docs`.
 """
 SENDER = "compress-gradients"
+GONE = ("local-updates", "powersgd")
+"""Ways that were measured, and are offered no more."""
 BUSY_LOAD = 1.0
 """Processes that want a core beside the benchmark, from which on its page calls the cores busy."""
 WITHIN_RATIO = 0.1
@@ -106,9 +108,8 @@ def judge_rate(found: dict[str, Any]) -> dict[str, Any]:
         backward_ns=found["backward_ratio"] * alone_ns,
         step_ns=steps["none"],
         ranks=2,
-        tensors=found["tensors"],
     )
-    choice = choose_way(exchange, fit, [SENDER, *(way for way in steps if way == "local-updates")])
+    choice = choose_way(exchange, fit, [SENDER])
     ways = [
         {
             "way": one.way,
@@ -134,13 +135,7 @@ def judge_rate(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _least(rows: Sequence[dict[str, Any]], way: str) -> float:
-    """Least step of a way; of local-updates the mean, whose few exchanges are what it costs."""
-    times = [row["step_ns"] for row in rows if row["way"] == way]
-    if way != "local-updates":
-        return float(min(times))
-    exchanges = [row["step_ns"] for row in rows if row["way"] == way and row["exchanges"]]
-    others = [row["step_ns"] for row in rows if row["way"] == way and not row["exchanges"]]
-    return (9 * min(others) + min(exchanges)) / 10
+    return float(min(row["step_ns"] for row in rows if row["way"] == way))
 
 
 def write(name: str, load: float, content: dict[str, Any]) -> None:
@@ -185,11 +180,10 @@ def draw_page(folder: Path) -> str:
     lines += [
         "## Cost of compressing\n",
         f"CPU time beside a plain exchange, one thread, {costs['elements'] / 1e6:.0f} million elements, least of "
-        f"{len(costs['times_ns_per_element']['none'])}, {costs['date']}, load {costs['load']:.1f}. For local-updates: "
-        "of each outer step.\n",
+        f"{len(costs['times_ns_per_element']['none'])}, {costs['date']}, load {costs['load']:.1f}.\n",
         "| way | ns per element |",
         "|---|---|",
-        *(f"| {name} | {value:.2f} |" for name, value in costs["ns_per_element"].items()),
+        *(f"| {name} | {value:.2f} |" for name, value in costs["ns_per_element"].items() if name not in GONE),
         "",
     ]
     return "\n".join(lines)
@@ -201,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     kinds.add_parser("costs")
     one = kinds.add_parser("rate")
     one.add_argument("--rate", choices=RATES, required=True)
-    one.add_argument("--rounds", type=int, default=10, help="steps of every way; local-updates exchanges once in ten")
+    one.add_argument("--rounds", type=int, default=10, help="steps of every way")
     kinds.add_parser("show")
     options = parser.parse_args(argv)
     if options.part == "costs":

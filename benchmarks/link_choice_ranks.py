@@ -19,8 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hotloop.apply.compression import make_hook, register
-from hotloop.apply.rounds import LocalRounds, RoundPlan
-from hotloop.core.link_choice import LOCAL_STEPS, POWERSGD_RANK, TOPK_RATIO
+from hotloop.core.link_choice import TOPK_RATIO
 
 COST_SIDE, COST_COUNT = 1024, 24
 """Gradients whose compression is timed: so many square matrices, 25 million elements."""
@@ -37,13 +36,8 @@ class Way:
         self.name = name
         self.model = DistributedDataParallel(Transformer())
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.count = 0
-        if name == "local-updates":
-            plan = RoundPlan(steps=LOCAL_STEPS, outer="nesterov")
-            self.rounds = LocalRounds(self.model, plan, lambda _: None)
-            self.rounds.watch_optimizer(self.optimizer)
-        elif name not in ("none", "no exchange"):
-            register(self.model, make_hook(name, ratio=TOPK_RATIO, rank=POWERSGD_RANK))
+        if name not in ("none", "no exchange"):
+            register(self.model, make_hook(name, ratio=TOPK_RATIO))
 
     def make_step(self, tokens: torch.Tensor) -> tuple[int, int]:
         """ns of the whole step and of its backward."""
@@ -55,16 +49,11 @@ class Way:
             end_ns = time.perf_counter_ns()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.count += 1
         return time.perf_counter_ns() - begin_ns, end_ns - middle_ns
-
-    def exchanges(self) -> bool:
-        """Whether the step that was just made ended with an exchange of local-updates."""
-        return self.name == "local-updates" and self.rounds.position == 0 and self.count > 1
 
 
 def list_ways() -> list[str]:
-    return ["none", "no exchange", "bf16", "int8", "topk", "powersgd", "local-updates"]
+    return ["none", "no exchange", "bf16", "int8", "topk"]
 
 
 def time_steps(rounds: int) -> dict[str, Any]:
@@ -74,18 +63,13 @@ def time_steps(rounds: int) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for turn in range(rounds + WARM_ROUNDS):
         for way in ways if turn % 2 == 0 else ways[::-1]:
-            # Local updates exchange once in ten steps: an exchange in every round costs nine quick steps beside it.
-            repeats = LOCAL_STEPS if way.name == "local-updates" and turn % 4 == 1 else 1
-            for _ in range(repeats):
-                tokens = torch.randint(VOCABULARY, (1, LENGTH + 1), generator=draws)
-                dist.barrier()
-                taken = torch.tensor(way.make_step(tokens))
-                dist.all_reduce(taken, op=dist.ReduceOp.MAX)
-                if turn >= WARM_ROUNDS:
-                    step_ns, backward_ns = taken.tolist()
-                    rows.append(
-                        {"way": way.name, "step_ns": step_ns, "backward_ns": backward_ns, "exchanges": way.exchanges()}
-                    )
+            tokens = torch.randint(VOCABULARY, (1, LENGTH + 1), generator=draws)
+            dist.barrier()
+            taken = torch.tensor(way.make_step(tokens))
+            dist.all_reduce(taken, op=dist.ReduceOp.MAX)
+            if turn >= WARM_ROUNDS:
+                step_ns, backward_ns = taken.tolist()
+                rows.append({"way": way.name, "step_ns": step_ns, "backward_ns": backward_ns})
     alone = [row for row in rows if row["way"] == "no exchange"]
     quickest = min(alone, key=lambda row: row["step_ns"])
     sizes = [int(size) for size in ways[0].model._get_ddp_logging_data()["bucket_sizes"].split(",")]
@@ -132,14 +116,11 @@ def measure_costs() -> dict[str, Any]:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
         bucket = FakeBucket()
         count = bucket.flat.numel()
-        hooks = {
-            name: make_hook(name, ratio=TOPK_RATIO, rank=POWERSGD_RANK) for name in ("bf16", "int8", "topk", "powersgd")
-        }
+        hooks = {name: make_hook(name, ratio=TOPK_RATIO) for name in ("bf16", "int8", "topk")}
         calls: dict[str, Callable[[], Any]] = {
             name: (lambda hook=hook: hook.send(bucket).wait()) for name, hook in hooks.items()
         }
         calls["none"] = lambda: dist.all_reduce(bucket.flat.div_(1))
-        calls["local-updates"] = make_outer_step(count)
         times: dict[str, list[float]] = {name: [] for name in calls}
         for turn in range(COST_ROUNDS):
             for name, call in calls.items():
@@ -152,20 +133,6 @@ def measure_costs() -> dict[str, Any]:
     least = {name: min(some) for name, some in times.items()}
     over = {name: round(value - least["none"], 3) for name, value in least.items() if name != "none"}
     return {"elements": count, "ns_per_element": over, "times_ns_per_element": times}
-
-
-def make_outer_step(count: int) -> Callable[[], None]:
-    """DiLoCo's arithmetic on so many elements: the move, Nesterov's momentum, the new weights and their copy."""
-    weights, anchor, velocity = torch.randn(count), torch.randn(count), torch.zeros(count)
-
-    def step() -> None:
-        move = anchor - weights
-        dist.all_reduce(move)
-        velocity.mul_(0.9).add_(move)
-        anchor.sub_(move.add_(velocity, alpha=0.9), alpha=0.7)
-        weights.copy_(anchor)
-
-    return step
 
 
 def main(words: list[str]) -> None:

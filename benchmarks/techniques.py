@@ -362,7 +362,7 @@ def measure_activations() -> list[Row]:
     whole = plain.peak_kept_bytes()
     for budget in BUDGETS:
         variant = Training(("activation-checkpointing",), settings={"activation-checkpointing": {"budget": budget}})
-        variant.step()  # the first step is measured, the plan holds from the second on
+        variant.step()  # in the first step blocks are watched, not recomputed
         add("budget", "eager, activation-checkpointing with budget", budget, variant.peak_kept_bytes() / whole, "")
     full = None
     for budget in (1.0, *BUDGETS):

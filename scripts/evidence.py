@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-for folder in ("tests/zoo", "tests/apply", "benchmarks"):
+for folder in ("tests/zoo", "benchmarks"):
     sys.path.append(str(ROOT / folder))
 
 import accuracy  # noqa: E402
@@ -315,9 +315,9 @@ def _read(path: Path) -> str | None:
 
 
 def _draw_numerics(root: Path) -> str:
-    import battery
+    import numerics
 
-    text: str = battery.summarize(json.loads((root / RAW / "numerics.json").read_text(encoding="utf-8")))
+    text: str = numerics.summarize(json.loads((root / RAW / "numerics.json").read_text(encoding="utf-8")))
     return text
 
 

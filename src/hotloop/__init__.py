@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
     from hotloop.apply.api import apply_strategy as apply_strategy
     from hotloop.apply.compression.compressor import GradientCompressor as GradientCompressor
-    from hotloop.apply.compression.wrapper import CompressedDDP as CompressedDDP
+    from hotloop.apply.compression.methods import CompressedDDP as CompressedDDP
     from hotloop.apply.interop import export_strategy as export_strategy
     from hotloop.apply.interop import import_strategy as import_strategy
     from hotloop.core.errors import HotloopError as HotloopError
@@ -50,7 +50,7 @@ _HOME = {
     "DevicePrefetcher": "hotloop.train.loader",
     "ElasticLoader": "hotloop.data.datasets",
     "CheckpointError": "hotloop.train.checkpoint",
-    "CompressedDDP": "hotloop.apply.compression.wrapper",
+    "CompressedDDP": "hotloop.apply.compression.methods",
     "Checkpoints": "hotloop.train.trainer",
     "Finding": "hotloop.core.findings",
     "GradientCompressor": "hotloop.apply.compression.compressor",

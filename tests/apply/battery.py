@@ -4,8 +4,9 @@ Every training is run without and with a technique: changed by API, by hotloop's
 the agent's own patches, as from outside. One forked process per technique and number of ranks, so that what a technique
 sets for its process reaches no other.
 
-    python tests/apply/battery.py fast                     one rank, a few steps; JSON on stdout
-    python tests/apply/battery.py slow -o numerics.json    300 steps, several seeds, 1 and 2 ranks; resumable
+    python tests/apply/battery.py [technique ...]    a few steps of what compiles nothing; JSON on stdout
+
+`make numerics` (benchmarks/numerics.py) judges all of them over 300 steps and several seeds.
 
 Laws (class of the effect, which is the class of the technique unless the effect says better):
 exact      every loss, parameter and buffer has equal bits
@@ -17,11 +18,7 @@ resampled, lossy (and reordered beyond those steps)
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import hashlib
-import importlib.util
-import inspect
 import json
 import math
 import os
@@ -57,10 +54,8 @@ from hotloop.core.techniques import Stage, Technique
 from hotloop.train.trainer import Trainer
 
 FAST_STEPS = 3
-SLOW_STEPS = 300
 SEEDS = (1, 2, 3, 4, 5)
 TREATED_SEEDS = SEEDS[:3]
-BLOCK_STEPS = 50
 REORDERED_STEPS = 20
 ROUNDING_FACTOR = 4
 """A loss may differ by so many times the largest error that rounding alone has caused up to this step, over several
@@ -233,25 +228,6 @@ def mixer(width: int = WIDTH) -> Callable[[Any], nn.Module]:
     return lambda data: Mixer(data.vocabulary, width)
 
 
-def hugging_face_model(data: Any) -> nn.Module:
-    """A Llama of Transformers with the attention that ``scaled_dot_product_attention`` would replace."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=data.vocabulary,
-        hidden_size=WIDTH,
-        intermediate_size=2 * WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=HEADS,
-        num_key_value_heads=HEADS,
-        max_position_embeddings=LENGTH,
-        use_cache=False,
-        attn_implementation="eager",
-    )
-    model: nn.Module = LlamaForCausalLM(config)
-    return model
-
-
 def image_model(_: Any) -> nn.Module:
     """Smooth, without ReLU: an input within a rounding of its kink flips, and the loss leaves by far more than that.
 
@@ -301,8 +277,6 @@ class Fixture:
     clip_foreach: bool | None = None
     set_to_none: bool = True
     micro_batches: int = 1
-    decay: float = 0.0
-    """Of a loop over the weights, which is taken out where the optimizer decays them."""
     threads: int = 1
     lengths: tuple[int, ...] = ()
     """Sequences are cut to these in turn."""
@@ -317,11 +291,7 @@ def language_model(**options: Any) -> Callable[[Any], nn.Module]:
     return lambda data: LanguageModel(data.vocabulary, **options)
 
 
-def plain_adamw(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, 3e-3, eps=1e-6, weight_decay=0.0)
-
-
-TRAINER_ONLY = ("accumulation", "bf16-parameters", "fsdp2", "optimizer-in-backward", "zero-optimizer")
+TRAINER_ONLY = ("accumulation", "bf16-parameters", "fsdp2", "zero-optimizer")
 """What acts in hotloop's Trainer in a way of its own, or nowhere else."""
 
 KINDS = (
@@ -356,15 +326,6 @@ KINDS = (
         few_steps=6,
     ),
     Fixture(
-        id="decay-in-the-loop",
-        data=Windows,
-        model=language_model(),
-        optimizer=plain_adamw,
-        decay=0.1,
-        ways=("api", "outside"),
-        only=("decay-in-optimizer",),
-    ),
-    Fixture(
         id="too-many-threads",
         data=Windows,
         model=mixer(256),
@@ -389,15 +350,6 @@ KINDS = (
         ddp=True,
         only=("compress-gradients",),
         for_ranks=("compress-gradients",),
-        few_steps=6,
-    ),
-    Fixture(
-        id="exchanged-now-and-then",
-        data=Windows,
-        model=language_model(),
-        ddp=True,
-        only=("local-updates",),
-        for_ranks=("local-updates",),
         few_steps=6,
     ),
     Fixture(
@@ -450,13 +402,6 @@ KINDS = (
         ways=("outside", "api"),
         only=("group-by-length",),
     ),
-    Fixture(
-        id="hugging-face",
-        data=Windows,
-        model=hugging_face_model,
-        ways=("outside", "api"),
-        only=("hf-attention",),
-    ),
     # Where a technique acts only if it comes first, or only in the Trainer.
     Fixture(
         id="before-the-optimizer",
@@ -488,11 +433,7 @@ KINDS = (
         for_ranks=("fsdp2", "zero-optimizer"),
     ),
 )
-FIXTURES: Mapping[str, Fixture] = {
-    one.id: one
-    for one in KINDS
-    if one.model is not hugging_face_model or importlib.util.find_spec("transformers") is not None
-}
+FIXTURES: Mapping[str, Fixture] = {one.id: one for one in KINDS}
 
 
 def places_of(technique: Technique, world_size: int) -> list[tuple[str, str]]:
@@ -620,10 +561,6 @@ def train(fixture: Fixture, hand: Hand, steps: int, seed: int, dtype: torch.dtyp
             if scaler is not None:
                 scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=fixture.clip_foreach)
-        if fixture.decay and not optimizer.param_groups[0]["weight_decay"]:
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter -= optimizer.param_groups[0]["lr"] * fixture.decay * parameter
         if scaler is None:
             optimizer.step()
         else:
@@ -642,9 +579,7 @@ def train(fixture: Fixture, hand: Hand, steps: int, seed: int, dtype: torch.dtyp
     return Run(losses=tuple(losses), start=start, state=state, records=tuple(records))
 
 
-def loss_of(out: Any, targets: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Of logits, or of what a model of Transformers answers."""
-    logits = getattr(out, "logits", out)
+def loss_of(logits: Any, targets: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return nn.functional.cross_entropy(logits.to(dtype).flatten(0, -2), targets.flatten())
 
 
@@ -685,8 +620,6 @@ def snapshot(model: Any) -> tuple[torch.Tensor, ...]:
 # The two ways in.
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    "comm-variables": {"debug": "WARN"},
-    "decay-in-optimizer": {"weight_decay": 0.1},
     "ddp-settings": {"watch_steps": 2},
     "thread-count": {"torch_threads": 1},
 }
@@ -825,23 +758,6 @@ def path_difference(baseline: Run, treated: Run) -> float:
             apart += float((new.double() - old.double()).square().sum())
             moved += float((old.double() - start.double()).square().sum())
     return math.sqrt(apart / moved) if moved else math.inf
-
-
-def blocks_of(losses: Sequence[float]) -> list[float]:
-    return [sum(losses[i : i + BLOCK_STEPS]) / BLOCK_STEPS for i in range(0, len(losses), BLOCK_STEPS)]
-
-
-def outside_spread(baselines: Sequence[Sequence[float]], treated: Sequence[Sequence[float]]) -> str | None:
-    """The first block in which the treated seeds' mean leaves the baseline seeds' range, or None."""
-    old = [blocks_of(losses) for losses in baselines]
-    new = [blocks_of(losses) for losses in treated]
-    for index in range(len(old[0])):
-        low, high = min(seed[index] for seed in old), max(seed[index] for seed in old)
-        mean = sum(seed[index] for seed in new) / len(new)
-        if not low <= mean <= high:
-            first = index * BLOCK_STEPS
-            return f"steps {first}..{first + BLOCK_STEPS}: mean loss {mean:.5f} outside {low:.5f}..{high:.5f}"
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1059,9 +975,7 @@ def fast_places(technique: Technique, world_size: int) -> list[tuple[str, str]]:
     return [
         (name, way)
         for name, way in places_of(technique, world_size)
-        if not FIXTURES[name].is_compiled
-        and FIXTURES[name].model is not hugging_face_model
-        and (world_size == 1 or technique.id in FIXTURES[name].for_ranks)
+        if not FIXTURES[name].is_compiled and (world_size == 1 or technique.id in FIXTURES[name].for_ranks)
     ]
 
 
@@ -1076,327 +990,16 @@ def made_for(ids: Sequence[str]) -> list[tuple[str, str, int]]:
     ]
 
 
-class Baselines(Mapping[tuple[str, int], Run]):
-    """Runs without a technique, by fixture and seed; made when they are asked for, kept beside the result."""
-
-    def __init__(self, folder: Path, steps: int | None, world_size: int) -> None:
-        self._folder, self._steps, self._world_size = folder, steps, world_size
-        self._runs: dict[tuple[str, int], Run] = {}
-
-    def __getitem__(self, key: tuple[str, int]) -> Run:
-        if key not in self._runs:
-            self._load(key[0])
-        return self._runs[key]
-
-    def __iter__(self) -> Iterator[tuple[str, int]]:
-        return iter(self._runs)
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def _load(self, name: str) -> None:
-        steps = self._steps or FIXTURES[name].few_steps
-        file = self._folder / f"{name}-{steps}-steps-{self._world_size}-ranks-{torch.__version__}-rounding.pt"
-        if file.exists():
-            kept = torch.load(file, weights_only=True)
-        else:
-            runs = baselines_of(self._steps, SEEDS, self._world_size, [name])
-            kept = {
-                seed: (list(run.losses), list(run.start), list(run.state), list(run.rounding_ratios))
-                for (_, seed), run in runs.items()
-            }
-            self._folder.mkdir(parents=True, exist_ok=True)
-            scratch = file.with_suffix(".new")
-            torch.save(kept, scratch)
-            scratch.replace(file)
-        for seed, (losses, start, state, errors) in kept.items():
-            self._runs[name, seed] = Run(
-                losses=tuple(losses), start=tuple(start), state=tuple(state), rounding_ratios=tuple(errors)
-            )
-
-
-def run_slow(
-    ids: Sequence[str], out: Path, steps: int, world_sizes: Sequence[int], limit_s: float = math.inf
-) -> dict[str, Any]:
-    """Judge every technique on what ``out`` does not hold of it yet, and write there what is known after each training
-    at length; past the limit, begin no more."""
-    result = read_result(out, steps)
-    began = time.monotonic()
-
-    def write() -> None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        scratch = out.with_suffix(".new")
-        rows = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in result["techniques"].items())
-        head = json.dumps({key: value for key, value in result.items() if key != "techniques"})[1:-1]
-        scratch.write_text(f'{{{head}, "techniques": {{\n{rows}\n}}}}\n')
-        scratch.replace(out)
-
-    for world_size in world_sizes:
-        baselines = Baselines(out.parent / ".numerics-baselines", steps, world_size)
-        short = Baselines(out.parent / ".numerics-baselines", None, world_size)
-        for one in ids:
-            technique = TECHNIQUES[one]
-            entry = result["techniques"].setdefault(one, {"class": technique.numerics.value, "ranks": {}})
-            entry["class"] = technique.numerics.value
-            part = entry["ranks"].get(str(world_size), {})
-            if part.get("source", fingerprint(technique)) != fingerprint(technique):
-                part = {}  # the technique is another one now
-            started = time.monotonic()
-            took_s = part.get("took_s", 0.0)
-            for after in judge_slowly(technique, part, baselines, short, steps, world_size):
-                after["took_s"] = round(took_s + time.monotonic() - started, 1)
-                entry["ranks"][str(world_size)] = after
-                write()
-                print(f"{one} on {world_size}: {after['verdict']}, {after['took_s']} s {after['why'][:1]}", flush=True)
-                if time.monotonic() - began > limit_s:
-                    return result
-    return result
-
-
-def fingerprint(technique: Technique) -> str:
-    """Of the file of a technique; results of another one are made anew."""
-    return hashlib.sha256(inspect.getsource(inspect.getmodule(technique)).encode()).hexdigest()[:12]  # type: ignore[arg-type]
-
-
-def summarize(result: Mapping[str, Any]) -> str:
-    """The result as a page."""
-    parts = [part for entry in result["techniques"].values() for part in entry["ranks"].values()]
-    minutes = sum(part.get("took_s", 0) for part in parts) / 60
-    lines = [
-        "<!-- Generated by tests/apply/battery.py from benchmarks/results/numerics.json; do not edit. -->",
-        "# What every technique does to the numbers",
-        "",
-        f"`make numerics`: small trainings of {len(KINDS)} kinds, each without and with a technique, by API, in "
-        "hotloop's Trainer, and as from outside. Some kinds were made for techniques that have something to replace: "
-        "gradients clipped one by one, a decay in the loop, tiny buckets and a needless scan, too many threads. Where "
-        f"a technique applies over a few steps, it is trained for {result['steps']}: on the first kind of each way, "
-        "and on all that were made for it. `exact`: equal bits of every loss, parameter and buffer. `reordered`: "
-        f"losses within {result['rounding_factor']} times the rounding error that the training has without it, which "
-        "is the largest "
-        "difference between its losses in float32 and in float64 up to that step, over "
-        f"{result['reordered_steps']} steps (the part of it that was needed stands behind the class). These beyond, "
-        f"`resampled` and `lossy`: in every block of {BLOCK_STEPS} steps the mean over {result['treated_seeds']} seeds "
-        f"lies within the range of {result['baseline_seeds']} seeds without it.",
-        "",
-        f"{result['machine']}, torch {result['torch']}, {result['date']}; {minutes:.0f} minutes of a busy machine for "
-        f"the {len(parts)} results below. Where a technique left all trainings alone, its own words say why. "
-        "A result is made anew when the technique's file changes, so that the rows are of several commits; the raw "
-        "table names each one's source by its hash.",
-        "",
-        "The trainings are smooth, without ReLU. Where an input lies within a rounding of its kink, another order of "
-        "summing flips it, and the losses part by more than roundings: under channels_last on 2 ranks one of 24,832 "
-        "inputs did so in step 5 of one seed of three, and a loss that had been 1e-7 away was 2e-5 away in step 14.",
-        "",
-        "| technique | class | 1 rank | 2 ranks |",
-        "|---|---|---|---|",
-    ]
-    for name in sorted(result["techniques"]):
-        entry = result["techniques"][name]
-        cells = [_cell(entry["ranks"].get(ranks)) for ranks in ("1", "2")]
-        lines.append(f"| [{name}](techniques.md#{name}) | {entry['class']} | {cells[0]} | {cells[1]} |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(part: Mapping[str, Any] | None) -> str:
-    if part is None:
-        return "not reached"
-    if part["verdict"] == "did not apply":
-        reason = find_reason(part["why"])
-        return f"{'does nothing here' if 'rank' in reason else 'cannot be judged on a CPU'}: {reason}"
-    places = [
-        f"{one['fixture']}, {one['way']}: {one['numerics']}{_share(one)}, {one['steps']} steps x {one['seeds']}"
-        for one in part.get("long", ())
-    ]
-    why = [" ".join(text.split())[:160].replace("|", "/") for text in part["why"][:1]]
-    return "; ".join(["**broken**" if part["verdict"] == "failed" else part["verdict"], *places, *why])
-
-
-def find_reason(said: Sequence[str]) -> str:
-    """Why nothing could be judged: what was missing, before what another kind of training lacked."""
-    reasons = [one.removeprefix("not applicable: ").replace("|", "/") for one in said]
-    decisive = ("accelerator", "on the CPU", "on cpu", "on a CPU", "one rank", "ranks", "")
-    return next(min(found, key=len) for word in decisive if (found := [one for one in reasons if word in one]))
-
-
-def _share(one: Mapping[str, Any]) -> str:
-    share = one.get("tolerance_share_ratio")
-    return "" if share is None else f" ({share:.2g})"
-
-
-def judge_slowly(
-    technique: Technique,
-    part: Mapping[str, Any],
-    baselines: Mapping[tuple[str, int], Run],
-    short: Mapping[tuple[str, int], Run],
-    steps: int,
-    world_size: int,
-) -> Iterator[dict[str, Any]]:
-    """What is known of it, beginning with ``part``, after each training that is still missing there: over a few steps
-    wherever it may apply, then over all steps and several seeds at those of ``long_places``."""
-    places: list[dict[str, Any]] = list(part.get("places", ()))
-    long: list[dict[str, Any]] = list(part.get("long", ()))
-    failures: list[str] = []
-
-    def known() -> dict[str, Any]:
-        why = [f"{one['fixture']}, {one['way']}: {one['problem']}" for one in places if one["problem"]]
-        why += [problem for one in long for problem in one.get("problems", ())] + failures
-        applied = any(one["applied"] for one in places)
-        verdict = "failed" if why else "kept" if applied else "did not apply"
-        reasons = sorted({said for one in places for said in one["said"]})
-        return {
-            "verdict": verdict,
-            "why": why or ([] if applied else reasons),
-            "source": fingerprint(technique),
-            "places": places,
-            "long": long,
-        }
-
-    tried = {(one["fixture"], one["way"]) for one in places}
-    missing = [place for place in places_of(technique, world_size) if place not in tried]
-    if missing:
-        for name in {name for name, _ in missing}:
-            _ = short[name, SEEDS[0]]  # made before the children are forked
-        try:
-            places += [one.as_json() for one in try_everywhere(technique, short, None, SEEDS[0], world_size, missing)]
-        except RuntimeError as error:
-            failures.append(str(error))
-        yield known()
-    for name, way in long_places(technique, places):
-        if any((one["fixture"], one["way"]) == (name, way) for one in long):
-            continue
-        try:
-            long.append(judge_at_length(technique, baselines, name, way, steps, world_size))
-        except RuntimeError as error:
-            failures.append(f"{name}, {way}: {error}")
-        yield known()
-
-
-def long_places(technique: Technique, places: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Of the places where it applies: the first of each way, and all that were made for it."""
-    found: list[tuple[str, str]] = []
-    for one in places:
-        name, way = one["fixture"], one["way"]
-        if one["applied"] and one["problem"] is None and name in FIXTURES:
-            first = way not in {way for found_name, way in found if not FIXTURES[found_name].only}
-            if technique.id in FIXTURES[name].only or first:
-                found.append((name, way))
-    return found
-
-
-def judge_at_length(
-    technique: Technique,
-    baselines: Mapping[tuple[str, int], Run],
-    name: str,
-    way: str,
-    steps: int,
-    world_size: int,
-) -> dict[str, Any]:
-    runs: list[Outcome] = []
-    problems = []
-    _ = baselines[name, SEEDS[0]]
-    for seed in TREATED_SEEDS:
-        runs += try_everywhere(technique, baselines, steps, seed, world_size, [(name, way)])
-        if runs[-1].problem:
-            problems.append(f"{name}, {way}, seed {seed}: {runs[-1].problem}")
-        if runs[-1].claim == "exact":
-            break
-    claim = max((run.claim for run in runs if run.claim), key=CLASSES.index, default=None)
-    if claim != "exact":
-        spread = outside_spread([baselines[name, seed].losses for seed in SEEDS], [run.losses for run in runs])
-        problems += [f"{name}, {way}: {spread}"] if spread else []
-    return {
-        "fixture": name,
-        "way": way,
-        "numerics": claim,
-        "steps": steps,
-        "seeds": len(runs),
-        "baseline_seeds": len(SEEDS),
-        "problems": problems,
-        "tolerance_share_ratio": max(
-            (run.tolerance_share_ratio for run in runs if run.tolerance_share_ratio is not None), default=None
-        ),
-        "allowed_at_last_reordered_step_ratio": tolerance(baselines[name, SEEDS[0]], REORDERED_STEPS - 1),
-        "last_block_loss": [blocks_of(run.losses)[-1] for run in runs if run.losses],
-        "baseline_last_block_loss": [blocks_of(baselines[name, seed].losses)[-1] for seed in SEEDS],
+def main(ids: Sequence[str]) -> None:
+    chosen = [one for one in ids or TECHNIQUES if not compiles(TECHNIQUES[one])]
+    outcomes = {
+        one: several
+        if isinstance(several, str)
+        else [{**outcome.as_json(), "ranks": ranks} for ranks, outcome in several]
+        for one, several in run_fast(chosen).items()
     }
-
-
-def read_result(out: Path, steps: int) -> dict[str, Any]:
-    head = {
-        "schema": "hotloop.numerics/1",
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": describe_machine(),
-        "torch": torch.__version__,
-        "python": sys.version.split()[0],
-        "steps": steps,
-        "baseline_seeds": len(SEEDS),
-        "treated_seeds": len(TREATED_SEEDS),
-        "rounding_factor": ROUNDING_FACTOR,
-        "path_tolerance_ratio": PATH_TOLERANCE,
-        "reordered_steps": REORDERED_STEPS,
-    }
-    if out.exists():
-        old = json.loads(out.read_text())
-        same = ("schema", "torch", "steps", "rounding_factor", "path_tolerance_ratio", "reordered_steps")
-        if all(old.get(key) == head[key] for key in same):
-            return {**old, "date": head["date"]}
-    return {**head, "techniques": {}}
-
-
-def is_complete(technique: Technique, result: Mapping[str, Any], world_size: int) -> bool:
-    part = result["techniques"].get(technique.id, {}).get("ranks", {}).get(str(world_size))
-    if part is None:
-        return False
-    tried = {(one["fixture"], one["way"]) for one in part.get("places", ())}
-    trained = {(one["fixture"], one["way"]) for one in part.get("long", ())}
-    return tried >= set(places_of(technique, world_size)) and trained >= set(long_places(technique, part["places"]))
-
-
-def describe_machine() -> str:
-    """Processor and cores, as /proc says it."""
-    name = "unknown processor"
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
-        name = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), name)
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
-
-
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="Judge the numerics of techniques.")
-    parser.add_argument("part", choices=("fast", "slow"))
-    parser.add_argument("ids", nargs="*", help="techniques (default: all)")
-    parser.add_argument("-o", "--out", type=Path, default=Path("benchmarks/results/numerics.json"))
-    parser.add_argument("--steps", type=int, default=SLOW_STEPS)
-    parser.add_argument("--limit-s", type=float, default=math.inf, help="begin no further technique after this time")
-    parser.add_argument("--summarize", type=Path, metavar="PAGE", help="write the result as a page")
-    parser.add_argument("--ranks", type=int, nargs="*", default=(1, 2))
-    chosen = parser.parse_args(arguments)
-    ids = chosen.ids or list(TECHNIQUES)
-    if chosen.part == "fast":
-        ids = [one for one in ids if not compiles(TECHNIQUES[one])]
-        found = run_fast(ids)
-        outcomes = {
-            one: several
-            if isinstance(several, str)
-            else [{**outcome.as_json(), "ranks": ranks} for ranks, outcome in several]
-            for one, several in found.items()
-        }
-        print(json.dumps({"outcomes": outcomes, "made_for": made_for(ids)}))
-        return 0
-    ids = sorted(ids, key=lambda one: compiles(TECHNIQUES[one]))  # what takes minutes comes last
-    result = run_slow(ids, chosen.out, chosen.steps, chosen.ranks, chosen.limit_s)
-    if chosen.summarize is not None:
-        chosen.summarize.write_text(summarize(result))
-    missing = sum(not is_complete(TECHNIQUES[one], result, ranks) for one in ids for ranks in chosen.ranks)
-    if missing:
-        print(f"{missing} results are still to come: run it again", file=sys.stderr)
-    bad = [
-        one
-        for one, entry in result["techniques"].items()
-        if any(part["verdict"] == "failed" for part in entry["ranks"].values())
-    ]
-    print(f"broken promises: {', '.join(bad) or 'none'}", file=sys.stderr)
-    return 1 if bad else 0
+    print(json.dumps({"outcomes": outcomes, "made_for": made_for(chosen)}))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -40,11 +40,6 @@ def test_every_name_in_a_text_is_one_of_the_values(path: Path) -> None:
     assert unknown_names(path.read_text()) == set()
 
 
-def test_this_check_can_fail() -> None:
-    source = 'def f():\n    return Applied(text="{size} of {count}", values={"size": 1})\n'
-    assert unknown_names(source) == {"count"}
-
-
 def test_a_text_that_does_not_fit_its_values_raises_nothing() -> None:
     assert Applied(text="{size:g} in {place}", values={"size": 2.0, "place": "here"}).detail == "2 in here"
     assert Applied(text="{size:g}", values={"size": "large"}).detail == "{size:g}"

@@ -132,7 +132,7 @@ def test_compress_of_random_gradients(tmp_path: Path, capsys: pytest.CaptureFixt
     found = measure(capsys, "compress", "--sizes", "1", "--links", "100mbit", "--html", str(page))
     costs, exchanges = found["tables"]
     by_method = {row["method"]: row for row in costs}
-    assert list(by_method) == ["bf16", "fp16", "int8", "int4", "topk 1%", "powersgd 4"]
+    assert list(by_method) == ["bf16", "fp16", "int8", "int4", "topk 1%"]
     assert {row["elements"] for row in costs} == {1 << 20}
     assert by_method["bf16"]["sent_ratio"] == 0.5
     assert by_method["int8"]["sent_ratio"] == pytest.approx(0.2510, abs=1e-4)

@@ -14,9 +14,10 @@ from hotloop.core.link_choice import (
 )
 from hotloop.core.link_fit import LinkFit
 
-BOTH = ("compress-gradients", "local-updates")
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "link_choice"
+SENDERS = ("compress-gradients",)
 MIB = 1 << 20
-LARGE = Exchange(bucket_bytes=(MIB, *[25 * MIB] * 4), backward_ns=0.9e9, step_ns=2e9, ranks=2, tensors=76)
+LARGE = Exchange(bucket_bytes=(MIB, *[25 * MIB] * 4), backward_ns=0.9e9, step_ns=2e9, ranks=2)
 
 
 def link(bytes_per_s: float, latency_ns: float = 3e5) -> LinkFit:
@@ -24,13 +25,13 @@ def link(bytes_per_s: float, latency_ns: float = 3e5) -> LinkFit:
 
 
 def test_a_quick_link_keeps_ddps_own_way() -> None:
-    choice = choose_way(LARGE, link(1e9), BOTH)
+    choice = choose_way(LARGE, link(1e9), SENDERS)
     assert choice.picked is choice.now
     assert (choice.picked.technique, choice.saving_ns) == (None, 0.0)
 
 
 def test_a_slow_link_picks_the_mildest_safe_way_that_no_other_beats_by_a_tenth_of_the_step() -> None:
-    choice = choose_way(LARGE, link(1.2e7), BOTH)
+    choice = choose_way(LARGE, link(1.2e7), SENDERS)
     assert choice.picked.way == "int8"
     assert choice.picked.settings == {"method": "int8"}
     quickest = min(way.exposed_ns for way in choice.ways if way.way in SAFE_WAYS)
@@ -38,15 +39,25 @@ def test_a_slow_link_picks_the_mildest_safe_way_that_no_other_beats_by_a_tenth_o
 
 
 def test_a_way_that_costs_loss_is_forecast_and_never_chosen() -> None:
-    choice = choose_way(LARGE, link(1.2e6), BOTH)
+    choice = choose_way(LARGE, link(1.2e6), SENDERS)
     ways = {way.way: way.exposed_ns for way in choice.ways}
-    assert ways["topk"] < ways["local-updates"] < ways["int8"]
+    assert ways["topk"] < ways["int8"]
     assert choice.picked.way == "int8"
+
+
+def test_gathering_grows_with_the_ranks() -> None:
+    many = Exchange(bucket_bytes=LARGE.bucket_bytes, backward_ns=0.9e9, step_ns=2e9, ranks=64)
+    ways = {way.way: way for way in forecast_ways(many, link(1.2e7), SENDERS)}
+    assert ways["topk"].sent_bytes == pytest.approx(0.64 * ways["none"].sent_bytes)
+
+
+def test_a_technique_that_is_not_known_is_not_offered() -> None:
+    assert [way.way for way in forecast_ways(LARGE, link(1e6), ())] == ["none"]
 
 
 def test_nothing_is_forecast_of_what_was_never_measured_on_a_device() -> None:
     on_device = Exchange(bucket_bytes=LARGE.bucket_bytes, backward_ns=1e8, step_ns=2e8, ranks=8, on_device=True)
-    assert [way.way for way in forecast_ways(on_device, link(1e8), BOTH)] == ["none", "bf16", "local-updates"]
+    assert [way.way for way in forecast_ways(on_device, link(1e8), SENDERS)] == ["none", "bf16"]
 
 
 @given(
@@ -59,7 +70,7 @@ def test_nothing_is_forecast_of_what_was_never_measured_on_a_device() -> None:
 def test_the_choice_is_never_forecast_to_lose(
     rate: float, latency_ns: float, backward_ns: float, ranks: int, sizes: list[int]
 ) -> None:
-    exchange = Exchange(bucket_bytes=sizes, backward_ns=backward_ns, step_ns=2 * backward_ns, ranks=ranks, tensors=9)
-    choice = choose_way(exchange, link(rate, latency_ns), BOTH)
+    exchange = Exchange(bucket_bytes=sizes, backward_ns=backward_ns, step_ns=2 * backward_ns, ranks=ranks)
+    choice = choose_way(exchange, link(rate, latency_ns), SENDERS)
     assert choice.picked.exposed_ns <= choice.now.exposed_ns
     assert all(way.exposed_ns >= 0 for way in choice.ways)

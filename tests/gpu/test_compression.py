@@ -17,7 +17,7 @@ from hotloop.apply.compression.compressor import GradientCompressor
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 MOST_ERROR = {"bf16": 2**-8, "fp16": 2**-11, "int8": 2**-6}
-"""Of one exchange, relative to the gradient. topk and powersgd keep most of it at first."""
+"""Of one exchange, relative to the gradient. topk keeps most of it at first."""
 
 
 @pytest.fixture

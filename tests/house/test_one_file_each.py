@@ -125,7 +125,7 @@ def find_stations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> set[str
     )
     found |= {"memory"} if "warm-kettle" in {one.id for one in saving} else set()
     found |= {"patch"} if "Loader(d, kettles=3)" in patch_script(tmp_path, strategy) else set()
-    exported = export_strategy(strategy, "lightning")
+    exported = export_strategy(strategy, "accelerate")
     found |= {"export"} if exported.arguments.get("DataLoader") == {"kettles": 3} else set()
     return found
 

@@ -138,10 +138,6 @@ def main(folder: str, losses: str, *arguments: str) -> None:
     if "technique" in options:
         settings: dict[str, Any] = {"cpu_offload": True} if "cpu_offload" in options else {}
         technique = options["technique"]
-        if technique == "local-updates":
-            settings = {"steps": 4} | {key: options[key] for key in ("outer", "send") if key in options}
-            settings["warm_up_steps"] = int(options.get("warm_up_steps", "0"))
-            settings |= {"ratio": 0.1} if settings.get("send") == "topk" else {}
         choices = (Choice(technique=technique, settings=settings),) if technique else ()
         if "parts" in options:
             parts = {"micro_batches": int(options["parts"])}

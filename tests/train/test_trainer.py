@@ -263,13 +263,6 @@ def test_a_damaged_newest_checkpoint_costs_no_whole_one(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000011", "step-00000099"]
 
 
-@pytest.mark.parametrize("options", [{"clip_norm": 1.0}, {"accumulate": 2}])
-def test_updating_inside_backward_is_refused_beside_what_needs_all_gradients(options: Any) -> None:
-    strategy = Strategy(choices=(Choice(technique="optimizer-in-backward"),))
-    with pytest.raises(HotloopError, match="optimizer-in-backward frees each gradient inside backward, but"):
-        make_trainer(Losses(), strategy=strategy, **options)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

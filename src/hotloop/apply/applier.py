@@ -211,7 +211,7 @@ class Applier:
             if technique.id in reported:
                 continue
             hooks = [hook for hook in MEETINGS if hook != "start" and has_hook(technique, hook)]
-            if hooks and not (self.context.memory(technique.id).get("acts_later") and not self.context.from_outside):
+            if hooks:
                 asked = self.context.memory(technique.id).get("why_not", "it found nothing to change")
                 why = asked if technique.id in self._asked else MEETINGS[hooks[0]]
                 self._record(technique, settings, NOT_APPLICABLE, why, None, None, None)

@@ -40,28 +40,6 @@ def allow_failures(fullgraph: bool) -> Callable[[], None]:
     return undo
 
 
-def watch_first_call(call: Callable[..., Any], device: Any, end: Callable[[], None], emit: Callable[[], None]) -> Any:
-    """``call``, which says of its first use if that drew random numbers, after ``end`` has put ``call`` itself back.
-
-    Inductor's code draws other numbers than the same operators do in eager mode, from a seed that it takes from torch's
-    generator.
-    """
-    import torch
-
-    def state() -> Any:
-        return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-    def first_call(*args: Any, **kwargs: Any) -> Any:
-        end()
-        before = state()
-        result = call(*args, **kwargs)
-        if not torch.equal(before, state()):
-            emit()
-        return result
-
-    return first_call
-
-
 def allow_kept_graphs() -> Callable[[], None]:
     """``backward(retain_graph=True)`` works as it does without compiling.
 

@@ -70,23 +70,16 @@ def agree(ddp: Any, values: Sequence[int]) -> list[tuple[int, int]]:
 def average_gradients(ddp: Any, parameters: Sequence[Any]) -> None:
     """Replace every gradient by its mean over all ranks, as DDP would have. All ranks must call this."""
     import torch
+    import torch.distributed as dist
+    from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
+    group = ddp.process_group
+    world_size = dist.get_world_size(group)
     with torch.no_grad():
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        average_tensors([parameter.grad for parameter in parameters], ddp.process_group)
-
-
-def average_tensors(tensors: Sequence[Any], group: Any) -> None:
-    """Replace every tensor by its mean over the ranks of a group. All ranks must call this."""
-    import torch
-    import torch.distributed as dist
-    from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
-
-    world_size = dist.get_world_size(group)
-    with torch.no_grad():
-        for chunk in _chunks(tensors):
+        for chunk in _chunks([parameter.grad for parameter in parameters]):
             flat = _flatten_dense_tensors(chunk)  # type: ignore[no-untyped-call]
             flat.div_(world_size)
             dist.all_reduce(flat, group=group)

@@ -43,7 +43,7 @@ class DevicePrefetcher:
 
     def __iter__(self) -> Iterator[Any]:
         self.position = 0
-        passed = _pass_on(iter(self.batches)) if self.device.type == "cpu" else _ahead(iter(self.batches), self.device)
+        passed = iter(self.batches) if self.device.type == "cpu" else _ahead(iter(self.batches), self.device)
         for batch in passed:
             self.position += 1
             yield batch
@@ -86,11 +86,6 @@ def _default_device() -> torch.device:
     kind = torch.accelerator.current_accelerator()
     assert kind is not None
     return torch.device(kind.type, torch.accelerator.current_device_index())
-
-
-def _pass_on(batches: Iterator[Any]) -> Iterator[Any]:
-    """Batches as they come; no tensor needs to move."""
-    yield from batches
 
 
 def _ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hotloop.apply import TECHNIQUES, check_strategy
-from hotloop.apply.foreign import Chosen, ForeignConfig, Format, Proposal, show
 from hotloop.core.catalogue import Catalogue
+from hotloop.core.findings import Value
 from hotloop.core.sources import Arguments
 from hotloop.core.strategy import Choice, Strategy, StrategyError
-from hotloop.core.techniques import Technique
 
 MOST_CHARACTERS = 1 << 16
-MOST_DEPTH = 20
 INSTEAD = "left out; use `hotloop run --strategy` or change it by hand"
+DDP = "DistributedDataParallel"
 
-FORMATS: Catalogue[Format] = Catalogue(Format, "hotloop.apply.formats")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignConfig:
+    """A strategy in another library's words.
+
+    ``text`` is the configuration file. ``arguments`` holds what the library takes in code: by the name of what is
+    called (``Accelerator``, ``DataLoader``, ``optimizer``), its keyword arguments. ``warnings`` says of every choice
+    that the format cannot express what to do instead; nothing is left out without one.
+    """
+
+    format: str
+    text: str
+    arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,57 +47,121 @@ class ImportedStrategy:
     warnings: tuple[str, ...]
 
 
+@dataclass(slots=True)
+class Chosen:
+    """What a format is asked to say, by technique id; settings that are None are not among them.
+
+    A format takes every technique that it can say, and pops every setting of it that it says. What remains, techniques
+    and settings, is told to the user, so nothing is left out in silence.
+    """
+
+    waiting: dict[str, dict[str, Any]]
+    taken: dict[str, dict[str, Any]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def __contains__(self, technique: str) -> bool:
+        return technique in self.waiting
+
+    def look(self, technique: str) -> Mapping[str, Any]:
+        """Its settings, empty where it is not chosen."""
+        return self.waiting.get(technique, {})
+
+    def take(self, technique: str) -> dict[str, Any] | None:
+        """Its settings, to be popped from; None where it is not chosen."""
+        found = self.waiting.pop(technique, None)
+        if found is not None:
+            self.taken[technique] = found
+        return found
+
+    def refuse(self, technique: str, why: str) -> None:
+        """The format has a key for it, which does not do the same."""
+        self.reasons[technique] = why
+
+    def take_arguments(self, *, with_ddp: bool) -> dict[str, dict[str, Any]]:
+        """Of the techniques that are arguments of what the user's code builds: by what is called, its arguments."""
+        found: dict[str, dict[str, Any]] = {}
+        for technique in sorted(TECHNIQUES.values(), key=lambda one: (one.stage, one.id)):
+            source = technique.source
+            if isinstance(source, Arguments) and (with_ddp or source.of != DDP):
+                taken = self._take_source(technique.id, source)
+                if taken:
+                    found.setdefault(source.of, {}).update(taken)
+        return found
+
+    def _take_source(self, technique: str, source: Arguments) -> dict[str, Any]:
+        if source.needs is not None and technique in self and source.needs not in self.look(technique):
+            self.refuse(technique, f"{source.needs} is not set: hotloop would choose it when the training runs")
+            return {}
+        if self.look(technique).keys().isdisjoint(source.names):
+            return {}
+        settings = self.take(technique) or {}
+        return {name: settings.pop(name) for name in source.names if name in settings}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """What a foreign configuration says: techniques with their settings. ``warnings`` names the keys left out."""
+
+    choices: Mapping[str, Mapping[str, Value]]
+    batch_size: int | None = None
+    accumulate: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One library's configuration.
+
+    ``write(chosen, batch_size, accumulate)`` takes what it can say out of ``chosen``; what is left there becomes
+    warnings. ``parse(text)`` raises ValueError, or ImportError where it needs a package.
+    """
+
+    id: str
+    parse: Callable[[str], Any]
+    write: Callable[[Chosen, int | None, int | None], ForeignConfig]
+    read: Callable[[Mapping[str, Any]], Read]
+
+
+FORMATS: Catalogue[Format] = Catalogue(Format, "hotloop.apply.formats")
+
+
 def export_strategy(
     strategy: Strategy, format: str, *, batch_size: int | None = None, accumulate: int | None = None
 ) -> ForeignConfig:
-    """The strategy as ``accelerate``, ``deepspeed``, ``lightning``, ``torchtitan`` or ``training`` says it.
+    """The strategy as ``accelerate`` or ``deepspeed`` says it.
 
-        >>> from hotloop.core.sources import Arguments
-    from hotloop.core.strategy import Choice, Strategy
-        >>> exported = export_strategy(Strategy(choices=(Choice(technique="bf16-autocast"),)), "lightning")
-        >>> dict(exported.arguments["Trainer"])
-        {'precision': 'bf16-mixed'}
+    >>> exported = export_strategy(Strategy(choices=(Choice(technique="bf16-autocast"),)), "accelerate")
+    >>> dict(exported.arguments["Accelerator"])
+    {'mixed_precision': 'bf16'}
     """
-    return export_with(strategy, FORMATS[format], TECHNIQUES, batch_size=batch_size, accumulate=accumulate)
-
-
-def export_with(
-    strategy: Strategy,
-    format: Format,
-    techniques: Mapping[str, Technique],
-    *,
-    batch_size: int | None,
-    accumulate: int | None,
-) -> ForeignConfig:
-    known = set(techniques)
     asked: dict[str, dict[str, Any]] = {}
-    default_of: dict[str, dict[str, Any]] = {}
     warnings = []
     for choice in strategy.choices:
         if choice.where:
             warnings.append(
-                f"{choice.technique}: {format.id} cannot limit it to {', '.join(choice.where)}; left out; use "
+                f"{choice.technique}: {format} cannot limit it to {', '.join(choice.where)}; left out; use "
                 "`hotloop run --strategy`"
             )
             continue
-        defaults = techniques[choice.technique].settings if choice.technique in known else ()
-        default_of[choice.technique] = {one.name: one.default for one in defaults}
-        settings = default_of[choice.technique] | dict(choice.settings)
+        settings = _defaults_of(choice.technique) | dict(choice.settings)
         asked[choice.technique] = {key: value for key, value in settings.items() if value is not None}
-    by_stage = sorted(techniques.values(), key=lambda one: (one.stage, one.id))
-    chosen = Chosen(asked, {one.id: one.source for one in by_stage if isinstance(one.source, Arguments)})
-    exported = format.write(chosen, batch_size, accumulate)
+    chosen = Chosen(asked)
+    exported = FORMATS[format].write(chosen, batch_size, accumulate)
     warnings += [
-        f"{technique}: {chosen.reasons.get(technique, f'{format.id} has no key for it')}; {INSTEAD}"
+        f"{technique}: {chosen.reasons.get(technique, f'{format} has no key for it')}; {INSTEAD}"
         for technique in chosen.waiting
     ]
     for technique, settings in chosen.taken.items():
         # A setting that was left as it is says nothing that the technique itself does not say.
-        left = {key: value for key, value in settings.items() if value != default_of[technique].get(key)}
+        left = {key: value for key, value in settings.items() if value != _defaults_of(technique).get(key)}
         if left:
             named = ", ".join(f"{key} = {show(value)}" for key, value in left.items())
-            warnings.append(f"{technique}: {format.id} has no key for {named}; {INSTEAD}")
+            warnings.append(f"{technique}: {format} has no key for {named}; {INSTEAD}")
     return replace(exported, warnings=(*exported.warnings, *warnings))
+
+
+def _defaults_of(technique: str) -> dict[str, Any]:
+    return {one.name: one.default for one in TECHNIQUES[technique].settings}
 
 
 def import_strategy(text: str, format: str, *, source: str = "configuration") -> ImportedStrategy:
@@ -95,72 +170,66 @@ def import_strategy(text: str, format: str, *, source: str = "configuration") ->
     Raises StrategyError where the text is not what its format says, or asks for techniques that conflict. YAML needs
     the extra ``interop``.
 
-    >>> import_strategy('{"precision": "bf16-mixed", "max_epochs": 3}', "lightning").warnings
-    ('max_epochs = 3: no hotloop technique corresponds to it; left out',)
+    >>> import_strategy('{"bf16": {"enabled": true}, "steps_per_print": 3}', "deepspeed").warnings[-1]
+    'steps_per_print = 3: no hotloop technique corresponds to it; left out'
     """
-    return import_with(text, FORMATS[format], TECHNIQUES, source=source)
-
-
-def import_with(text: str, format: Format, techniques: Mapping[str, Technique], *, source: str) -> ImportedStrategy:
-    if format.read is None:
-        readable = ", ".join(one.id for one in FORMATS.values() if one.read is not None)
-        raise StrategyError(f"{source}: {format.id} can be written, not read; readable: {readable}")
+    theirs = FORMATS[format]
     if len(text) > MOST_CHARACTERS:
         raise StrategyError(f"{source}: larger than {MOST_CHARACTERS} characters; a configuration must be a short file")
-    content = parse_yaml(text, source) if format.syntax == "yaml" else parse_json(text, source)
-    if not isinstance(content, dict):
-        raise StrategyError(f"{source}: contains {type(content).__name__}; a {format.id} configuration must be a table")
-    read = format.read(content)
-    warnings = list(read.warnings)
-    choices: dict[str, Choice] = {}
-    for proposal in read.proposals:
-        choice = choice_of(proposal, techniques, warnings)
-        if choice is not None:
-            before = choices.get(choice.technique)
-            settings = {**(before.settings if before else {}), **choice.settings}
-            choices[choice.technique] = Choice(technique=choice.technique, settings=settings)
-    strategy = Strategy(choices=tuple(choices.values()))
-    check_strategy(strategy, techniques, source=source)
-    return ImportedStrategy(
-        strategy=strategy, batch_size=read.batch_size, accumulate=read.accumulate, warnings=tuple(warnings)
-    )
-
-
-def choice_of(proposal: Proposal, techniques: Mapping[str, Technique], warnings: list[str]) -> Choice | None:
-    """The proposal as far as hotloop's techniques can say it; the rest becomes a warning."""
-    if proposal.technique not in techniques:
-        warnings.append(f"{proposal.key}: hotloop has no technique {proposal.technique}; left out")
-        return None
-    known = {setting.name for setting in techniques[proposal.technique].settings}
-    for key in sorted(proposal.settings.keys() - known):
-        warnings.append(f"{proposal.key}: {proposal.technique} has no setting {key}; left out")
-    kept = {key: value for key, value in proposal.settings.items() if key in known and value is not None}
-    return Choice(technique=proposal.technique, settings=kept)
-
-
-def parse_json(text: str, source: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise StrategyError(f"{source}: not JSON: {error}") from error
-
-
-def parse_yaml(text: str, source: str) -> Any:
-    """YAML without aliases and deep nesting, which can make a short file endless."""
-    try:
-        import yaml
+        content = theirs.parse(text)
     except ImportError as error:
         raise StrategyError(
             f"{source}: reading YAML needs PyYAML: {sys.executable} -m pip install 'hotloop[interop]'"
         ) from error
-    try:
-        depth = 0
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent):
-                raise StrategyError(f"{source}: aliases (*name) are not supported; write out their values")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MOST_DEPTH:
-                raise StrategyError(f"{source}: not supported: YAML nested deeper than {MOST_DEPTH}")
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise StrategyError(f"{source}: not YAML: {' '.join(str(error).split())}") from error
+    except (ValueError, RecursionError) as error:
+        raise StrategyError(f"{source}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise StrategyError(f"{source}: contains {type(content).__name__}; a {format} configuration must be a table")
+    read = theirs.read(content)
+    strategy = Strategy(
+        choices=tuple(
+            Choice(technique=technique, settings={key: value for key, value in settings.items() if value is not None})
+            for technique, settings in read.choices.items()
+        )
+    )
+    check_strategy(strategy, TECHNIQUES, source=source)
+    return ImportedStrategy(
+        strategy=strategy, batch_size=read.batch_size, accumulate=read.accumulate, warnings=read.warnings
+    )
+
+
+def positive(value: Any, key: str, warnings: list[str]) -> int | None:
+    """A whole number of at least 1; anything else becomes a warning."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    if value is not None:
+        warnings.append(f"{key} is {show(value)}: not a whole number of at least 1; left out")
+    return None
+
+
+def leave_out(content: Mapping[str, Any], known: set[str], prefix: str = "") -> list[str]:
+    """A warning for every key that no technique answers to."""
+    return [
+        f"{prefix}{key} = {show(value)}: no hotloop technique corresponds to it; left out"
+        for key, value in content.items()
+        if key not in known
+    ]
+
+
+def show(value: Any) -> str:
+    """A foreign value in a few characters."""
+    if isinstance(value, (dict, list)):
+        return f"{'a table' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def table(content: Mapping[str, Any], key: str, warnings: list[str]) -> Mapping[str, Any]:
+    """The table under ``key``, empty where there is none; anything else becomes a warning."""
+    value = content.get(key)
+    if isinstance(value, Mapping):
+        return value
+    if value is not None:
+        warnings.append(f"{key} is {show(value)}, not a table; left out")
+    return {}

@@ -17,13 +17,13 @@ import sys
 import time
 import types
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from hotloop.apply.sample_format import NotPlain, encode
+from hotloop.apply.sample_store import NotPlain, encode
 from hotloop.apply.shareable import find_generators
 
 READ_BUDGET_S = 1.0
@@ -62,7 +62,7 @@ class Reads:
     own_draws: tuple[str, ...] = ()
     """Generators of the data set's own that moved."""
     unplain: str | None = None
-    """Why a sample has no plain record (hotloop.apply.sample_format)."""
+    """Why a sample has no plain record (hotloop.apply.sample_store)."""
     record_bytes: int | None = None
     """Of a sample's plain record, in the mean."""
     key_kind: str = ""
@@ -74,9 +74,18 @@ def read_samples(loader: Any, *, watch_operators: bool = True) -> Reads | str:
 
     Without ``watch_operators`` nothing is ``threaded``, and the child saves seconds of imports.
     """
-    if not hasattr(os, "fork") or sys.platform != "linux":
-        return "this system cannot fork a process safely, so reading samples cannot be tried"
     threads = torch.get_num_threads() if watch_operators else 1
+    answer = ask_forked(lambda: asdict(_read(loader, threads)), TIMEOUT_S, "reading samples")
+    if isinstance(answer, str):
+        return answer
+    fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in answer.items()}
+    return Reads(**fields)
+
+
+def ask_forked(work: Callable[[], Any], limit_s: float, what: str) -> Any:
+    """What ``work()`` answers in a forked process that is thrown away, as JSON; a text where it gave no answer."""
+    if not hasattr(os, "fork") or sys.platform != "linux":
+        return f"this system cannot fork a process safely, so {what} cannot be tried"
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python warns of forks beside threads; a loader's workers are just that
@@ -84,26 +93,24 @@ def read_samples(loader: Any, *, watch_operators: bool = True) -> Reads | str:
     if child == 0:
         try:
             os.close(reading)
-            begin_trial(TIMEOUT_S)
-            text = json.dumps(asdict(_read(loader, threads)))
-            os.write(writing, text.encode()[:60000])  # below a pipe's capacity: it never blocks
+            begin_trial(limit_s)
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(json.dumps(_try(work, what)).encode())
         except BaseException:
             os._exit(1)
         os._exit(0)
     os.close(writing)
     try:
-        data = _receive(reading)
+        data = _receive(reading, limit_s)
     finally:
         os.close(reading)
         status = _reap(child)
     if data is None:
-        return f"reading samples in a forked process did not end within {TIMEOUT_S:g} s"
+        return f"{what} in a forked process did not end within {limit_s:g} s"
     if not data:
         how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
-        return f"a forked process crashed while reading samples ({how})"
-    answer: dict[str, Any] = json.loads(data)
-    fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in answer.items()}
-    return Reads(**fields)
+        return f"a forked process crashed while {what} ({how})"
+    return json.loads(data)
 
 
 def is_trial() -> bool:
@@ -197,11 +204,18 @@ def begin_trial(limit_s: float) -> None:
         os.dup2(null, descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.alarm(int(limit_s) + 5)  # it ends also when the training died meanwhile
+    torch.set_num_threads(1)
+
+
+def _try(work: Callable[[], Any], what: str) -> Any:
+    try:
+        return work()
+    except Exception as error:
+        return f"{what} failed: {type(error).__name__}: {str(error)[:200]}"
 
 
 def _read(loader: Any, threads: int) -> Reads:
     try:
-        torch.set_num_threads(1)
         keys, sampler_draws = _take_keys(loader)
         return _read_keys(loader, keys, sampler_draws, threads)
     except Exception as error:
@@ -374,17 +388,17 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 # -- in the training --------------------------------------------------------------------------------------------------
 
 
-def _receive(descriptor: int) -> bytes | None:
+def _receive(descriptor: int, limit_s: float) -> bytes | None:
     """All that the child writes; None when it is silent for too long."""
-    data, until = b"", time.monotonic() + TIMEOUT_S
+    pieces: list[bytes] = []
+    until = time.monotonic() + limit_s
     while True:
         left_s = until - time.monotonic()
         if left_s <= 0 or not select.select([descriptor], [], [], left_s)[0]:
             return None
-        piece = os.read(descriptor, 65536)
-        if not piece:
-            return data
-        data += piece
+        pieces.append(os.read(descriptor, 65536))
+        if not pieces[-1]:
+            return b"".join(pieces)
 
 
 def _reap(child: int) -> int:

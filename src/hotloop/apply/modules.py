@@ -59,27 +59,6 @@ def find_blocks(model: Any, wanted: str | None = None) -> list[Any]:
     return list(_outermost(model, max(repeated, key=lambda name: weights[name])))
 
 
-def find_units(model: Any) -> list[Any]:
-    """The model's parts that are made of parts themselves, outermost first; lists of such parts are looked into."""
-    found: list[Any] = []
-
-    def look(module: Any) -> None:
-        for child in module.children():
-            members = list(child.children())
-            if not members or next(child.parameters(), None) is None:
-                continue
-            lists = type(child).__name__ in ("ModuleList", "ModuleDict") or (
-                type(child).__name__ == "Sequential" and any(next(one.children(), None) is not None for one in members)
-            )
-            if lists or any(type(part).__name__ == "ModuleList" for part in child.modules()):
-                look(child)
-            else:
-                found.append(child)
-
-    look(model)
-    return list({id(one): one for one in found}.values())
-
-
 def _outermost(module: Any, name: str) -> Iterator[Any]:
     seen: set[int] = set()
     waiting = list(module.children())  # the model itself is no block of its own

@@ -22,7 +22,10 @@ CHUNK_ELEMENTS = 1 << 22
 """Elements that are float32 at the same time; a single tensor may have more."""
 SEED = 20_260_101
 """The same on all ranks: replicas have to round alike."""
-WEIGHTS = ("compensated", "stochastic", "nearest")
+ELEMENTWISE = (
+    "SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "ASGD", "Rprop",
+)  # fmt: skip
+"""Optimizers of torch that update every element by itself."""
 
 
 def split_float32(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -221,11 +224,11 @@ class NarrowUpdates:
                     state[key] = value.to(p.device, torch.float32)
 
 
-def why_not_narrow(optimizer: Any, known: frozenset[str]) -> str | None:
-    """Why an optimizer's steps cannot be made a few tensors at a time; ``known`` are the classes where they can."""
+def why_not_narrow(optimizer: Any) -> str | None:
+    """Why an optimizer's steps cannot be made a few tensors at a time."""
     kind = type(optimizer)
-    if not kind.__module__.startswith("torch.optim.") or kind.__name__ not in known:
-        return f"{kind.__name__} may use several tensors at once; supported: {', '.join(sorted(known))}"
+    if not kind.__module__.startswith("torch.optim.") or kind.__name__ not in ELEMENTWISE:
+        return f"{kind.__name__} may use several tensors at once; supported: {', '.join(sorted(ELEMENTWISE))}"
     for group in optimizer.param_groups:
         for key in ("capturable", "differentiable"):
             if group.get(key):

@@ -65,8 +65,6 @@ def switch_form(optimizer: Any, form: str) -> Callable[[], None]:
     A GradScaler is not told of it: the gradients are divided by its scale before the step, and the step is left out
     where they are infinite, as in the script's own form, which is what the script and its library count on.
     """
-    from hotloop.apply.layout import order_state
-
     flags = {key: key == form for key in FORM_KEYS}
     before = [{key: group[key] for key in FORM_KEYS if key in group} for group in optimizer.param_groups]
     defaults = {key: optimizer.defaults[key] for key in FORM_KEYS if key in optimizer.defaults}
@@ -77,7 +75,7 @@ def switch_form(optimizer: Any, form: str) -> Callable[[], None]:
         optimizer.defaults.update({key: value for key, value in flags.items() if key in defaults})
         _place_step_counts(optimizer, form)
         if form == "fused":
-            order_state(optimizer, _parameters(optimizer))
+            _order_state(optimizer)
 
     def show(_: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
         groups = [
@@ -144,6 +142,19 @@ def _complete_momentum(optimizer: Any, group: dict[str, Any], parameters: list[A
     for i in missing:
         momenta[i] = optimizer.state[parameters[i]]["momentum_buffer"] = torch.zeros_like(parameters[i])
     return None
+
+
+def _order_state(optimizer: Any) -> None:
+    """Fused kernels walk a weight, its gradient and its state by position in memory: state gets the weight's order."""
+    import torch
+
+    for parameter in _parameters(optimizer):
+        state = optimizer.state.get(parameter) or {}
+        for key, value in list(state.items()):
+            is_like = type(value) is torch.Tensor and value.shape == parameter.shape
+            if is_like and value.stride() != parameter.stride():
+                # A new tensor: the old one may still be part of the checkpoint that the script has loaded.
+                state[key] = torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
 
 
 def _place_step_counts(optimizer: Any, form: str | None) -> None:

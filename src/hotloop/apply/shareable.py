@@ -90,7 +90,9 @@ def uses_worker_number(dataset: Any) -> bool:
                 continue
             for value in vars(owner).values():
                 function = getattr(value, "__func__", value)
-                if isinstance(function, types.FunctionType) and _names(function.__code__, "get_worker_info"):
+                if isinstance(function, types.FunctionType) and any(
+                    "get_worker_info" in code.co_names for code in _codes(function.__code__)
+                ):
                     return True
         inner = getattr(dataset, "dataset", None)
         if inner is None:
@@ -128,8 +130,7 @@ def find_setter(dataset: Any) -> str | None:
 def _problem(thing: Any) -> str | None:
     kind = type(thing)
     if isinstance(thing, io.IOBase):
-        closed = _closed(thing)
-        if closed or isinstance(thing, (io.BytesIO, io.StringIO)):
+        if _closed(thing) or isinstance(thing, (io.BytesIO, io.StringIO)):
             return None
         return "an open file: forked workers would share its position"
     if isinstance(thing, threading.Thread):
@@ -171,20 +172,14 @@ def _parts(name: str, thing: Any) -> list[tuple[str, Any]]:
     attributes = getattr(thing, "__dict__", None) or {}
     found += [(f"{name}.{key}", value) for key, value in list(attributes.items())[:MOST_ITEMS]]
     for owner in type(thing).__mro__:
-        for slot in _slots(owner):
-            if hasattr(owner, slot) and isinstance(vars(owner).get(slot), types.MemberDescriptorType):
-                value = getattr(thing, slot, None)
-                found.append((f"{name}.{slot}", value))
+        for slot, descriptor in vars(owner).items():
+            if isinstance(descriptor, types.MemberDescriptorType):
+                found.append((f"{name}.{slot}", getattr(thing, slot, None)))
         for method in ("__getitem__", "__getitems__", "__call__", "__iter__"):
             function = vars(owner).get(method)
             if isinstance(function, types.FunctionType):
                 found += _of_function(f"{owner.__qualname__}.{method}", function)
     return found
-
-
-def _slots(owner: type) -> tuple[str, ...]:
-    slots = vars(owner).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def _of_function(name: str, function: types.FunctionType) -> list[tuple[str, Any]]:
@@ -199,10 +194,6 @@ def _of_function(name: str, function: types.FunctionType) -> list[tuple[str, Any
         if value is not None and not isinstance(value, (types.ModuleType, type)):
             found.append((key, value))
     return found
-
-
-def _names(code: types.CodeType, name: str) -> bool:
-    return any(name in one.co_names for one in _codes(code))
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

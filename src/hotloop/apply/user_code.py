@@ -7,7 +7,6 @@ import sys
 import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 MOST_BYTES = 4 << 20
 
@@ -20,12 +19,13 @@ def find_in_user_code(words: Sequence[bytes], find_line: Callable[[bytes], int |
     installed = tuple(
         os.path.realpath(path) + os.sep for path in {*sysconfig.get_paths().values(), os.path.dirname(__file__)}
     )
-    for module in list(sys.modules.values()):
+    for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not file.endswith(".py"):
             continue
         path = os.path.realpath(file)
-        if path.startswith(installed) or f"{os.sep}site-packages{os.sep}" in path or _is_known(module):
+        is_known = name.partition(".")[0] in ("hotloop", "torch")
+        if is_known or path.startswith(installed) or f"{os.sep}site-packages{os.sep}" in path:
             continue
         if not os.path.exists(path):  # a name that only stands for a file, as that of torch.ops
             continue
@@ -39,7 +39,3 @@ def find_in_user_code(words: Sequence[bytes], find_line: Callable[[bytes], int |
         if line is not None:
             return f"{path}:{line}"
     return None
-
-
-def _is_known(module: Any) -> bool:
-    return str(getattr(module, "__name__", "")).partition(".")[0] in ("hotloop", "torch")

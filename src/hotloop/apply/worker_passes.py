@@ -8,6 +8,7 @@ script changes in its data set never reaches a worker. A Pass is an iterator of 
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import weakref
 from collections import deque
@@ -30,6 +31,12 @@ _BaseDataLoaderIter: Any = torch_loader._BaseDataLoaderIter
 _MultiProcessingDataLoaderIter: Any = torch_loader._MultiProcessingDataLoaderIter
 _kinds: Any = torch_loader._DatasetKind
 _pin: Any = utils.pin_memory.pin_memory
+
+
+def start_method(loader: Any) -> str:
+    """How its workers are started; fork where the script has not chosen."""
+    chosen = (loader.multiprocessing_context or multiprocessing).get_start_method(allow_none=True)
+    return str(chosen or "fork")
 
 
 class WorkerPasses:

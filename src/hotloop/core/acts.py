@@ -1,4 +1,4 @@
-"""Act: what a finding's fix asks for, one file each: a technique that hotloop applies, or a change the reader makes."""
+"""Act: what a finding's fix asks for: a technique that hotloop applies, or a change the reader makes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Act:
 def act_by_hand(
     text: str | None, *, id: str, summary: str, effort: Effort, numerics: Numerics, numerics_note: str = ""
 ) -> Act:
-    """An act that no strategy can apply, as ``apply/by_hand/<name>.py`` declares it; ``text`` says how to do it."""
+    """An act that no strategy can apply, as ``apply/by_hand/acts.py`` declares it; ``text`` says how to do it."""
     act = Act()
     act.id, act.summary, act.effort, act.text = id, summary, effort, text
     act.numerics, act.numerics_note = numerics, numerics_note

@@ -6,7 +6,6 @@ compressed where backward runs and then sent, one after the other. What is not t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,16 +15,14 @@ from .link_fit import LinkFit, bus_factor
 FLOAT_BYTES = 4
 LEAST_GAIN_RATIO = 0.1
 """Of the step: what a way must save over a milder one to be worth what it does to the numbers. A choice."""
-TOPK_RATIO, POWERSGD_RANK, LOCAL_STEPS = 0.01, 4, 10
+TOPK_RATIO = 0.01
 COST_NS_PER_ELEMENT: Mapping[str, float] = {
     "bf16": 1.7,
     "int8": 12.3,
     "topk": 3.7,
-    "powersgd": 16.3,
-    "local-updates": 4.0,
 }
 """CPU time of a way beside plain DDP's, for each element of the gradients: compressing, adding up and what is kept, one
-thread; of local-updates per exchange. benchmarks/results/link_choice/costs.json has the measurement."""
+thread. benchmarks/results/link_choice/costs.json has the measurement."""
 BUCKET_MIB = (1, 5, 10, 25, 50, 100, 200)
 DEFAULT_BUCKET_MIB = 25
 """torch's own; its first bucket, of 1 MiB, is left out here."""
@@ -33,7 +30,7 @@ SAFE_WAYS = ("none", "bf16", "int8")
 """The ways that may be chosen: those with which a small language model reached plain DDP's loss after 2,000 steps
 (docs/communication-quality.md). The others are forecast, and left to who watches the loss of a longer run: they keep it
 only with another momentum or after a warm-up, if at all."""
-DEVICE_WAYS = ("none", "bf16", "local-updates")
+DEVICE_WAYS = ("none", "bf16")
 """On an accelerator the others' cost was never measured, so nothing is forecast of them."""
 
 
@@ -48,8 +45,6 @@ class Exchange:
     step_ns: float
     """The whole step as it is sent now."""
     ranks: int
-    tensors: int | None = None
-    """Number of gradients; None where it is unknown, and nothing is forecast of powersgd."""
     on_device: bool = False
 
 
@@ -86,15 +81,11 @@ class WayChoice:
 
 def forecast_ways(exchange: Exchange, link: LinkFit, techniques: Collection[str]) -> tuple[WayForecast, ...]:
     """Every way that the known ``techniques`` offer, mildest first; ``none`` is always the first."""
-    compress, local = "compress-gradients", "local-updates"
+    compress = "compress-gradients"
     ways: list[tuple[str, str | None, dict[str, Value]]] = [("none", None, {})]
     if compress in techniques:
         ways += [(method, compress, {"method": method}) for method in ("bf16", "int8")]
         ways.append(("topk", compress, {"method": "topk", "ratio": TOPK_RATIO}))
-        if exchange.tensors:
-            ways.append(("powersgd", compress, {"method": "powersgd", "rank": POWERSGD_RANK}))
-    if local in techniques:
-        ways.append((local, local, {"steps": LOCAL_STEPS, "outer": "nesterov"}))
     return tuple(
         _forecast(exchange, link, way, technique, settings)
         for way, technique, settings in ways
@@ -147,18 +138,11 @@ def sent_ratio(way: str, exchange: Exchange) -> float:
     """Bytes that a rank sends by this way, over those of plain DDP's ring.
 
     top-k gathers, so that every rank's share goes to all others: ``ranks * ratio`` where values and indices have 4
-    bytes each. PowerSGD's factors of an n x m matrix have rank * (n + m) elements; the matrices are taken to be square
-    and equal, with a vector beside each.
+    bytes each.
     """
     if way in ("bf16", "int8"):
         return 0.5 if way == "bf16" else 0.25
-    if way == "topk":
-        return exchange.ranks * TOPK_RATIO
-    if way == "powersgd" and exchange.tensors:
-        # Half of a transformer's tensors are vectors (biases, norms), and hold next to nothing.
-        side = math.sqrt(sum(exchange.bucket_bytes) / FLOAT_BYTES / max(1.0, exchange.tensors / 2))
-        return min(1.0, (2 * POWERSGD_RANK + 1) / side)
-    return 1.0 / LOCAL_STEPS if way == "local-updates" else 1.0
+    return exchange.ranks * TOPK_RATIO if way == "topk" else 1.0
 
 
 def _forecast(
@@ -168,17 +152,12 @@ def _forecast(
     factor = bus_factor("all-reduce", exchange.ranks)
     cost = 0.0 if exchange.on_device else COST_NS_PER_ELEMENT.get(way, 0.0) / FLOAT_BYTES
     sent_bytes = ratio * factor * sum(exchange.bucket_bytes)
-    if way == "local-updates":
-        # One exchange of everything, with nothing to hide behind, every LOCAL_STEPS steps.
-        each_ns = [link.time_ns(factor * size) + cost * size for size in exchange.bucket_bytes]
-        exposed_ns = sum(each_ns) / LOCAL_STEPS
-    else:
-        messages = 2 if way in ("int8", "powersgd") else 1
-        plans = [
-            (cost * size, link.latency_ns * (messages - 1) + link.time_ns(ratio * factor * size))
-            for size in exchange.bucket_bytes
-        ]
-        exposed_ns = _exposed_ns(exchange, plans)
+    messages = 2 if way == "int8" else 1
+    plans = [
+        (cost * size, link.latency_ns * (messages - 1) + link.time_ns(ratio * factor * size))
+        for size in exchange.bucket_bytes
+    ]
+    exposed_ns = _exposed_ns(exchange, plans)
     return WayForecast(way=way, technique=technique, settings=settings, exposed_ns=exposed_ns, sent_bytes=sent_bytes)
 
 

@@ -34,8 +34,6 @@ class Arguments:
     """The argument that torch refuses beside these."""
     written: Mapping[str, WrittenArgument] = field(default_factory=dict)
     """By the value's name."""
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
-    """Settings that other libraries' configurations take as an argument of another name, and that name."""
     needs: str | None = None
     """The setting without which hotloop chooses when the training runs, so that a configuration cannot say it."""
 

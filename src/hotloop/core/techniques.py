@@ -21,15 +21,13 @@ from .strategy import Strategy
 class Stage(IntEnum):
     """When a technique acts on an object that several of them change: lower ones first.
 
-    A model is laid out, cast and given its recomputation before it is compiled; what wraps it for several ranks comes
+    A model is cast and given its recomputation before it is compiled; what wraps it for several ranks comes
     where torch wants it (DDP first, then compile: Dynamo splits at DDP's buckets; FSDP shards what is compiled).
     """
 
     RUNTIME = 0
     LOADER = 10
-    LAYOUT = 20
     PRECISION = 30
-    ATTENTION = 40
     ACTIVATIONS = 50
     PARALLEL = 60
     COMPILE = 70

@@ -12,7 +12,7 @@ from hotloop.core.link_fit import LinkFit
 from hotloop.diagnose.comm import Link, bucket_bytes, bucket_latency_ns, exposure_by_cause, extra_syncs, sync_count
 from hotloop.diagnose.lines import EXCHANGING, NOTHING, FieldShare, time_between_phases
 
-SENDERS = ("compress-gradients", "local-updates")
+SENDERS = ("compress-gradients",)
 """The techniques whose ways of sending are forecast."""
 LEAST_WIRE_RATIO = 0.5
 """At least so much of the communication is taken for bytes on the wire, whatever its messages' usual latencies add to:
@@ -23,7 +23,7 @@ COLLECTIVE_CALL = re.compile(r"reduce|gather|broadcast|scatter|barrier|all_to_al
 
 
 def applied_sender(rank: RankAnalysis) -> str | None:
-    """The applied technique that exchanges DDP's gradients or weights in its place; None where DDP does it itself."""
+    """The applied technique that exchanges DDP's gradients in its place; None where DDP does it itself."""
     return next((one for one in SENDERS if one in rank.applied and rank.ddp is not None), None)
 
 
@@ -67,7 +67,6 @@ def read_exchange(analysis: Analysis) -> Exchange | None:
         backward_ns=ddp.backward_compute_ns,
         step_ns=analysis.step_ns / sync_count(rank),
         ranks=rank.world_size,
-        tensors=ddp.parameter_tensors,
         on_device=rank.device_type != "cpu",
     )
 

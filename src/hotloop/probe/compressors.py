@@ -19,7 +19,6 @@ SIDE_COUNT = 1024
 """Rows and columns of the random matrices."""
 MEMORY_FACTOR = 3
 """What is held at once, in copies of the gradients: they, their compressed forms, what is restored of one of them."""
-LOW_RANK = 4
 TOPK_RATIO = 0.01
 Sent = Sequence[torch.Tensor]
 
@@ -105,7 +104,6 @@ def list_compressors() -> list[Compressor]:
         _quantizer(8),
         _quantizer(4),
         Compressor(f"topk {TOPK_RATIO:.0%}", _choose_largest, _scatter),
-        Compressor(f"powersgd {LOW_RANK}", _factorize, _multiply),
     ]
 
 
@@ -144,21 +142,6 @@ def _choose_largest(one: torch.Tensor) -> Sent:
 
 def _scatter(sent: Sent, one: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(one).view(-1).index_copy_(0, sent[1].long(), sent[0]).view_as(one)
-
-
-def _factorize(one: torch.Tensor) -> Sent:
-    from hotloop.apply.compression.low_rank import orthogonalize
-
-    if one.dim() < 2 or 2 * LOW_RANK * (len(one) + one[0].numel()) >= one.numel():
-        return [one]  # as the hook does: factors would be no smaller
-    matrix = one.reshape(len(one), -1)
-    draws = torch.Generator().manual_seed(matrix.shape[1])
-    left = orthogonalize(matrix @ torch.randn(matrix.shape[1], LOW_RANK, generator=draws).to(one.device))
-    return left, matrix.t() @ left
-
-
-def _multiply(sent: Sent, one: torch.Tensor) -> torch.Tensor:
-    return sent[0].clone() if len(sent) == 1 else (sent[0] @ sent[1].t()).view_as(one)
 
 
 def _norm(tensors: Sequence[torch.Tensor]) -> float:

@@ -7,11 +7,17 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from hotloop.apply.free_room import choose_disk_bytes, choose_memory_bytes
 from hotloop.apply.sample_cache import SampleCache
-from hotloop.apply.sample_format import NotPlain, encode
-from hotloop.apply.sample_identity import identify
-from hotloop.apply.sample_store import FolderStore, MemoryStore, SampleStore
+from hotloop.apply.sample_store import (
+    FolderStore,
+    MemoryStore,
+    NotPlain,
+    SampleStore,
+    choose_disk_bytes,
+    choose_memory_bytes,
+    encode,
+    identify,
+)
 from hotloop.core.errors import UsageError
 
 LEAST_BYTES = 1 << 16

@@ -38,7 +38,6 @@ from torch.distributed.checkpoint.state_dict_loader import load as read_distribu
 from torch.distributed.checkpoint.state_dict_saver import save as write_distributed
 from torch.distributed.tensor import DTensor
 
-from hotloop.apply.sharded_optimizer import ShardedOptimizer
 from hotloop.core.errors import UsageError
 
 from .processes import Ranks, first_error
@@ -212,10 +211,9 @@ def model_state(model: Any) -> dict[str, Any]:
 
 
 def optimizer_state(optimizer: Any, rank: int) -> dict[str, Any]:
-    """state_dict() of the whole optimizer; of one that is shared out over ranks, gathered: all ranks call this."""
-    if isinstance(optimizer, ShardedOptimizer):
-        optimizer.gather_state()
-    elif hasattr(optimizer, "consolidate_state_dict"):
+    """state_dict() of the whole optimizer; of torch's ZeroRedundancyOptimizer, gathered on rank 0: all ranks call
+    this."""
+    if hasattr(optimizer, "consolidate_state_dict"):
         optimizer.consolidate_state_dict(to=0)
         if rank != 0:
             return {"state": {}, "param_groups": []}
@@ -224,8 +222,8 @@ def optimizer_state(optimizer: Any, rank: int) -> dict[str, Any]:
 
 
 def optimizer_kind(optimizer: Any) -> str:
-    """The optimizer's class by name; of one that is sharded, the class that updates the shards."""
-    return type(optimizer.updating if isinstance(optimizer, ShardedOptimizer) else optimizer).__name__
+    """The optimizer's class by name; of torch's ZeroRedundancyOptimizer, the class that updates the shards."""
+    return type(optimizer.optim if hasattr(optimizer, "consolidate_state_dict") else optimizer).__name__
 
 
 class CheckpointWriter:

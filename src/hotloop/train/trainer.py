@@ -42,7 +42,6 @@ from .marker import remove_marker, write_marker
 from .order import BatchOrder, Layout
 from .processes import Ranks, first_error, join_ranks
 from .random_state import read_generators, restore_generators, seed_generators
-from .replicas import Replicas
 from .stopping import StopWatch, keep_from_signals
 
 Step = Callable[[Any, Any], torch.Tensor]
@@ -54,7 +53,6 @@ PREEMPTED_EXIT_CODE = 75
 _PRECISIONS = {"bf16": "bf16-autocast", "fp16": "fp16-autocast"}
 _ACCUMULATION = "accumulation"
 _SHARDING = "fsdp2"
-_IN_BACKWARD = "optimizer-in-backward"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +109,6 @@ class Trainer:
     """Trains; callbacks are plain objects with any of on_fit_start(trainer), on_step_end(trainer, loss),
     on_validation(trainer, loss), on_fit_end(trainer, result), state_dict() and
     load_state_dict(state). Losses are given as tensors: reading one waits for the device, so nothing here does.
-    With local-updates, a callback sees its rank's own weights; a validation, a checkpoint and the end of ``fit`` have
-    the mean of all ranks.
 
     ``optimizer`` is one, or a function of the model's parameters that builds it (needed where a strategy replaces the
     parameters, such as FSDP); ``scheduler`` likewise, of the optimizer, and advances once per step.
@@ -140,19 +136,9 @@ class Trainer:
         self._taken: frozenset[str] = frozenset()
         self._offer = offered_choices()
         if self._offer is not None:
-            self._take_over(
-                self._offer,
-                has_built_optimizer=not _is_function(optimizer, "step"),
-                needs_gradients=clip_norm is not None or self.accumulate > 1,
-            )
+            self._take_over(self._offer, has_built_optimizer=not _is_function(optimizer, "step"))
         if clip_norm is not None and not clip_norm > 0:
             raise UsageError(f"clip_norm={clip_norm!r}: give a number above 0, or None")
-        if self.strategy.get(_IN_BACKWARD) is not None and (clip_norm is not None or self.accumulate * self.split > 1):
-            asked = f"clip_norm={clip_norm!r}" if clip_norm is not None else "accumulation"
-            raise UsageError(
-                f"{_IN_BACKWARD} frees each gradient inside backward, but {asked} needs all of them after it; "
-                "remove one of the two"
-            )
         self.checkpoints = Checkpoints(folder=checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
         _check_checkpoints(self.checkpoints)
         self.ranks: Ranks = join_ranks(backend=backend, device=device)
@@ -169,7 +155,6 @@ class Trainer:
         self.optimizer: Any = self._build_optimizer(optimizer)
         self.scheduler: Any = scheduler(self.optimizer) if _is_function(scheduler, "step") else scheduler
         self.scaler = self._find_scaler()
-        self._replicas = Replicas(context.memory("local-updates").get("rounds"), self.model, self.optimizer)
         self._loaders: dict[int, tuple[Any, Any, BatchOrder | None]] = {}
 
     def fit(
@@ -208,7 +193,6 @@ class Trainer:
                     self._call("on_validation", self, losses[-1])
             run.save()
             run.settle()
-        self._replicas.settle()
         self.optimizer.zero_grad()
         self._applier.finish()
         result = FitResult(
@@ -231,8 +215,7 @@ class Trainer:
         was_training = self.model.training
         self.model.eval()
         try:
-            with self._replicas.mean_weights():
-                losses = [self._step(self.model, self._to_device(batch)).detach() for batch in loader]
+            losses = [self._step(self.model, self._to_device(batch)).detach() for batch in loader]
         finally:
             self.model.train(was_training)
             restore_generators(kept)
@@ -248,11 +231,10 @@ class Trainer:
 
     # -- what `run --strategy` and tune hand over ----------------------------------------------------------------------
 
-    def _take_over(self, offer: Offer, *, has_built_optimizer: bool, needs_gradients: bool) -> None:
+    def _take_over(self, offer: Offer, *, has_built_optimizer: bool) -> None:
         """Choices that the command was started with and that nobody else can apply. What the script chose stays."""
         own = {one.technique for one in self.strategy.choices} | ({_ACCUMULATION} if self.split > 1 else set())
         taken: list[Choice] = []
-        splits = self.split > 1 or offer.strategy.get(_ACCUMULATION) is not None
         for choice in offer.strategy.choices:
             why = "the script sets it" if choice.technique in own else ""
             if choice.technique == _SHARDING and has_built_optimizer:
@@ -260,8 +242,6 @@ class Trainer:
                     "the script passes an optimizer that refers to the unsharded parameters; pass a function that "
                     "builds it"
                 )
-            if choice.technique == _IN_BACKWARD and (needs_gradients or splits):
-                why = "clipping and accumulation need the gradients after backward"
             try:
                 check_strategy(chain(self.strategy, Strategy(choices=(*taken, choice))), TECHNIQUES)
             except StrategyError as error:
@@ -461,7 +441,6 @@ class Trainer:
         checkpoint = open_checkpoint(path, rank=self.ranks.rank)
         restore(checkpoint, model=self.model, optimizer=self.optimizer, plain=self._plain_parts())
         self._restore_own(checkpoint)
-        self._replicas.restore(checkpoint, self.ranks.world_size)
         self.place = _Place(**checkpoint.state["place"])
         return checkpoint
 
@@ -585,16 +564,14 @@ class _Run:
             return
         self.settle()
         self._saved_step = step
-        own = trainer._replicas.own_trees()
         try:
-            with trainer._replicas.mean_weights():
-                self.writer.save(
-                    step=step,
-                    trees=trainer._trees(),
-                    state={**trainer._state(self.order, self.accumulate), "has_replicas": bool(own)},
-                    private={"generators": read_generators(), "epoch_generators": self._epoch_generators},
-                    own_trees={name: part.state_dict() for name, part in trainer._own_parts().items()} | own,
-                )
+            self.writer.save(
+                step=step,
+                trees=trainer._trees(),
+                state=trainer._state(self.order, self.accumulate),
+                private={"generators": read_generators(), "epoch_generators": self._epoch_generators},
+                own_trees={name: part.state_dict() for name, part in trainer._own_parts().items()},
+            )
         except CheckpointError as error:
             self._bear(error)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.apply.compression import LowRankHook, TopKHook, WarmUpHook
+from hotloop.apply.compression import TopKHook, WarmUpHook
 from hotloop.apply.compression.momentum import lower_momentum
 from hotloop.core.techniques import Applied
 
@@ -65,27 +65,3 @@ def test_the_momentum_of_sgd_moves_before_the_selection() -> None:
     assert hook.later.momentum == 0.9
     assert train(optimizer, weight) == train(*make(torch.optim.SGD))
     assert optimizer.param_groups[0]["momentum"] == 0.9
-
-
-@pytest.mark.parametrize(
-    ("cls", "options", "most"),
-    [
-        (torch.optim.AdamW, {"betas": (0.0, 0.99)}, 0.0),
-        (torch.optim.AdamW, {}, 0.9),
-        (torch.optim.SGD, {}, 0.0),
-        (torch.optim.Adagrad, {}, 0.0),
-    ],
-)
-def test_an_optimizer_with_little_momentum_stays_as_it_is(cls: Any, options: Any, most: float) -> None:
-    optimizer, weight = make(cls, **options)
-    assert lower_momentum(optimizer, [hook_for(weight, TopKHook())], most) is None
-    assert not optimizer._optimizer_step_pre_hooks
-
-
-def test_an_optimizer_of_other_parameters_stays_as_it_is() -> None:
-    optimizer, _ = make(torch.optim.AdamW)
-    assert lower_momentum(optimizer, [hook_for(torch.ones(2), TopKHook())], 0.0) is None
-
-
-def test_what_is_late_is_said() -> None:
-    assert [hook.is_late for hook in (TopKHook(), LowRankHook(), WarmUpHook(TopKHook(), 2))] == [True, True, False]

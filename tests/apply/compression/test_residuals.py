@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from hotloop.apply.compression.residuals import Residuals, pieces_of, state_by_name
+from hotloop.apply.compression.hooks import Residuals, pieces_of, state_by_name
 
 
 @dataclass
@@ -31,14 +31,6 @@ def parameters() -> list[torch.Tensor]:
     return [torch.zeros(2), torch.zeros(3), torch.zeros(4)]
 
 
-def test_it_starts_with_zeros_and_keeps_what_is_written(parameters: list[torch.Tensor]) -> None:
-    kept = Residuals()
-    flat = kept.of(Bucket(0, parameters))
-    assert flat.tolist() == [0.0] * 9
-    flat += 1.0
-    assert kept.of(Bucket(0, parameters)) is flat
-
-
 def test_it_moves_with_its_parameter_into_other_buckets(parameters: list[torch.Tensor]) -> None:
     one, two, three = parameters
     kept = Residuals()
@@ -62,8 +54,3 @@ def test_a_checkpoint_may_be_loaded_under_other_buckets(parameters: list[torch.T
     again.load(pieces_of(state, names))
     assert again.of(Bucket(0, parameters[1:])).tolist() == [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
     assert state_by_name(again.by_parameter(), names)["layer.0"].tolist() == [0.0, 1.0]
-
-
-def test_a_name_that_the_model_does_not_have_is_refused(parameters: list[torch.Tensor]) -> None:
-    with pytest.raises(ValueError, match="'gone', which is no parameter of this model"):
-        pieces_of({"gone": torch.zeros(1)}, {id(parameters[0]): "layer"})

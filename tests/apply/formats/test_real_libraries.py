@@ -1,4 +1,4 @@
-"""Exported strategies are read by the libraries themselves: accelerate, DeepSpeed, Lightning and torchtitan.
+"""Exported strategies are read by the libraries themselves: accelerate and DeepSpeed.
 
 Their environment is `.venv-frameworks` (`make frameworks` creates it); without it these tests skip. They run there as
 one program, to which the exports are given as JSON; it answers what each library understood.
@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from hotloop.apply import TECHNIQUES
-from hotloop.apply.interop import FORMATS, export_with
+from hotloop.apply.interop import export_strategy
 from hotloop.core.strategy import Choice, Strategy
 
-DECLARED = {name: TECHNIQUES[name] for name in ("fused-optimizer", "loader-workers")}
 PYTHON = Path(__file__).parents[3] / ".venv-frameworks" / "bin" / "python"
 
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="no .venv-frameworks (make frameworks creates it)")
@@ -47,31 +45,12 @@ config = DeepSpeedConfig("ds.json")
 answer(autocast=config.torch_autocast_enabled, dtype=config.torch_autocast_dtype, stage=config.zero_optimization_stage,
        batch=config.train_micro_batch_size_per_gpu, accumulate=config.gradient_accumulation_steps)
 """,
-    "lightning": """
-import lightning
-trainer = lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False,
-                            **given["arguments"]["Trainer"])
-answer(precision=trainer.precision, accumulate=trainer.accumulate_grad_batches)
-""",
-    "torchtitan": """
-open("job.toml", "w").write(given["text"])
-import importlib.util, types
-# The package itself imports triton and what trains: only its configuration is wanted here.
-package = types.ModuleType("torchtitan")
-package.__path__ = list(importlib.util.find_spec("torchtitan").submodule_search_locations)
-sys.modules["torchtitan"] = package
-from torchtitan.config.manager import ConfigManager
-config = ConfigManager().parse_args(["--job.config_file", "job.toml"])
-answer(dtype=config.training.mixed_precision_param, implementation=config.optimizer.implementation,
-       workers=config.training.dataloader.num_workers, compile=config.compile.enable,
-       recompute=config.activation_checkpoint.mode, batch=config.training.local_batch_size)
-""",
 }
 
 
 def understood(tmp_path: Path, name: str, *choices: Choice) -> dict[str, Any]:
     """What the library read from the export of these choices, at batch size 8 and two micro-batches."""
-    exported = export_with(Strategy(choices=choices), FORMATS[name], DECLARED, batch_size=8, accumulate=2)
+    exported = export_strategy(Strategy(choices=choices), name, batch_size=8, accumulate=2)
     given = tmp_path / "given.json"
     given.write_text(json.dumps({"text": exported.text, "arguments": exported.arguments}))
     (tmp_path / "program.py").write_text(HEAD + PROGRAMS[name])
@@ -82,9 +61,8 @@ def understood(tmp_path: Path, name: str, *choices: Choice) -> dict[str, Any]:
     return found
 
 
-BF16, FUSED = Choice(technique="bf16-autocast"), Choice(technique="fused-optimizer")
+BF16 = Choice(technique="bf16-autocast")
 COMPILED = Choice(technique="compile-model", settings={"backend": "inductor", "mode": "max-autotune"})
-WORKERS = Choice(technique="loader-workers", settings={"num_workers": 2, "prefetch_factor": 4})
 
 
 def test_accelerate(tmp_path: Path) -> None:
@@ -107,20 +85,3 @@ def test_deepspeed(tmp_path: Path) -> None:
     found = understood(tmp_path, "deepspeed", BF16, Choice(technique="zero-optimizer"))
     assert (found["autocast"], found["dtype"], found["stage"]) == (True, "torch.bfloat16", 1)
     assert (found["batch"], found["accumulate"]) == (8, 2)
-
-
-def test_lightning(tmp_path: Path) -> None:
-    found = understood(tmp_path, "lightning", BF16, FUSED)
-    assert found == {"precision": "bf16-mixed", "accumulate": 2}
-
-
-def test_torchtitan(tmp_path: Path) -> None:
-    found = understood(tmp_path, "torchtitan", BF16, FUSED, WORKERS, COMPILED)
-    assert found == {
-        "dtype": "bfloat16",
-        "implementation": "fused",
-        "workers": 2,
-        "compile": True,
-        "recompute": "none",
-        "batch": 8,
-    }

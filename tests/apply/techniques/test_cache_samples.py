@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from hotloop.apply.api import AppliedStrategy
 from hotloop.apply.loader_samples import alike
@@ -198,20 +198,6 @@ def test_refusals(make: Callable[[Path], Any], why: str, log: Path) -> None:
     assert type(data) is kind
 
 
-def test_spawned_workers_and_too_little_room_are_refused(log: Path) -> None:
-    spawned = make_loader(Reading(log), num_workers=1, multiprocessing_context="spawn")
-    assert "started by spawn" in told(apply_cache(spawned))[0][1]
-    assert "no room" in told(apply_cache(make_loader(Large(log)), most_bytes=1 << 16))[0][1]
-
-
-def test_a_folder_that_cannot_be_made_is_said_so(log: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for folder in ("/proc/nowhere", str(tmp_path / "file")):
-        ((status, why),) = told(apply_cache(make_loader(Reading(log)), folder=folder))
-        assert status == "not applicable"
-        assert why.startswith(f"the folder {folder} cannot be created: ")
-
-
 def test_a_data_set_for_each_epoch_is_given_up_once(log: Path) -> None:
     applied = apply_cache(make_loader(Quick(log)))
     for _ in range(4):
@@ -220,30 +206,6 @@ def test_a_data_set_for_each_epoch_is_given_up_once(log: Path) -> None:
         epoch_of(loader)
         applied.after_step()
     assert [status for status, _ in told(applied)] == ["applied", "not applicable"]
-
-
-class Large(Reading):
-    def __getitem__(self, i: int) -> Any:
-        return torch.full((1 << 15,), float(i))
-
-
-def test_a_draw_that_no_trial_met_ends_the_cache(log: Path, tmp_path: Path) -> None:
-    def run(is_cached: bool) -> tuple[list[Any], list[tuple[str, str]]]:
-        random.seed(5)
-        loader = make_loader(SometimesDrawing(log), batch_size=None)
-        applied = apply_cache(loader) if is_cached else None
-        seen = []
-        for _ in range(3):
-            for sample in loader:
-                seen.append(sample)
-                if applied is not None:
-                    applied.after_step()
-        return seen, [] if applied is None else told(applied)
-
-    plain, _ = run(False)
-    treated, records = run(True)
-    assert alike(plain, treated)
-    assert records[-1][1] == "samples are no longer kept: reading a sample drew random numbers (random)"
 
 
 def test_the_end_in_a_worker_reaches_the_training(log: Path) -> None:
@@ -267,17 +229,6 @@ def test_a_data_set_that_the_script_changes_is_read_again(log: Path) -> None:
     assert float(epoch_of(loader)[0]["x"][1, 0]) == 3.0
     applied.after_step()
     assert told(applied)[-1][1] == "samples are no longer kept: the script changed the data set"
-
-
-def test_a_change_between_passes_reaches_new_workers(log: Path) -> None:
-    data = Reading(log)
-    loader = make_loader(data, num_workers=2)
-    applied = apply_cache(loader)
-    epoch_of(loader)
-    data.scale = 3.0
-    assert float(epoch_of(loader)[0]["x"][1, 0]) == 3.0
-    applied.after_step()
-    assert "the script changed the data set" in told(applied)[-1][1]
 
 
 def test_a_file_opened_at_the_first_read_is_no_change(log: Path) -> None:
@@ -334,17 +285,6 @@ class Slow(Reading):
         return {**super().__getitem__(i), "large": torch.full((1 << 15,), float(i)), "more": sum(range(200_000))}
 
 
-def test_subsets_are_kept_by_their_own_index(log: Path) -> None:
-    data = Reading(log)
-    one, other = Subset(data, [3, 4, 5, 6]), Subset(data, [9, 8, 7, 6])
-    loaders = [make_loader(one), make_loader(other)]
-    for loader in loaders:
-        apply_cache(loader)
-    for _ in range(2):
-        found = [[float(x) for batch in loader for x in batch["x"][:, 0]] for loader in loaders]
-        assert found == [[3, 4, 5, 6], [9, 8, 7, 6]]
-
-
 def test_a_folder_serves_the_next_run_but_not_another_data_set(log: Path, tmp_path: Path) -> None:
     folder = str(tmp_path / "kept")
     apply_and_read = lambda data: (apply_cache(loader := make_loader(data), folder=folder), epoch_of(loader))[1]  # noqa: E731
@@ -375,51 +315,6 @@ def test_a_folder_whose_samples_went_stale_is_noticed_at_the_first_hit(log: Path
     assert [float(one) for one in epoch_of(loader)] == [2.0 + i for i in range(COUNT)]
     applied.after_step()
     assert told(applied)[-1][1] == "samples are no longer kept: reading sample 0 twice gave different data"
-
-
-def test_errors_of_the_data_set_are_its_own(log: Path) -> None:
-    class Failing(Reading):
-        def __getitem__(self, i: int) -> Any:
-            if i == 7:
-                raise KeyError("seven")
-            return super().__getitem__(i)
-
-    loader = make_loader(Failing(log), batch_size=1)
-    apply_cache(loader)
-    for _ in range(2):
-        with pytest.raises(KeyError, match="seven"):
-            epoch_of(loader)
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """With more, loader-workers watches operators in a forked process, which imports for seconds."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_it_goes_together_with_workers(log: Path) -> None:
-    from hotloop.apply.api import apply_strategy
-    from hotloop.core.strategy import Choice, Strategy
-
-    loader = make_loader(Reading(log), shuffle=True)
-    strategy = Strategy(
-        choices=(
-            Choice(technique="cache-samples", settings={}),
-            Choice(technique="loader-workers", settings={"num_workers": 2}),
-        )
-    )
-    applied = apply_strategy(strategy, loader=loader)
-    assert [record.status for record in applied.records] == ["applied", "applied"]
-    for _ in range(3):
-        assert sorted(int(x) for batch in loader for x in batch["x"][:, 0]) == list(range(COUNT))
-    before = reads_of(log)
-    epoch_of(loader)
-    assert reads_of(log) - before < COUNT
-    applied.undo()
 
 
 def test_no_file_descriptor_and_no_memory_is_left(log: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from hotloop.apply import TECHNIQUES, check_strategy
+from hotloop.apply import TECHNIQUES
 from hotloop.apply.api import apply_strategy
 from hotloop.apply.applier import Applier, make_context
-from hotloop.core.strategy import Choice, Strategy, StrategyError
+from hotloop.core.strategy import Choice, Strategy
 
 from .small import Net, apply_one, is_close, make_net, statuses, strategy_of, train
 
@@ -176,11 +176,6 @@ def test_a_failing_compiler_leaves_a_training_that_runs() -> None:
     assert len(train(model, sgd(model), steps=2)) > 2
 
 
-def test_a_block_without_regional_is_refused_by_name() -> None:
-    with pytest.raises(StrategyError, match=r"compile-model.block needs regional = true"):
-        check_strategy(strategy_of("compile-model", block="Block"), TECHNIQUES)
-
-
 def test_a_compiler_budget_is_set_for_a_compiled_model_and_taken_back() -> None:
     import torch._functorch.config as config
 
@@ -267,12 +262,6 @@ def test_a_compiled_step_trains_the_same_and_schedules_go_on(scheduled: str) -> 
     assert counters["stats"]["unique_graphs"] >= 1
 
 
-def test_a_step_that_is_one_kernel_is_not_compiled() -> None:
-    optimizer = torch.optim.AdamW(make_net().parameters(), fused=True)
-    assert "already one kernel" in apply_one("compile-optimizer", EAGER, optimizer=optimizer).records[0].detail
-    assert "step" not in vars(optimizer)
-
-
 def call_compile(override: bool, **options: Any) -> tuple[Any, list[Any]]:
     from hotloop.attach.applying import _change_calls
 
@@ -296,12 +285,6 @@ def test_the_scripts_compile_gets_dynamic_shapes(options: dict[str, Any], dynami
     seen, records = call_compile(False, **options)
     assert seen is dynamic
     assert [record.status for record in records] == [status]
-
-
-def test_a_strategy_may_override_what_the_script_says_of_shapes() -> None:
-    seen, records = call_compile(True, dynamic=False)
-    assert seen is True
-    assert [record.status for record in records] == ["applied"]
 
 
 def test_a_graph_may_be_kept_after_backward() -> None:

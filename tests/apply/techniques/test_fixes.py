@@ -14,13 +14,12 @@ from hotloop.core.findings import Saving
 
 from .small import strategy_of
 
-HERE = ("fused-optimizer", "foreach-optimizer", "foreach-clipping", "compile-model", "compile-optimizer",
-        "dynamic-shapes", "activation-checkpointing", "keep-activations", "activation-offload", "zero-grad-to-none",
-        "optimizer-in-backward", "decay-in-optimizer")  # fmt: skip
+CHOSEN_APART = ("drop-scaler", "calmer-scaler")
+"""Their rule chooses the technique and its settings in two conditions, whose branches belong together."""
 
 
 def settings_in(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Technique ids of this area with the literal settings that stand beside them in a source file."""
+    """Technique ids with the literal settings that stand beside them in a source file."""
     found: list[tuple[str, dict[str, Any]]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
@@ -38,7 +37,11 @@ def settings_in(path: Path) -> list[tuple[str, dict[str, Any]]]:
             continue
         for name in names:
             for table in tables:
-                if name in HERE and all(isinstance(value, ast.Constant) for value in table.values):
+                if (
+                    name in TECHNIQUES
+                    and name not in CHOSEN_APART
+                    and all(isinstance(value, ast.Constant) for value in table.values)
+                ):
                     found.append((str(name), ast.literal_eval(table)))
     return found
 
@@ -47,27 +50,16 @@ SOURCES = [Path(hotloop.bench.probe.__file__), *sorted(Path(hotloop.diagnose.rul
 PRESCRIBED = sorted({(name, tuple(settings.items())) for path in SOURCES for name, settings in settings_in(path)})
 
 
-def test_the_rules_of_this_area_were_found() -> None:
+def test_the_rules_were_found() -> None:
     assert {name for name, _ in PRESCRIBED} >= {
         "fused-optimizer", "foreach-optimizer", "compile-model", "dynamic-shapes", "keep-activations",
-        "foreach-clipping",
+        "foreach-clipping", "bf16-autocast", "loader-workers",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(("technique", "settings"), PRESCRIBED)
 def test_a_prescribed_fix_is_a_valid_strategy(technique: str, settings: tuple[tuple[str, Any], ...]) -> None:
     assert check_strategy(strategy_of(technique, **dict(settings)), TECHNIQUES)
-
-
-@pytest.mark.parametrize("arm", ["fused", "foreach"])
-def test_what_a_probe_measured_is_a_valid_strategy(arm: str) -> None:
-    assert check_strategy(strategy_of(f"{arm}-optimizer", **{arm: True}), TECHNIQUES)
-
-
-@pytest.mark.parametrize("technique", HERE)
-def test_every_technique_says_what_it_does(technique: str) -> None:
-    assert TECHNIQUES[technique].summary
-    assert TECHNIQUES[technique].summary
 
 
 def test_a_forecast_is_what_the_probe_measured_and_none_without() -> None:

@@ -74,19 +74,6 @@ def test_scripting_compiles_the_scripts_own_forward(make: Callable[[], nn.Module
     assert torch.equal(model(X), changed)
 
 
-def test_a_module_that_cannot_be_scripted_keeps_its_wrappers_and_raises_as_before() -> None:
-    class Yielding(Doubling):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(next(iter([*(x,)])))
-
-    model = Yielding()
-    wrap_all(model)
-    changed = model(X)
-    with pytest.raises((RuntimeError, torch.jit.frontend.NotSupportedError)):
-        torch.jit.script(model)
-    assert torch.equal(model(X), changed)
-
-
 def test_tracing_and_exporting_record_what_runs() -> None:
     model = Doubling()
     wrap_all(model)

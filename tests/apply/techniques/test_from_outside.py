@@ -52,8 +52,6 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for i in range(6):
     loss = net(torch.randn(4 + i, 4)).pow(2).mean()
     optimizer.zero_grad(); loss.backward()
-    for p in model.parameters():
-        p.grad.mul_(0.5)
     optimizer.step()
 print(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 """
@@ -109,20 +107,17 @@ def test_the_scripts_own_checkpoints_are_kept_or_left(tmp_path: Path, plain_loss
 
 
 def test_a_script_that_checkpoints_itself_is_not_nested(tmp_path: Path, plain_losses: list[str]) -> None:
-    losses, told = run(tmp_path, HEAD.format(light=True) + LOOP, "activation-checkpointing", "optimizer-in-backward")
+    losses, told = run(tmp_path, HEAD.format(light=True) + LOOP, "activation-checkpointing")
     assert losses == plain_losses
     assert [one["status"] for one in told["activation-checkpointing"]] == ["applied", "not applicable"]
     assert told["activation-checkpointing"][1]["detail"] == "reverted: the script already checkpoints activations"
-    assert told["optimizer-in-backward"][0]["status"] == "not applicable"
 
 
-def test_shapes_that_grow_are_compiled_once_and_a_loop_by_hand_is_named(tmp_path: Path) -> None:
-    graphs, told = run(tmp_path, GROWING, "dynamic-shapes:override = true", "foreach-clipping")
+def test_shapes_that_grow_are_compiled_once(tmp_path: Path) -> None:
+    graphs, told = run(tmp_path, GROWING, "dynamic-shapes:override = true")
     assert int(graphs[0]) <= 2  # six without
     assert told["dynamic-shapes"][0]["where"]["line"] == 4
     assert told["dynamic-shapes"][0]["detail"].endswith("instead of the script's dynamic=False")
-    assert [one["status"] for one in told["foreach-clipping"]] == ["not applicable"]
-    assert "the script's own code at train.py:9" in told["foreach-clipping"][0]["detail"]
 
 
 def test_an_unmodified_script_is_compiled(tmp_path: Path) -> None:

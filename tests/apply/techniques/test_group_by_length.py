@@ -151,18 +151,6 @@ def test_what_the_loader_drops_is_what_it_would_have_dropped() -> None:
     assert set(flat(rows_of(loader))) == plain
 
 
-def test_workers_load_the_same_batches() -> None:
-    torch.manual_seed(6)
-    loader = make_loader(num_workers=2)
-    apply_one("group-by-length", loader=loader)
-    torch.manual_seed(7)
-    rows = rows_of(loader)
-    here = make_loader()
-    apply_one("group-by-length", loader=here)
-    torch.manual_seed(7)
-    assert rows_of(here) == rows
-
-
 @pytest.mark.parametrize(
     ("make", "source"),
     [
@@ -238,14 +226,6 @@ def test_ranks_share_the_samples_of_an_epoch_and_step_with_one_length(count: int
         assert sum(apart[:-1]) / len(apart[:-1]) < 1.5
         orders.append(batches)
     assert orders[0] != orders[1]
-
-
-def test_ranks_without_a_common_order_or_common_lengths_are_refused() -> None:
-    assert "without a DistributedSampler" in apply_on_ranks(make_loader(Listed()), 2)[0][1]
-    data = Sentences()
-    sampler: DistributedSampler[Any] = DistributedSampler(data, num_replicas=2, rank=0)
-    loader = make_loader(data, shuffle=None, sampler=sampler)
-    assert "must come from a list that the data set holds" in apply_on_ranks(loader, 2)[0][1]
 
 
 def test_the_law_of_grouping() -> None:

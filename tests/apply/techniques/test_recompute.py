@@ -40,25 +40,16 @@ def saved_bytes(model: Any) -> int:
     return sum(seen.values())
 
 
-@pytest.mark.parametrize("settings", [{}, {"policy": "matmuls"}, {"budget": 0.5}, {"block": "Block"}])
-def test_recomputing_gives_equal_bits_with_dropout(settings: dict[str, Any]) -> None:
-    plain = make_net()
-    expected = train(plain, sgd(plain))
-    model = make_net()
-    applied = apply_one("activation-checkpointing", settings, model=model)
-    assert statuses(applied) == ["applied"]
-    assert is_equal(train(model, sgd(model)), expected)
-
-
 def test_full_selective_and_budgeted_recomputing_keep_less() -> None:
     kept = {}
-    for name, settings in {"all": {}, "matmuls": {"policy": "matmuls"}, "half": {"budget": 0.5}, "none": None}.items():
+    budgets: dict[str, Any] = {f"{share:g}": {"budget": share} for share in (0.25, 0.5, 0.75)}
+    for name, settings in {"all": {}, "matmuls": {"policy": "matmuls"}, **budgets, "none": None}.items():
         model = make_net()
         if settings is not None:
             apply_one("activation-checkpointing", settings, model=model)
             model(torch.randn(2, 16)).sum().backward()  # the first call is watched, not recomputed
         kept[name] = saved_bytes(model)
-    assert kept["all"] < kept["half"] < kept["none"]
+    assert kept["all"] < kept["0.25"] < kept["0.5"] < kept["0.75"] < kept["none"]
     assert kept["all"] < 0.4 * kept["none"]
 
 
@@ -87,11 +78,6 @@ class Counting(Block):
         return super().forward(x, scale)
 
 
-class Chancy(Block):
-    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-        return x if random.random() < 0.5 else super().forward(x, scale)
-
-
 class Counter(Block):
     count = 0
 
@@ -106,7 +92,7 @@ class Counter(Block):
 
 @pytest.mark.parametrize(
     ("block", "what"),
-    [(Counting, "its buffer calls"), (Chancy, "Python's random numbers"), (Counter, "its attribute count")],
+    [(Counting, "its buffer calls"), (Counter, "its attribute count")],
 )
 def test_a_block_that_would_act_twice_is_found_in_its_first_call(block: Any, what: str) -> None:
     random.seed(0)
@@ -158,24 +144,6 @@ def test_the_blocks_of_a_model_are_found_outermost_first() -> None:
     assert [type(one).__name__ for one in find_blocks(nested)] == ["Sequential", "Sequential"]
     assert len(find_blocks(make_net())) == 4
     assert len(find_blocks(torch.nn.ModuleList([make_net(), Block()]), "Block")) == 5
-
-
-def test_a_sequential_of_sequentials_is_recomputed_by_its_members_under_autocast() -> None:
-    def make() -> Any:
-        torch.manual_seed(3)
-        members = (torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU()) for _ in range(3))
-        return torch.nn.Sequential(*members, torch.nn.Linear(16, 16))
-
-    plain, model = make(), make()
-    applied = apply_one("activation-checkpointing", model=model)
-    assert "3 of 3 blocks of Sequential" in applied.records[0].detail
-    batch = torch.randn(8, 16)
-    for one in (plain, model, model, model):  # the first call of a block is watched, not recomputed
-        one.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = one(batch).float().square().mean()
-        loss.backward()
-    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
 
 
 def test_checkpoints_that_a_transformers_switch_makes_are_not_the_script_s() -> None:

@@ -15,7 +15,7 @@ def main():
     parser.add_argument("--level", type=int, choices=(1, 2, 3), default=2)
     parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--steps", type=int, default=80)
-    parser.add_argument("--hook", choices=("fp16", "bf16", "topk", "powersgd"))
+    parser.add_argument("--hook", choices=("fp16", "bf16", "topk"))
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)

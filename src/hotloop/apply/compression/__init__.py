@@ -7,7 +7,6 @@ What a rank does not send it keeps (error feedback) and adds to its next gradien
 
 from .blocks import Int8Hook
 from .hooks import CastHook, GradientHook, TopKHook, WarmUpHook
-from .low_rank import LowRankHook
 from .methods import METHODS, hooks_of, make_hook, register
 
 __all__ = [
@@ -15,7 +14,6 @@ __all__ = [
     "CastHook",
     "GradientHook",
     "Int8Hook",
-    "LowRankHook",
     "TopKHook",
     "WarmUpHook",
     "hooks_of",

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .hooks import GradientHook, all_gather, new_future
+from .hooks import Bucket, GradientHook, Residuals, all_gather, new_future, pieces_of, state_by_name
 from .quantization import BLOCK_COUNT, blocks_of, dequantize, levels_of, quantize
-from .residuals import Bucket, Residuals, pieces_of, state_by_name
 
 LEVELS = levels_of(8)
 SCALE_BYTES = 4

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.apply.foreign import (
-    Chosen,
-    ForeignConfig,
-    Format,
-    Proposal,
-    Read,
-    ddp_arguments,
-    leave_out,
-    positive,
-    show,
-    table,
-    take_code_arguments,
-    to_yaml,
-)
+from hotloop.apply.interop import DDP, Chosen, ForeignConfig, Format, Read, leave_out, positive, show, table
+from hotloop.core.findings import Value
 
 COMPILE = {
     "backend": "dynamo_backend",
@@ -32,19 +21,15 @@ FSDP = {"reshard_after_forward": "fsdp_reshard_after_forward", "cpu_offload": "f
 
 def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> ForeignConfig:
     content: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "NO"}
-    arguments = take_code_arguments(chosen)
     accelerator: dict[str, Any] = {}
+    scaler: dict[str, Any] = {}
     warnings = []
     precision = "no"
     if chosen.take("bf16-autocast") is not None:
         precision = "bf16"
     elif (settings := chosen.take("fp16-autocast")) is not None:
         precision = "fp16"
-        scaler: dict[str, Any] = {
-            key: settings.pop(key) for key in ("init_scale", "growth_interval") if key in settings
-        }
-        if scaler:
-            arguments["GradScalerKwargs"] = scaler
+        scaler = {key: settings.pop(key) for key in ("init_scale", "growth_interval") if key in settings}
     content["mixed_precision"] = accelerator["mixed_precision"] = precision
     if accumulate is not None:
         accelerator["gradient_accumulation_steps"] = accumulate
@@ -52,20 +37,22 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> For
         dynamo = {COMPILE[key]: settings.pop(key) for key in COMPILE if key in settings}
         dynamo["dynamo_backend"] = str(dynamo.get("dynamo_backend", "inductor")).upper()
         content["dynamo_config"] = dynamo
-    if (settings := chosen.take("fsdp2")) is not None:
+    sharding = chosen.take("fsdp2")
+    if sharding is not None:
         fsdp: dict[str, Any] = {"fsdp_version": 2}
-        fsdp |= {FSDP[key]: settings.pop(key) for key in FSDP if key in settings}
+        fsdp |= {FSDP[key]: sharding.pop(key) for key in FSDP if key in sharding}
         recompute = chosen.look("activation-checkpointing")
         whole_blocks = recompute.get("policy", "all") == "all" and not recompute.get("budget")
         taken = chosen.take("activation-checkpointing") if whole_blocks else None
         fsdp["fsdp_activation_checkpointing"] = taken is not None
         content |= {"distributed_type": "FSDP", "fsdp_config": fsdp}
-    else:
-        ddp = ddp_arguments(chosen)
-        if ddp:
-            arguments["DistributedDataParallelKwargs"] = ddp
-            content["distributed_type"] = "MULTI_GPU"
-            warnings.append('distributed_type is "MULTI_GPU", for ddp settings: write "MULTI_CPU" for gloo')
+    arguments = chosen.take_arguments(with_ddp=sharding is None)
+    if DDP in arguments:
+        arguments["DistributedDataParallelKwargs"] = arguments.pop(DDP)
+        content["distributed_type"] = "MULTI_GPU"
+        warnings.append('distributed_type is "MULTI_GPU", for ddp settings: write "MULTI_CPU" for gloo')
+    if scaler:
+        arguments["GradScalerKwargs"] = scaler
     if batch_size is not None:
         arguments.setdefault("DataLoader", {})["batch_size"] = batch_size
     arguments["Accelerator"] = accelerator
@@ -74,39 +61,58 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> For
 
 def read(content: Mapping[str, Any]) -> Read:
     warnings: list[str] = []
-    proposals = []
+    choices: dict[str, Mapping[str, Value]] = {}
     precision = content.get("mixed_precision")
     if precision in ("bf16", "fp16"):
-        proposals.append(Proposal(technique=f"{precision}-autocast", settings={}, key="mixed_precision"))
+        choices[f"{precision}-autocast"] = {}
     elif precision not in (None, "no", False):
         warnings.append(f"mixed_precision = {show(precision)}: no hotloop technique corresponds to it; left out")
     dynamo = table(content, "dynamo_config", warnings)
     backend = str(dynamo.get("dynamo_backend", "no")).lower()
     if backend != "no":
         settings = {ours: dynamo[theirs] for ours, theirs in COMPILE.items() if theirs in dynamo}
-        settings["backend"] = backend
-        proposals.append(Proposal(technique="compile-model", settings=settings, key="dynamo_config"))
+        choices["compile-model"] = settings | {"backend": backend}
         warnings += leave_out(dynamo, set(COMPILE.values()), "dynamo_config.")
     fsdp = table(content, "fsdp_config", warnings)
-    if fsdp and content.get("distributed_type") == "FSDP":
-        settings = {ours: fsdp[theirs] for ours, theirs in FSDP.items() if theirs in fsdp}
-        proposals.append(Proposal(technique="fsdp2", settings=settings, key="fsdp_config"))
+    kind = content.get("distributed_type")
+    if fsdp and kind == "FSDP":
+        choices["fsdp2"] = {ours: fsdp[theirs] for ours, theirs in FSDP.items() if theirs in fsdp}
         if fsdp.get("fsdp_version", 1) != 2:
             warnings.append("fsdp_config.fsdp_version is not 2: hotloop shards with FSDP2")
         if fsdp.get("fsdp_activation_checkpointing") is True:
-            proposals.append(
-                Proposal(technique="activation-checkpointing", settings={}, key="fsdp_activation_checkpointing")
-            )
+            choices["activation-checkpointing"] = {}
         known = {*FSDP.values(), "fsdp_version", "fsdp_activation_checkpointing"}
         warnings += leave_out(fsdp, known, "fsdp_config.")
     elif fsdp:
         warnings.append("fsdp_config: distributed_type is not FSDP; left out")
     accumulate = positive(content.get("gradient_accumulation_steps"), "gradient_accumulation_steps", warnings)
-    silent = {"compute_environment", "distributed_type", "mixed_precision", "dynamo_config", "fsdp_config"}
-    if content.get("distributed_type") not in (None, "NO", "FSDP"):
-        silent.discard("distributed_type")
-    warnings += leave_out(content, silent | {"gradient_accumulation_steps"})
-    return Read(proposals=tuple(proposals), accumulate=accumulate, warnings=tuple(warnings))
+    known = {"compute_environment", "mixed_precision", "dynamo_config", "fsdp_config", "gradient_accumulation_steps"}
+    warnings += leave_out(content, known | ({"distributed_type"} if kind in (None, "NO", "FSDP") else set()))
+    return Read(choices=choices, accumulate=accumulate, warnings=tuple(warnings))
 
 
-FORMAT = Format(id="accelerate", syntax="yaml", write=write, read=read)
+def parse(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"not YAML: {error}") from error
+
+
+def to_yaml(content: Mapping[str, Any], indent: str = "") -> str:
+    """Tables of scalars as YAML; strings are quoted as JSON, which YAML reads.
+
+    >>> to_yaml({"a": "no", "b": {"c": True}})
+    'a: "no"\\nb:\\n  c: true\\n'
+    """
+    lines = []
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            lines.append(f"{indent}{key}:\n{to_yaml(value, indent + '  ')}")
+        else:
+            lines.append(f"{indent}{key}: {json.dumps(value)}\n")
+    return "".join(lines)
+
+
+FORMAT = Format(id="accelerate", parse=parse, write=write, read=read)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.apply.foreign import Chosen, ForeignConfig, Format, Proposal, Read, leave_out, positive, table
-from hotloop.apply.foreign import take_code_arguments as take_code
+from hotloop.apply.interop import Chosen, ForeignConfig, Format, Read, leave_out, positive, table
+from hotloop.core.findings import Value
 
 AUTOCAST = {"bf16-autocast": "bfloat16", "fp16-autocast": "float16"}
 
@@ -42,23 +42,22 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> For
         warnings.append("fsdp2: written as ZeRO stage 3, which shards the same state with another implementation")
     elif chosen.take("zero-optimizer") is not None:
         content["zero_optimization"] = {"stage": 1}
-    arguments = take_code(chosen)
+    arguments = chosen.take_arguments(with_ddp=False)
     text = json.dumps(content, indent=2) + "\n"
     return ForeignConfig(format="deepspeed", text=text, arguments=arguments, warnings=tuple(warnings))
 
 
 def read(content: Mapping[str, Any]) -> Read:
     warnings: list[str] = []
-    proposals = []
+    choices: dict[str, Mapping[str, Value]] = {}
     autocast = table(content, "torch_autocast", warnings)
     if autocast.get("enabled") is True:
-        kind = "bf16-autocast" if autocast.get("dtype", "bfloat16") == "bfloat16" else "fp16-autocast"
-        proposals.append(Proposal(technique=kind, settings={}, key="torch_autocast"))
+        choices["bf16-autocast" if autocast.get("dtype", "bfloat16") == "bfloat16" else "fp16-autocast"] = {}
         warnings += leave_out(autocast, {"enabled", "dtype"}, "torch_autocast.")
     for key, technique in (("bf16", "bf16-autocast"), ("fp16", "fp16-autocast")):
         half = table(content, key, warnings)
         if half.get("enabled") is True:
-            proposals.append(Proposal(technique=technique, settings={}, key=key))
+            choices[technique] = {}
             warnings.append(
                 f"{key}: DeepSpeed casts the whole model and keeps float32 copies; {technique} casts per operator"
             )
@@ -68,8 +67,7 @@ def read(content: Mapping[str, Any]) -> Read:
     if stage in (1, 2, 3):
         technique = "fsdp2" if stage == 3 else "zero-optimizer"
         offload = table(zero, "offload_param", warnings).get("device", "none") if stage == 3 else "none"
-        settings = {"cpu_offload": True} if offload != "none" else {}
-        proposals.append(Proposal(technique=technique, settings=settings, key="zero_optimization"))
+        choices[technique] = {"cpu_offload": True} if offload != "none" else {}
         if stage == 2:
             warnings.append("zero_optimization.stage = 2: hotloop shards the optimizer's state only (stage 1), or all")
         if offload not in ("none", "cpu"):
@@ -86,7 +84,14 @@ def read(content: Mapping[str, Any]) -> Read:
     known = {"torch_autocast", "bf16", "fp16", "zero_optimization"}
     known |= {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
     warnings += leave_out(content, known)
-    return Read(proposals=tuple(proposals), batch_size=batch_size, accumulate=accumulate, warnings=tuple(warnings))
+    return Read(choices=choices, batch_size=batch_size, accumulate=accumulate, warnings=tuple(warnings))
 
 
-FORMAT = Format(id="deepspeed", syntax="json", write=write, read=read)
+def parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from error
+
+
+FORMAT = Format(id="deepspeed", parse=parse, write=write, read=read)

@@ -6,13 +6,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hotloop.apply.activation_budget import BudgetedRecomputation
 from hotloop.apply.modules import (
     find_blocks,
     find_buffer_changer,
     find_compilation,
     find_replication,
-    find_units,
     is_inside_compiled_function,
     unwrap,
 )
@@ -38,10 +36,10 @@ class ActivationCheckpointing(Technique):
     ## What it does
     Keeps only the inputs of each repeated block and recomputes the rest in backward (non-reentrant, random numbers
     restored). `policy = "matmuls"` keeps the results of matrix products, convolutions and attention, and recomputes the
-    cheap rest. `budget` is the largest share of the model's activations to keep at any time in a step, including while
-    a block is recomputed in backward: hotloop measures the first forward, then recomputes as few blocks and parts of
-    blocks as meet the budget, early ones first. In a compiled model, the compiler chooses what to keep. A transformers
-    model uses its own switch where whole blocks are recomputed; `use_cache` is always off while it trains.
+    cheap rest. `budget` is the share of the blocks that keep their activations: the others are recomputed, early ones
+    first, since what later ones kept is gone when backward comes to them. In a compiled model, the compiler chooses
+    what to keep. A transformers model uses its own switch where all blocks are recomputed; `use_cache` is always off
+    while it trains.
 
     ## When it helps
     Memory is full, and a larger batch or model has to fit. Six transformer blocks kept 46 of 188 MB of activations.
@@ -52,8 +50,8 @@ class ActivationCheckpointing(Technique):
     It never makes a step faster by itself: recomputing all blocks of a 10 million parameter transformer took 25 % more
     time in float32 (340 instead of 273 ms). Blocks that change buffers (batch norm) or their arguments, or draw Python
     random numbers, would do so twice, so they are left alone. So are a model that checkpoints itself and one in
-    nn.DataParallel on several GPUs. A budget below what the largest block takes cannot be met (the report shows what is
-    reached); it does not count what the loss keeps.
+    nn.DataParallel on several GPUs. A budget counts blocks: where they differ in size, or much is kept outside of them,
+    other than that share of the activations is kept.
 
     ## Numerics
     Exact: the same operators run again with the same random numbers. A compiled model may be fused differently.
@@ -111,11 +109,10 @@ class ActivationCheckpointing(Technique):
             switched = _switch_transformers(inner)
             memory["transformers"] = isinstance(switched, Applied)
             return switched
-        measures = budget > 0 and policy == "all" and not compile_chosen
         replicated = find_replication(model)
         if replicated is not None:
             return NotApplicable(why=replicated)
-        blocks = find_units(inner) if measures and block is None else find_blocks(inner, block)
+        blocks = find_blocks(inner, block)
         if not blocks:
             named = f"no module of class {block}" if block else "no class of modules that it repeats"
             return NotApplicable(why=f"the model has {named}, so there are no blocks to recompute")
@@ -135,27 +132,11 @@ class ActivationCheckpointing(Technique):
             recomputation.undo()
             restore_caches()
 
-        recomputation: BudgetedRecomputation | Recomputation
-        values: dict[str, Value]
-        if measures:
-            recomputation = BudgetedRecomputation(
-                inner,
-                blocks,
-                budget,
-                done=lambda plan, note: context.report(
-                    self.id, Applied(text=note, values={"kept_ratio": plan.peak_ratio})
-                ),
-                refuse=refuse,
-            )
-            values = {"blocks": len(blocks), "budget": budget}
-            text = f"the first forward measures what {{blocks}} blocks keep; after it, {{budget:.0%}} is kept{also}"
-        else:
-            count = max(1, math.ceil((1.0 - budget) * len(blocks)))
-            chosen = [blocks[i * len(blocks) // count] for i in range(count)]
-            recomputation = Recomputation(chosen, policy, refuse)
-            kept = "all but their inputs" if policy == "all" else "all but matrix products and attention"
-            values = {"recomputed": count, "blocks": len(blocks)}
-            text = f"{{recomputed}} of {{blocks}} blocks of {type(chosen[0]).__name__} recompute {kept}{also}"
+        count = max(1, math.ceil((1.0 - budget) * len(blocks)))
+        recomputation = Recomputation(blocks[:count], policy, refuse)
+        kept = "all but their inputs" if policy == "all" else "all but matrix products and attention"
+        values: dict[str, Value] = {"recomputed": count, "blocks": len(blocks)}
+        text = f"{{recomputed}} of {{blocks}} blocks of {type(blocks[0]).__name__} recompute {kept}{also}"
         memory["recomputation"], memory["take_back"] = recomputation, take_back
         return Applied(text=text, values=values, undo=take_back)
 

@@ -93,7 +93,7 @@ class Bf16Parameters(Technique):
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         if _is_plain(settings):
             return None
-        for other in ("compile-optimizer", "optimizer-in-backward", "optimizer-state-offload", "zero-optimizer"):
+        for other in ("compile-optimizer", "optimizer-state-offload", "zero-optimizer"):
             if strategy.get(other) is not None:
                 return (
                     f"weights is {settings['weights']!r}: updates run in float32 on a few tensors at a time, which "
@@ -254,9 +254,8 @@ def _find_holder_of_copy(model: Any) -> str | None:
 
 def _why_not_step(optimizer: Any) -> str | None:
     from hotloop.apply.narrow_updates import why_not_narrow
-    from hotloop.apply.sharded_optimizer import ELEMENTWISE
 
-    why = why_not_narrow(optimizer, ELEMENTWISE)
+    why = why_not_narrow(optimizer)
     return None if why is None else f"{why} (weights = 'nearest' and state = 'bfloat16' leave its step unchanged)"
 
 

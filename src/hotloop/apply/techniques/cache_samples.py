@@ -23,8 +23,8 @@ class CacheSamples(Technique):
     which also serve later runs. Both have a size bound (`most_bytes`); once it is reached, further samples are read as
     before. Every read from the cache is a new copy, so that changing a sample in place changes nothing in the cache.
 
-    Records hold lists, tuples, dictionaries, strings, numbers, tensors and numpy arrays in a plain format, never a
-    pickle. The script's data set object stays the same, and its attributes, copies and pickles are not affected.
+    Records hold lists, tuples, dictionaries, strings, numbers, tensors and numpy arrays; reading one runs no code that
+    it names. The script's data set object stays the same, and its attributes, copies and pickles are not affected.
 
     In a script of your own, `loader = hotloop.cache_samples(loader)` does the same, and
     `hotloop.CachedDataset(dataset)` where you do not need its checks beforehand.
@@ -90,7 +90,7 @@ class CacheSamples(Technique):
         return forecast_kept_samples(analysis, is_on_disk=settings.get("folder") is not None)
 
     def change_loader(self, loader: Any, settings: Mapping[str, Value], context: Context) -> Effect:
-        from hotloop.apply.dataset_class import is_read_through_cache
+        from hotloop.apply.sample_cache import is_read_through_cache
 
         if is_read_through_cache(loader.dataset):
             return None
@@ -117,9 +117,8 @@ class CacheSamples(Technique):
 
 
 def _keep(loader: Any, settings: Mapping[str, Value], context: Context, memory: dict[str, Any]) -> Effect:
-    from hotloop.apply.dataset_class import read_through_cache
     from hotloop.apply.loader_samples import Reads, read_samples
-    from hotloop.apply.sample_cache import SampleCache
+    from hotloop.apply.sample_cache import SampleCache, read_through_cache
 
     dataset = loader.dataset
     why = _why_not_readable(loader)
@@ -189,9 +188,8 @@ def _format_size(size_bytes: int) -> str:
 
 def _why_not_readable(loader: Any) -> str | None:
     """Why samples of this loader cannot be kept, as far as can be told without reading any."""
-    import multiprocessing
-
-    from hotloop.apply.dataset_class import find_obstacle
+    from hotloop.apply.sample_cache import find_obstacle
+    from hotloop.apply.worker_passes import start_method
 
     dataset = loader.dataset
     if loader._dataset_kind == 1:
@@ -199,8 +197,7 @@ def _why_not_readable(loader: Any) -> str | None:
     if not hasattr(type(dataset), "__getitem__") or not hasattr(dataset, "__len__"):
         return f"{type(dataset).__name__} has no __getitem__ or no length"
     if loader.num_workers:
-        chosen = loader.multiprocessing_context
-        method = (chosen or multiprocessing).get_start_method()
+        method = start_method(loader)
         if method != "fork":
             return f"its workers are started by {method}, and only forked ones share a cache"
     return find_obstacle(dataset)
@@ -232,9 +229,7 @@ def _open_store(
     memory: Mapping[str, Any],
 ) -> tuple[int, Any]:
     """The bound in bytes and the store; None in its place where not even one sample fits. Raises OSError."""
-    from hotloop.apply.free_room import choose_disk_bytes, choose_memory_bytes
-    from hotloop.apply.sample_identity import identify
-    from hotloop.apply.sample_store import FolderStore, MemoryStore
+    from hotloop.apply.sample_store import FolderStore, MemoryStore, choose_disk_bytes, choose_memory_bytes, identify
 
     asked, folder, ranks = settings["most_bytes"], settings["folder"], max(1, context.local_world_size)
     if isinstance(folder, str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hotloop.apply.compiling import allow_failures, allow_kept_graphs, find_missing_compiler, watch_first_call
+from hotloop.apply.compiling import allow_failures, allow_kept_graphs, find_missing_compiler
 from hotloop.apply.forward import wrap_forward
 from hotloop.apply.gradient_use import find_second_derivative
 from hotloop.apply.modules import find_blocks, find_compilation, is_inside_compiled_function, is_sharded, unwrap
@@ -178,13 +178,28 @@ def draws_anew(backend: str) -> bool:
 
 
 def _watch_draws(module: Any, device: Any, emit: Callable[[], None]) -> None:
+    """``emit()`` if the first call of the compiled module draws random numbers.
+
+    Inductor's code draws other numbers than the same operators do in eager mode, from a seed that it takes from torch's
+    generator.
+    """
+    import torch
+
     compiled = vars(module)["_compiled_call_impl"]
 
-    def end() -> None:
+    def state() -> Any:
+        return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+    def first_call(*args: Any, **kwargs: Any) -> Any:
         if vars(module).get("_compiled_call_impl") is first_call:
             module._compiled_call_impl = compiled
+        before = state()
+        result = compiled(*args, **kwargs)
+        if not torch.equal(before, state()):
+            emit()
+        return result
 
-    first_call = module._compiled_call_impl = watch_first_call(compiled, device, end, emit)
+    module._compiled_call_impl = first_call
 
 
 def _compile_forward(module: Any, options: Mapping[str, Value]) -> Callable[[], None]:

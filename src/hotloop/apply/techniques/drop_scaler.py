@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotloop.core.analysis import Analysis
@@ -52,8 +52,6 @@ class DropScaler(Technique):
     )
 
     def change_scaler(self, scaler: Any, settings: Mapping[str, Value], context: Context) -> Effect:
-        from hotloop.apply.loss_scaling import watch_scale
-
         if not scaler.is_enabled():
             return NotApplicable(why="the scaler is already disabled")
         if type(scaler).__module__ not in TORCHS_OWN:
@@ -80,7 +78,7 @@ class DropScaler(Technique):
                 memory["wrapped"].pop()()
 
         waiting.add(look)
-        end = watch_scale(scaler, look)
+        end = _watch_scale(scaler, look)
         if context.from_outside:
             memory["why_not"] = "the scaler made no update, so it is unknown whether it is needed"
             return None
@@ -180,3 +178,30 @@ class _State:
 
     def __reduce__(self) -> Any:
         return (getattr, (self.scaler, "state_dict"))
+
+
+def _watch_scale(scaler: Any, look: Callable[[], bool]) -> Callable[[], None]:
+    """Call ``look()`` before every ``scaler.scale`` until it answers True; answers what ends it before."""
+    watched = _Scale(scaler, look)
+    object.__setattr__(scaler, "scale", watched)
+    return watched.end
+
+
+class _Scale:
+    """``scale`` of one scaler; a copy or a pickle of the scaler has the plain method."""
+
+    def __init__(self, scaler: Any, look: Callable[[], bool]) -> None:
+        self.scaler = scaler
+        self._look = look
+
+    def __call__(self, outputs: Any) -> Any:
+        if self._look():
+            self.end()
+        return type(self.scaler).scale(self.scaler, outputs)
+
+    def end(self) -> None:
+        if vars(self.scaler).get("scale") is self:
+            object.__delattr__(self.scaler, "scale")
+
+    def __reduce__(self) -> Any:
+        return (getattr, (self.scaler, "scale"))

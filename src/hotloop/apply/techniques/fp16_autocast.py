@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.findings import Numerics, Safety, Value
@@ -23,9 +23,7 @@ class Fp16Autocast(Technique):
     ## When it does not
     On a CPU no gain was measured: 703 against 740 ms a step for a 10 million parameter transformer on two cores with
     AMX, because float16 matrix products ran no faster than float32 ones (torch 2.13). Such a model is left alone. From
-    outside a script, hotloop cannot put `scale`, `unscale_`, `step` and `update` into the loop. It acts there only if
-    the script built one enabled GradScaler and one optimizer, and calls its model without autocast; and only once that
-    scaler has scaled a first loss, because a script may build one and not use it.
+    outside a script, hotloop cannot put `scale`, `unscale_`, `step` and `update` into the loop: not applicable.
 
     ## Numerics
     Lossy: ten bits of mantissa, five of exponent. The scaler skips a step whose gradients overflow; a few at the start
@@ -65,9 +63,10 @@ class Fp16Autocast(Technique):
     def change_model(self, model: Any, settings: Mapping[str, Any], context: Context) -> Effect:
         import torch
 
-        from hotloop.apply.loss_scaling import watch_scale
         from hotloop.apply.precision import autocast_forward, device_of, why_not_autocast
 
+        if context.from_outside:
+            return NotApplicable(why="the script's loop has to scale the loss; try bf16-autocast, or use the API")
         why = why_not_autocast(model, None)
         if why is not None:
             return NotApplicable(why=why)
@@ -76,12 +75,6 @@ class Fp16Autocast(Technique):
             return NotApplicable(why="float16 is not faster than float32 on a CPU; try bf16-autocast")
         memory = context.memory(self.id)
         own = [one for one in (reference() for reference in memory.get("own", ())) if one is not None]
-        if context.from_outside and (len(own) != 1 or len(context.optimizers()) != 1 or len(context.models()) > 1):
-            return NotApplicable(
-                why=f"the script built {len(own)} enabled GradScalers, {len(context.optimizers())} optimizers and "
-                f"{len(context.models())} models, but hotloop can verify that the loss is scaled only with one of "
-                "each; try bf16-autocast, or scale in the script"
-            )
 
         def give_up(why: str) -> None:
             undo()
@@ -89,17 +82,6 @@ class Fp16Autocast(Technique):
 
         done = "the forward runs under autocast({device!r}, float16), with outputs in float32"
         values: dict[str, Value] = {"device": device}
-        if context.from_outside:
-            memory["why_not"] = "the script's own GradScaler did not scale the loss"
-
-            def begin() -> bool:
-                text = f"{done}; the script's own GradScaler scales the loss"
-                context.report(self.id, Applied(text=text, values=values))
-                return True
-
-            watch_scale(own[0], begin)
-            undo = _autocast_once_scaled(model, own[0], give_up)
-            return None
         if own:
             detail = "the script's own GradScaler scales"
         else:
@@ -112,25 +94,3 @@ class Fp16Autocast(Technique):
             detail = "scale the loss with the new GradScaler (init_scale={init_scale:g})"
         undo = autocast_forward(model, torch.float16, give_up)
         return Applied(text=f"{done}; {detail}", values=values, undo=undo)
-
-
-def _autocast_once_scaled(model: Any, scaler: Any, give_up: Callable[[str], None]) -> Callable[[], None]:
-    """The plain forward until the scaler has scaled a loss; answers what takes it back."""
-    import torch
-
-    from hotloop.apply.forward import wrap_forward
-    from hotloop.apply.precision import autocast_forward
-
-    plain = model.forward
-    undo_autocast = autocast_forward(model, torch.float16, give_up)
-
-    def around(call: Any, args: Any, kwargs: Any) -> Any:
-        return (plain if scaler._scale is None else call)(*args, **kwargs)
-
-    undo_wait = wrap_forward(model, around)
-
-    def undo() -> None:
-        undo_wait()
-        undo_autocast()
-
-    return undo

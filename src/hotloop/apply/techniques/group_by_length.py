@@ -78,8 +78,13 @@ class GroupByLength(Technique):
     )
 
     def change_loader(self, loader: Any, settings: Mapping[str, Value], context: Context) -> Effect:
-        from hotloop.apply.length_groups import GroupedOrder, batches_of_window, group_by_length, padding_ratio
-        from hotloop.apply.sample_lengths import find_lengths
+        from hotloop.apply.length_groups import (
+            GroupedOrder,
+            batches_of_window,
+            find_lengths,
+            group_by_length,
+            padding_ratio,
+        )
 
         mega_batches, measure_s = settings["mega_batches"], settings["measure_s"]
         assert isinstance(mega_batches, int)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,6 @@ from hotloop.apply.forecasts import forecast_workers
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Safety, Saving, Value
 from hotloop.core.sources import Arguments, WrittenArgument
-from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 MOST_WORKERS = 8
@@ -55,7 +53,7 @@ class LoaderWorkers(Technique):
     - data pipes, and open files, databases, sockets and threads inside the data set;
     - accelerator tensors in samples, and batches that cannot be sent between processes;
     - a data set with its own random generator (every worker would repeat its draws), or whose reads set its attributes;
-    - a start method other than fork without a `__main__` guard;
+    - a start method other than fork, if the script has no workers;
     - too little shared memory, and a sampler whose position is saved in checkpoints.
 
     If the script chose more workers than the strategy, they stay, unless the strategy sets `override = true`.
@@ -86,7 +84,6 @@ class LoaderWorkers(Technique):
                 name="worker_init_fn", code="lambda _: os.nice({})", module="os", why_not=UNWRITTEN
             )
         },
-        elsewhere={"start_method": "multiprocessing_context"},
         needs="num_workers",
     )
     treats = ("input-bound", "worker-restart")
@@ -104,13 +101,6 @@ class LoaderWorkers(Technique):
             name="prefetch_factor", kind=int, default=2, help="batches that each worker loads ahead", least=1, most=1024
         ),
         Setting(name="persistent_workers", kind=bool, default=True, help="keep the workers alive between passes"),
-        Setting(
-            name="start_method",
-            kind=str,
-            default=None,
-            help="how workers are started; by default fork on Linux, unless the script sets a method",
-            choices=("fork", "spawn", "forkserver"),
-        ),
         Setting(
             name="niceness",
             kind=int,
@@ -133,11 +123,6 @@ class LoaderWorkers(Technique):
         # What a worker runs first must be sent to it where it is spawned, which a lambda cannot be.
         return UNWRITTEN if "niceness" in values and values.get("start_method") != "fork" else None
 
-    def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
-        if sys.platform != "linux" and settings["start_method"] in ("fork", "forkserver"):
-            return f"start_method is {settings['start_method']!r}, but on {sys.platform} only 'spawn' is safe"
-        return None
-
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         """From the measured times of a batch, where the training process itself loads."""
         asked, rank = settings.get("num_workers"), analysis.lead
@@ -145,7 +130,7 @@ class LoaderWorkers(Technique):
         return forecast_workers(analysis, asked if isinstance(asked, int) else max(1, min(MOST_WORKERS, share)))
 
     def change_loader(self, loader: Any, settings: Mapping[str, Value], context: Context) -> Effect:
-        from hotloop.apply.worker_passes import is_plain
+        from hotloop.apply.worker_passes import is_plain, start_method
 
         workers, niceness = _choose(loader.num_workers, settings, context)
         had = loader.num_workers
@@ -162,7 +147,7 @@ class LoaderWorkers(Technique):
             return NotApplicable(why=f"{type(loader).__name__} overrides how iterators are created")
         if loader._dataset_kind == 1:
             return _change_iterable(loader, settings, workers, niceness)
-        method = _start_method(loader, settings)
+        method = start_method(loader)
         refused = _refusal(loader, method)
         if refused is not None:
             return NotApplicable(why=refused)
@@ -240,18 +225,6 @@ def _chosen_by_hand(loader: Any, settings: Mapping[str, Value], workers: int) ->
     return None
 
 
-def _start_method(loader: Any, settings: Mapping[str, Value]) -> str:
-    import multiprocessing
-
-    chosen = loader.multiprocessing_context
-    if chosen is not None:
-        return str(chosen.get_start_method())
-    asked = settings["start_method"]
-    by_script = multiprocessing.get_start_method(allow_none=True)
-    default = "fork" if sys.platform == "linux" else "spawn"
-    return str(asked or by_script or default)
-
-
 def _refusal(loader: Any, method: str) -> str | None:
     """Why this loader must not get workers, as far as can be told without reading samples."""
     import multiprocessing
@@ -272,44 +245,9 @@ def _refusal(loader: Any, method: str) -> str | None:
             )
     if loader.num_workers:
         return None  # the script's own workers share all this already
-    if method == "fork":
-        problem = find_unshareable(("dataset", loader.dataset), ("collate_fn", loader.collate_fn))
-        return None if problem is None else problem
-    return _spawn_refusal(loader, method)
-
-
-def _spawn_refusal(loader: Any, method: str) -> str | None:
-    import pickle
-
-    main = sys.modules.get("__main__")
-    file = getattr(main, "__file__", None)
-    if file is not None and not _has_guard(file):
-        return (
-            f'start method {method}: {os.path.basename(file)} has no `if __name__ == "__main__"`, so workers rerun it'
-        )
-    try:
-        from multiprocessing.reduction import ForkingPickler
-
-        class Nowhere:
-            def write(self, data: Any) -> int:
-                return len(data)
-
-        ForkingPickler(Nowhere()).dump((loader.dataset, loader.collate_fn, loader.worker_init_fn))
-    except (pickle.PicklingError, TypeError, AttributeError, RuntimeError, ValueError) as error:
-        return f"start method {method}: the dataset cannot be pickled ({type(error).__name__}: {str(error)[:200]})"
-    return None
-
-
-def _has_guard(file: str) -> bool:
-    import ast
-
-    try:
-        with open(file, encoding="utf-8") as source:
-            tree = ast.parse(source.read())
-    except (OSError, SyntaxError, ValueError):
-        return False
-    tests = [ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)]
-    return any("__name__" in test and "__main__" in test for test in tests)
+    if method != "fork":
+        return f"its workers would be started by {method}, and only forked ones are known to work"
+    return find_unshareable(("dataset", loader.dataset), ("collate_fn", loader.collate_fn))
 
 
 def _give(
@@ -455,22 +393,23 @@ def _change_iterable(loader: Any, settings: Mapping[str, Value], workers: int, n
     Workers that stayed from pass to pass would not see what the script sets in between (an epoch to shuffle by).
     """
     from hotloop.apply.shareable import find_setter, find_unshareable, uses_worker_number
-    from hotloop.apply.worker_passes import LowPriority
+    from hotloop.apply.worker_passes import LowPriority, start_method
 
-    if "torch.utils.data.datapipes" in type(loader.dataset).__module__:
-        return NotApplicable(why="torch shards a data pipe among ranks and workers")
     name = type(loader.dataset).__name__
     if loader.num_workers and niceness:
         return _lower(loader, niceness)
     if loader.num_workers:
         return NotApplicable(why=f"the script sets num_workers={loader.num_workers} for an IterableDataset")
+    method = start_method(loader)
+    refused = _refusal(loader, method)
+    if refused is not None:
+        return NotApplicable(why=refused)
     shards = uses_worker_number(loader.dataset) or loader.worker_init_fn is not None
     if not shards and settings["num_workers"] is not None and workers > 1:
         return NotApplicable(
             why=f"{name} does not split its data among workers (it does not use get_worker_info), so {workers} would "
             "repeat the data; num_workers=1 is possible"
         )
-    method = _start_method(loader, settings)
     if hasattr(loader.dataset, "state_dict"):
         return NotApplicable(
             why=f"{name} can be saved, and the position of the script's copy would not follow the workers"
@@ -478,9 +417,6 @@ def _change_iterable(loader: Any, settings: Mapping[str, Value], workers: int, n
     setter = find_setter(loader.dataset)
     if setter is not None:
         return NotApplicable(why=f"{setter} sets attributes during iteration, but workers have copies")
-    refused = _refusal(loader, method)
-    if refused is not None:
-        return NotApplicable(why=refused)
     problem = find_unshareable((f"{name}.__iter__", type(loader.dataset).__iter__))
     if problem is not None:
         return NotApplicable(why=problem)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.findings import Numerics, Safety, Value
@@ -11,16 +10,13 @@ from hotloop.core.sources import Arguments
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, CopyChange, Effect, NotApplicable, Setting, Stage, Technique
 
-PINNED = "pin_memory={pin_memory}"
-
 
 class PinnedMemory(Technique):
     """
     ## What it does
-    Sets `pin_memory=True` on the DataLoader: batches reach the loop in page-locked memory. A loader without workers
-    gets it with its first batch, if that can be pinned. The script's `.to(device)` and `.cuda()` of such a batch then
-    copy at full speed, and with `non_blocking` the host continues at once: the device does the copy before the work
-    that needs it.
+    Sets `pin_memory=True` on the DataLoader: batches reach the loop in page-locked memory. The script's `.to(device)`
+    and `.cuda()` of such a batch then copy at full speed, and with `non_blocking` the host continues at once: the
+    device does the copy before the work that needs it.
 
     ## When it helps
     The device timeline shows copies from pageable memory that no kernel hides. Not measured by this project yet: it
@@ -29,8 +25,8 @@ class PinnedMemory(Technique):
     ## When it does not
     Without an accelerator there is nothing to copy to: not applicable. Batches that are on the accelerator already
     cannot be pinned, and workers that are not forked may send such. Batches of a few kilobytes copy in microseconds
-    either way. Without workers, pinning runs in the main process and costs a copy there. The host cannot page pinned
-    memory out.
+    either way. Without workers, pinning runs in the main process and costs a copy there: such a loader stays as it is.
+    The host cannot page pinned memory out.
 
     `non_blocking` acts on the script's own copies from pinned batches and needs `hotloop run`; by API your loop can set
     it itself. Do not use it with a script that overwrites a batch on the host right after copying it.
@@ -64,9 +60,9 @@ class PinnedMemory(Technique):
 
     def change_loader(self, loader: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         import torch
-        from torch.utils.data._utils import pin_memory
 
-        pin: Any = pin_memory.pin_memory
+        from hotloop.apply.worker_passes import start_method
+
         if not torch.accelerator.is_available():
             return NotApplicable(why="there is no accelerator to copy to")
         kind = torch.accelerator.current_accelerator()
@@ -76,80 +72,19 @@ class PinnedMemory(Technique):
             return NotApplicable(why="the script sets pin_memory=True")
         if loader._iterator is not None:
             return NotApplicable(why="the loader's iterator already exists")
-        if loader.num_workers:
-            if _start_method(loader) != "fork":  # a forked worker cannot use the accelerator of its parent
-                return NotApplicable(why="workers that are not forked may send batches that are on the accelerator")
-            loader.pin_memory = True
-            return Applied(text=PINNED, values={"pin_memory": True}, undo=lambda: setattr(loader, "pin_memory", False))
-
-        def look(batch: Any) -> Any:
-            try:
-                return pin(batch)
-            except Exception as error:
-                undo()
-                why = f"reverted because the first batch cannot be pinned: {' '.join(str(error).split())[:160]}"
-                context.report(self.id, NotApplicable(why=why))
-                return batch
-
-        def undo() -> None:
-            loader.pin_memory = False
-            first.end()
-
-        first = _FirstBatch(loader, look)
-        return Applied(text=PINNED, values={"pin_memory": True}, undo=undo)
+        if not loader.num_workers:
+            return NotApplicable(why="without workers the main process pins, which costs the copy that it saves")
+        if start_method(loader) != "fork":  # a forked worker cannot use the accelerator of its parent
+            return NotApplicable(why="workers that are not forked may send batches that are on the accelerator")
+        loader.pin_memory = True
+        return Applied(
+            text="pin_memory={pin_memory}",
+            values={"pin_memory": True},
+            undo=lambda: setattr(loader, "pin_memory", False),
+        )
 
     def change_copies(self, settings: Mapping[str, Value], context: Context) -> CopyChange | None:
         return wait_for_no_copy if settings["non_blocking"] and context.from_outside else None
-
-
-def _start_method(loader: Any) -> str:
-    import multiprocessing
-
-    chosen = (loader.multiprocessing_context or multiprocessing).get_start_method(allow_none=True)
-    return str(chosen or multiprocessing.get_all_start_methods()[0])
-
-
-class _FirstBatch:
-    """Stands in a loader's place for ``_get_iterator`` until its first batch: ``look(batch)`` pins that.
-
-    A pickle or a deep copy of the loader leaves it behind.
-    """
-
-    def __init__(self, loader: Any, look: Callable[[Any], Any]) -> None:
-        self._loader = weakref.ref(loader)
-        self._look = look
-        object.__setattr__(loader, "_get_iterator", self)
-
-    def __call__(self) -> Any:
-        loader = self._loader()
-        if loader is None:
-            raise RuntimeError(
-                "the DataLoader of this iterator no longer exists; iterate over the original, not over a copy"
-            )
-        iterator = type(loader)._get_iterator(loader)
-        load = getattr(iterator, "_next_data", None)
-        if load is not None:
-            iterator._next_data = lambda: self._load_first(iterator, load)
-        return iterator
-
-    def _load_first(self, iterator: Any, load: Callable[[], Any]) -> Any:
-        batch = load()
-        del iterator._next_data
-        loader = self._loader()
-        if loader is not None and vars(loader).get("_get_iterator") is self:
-            loader.pin_memory = True
-            self.end()
-            batch = self._look(batch)
-        iterator._pin_memory = loader is not None and loader.pin_memory
-        return batch
-
-    def end(self) -> None:
-        loader = self._loader()
-        if loader is not None and vars(loader).get("_get_iterator") is self:
-            object.__delattr__(loader, "_get_iterator")
-
-    def __reduce__(self) -> Any:
-        return (getattr, (self._loader(), "_get_iterator"))
 
 
 def wait_for_no_copy(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

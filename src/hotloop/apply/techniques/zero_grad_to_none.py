@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.sources import OtherLiteral
 from hotloop.core.techniques import Applied, Call, Context, Effect, MemorySaving, NotApplicable, Stage, Technique
 
-WATCHED = 3
-"""Windows between two calls in which it is seen which parameters get a gradient."""
+WATCHED = 4
+"""Calls after which it is said how many parameters got a gradient between all of them."""
 
 
 class ZeroGradToNone(Technique):
     """
     ## What it does
-    Where the script calls `zero_grad(set_to_none=False)`, sets to None the gradients of parameters that got one in each
-    of the first three steps. Backward then writes them instead of adding to zeros. If such a parameter gets none in a
-    step, it gets zeros before the optimizer steps, as the script asked.
+    Where the script calls `zero_grad(set_to_none=False)`, sets gradients to None. Backward then writes them instead of
+    adding to zeros. If such a parameter gets none in a step, it gets zeros before the optimizer steps, as the script
+    asked.
 
     ## When it helps
     It saves one pass that writes all gradients, one that reads them, and their memory between steps.
@@ -53,114 +53,77 @@ class ZeroGradToNone(Technique):
         chosen = call.args[1] if len(call.args) > 1 else call.kwargs.get("set_to_none", True)
         if chosen:
             return NotApplicable(why="zero_grad already sets gradients to None")
-        watches: Any = context.memory(self.id).setdefault("watches", weakref.WeakKeyDictionary())
-        watch = watches.get(target)
-        if watch is None:
-            watch = watches[target] = ZeroingWatch()
+        releases: Any = context.memory(self.id).setdefault("releases", weakref.WeakKeyDictionary())
+        release: Release = releases.setdefault(target, Release())
         parameters = _parameters(target)
-        if watch.windows <= WATCHED:
-            watch.hook(context.optimizers())
-            watch.look(parameters)
-            if watch.windows <= WATCHED:
-                original, args, kwargs = call.function, call.args, dict(call.kwargs)
-
-                def zero_and_note(*_: Any, **__: Any) -> None:
-                    original(*args, **kwargs)
-                    watch.note(parameters)
-
-                call.function = zero_and_note
+        if not release.windows:
+            if all(p.grad is None for p in parameters):
                 return None
-            watch.why_not = watch.why_not or _find_hindrance(parameters)
-            watch.releases = watch.why_not is None
-        if watch.why_not is not None:
-            return NotApplicable(why=watch.why_not)
-        always = watch.always
-
-        def release(*_: Any, **__: Any) -> None:
-            rest = []
-            for p in parameters:
-                if p.grad is not None:
-                    if id(p) in always:
-                        p.grad = None
-                    else:
-                        rest.append(p.grad)
-            for grad in rest:
-                grad.detach_()
-                grad.zero_()
-
-        call.function = release
+            release.why_not = _find_hindrance(parameters)
+        if release.why_not is not None:
+            return NotApplicable(why=release.why_not)
+        release.windows += 1
+        release.hook(context.optimizers())
+        call.function = lambda *_, **__: release.take(parameters)
+        if release.windows < WATCHED:
+            return None
+        if release.windows == WATCHED:
+            release.always = len(release.taken.keys() - release.missed)
         return Applied(
             text="set_to_none=True for {always} of {parameters} parameters",
-            values={"always": len(always), "parameters": len(parameters)},
+            values={"always": release.always, "parameters": len(parameters)},
         )
 
 
-class ZeroingWatch:
-    """Which parameters got a gradient between every two calls so far."""
+class Release:
+    """Gradients that are set to None, and zeros in the place of those that do not come again."""
 
     def __init__(self) -> None:
-        self.windows = 0
-        self.always: dict[int, Any] = {}
-        """References to parameters by id."""
+        self.windows = self.always = 0
         self.why_not: str | None = None
-        self.releases = False
+        self.taken: dict[int, Any] = {}
+        """References to parameters by id, whose gradients the script thinks of as kept."""
+        self.missed: set[int] = set()
+        """Those that were without a gradient in some step."""
         self._hooked: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._versions: dict[int, tuple[Any, int]] = {}
-        """Gradients and their versions after the last call, by parameter."""
 
     def hook(self, optimizers: list[Any]) -> None:
-        """Before the first release: a closure makes it within the step, too late for that step."""
         for optimizer in optimizers:
             if optimizer not in self._hooked:
                 self._hooked.add(optimizer)
-                optimizer.register_step_pre_hook(_fill(self))
+                optimizer.register_step_pre_hook(self._before_step)
 
-    def look(self, parameters: list[Any]) -> None:
-        """A call comes: whoever has the same gradient as after the last call got none."""
-        got = {}
+    def take(self, parameters: list[Any]) -> None:
         for p in parameters:
-            grad, (reference, version) = p.grad, self._versions.get(id(p), (None, -1))
-            if grad is not None and (reference is None or reference() is not grad or version != grad._version):
-                got[id(p)] = weakref.ref(p)
-        if self.windows == 1:
-            self.always = got
-        elif self.windows > 1:
-            self.always = {key: p for key, p in self.always.items() if key in got}
-        self.windows += 1
+            if p.grad is not None:
+                self.taken[id(p)] = weakref.ref(p)
+                p.grad = None
 
-    def note(self, parameters: list[Any]) -> None:
-        self._versions = {id(p): (weakref.ref(p.grad), p.grad._version) for p in parameters if p.grad is not None}
+    def _fill(self, optimizer: Any) -> None:
+        """A parameter that got no gradient has zeros when the optimizer steps, as the script left it."""
+        import torch
 
-
-def _fill(watch: ZeroingWatch) -> Callable[..., Any]:
-    """A parameter that got no gradient has zeros when the optimizer steps, as the script left it.
-
-    A closure calls ``zero_grad`` and backward within the step, so the zeros come after it.
-    """
-    import torch
-
-    def fill(optimizer: Any) -> None:
-        for group in optimizer.param_groups if watch.releases else ():
+        for group in optimizer.param_groups:
             for p in group["params"]:
-                if p.grad is None and id(p) in watch.always and watch.always[id(p)]() is p:
+                if p.grad is None and id(p) in self.taken and self.taken[id(p)]() is p:
                     p.grad = torch.zeros_like(p)
+                    self.missed.add(id(p))
 
-    def before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """A closure calls ``zero_grad`` and backward within the step, so the zeros come after it."""
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure):
-            fill(optimizer)
+            self._fill(optimizer)
             return None
 
         def then_fill() -> Any:
             loss = closure()
-            fill(optimizer)
+            self._fill(optimizer)
             return loss
 
         if len(args) > 1:
             return (args[0], then_fill, *args[2:]), kwargs
         return args, {**kwargs, "closure": then_fill}
-
-    return before_step
 
 
 def _find_hindrance(parameters: list[Any]) -> str | None:

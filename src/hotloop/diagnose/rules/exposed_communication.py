@@ -129,8 +129,8 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     through its memory, communication takes cores from computation: splitting a bucket hides nothing, and gradients
     already sent as one flat tensor leave little to save. FSDP all-gathers weights and reduce-scatters gradients with
     calls of its own, which cannot be told apart from the training's; that forecast is low too. If a strategy applied
-    `compress-gradients` or `local-updates`, its collectives count as the exchange of gradients: all but those at a line
-    that itself calls a collective.
+    `compress-gradients`, its collectives count as the exchange of gradients: all but those at a line that itself calls
+    a collective.
     """
     if not is_distributed(analysis):
         return None
@@ -218,9 +218,7 @@ def _forecast(analysis: Analysis, cost_ratio: float, own_ratio: float) -> tuple[
     sender = applied_sender(rank)
     if sender is not None:  # most of the calls are its own, so the training does not send gradients one by one
         collectives = min(collectives, FEW_COLLECTIVES)
-    hideable = (
-        sender != "local-updates" and rank.ddp is not None and _is_unsplit(rank.ddp) and not shares_its_cores(rank)
-    )
+    hideable = rank.ddp is not None and _is_unsplit(rank.ddp) and not shares_its_cores(rank)
     own, rest = _saving_of_own(rank, collectives), HIDEABLE_SAVING if hideable else SHARDED_SAVING
     low, mid, high = (own_ratio * a + rest_ratio * b for a, b in zip(own, rest, strict=True))
     saving = saving_within(cost_ratio, low, mid, high, Basis.RULE_OF_THUMB)

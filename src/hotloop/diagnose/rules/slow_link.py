@@ -40,9 +40,9 @@ def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
     Far below the nominal speed: check which interface is used (`GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME`), whether
     InfiniBand is off (`NCCL_IB_DISABLE`), and look for errors and shared traffic; `hotloop bench comm` measures the
     link alone. At the nominal speed, or where none is known: send less. The finding names 16 or 8 bits, whichever
-    leaves less exposed; 8 bits must save a tenth of the step more. Top-k, PowerSGD and local updates are forecast in
-    the evidence and not prescribed: in a small language model they kept the loss only without the optimizer's momentum
-    or after a warm-up (docs/communication-quality.md). Gradient accumulation with `no_sync()` helps beside all of them.
+    leaves less exposed; 8 bits must save a tenth of the step more. Top-k is forecast in the evidence and not
+    prescribed: in a small language model it kept the loss only without the optimizer's momentum
+    (docs/communication-quality.md). Gradient accumulation with `no_sync()` helps beside all of them.
 
     ## When it is wrong
     The link's rate is that of this training; a queue that fills for seconds is not seen. Compression costs computation:
