@@ -329,60 +329,6 @@ def test_larger_buckets_win_less_where_the_run_hides_more_than_the_probe() -> No
     assert forecast.basis is not Basis.MEASURED
 
 
-CHAIN = [
-    {"first": i, "name": "aten::tanh", "count": 1, "cpu_ns": 2_000_000, "backward": False, "outside": False}
-    for i in range(2)
-]
-FLOW = {"calls": [[0, [0], [1]], [1, [1], [2]]], "bytes": [1 << 20] * 3}
-CHUNK = {"elements": 1 << 18, "chunk_elements": 8192, "chunk_ns": 5000.0, "least_elements": 1, "least_ns": 1000.0}
-FUSION = {
-    "threads": 1,
-    "streams_ns_per_byte": [[1 << 17, 0.1], [1 << 26, 0.2]],
-    "copy_in_cache": CHUNK | {"chunk_ns": 2000.0},
-    "chunks": [{"index": 0} | CHUNK, {"index": 1} | CHUNK],
-}
-
-
-def test_a_compiled_model_is_forecast_from_what_can_be_merged() -> None:
-    request = {"ops": {"ops": CHAIN, "forwards": 1}, "flow": FLOW}
-    forecast = make_forecasts(request, {"fusion": FUSION}, STEP)["compile-model"]
-    # 4 of the step's 10 ms are two operators that compute 0.1 ms each; 2 more are around them, a little of it calls.
-    assert forecast.basis is Basis.SIMULATED
-    assert forecast.evidence["merged_from_ns"] == 4_000_000
-    assert forecast.evidence["passes"] == 1
-    assert 0.2 < forecast.saving_low_ratio < 0.32 < forecast.saving_mid_ratio < 0.36 < forecast.saving_high_ratio <= 0.6
-
-
-def test_a_recorded_step_that_was_slower_than_usual_makes_no_merged_pass_cheaper() -> None:
-    request = {"ops": {"ops": [one | {"cpu_ns": 9_000_000} for one in CHAIN], "forwards": 1}, "flow": FLOW}
-    slow = make_forecasts(request, {"fusion": FUSION}, STEP)["compile-model"]
-    usual = make_forecasts(request | {"ops": {"ops": CHAIN, "forwards": 1}}, {"fusion": FUSION}, STEP)["compile-model"]
-    assert slow.evidence["merged_from_ns"] < 18_000_000
-    assert slow.evidence["merged_to_ns"] == usual.evidence["merged_to_ns"]
-
-
-def test_time_that_no_operator_explains_is_no_promise_of_a_compiler() -> None:
-    request = {"ops": {"ops": [one | {"cpu_ns": 50_000} for one in CHAIN], "forwards": 1}, "flow": FLOW}
-    forecast = make_forecasts(request, {"fusion": FUSION}, STEP)["compile-model"]
-    assert forecast.saving_low_ratio == 0.0
-    assert forecast.saving_mid_ratio < 0.02
-
-
-def test_without_the_flow_of_the_calls_a_compiled_model_is_not_forecast() -> None:
-    assert make_forecasts({"ops": {"ops": CHAIN}}, {"fusion": FUSION}, STEP) == {}
-
-
-def test_a_request_names_what_can_be_merged() -> None:
-    ops = OPS | {"ops": [*OPS["ops"], CHAIN[0]]}
-    request = make_request([PROCESS, ops, {"kind": "flow", **FLOW}, LOADER], STEP)
-    without = make_request([PROCESS, ops, LOADER], STEP)
-    assert request is not None
-    assert without is not None
-    assert request["fusable"] == [1]
-    assert request["flow"] == FLOW
-    assert "fusable" not in without
-
-
 def test_a_result_in_which_everything_failed_gives_no_forecast() -> None:
     assert make_forecasts({}, {"failed": {"replay": "RuntimeError"}}, STEP) == {}
 

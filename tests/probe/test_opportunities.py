@@ -9,7 +9,6 @@ from hotloop.probe.measuring import main, measure
 from hotloop.probe.operators import NotReplayable, Operator, find_overload, scale_batch
 from hotloop.probe.optimizers import make_parameters
 from hotloop.probe.parts.buckets import time_buckets
-from hotloop.probe.parts.fusion import shrink_shapes, time_chunk, time_formats, time_fusion
 from hotloop.probe.parts.optimizer import time_optimizer
 from hotloop.probe.parts.passes import time_passes
 from hotloop.probe.parts.replay import needs_no_input_gradient, replay_op
@@ -164,46 +163,6 @@ def test_threads_are_compared_only_when_asked_for() -> None:
     assert result["threads"]["whole_passes"] is True
 
 
-@pytest.mark.parametrize(
-    ("shapes", "most", "expected"),
-    [
-        ([[64, 512], [512]], 8192, [[16, 512], [512]]),
-        ([[64, 512], [64, 1]], 8192, [[16, 512], [16, 1]]),
-        ([[8, 3, 32, 32], [3]], 8192, [[2, 3, 32, 32], [3]]),
-        ([[1, 3, 64, 64], [3]], 4096, [[1, 1, 64, 64], [3]]),
-        ([[1_000_000]], 8192, [[8192]]),
-        ([[64, 512]], 1, [[1, 512]]),
-        ([[4, 4]], 8192, [[4, 4]]),
-    ],
-)
-def test_a_part_of_the_shapes_is_cut_from_the_front(shapes: list[Any], most: int, expected: list[Any]) -> None:
-    cut = op("aten::mul", shapes, ["float"] * len(shapes), [""] * len(shapes))
-    assert shrink_shapes(read(cut), most) == expected
-
-
-def test_operators_to_be_merged_are_timed_on_a_part_of_their_shapes() -> None:
-    tanh = op("aten::tanh", [[64, 1024]], ["float"], [""])
-    strange = op("aten::no_such_thing", [[1]], ["float"], [""])
-    torch.set_num_threads(2)
-    asked = ProbeRequest.from_dict(request(tanh, strange, BACKWARD, fusable=[0, 1]))
-    fusion = time_fusion(asked, 60.0).to_dict()
-    assert [one["index"] for one in fusion["chunks"]] == [0]
-    [one] = fusion["chunks"]
-    assert (one["elements"], one["chunk_elements"], one["least_elements"]) == (65_536, 8_192, 1_024)
-    assert one["chunk_ns"] > 0
-    assert fusion["left_out"] == 1
-    assert fusion["threads"] == 2
-    assert torch.get_num_threads() == 2
-    distances = [distance for distance, _ in fusion["streams_ns_per_byte"]]
-    assert distances == sorted(distances)
-    assert len(distances) >= 3
-
-
-def test_an_operator_that_cannot_be_cut_is_not_timed() -> None:
-    with pytest.raises(NotReplayable, match="part of its input"):
-        time_chunk(read(op("aten::tanh", [[2, 1_000_000]], ["float"], [""])))
-
-
 def test_the_optimizer_is_rebuilt_in_the_recorded_sizes() -> None:
     facts = RecordedOptimizer(class_name="AdamW", groups=2, numels=[[64, 3], [16, 2]], settings={})
     times = time_optimizer(facts, 1 << 24, 0.05).to_dict()
@@ -275,15 +234,3 @@ def test_whole_passes_are_timed_at_both_sizes() -> None:
 )
 def test_passes_that_cannot_stand_for_the_step_are_not_timed(changes: dict[str, Any]) -> None:
     assert time_passes(ProbeRequest.from_dict(request(LINEAR, BACKWARD) | changes), 60.0) is None
-
-
-def test_convolutions_are_timed_in_both_memory_formats() -> None:
-    pair = ["ScalarList"] * 3
-    convolution = op(
-        "aten::convolution",
-        [[2, 3, 8, 8], [4, 3, 3, 3], [], [], [], [], [], [], []],
-        ["float", "float", "", *pair, "Scalar", "ScalarList", "Scalar"],
-        ["", "", "", [1, 1], [1, 1], [1, 1], False, [0, 0], 1],
-    )
-    times = time_formats(read(convolution))
-    assert min(times.contiguous_ns, times.channels_last_ns) > 0

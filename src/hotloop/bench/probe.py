@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotloop.bench.fusion import estimate_fused
 from hotloop.core.analysis import Forecast
 from hotloop.core.errors import HotloopError
 from hotloop.core.findings import Basis
-from hotloop.core.operators import is_convolution, is_fusable
 from hotloop.core.step_times import StepTimes
 
 PROGRAM = Path("hotloop") / "probe" / "opportunities.py"
@@ -31,18 +29,6 @@ LEAST_LOCATED_RATIO = 0.7
 CALL_NS = 15_000.0
 """Host time around an operator that is not the operator: modules, Python, autograd's bookkeeping. A rule of thumb: 5 to
 20 us were seen, of which no raw data is kept."""
-GRAPH_NS = 220_000.0
-"""Calling a compiled model: guards, the runtime around its graphs, its node in autograd; forward and backward.
-A rule of thumb, without raw data: held against compiled models as part of the forecast (docs/compile-forecast.md)."""
-KEPT_CALL_NS = 3_000.0
-"""Calling a matrix product or another kept operator from a compiled graph; a rule of thumb, as GRAPH_NS."""
-COMPILED_CALL_NS = 4_000.0
-"""Of CALL_NS, what is not needed for a call that is compiled: Python, modules, a node of autograd.
-
-Measured with 4 x 8 elements and warm caches, forward and backward: 3.3 us a call with all of its operator; a step finds
-colder caches. What else lies around the recorded operators is mostly other programs: the mean step has them, and one
-recorded step's operators do not.
-"""
 AGREES_RATIO, RESEMBLES_RATIO = 2.0, 4.0
 """The run's time of a piece over the probe's (or the other way round): up to the first the probe measured that piece,
 beyond the second it says little of it. In 14 quiet runs of the zoo (commit 6782504, 2 cores) the run's optimizer took
@@ -51,10 +37,6 @@ DISTURBED_RATIO = 1.1
 """As many threads as cores may be so much slower by noise; beyond it, others used the cores while the probe ran."""
 PAYS_RATIO = 0.02
 """A larger batch is named only where it saves so much more than a smaller one."""
-CONVOLUTIONS_RATIO, MOST_CONVOLUTIONS_RATIO = 0.8, 1.2
-"""Part of what convolutions win by the compiler's memory format that is expected to be won between other operators. A
-guess: of the models in docs/compile-forecast.md one has convolutions (forecast 0.23, saved 0.25)."""
-
 FEW_ROUNDS_TRUST = 0.7
 """Range factor for low forecasts from fewer rounds than FEWEST_ROUNDS."""
 
@@ -66,8 +48,6 @@ BF16_LOW_RATIO, BF16_HIGH_RATIO = 0.8, 1.15
 CACHES_RATIO, MOST_CACHES_RATIO, LEAST_CACHES_RATIO = 1.05, 1.2, 0.95
 """How much more a larger batch grows a step than its operators alone, which miss fewer caches: expected, most, least.
 0.78 (weather_gru): n = 1, inside the range."""
-COMPILE_LOW_RATIO, LEAST_GRAPH_RATIO, MOST_GRAPH_RATIO = 0.7, 0.5, 2.0
-"""At least what was forecast as low, less 0.02, was saved by 15 of 15 rows (docs/compile-forecast.md, 2026-11-23)."""
 THREADS_LOW_RATIO, THREADS_HIGH_RATIO = 0.6, 1.3
 """1.91 (denoise_net, above the range) and 1.28 (many-threads): n = 2."""
 OPTIMIZER_LOW_RATIO, OPTIMIZER_HIGH_RATIO = 0.85, 1.1
@@ -110,7 +90,7 @@ def make_request(
             input_stays = bool(fact.get("stays"))
         elif kind == "compile":
             compiled = bool(fact.get("used"))
-        elif kind in ("process", "ops", "flow", "ddp", "model", "autocast"):
+        elif kind in ("process", "ops", "ddp", "model", "autocast"):
             newest[kind] = fact
     process = newest.get("process", {})
     if process.get("accelerator") or str(newest.get("model", {}).get("device") or "cpu").split(":")[0] != "cpu":
@@ -130,11 +110,7 @@ def make_request(
     }
     ops = newest.get("ops")
     if ops is not None and ops.get("ops") and not compiled:
-        request["ops"] = {"ops": list(ops["ops"]), "steps": ops.get("steps"), "forwards": ops.get("forwards")}
-        if "flow" in newest:
-            request["flow"] = {key: newest["flow"].get(key) for key in ("calls", "bytes")}
-            request["convolutions"] = [i for i, op in enumerate(ops["ops"]) if is_convolution(str(op["name"]))]
-            request["fusable"] = [i for i, op in enumerate(ops["ops"]) if is_fusable(str(op["name"]))]
+        request["ops"] = {"ops": list(ops["ops"])}
         if newest.get("autocast", {}).get("dtype") is None:
             request["arms"].append("bf16")
         # Several ranks share the cores: alone, the probe would not see them get in each other's way.
@@ -240,7 +216,6 @@ def make_forecasts(request: Mapping[str, Any], result: Mapping[str, Any], step: 
     if replay := result.get("replay"):
         parameters = int(request.get("parameters") or 0)
         found += [_forecast_bf16(replay, step, parameters), _forecast_batch(replay, result.get("passes"), step)]
-    found.append(_forecast_compile(request, result, step))
     if threads := result.get("threads"):
         found.append(_forecast_threads(threads, result.get("replay"), step))
     if optimizer := result.get("optimizer"):
@@ -415,69 +390,6 @@ def _replay_evidence(replay: Mapping[str, Any], cover: _Coverage) -> dict[str, A
         "operators_left_out": sum(1 for one in replay["skipped"] if one["reason"] != "a view"),
         "rounds": cover.rounds,
     }
-
-
-def _forecast_compile(request: Mapping[str, Any], result: Mapping[str, Any], step: StepTimes) -> Forecast | None:
-    """torch.compile of the model: merged operators, and the host's work around all of them done once.
-
-    Nothing is compiled here, so this is computed (see fusion.py) and not timed. The time in forward and backward that
-    is in no operator goes to Python, dispatch and autograd: as much of it counts as calls plausibly take, and what is
-    beyond that only in the high forecast. Convolutions get the memory format that the compiler gives them; what that
-    won in the probe is not in the low forecast.
-    """
-    recorded, fusion = request.get("ops"), result.get("fusion")
-    if not recorded or not fusion:
-        return None
-    fused = estimate_fused(recorded["ops"], request.get("flow"), fusion)
-    if fused is None:
-        return None
-    operators_ns = fused.eager_ns + fused.kept_ns + fused.outside_ns
-    if operators_ns <= 0:
-        return None
-    scale = min(1.0, step.train_ns / operators_ns)
-    around_ns = max(0.0, step.train_ns - operators_ns * scale)
-    graphs = max(1.0, float(recorded.get("forwards") or step.micro_batches))
-    graph_ns = graphs * GRAPH_NS + fused.kept_count * KEPT_CALL_NS
-
-    def saving(merged_ns: float, calls_around_ns: float, graph_ns: float) -> float:
-        # A recorded step that took longer than the usual one says nothing against what the probe timed afterwards.
-        won_ns = fused.eager_ns * scale - merged_ns + calls_around_ns - graph_ns
-        return _clamp(won_ns / step.step_ns, min(1.0, step.train_ns / step.step_ns))
-
-    calls_ns = min(around_ns, fused.calls_count * COMPILED_CALL_NS)
-    explained_ns = operators_ns * scale + min(around_ns, fused.calls_count * CALL_NS)
-    coverage = min(1.0, explained_ns / step.train_ns)
-    trust = 1.0 if coverage >= LEAST_COVERAGE_RATIO else 0.0
-    mid = saving(fused.likely_ns - CONVOLUTIONS_RATIO * fused.convolutions_ns * scale, calls_ns, graph_ns)
-    low = COMPILE_LOW_RATIO * saving(fused.most_ns, calls_ns / 2, MOST_GRAPH_RATIO * graph_ns)
-    low -= 2 * step.noise_ratio
-    # What calls cost however much they compute: a larger batch shares it, and compiling takes it away.
-    per_call_ns = fused.starting_ns * scale + calls_ns - graph_ns
-    high = saving(
-        (fused.least_ns - MOST_CONVOLUTIONS_RATIO * fused.convolutions_ns) * scale,
-        around_ns,
-        LEAST_GRAPH_RATIO * graph_ns,
-    )
-    return Forecast(
-        technique="compile-model",
-        saving_low_ratio=trust * _clamp(low, mid),
-        saving_mid_ratio=mid,
-        saving_high_ratio=max(mid, high),
-        settings={},
-        evidence={
-            "fusable_ratio": round(fused.eager_ns / operators_ns, 3),
-            "merged_from_ns": round(fused.eager_ns * scale),
-            "merged_to_ns": round(fused.likely_ns),
-            "passes": fused.passes_count,
-            "around_operators_ns": round(calls_ns),
-            "convolutions_won_ns": round(fused.convolutions_ns * scale),
-            "compiled_calls_ns": round(graph_ns),
-            "per_call_ratio": round(_clamp(per_call_ns / step.step_ns, mid), 4),
-            "explained_ratio": round(coverage, 3),
-            "timed_ratio": round(fused.timed_ratio, 3),
-        },
-        basis=Basis.SIMULATED,
-    )
 
 
 def _forecast_threads(threads: Mapping[str, Any], replay: Mapping[str, Any] | None, step: StepTimes) -> Forecast | None:

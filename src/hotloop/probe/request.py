@@ -50,9 +50,6 @@ class ProbeRequest:
     batch_size: int | None = None
     arms: Sequence[str] = ()
     ops: Sequence[Operator] = ()
-    fusable: Sequence[int] = ()
-    """Places in ``ops`` of the operators that a compiler would merge."""
-    convolutions: Sequence[int] = ()
     optimizer: RecordedOptimizer | None = None
     ddp: RecordedBuckets | None = None
 
@@ -68,8 +65,6 @@ class ProbeRequest:
             batch_size=given.get("batch_size"),
             arms=tuple(given.get("arms") or ()),
             ops=tuple(Operator.from_dict(one) for one in (given.get("ops") or {}).get("ops") or ()),
-            fusable=tuple(given.get("fusable") or ()),
-            convolutions=tuple(given.get("convolutions") or ()),
             optimizer=None
             if not optimizer
             else RecordedOptimizer(
