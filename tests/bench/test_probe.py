@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from hotloop.bench.probe import ProbeError, make_forecasts, make_request, run_probe
+from hotloop.bench import program
+from hotloop.bench.probe import make_forecasts, make_request
+from hotloop.bench.program import ProbeError, run_probe
 from hotloop.core.analysis import Forecast
 from hotloop.core.findings import Basis
 from hotloop.core.step_times import StepTimes
 
-SOURCE = Path(__file__).parents[2] / "src"
 OPS = {
     "kind": "ops",
     "steps": 3,
@@ -336,30 +337,30 @@ def test_a_result_in_which_everything_failed_gives_no_forecast() -> None:
 # Running
 
 
-def program(folder: Path, text: str) -> Path:
-    target = folder / "hotloop" / "probe"
-    target.mkdir(parents=True)
-    (target / "opportunities.py").write_text(text)
-    return folder
+def put_program(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This program in place of the one that starts all others; its answer goes to sys.argv[3]."""
+    (folder / "start.py").write_text(text)
+    monkeypatch.setattr(program, "START", folder / "start.py")
 
 
 def test_the_probe_runs_as_a_plain_file_and_gives_forecasts() -> None:
     request = make_request([PROCESS, OPS | {"ops": [*OPS["ops"]]}, LOADER, OPTIMIZER], STEP, budget_s=0.3)
     assert request is not None
-    result = run_probe(request, sys.executable, SOURCE, 120.0)
+    result = run_probe(request, sys.executable, 120.0)
     assert result["failed"] == {}
     assert {"bf16-autocast", "larger-batch", "fused-optimizer"} <= set(make_forecasts(request, result, STEP))
 
 
-def test_a_probe_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+def test_a_probe_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (
         "import subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
         f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))\n"
         "time.sleep(60)\n"
     )
+    put_program(tmp_path, text, monkeypatch)
     with pytest.raises(ProbeError, match="longer than 1 s"):
-        run_probe({"threads": 1}, sys.executable, program(tmp_path / "source", text), 1.0)
+        run_probe({"threads": 1}, sys.executable, 1.0)
     grandchild = int((tmp_path / "pid").read_text())
     assert wait_for_end(grandchild)
 
@@ -377,21 +378,22 @@ def wait_for_end(pid: int) -> bool:
     return False
 
 
-def test_a_probe_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_probe_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_program(tmp_path, "raise SystemExit('no torch here')", monkeypatch)
     with pytest.raises(ProbeError, match="no torch here"):
-        run_probe({"threads": 1}, sys.executable, program(tmp_path, "raise SystemExit('no torch here')"), 30.0)
+        run_probe({"threads": 1}, sys.executable, 30.0)
 
 
 def test_an_interpreter_that_is_gone_says_so(tmp_path: Path) -> None:
     with pytest.raises(ProbeError, match="could not be started"):
-        run_probe({"threads": 1}, str(tmp_path / "python"), SOURCE, 30.0)
+        run_probe({"threads": 1}, str(tmp_path / "python"), 30.0)
 
 
 def test_the_probe_neither_attaches_nor_joins_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOTLOOP_RUN", "somewhere")
     monkeypatch.setenv("RANK", "1")
-    text = "import json, os, sys\njson.dump(dict(os.environ), open(sys.argv[2], 'w'))\n"
-    seen = run_probe({"threads": 3}, sys.executable, program(tmp_path, text), 30.0)
+    put_program(tmp_path, "import json, os, sys\njson.dump(dict(os.environ), open(sys.argv[3], 'w'))\n", monkeypatch)
+    seen = run_probe({"threads": 3}, sys.executable, 30.0)
     assert seen["OMP_NUM_THREADS"] == "3"
     assert {"HOTLOOP_RUN", "RANK", "PYTHONPATH"}.isdisjoint(seen)
     assert os.environ["RANK"] == "1"

@@ -70,8 +70,8 @@ def test_a_trace_that_ended_is_no_benchmark(tmp_path: Path, capfd: pytest.Captur
 def test_an_interpreter_without_torch_is_named(tmp_path: Path) -> None:
     request = tmp_path / "request.json"
     request.write_text("{}")
-    program = Path(hotloop.__file__).parent / "probe" / "module_memory.py"
-    words = [sys.executable, "-I", "-S", str(program), str(request), str(tmp_path / "answer.json")]
+    program = Path(hotloop.__file__).parent / "probe" / "start.py"
+    words = [sys.executable, "-I", "-S", str(program), "module_memory", str(request), str(tmp_path / "answer.json")]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [

@@ -11,7 +11,8 @@ from typing import Any
 from hotloop.core.analysis import Forecast
 from hotloop.core.step_times import StepTimes
 
-from .probe import ProbeError, make_forecasts, make_request, run_probe
+from .probe import make_forecasts, make_request
+from .program import ProbeError, run_probe
 
 TIMEOUT_S = 45.0
 FEWEST_STEPS = 5
@@ -24,7 +25,6 @@ def measure_forecasts(
     step: StepTimes,
     steady_count: int,
     folder: Path,
-    source_folder: Path,
     *,
     emit: Callable[[str], None],
     on_begin: Callable[[], None],
@@ -38,7 +38,7 @@ def measure_forecasts(
         return {}
     on_begin()
     try:
-        result = run_probe(request, str(process.get("executable") or sys.executable), source_folder, TIMEOUT_S)
+        result = run_probe(request, str(process.get("executable") or sys.executable), TIMEOUT_S)
     except KeyboardInterrupt:
         return {}
     except ProbeError as error:

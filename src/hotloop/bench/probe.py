@@ -1,25 +1,17 @@
-"""Facts of a recording -> a probe of its operators in the training's interpreter -> Forecasts of techniques."""
+"""Facts of a recording -> what a probe of its operators shall measure; what it measured -> Forecasts of techniques."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import signal
 import statistics
-import subprocess
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hotloop.core.analysis import Forecast
-from hotloop.core.errors import HotloopError
 from hotloop.core.findings import Basis
 from hotloop.core.step_times import StepTimes
 
-PROGRAM = Path("hotloop") / "probe" / "opportunities.py"
 BUDGET_S = 10.0
 FEWEST_ROUNDS = 4
 LEAST_COVERAGE_RATIO = 0.6
@@ -59,10 +51,6 @@ BUCKETS_LOW_RATIO, BUCKETS_HIGH_RATIO = 0.5, 1.5
 1.14 (ddp_ranker), 0.75 and 0.88 (ddp-caps, twice), 1.8 (ddp-sensors) and 1.3 (mixer_ddp)."""
 
 GIB = 1 << 30
-
-
-class ProbeError(HotloopError):
-    """The probe could not be run or gave no result; the text says why."""
 
 
 def make_request(
@@ -138,58 +126,6 @@ def _batch_size(loaders: Iterable[Mapping[str, Any]]) -> int | None:
     feeding = [one for one in known if one.get("feeds_backward")] or known
     sizes = {int(one["batch_size"]) for one in feeding if one.get("batch_size")}
     return sizes.pop() if len(sizes) == 1 else None
-
-
-def run_probe(request: dict[str, Any], interpreter: str, source_folder: Path, timeout_s: float) -> dict[str, Any]:
-    """The probe's result. ``source_folder`` contains ``hotloop``; the interpreter needs torch only.
-
-    Raises ProbeError when the probe fails or takes longer than ``timeout_s``; it and its own children are ended then.
-    """
-    program = source_folder / PROGRAM
-    with tempfile.TemporaryDirectory(prefix="hotloop-probe-") as folder:
-        given, result, errors = Path(folder) / "in.json", Path(folder) / "out.json", Path(folder) / "errors.txt"
-        given.write_text(json.dumps(request), encoding="utf-8")
-        try:
-            with errors.open("wb") as complaints:
-                child = subprocess.Popen(
-                    [interpreter, str(program), str(given), str(result)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=complaints,
-                    cwd=folder,
-                    env=_environment(int(request.get("threads") or 1)),
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise ProbeError(f"the probe could not be started with {interpreter}: {error}") from error
-        try:
-            code = child.wait(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            raise ProbeError(f"the probe took longer than {timeout_s:.0f} s") from None
-        finally:
-            _end(child)
-        if code or not result.exists():
-            last = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-            raise ProbeError(f"the probe exited with {code}: {''.join(last)[:200]}")
-        answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-        return answer
-
-
-def _environment(threads: int) -> dict[str, str]:
-    """This process's environment with the training's number of threads, and nothing that attaches or joins a group."""
-    dropped = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH")
-    kept = {k: v for k, v in os.environ.items() if k not in dropped and not k.startswith(("HOTLOOP", "TORCHELASTIC"))}
-    return kept | {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": ""}
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the probe's own session, which also holds the processes that it started."""
-    if child.poll() is None:
-        try:
-            os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        child.wait()
 
 
 def basis_of_probe(what: str, run_ns: float, probe_ns: float) -> tuple[Basis, str]:

@@ -38,9 +38,8 @@ def add_comm_parser(kinds: Any) -> argparse.ArgumentParser:
 def execute_comm(arguments: argparse.Namespace) -> int:
     import sys
 
-    from hotloop.attach.child import SOURCE
     from hotloop.bench.collective_times import SIZES, loopback, plan_launch
-    from hotloop.bench.program import find_python, run_ranks
+    from hotloop.bench.program import find_python, run_program
     from hotloop.bench.topology import read_nccl_log, read_topology
     from hotloop.cli.show import check_outputs, show_report
     from hotloop.core.errors import UsageError
@@ -66,9 +65,8 @@ def execute_comm(arguments: argparse.Namespace) -> int:
     if launch.is_alone:
         request["store"] = "{folder}/store"
         variables = tuple({**one, **loopback(os.environ)} for one in variables)
-    program = SOURCE.parent / "hotloop" / "probe" / "link_times.py"
     found = find_python(arguments.python or python, os.environ.get("PATH"))
-    answer = run_ranks(request, found, program, TIMEOUT_S + 4 * arguments.budget, variables)
+    answer = run_program("link_times", request, found, TIMEOUT_S + 4 * arguments.budget, ranks=variables)
     if launch.rank != 0:
         return 0
     show_report(make_result(answer, read_topology(log), arguments.run, training), arguments, sys.stdout)

@@ -166,7 +166,6 @@ def _measure(
     compute_ns: float | None = None,
 ) -> int:
     from hotloop import __version__
-    from hotloop.attach.child import SOURCE
     from hotloop.bench.loader_cost import add_forecasts, cost_of, wait_share
     from hotloop.bench.program import find_python, run_program
     from hotloop.cli.bench_options import SLACK_S
@@ -179,7 +178,7 @@ def _measure(
         raise UsageError(f"--budget {arguments.budget}: give seconds between 0 and 3600")
     python = find_python(arguments.python, os.environ.get("PATH"))
     answer = run_program(
-        {**request, "budget_s": arguments.budget}, python, SOURCE.parent, 4 * arguments.budget + SLACK_S
+        "benchmarks", {**request, "budget_s": arguments.budget}, python, 4 * arguments.budget + SLACK_S
     )
     tables = [list(table) for table in answer["tables"]]
     if request["what"] == "loader":

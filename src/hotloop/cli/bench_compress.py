@@ -41,7 +41,6 @@ def execute_compress(arguments: argparse.Namespace) -> int:
     import sys
 
     from hotloop import __version__
-    from hotloop.attach.child import SOURCE
     from hotloop.bench.compressing import parse_rates, tabulate_exchanges
     from hotloop.bench.program import find_python, run_program, split_target
     from hotloop.cli.bench_options import SLACK_S, parse_integers
@@ -63,7 +62,7 @@ def execute_compress(arguments: argparse.Namespace) -> int:
     if arguments.target is not None:
         request["file"], request["function"] = split_target(arguments.target)
     python = find_python(arguments.python, os.environ.get("PATH"))
-    answer = run_program(request, python, SOURCE.parent, 4 * arguments.budget + SLACK_S)
+    answer = run_program("benchmarks", request, python, 4 * arguments.budget + SLACK_S)
     notes = [
         *answer["notes"],
         "error: L2 norm of what one exchange changes, relative to the gradient's; int8, topk and powersgd keep it for "

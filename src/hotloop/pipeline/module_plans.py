@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hotloop import __version__
-from hotloop.attach.child import SOURCE
-from hotloop.bench.program import run_ranks, split_target
+from hotloop.bench.program import run_program, split_target
 from hotloop.core.planning import PlanReport, make_memory
 from hotloop.core.workload import require_choice, require_count
 from hotloop.plan.hardware_files import read_hardware
@@ -19,7 +18,6 @@ from hotloop.plan.module_trace import (
     read_trace,
 )
 
-PROGRAM = SOURCE.parent / "hotloop" / "probe" / "module_memory.py"
 TIMEOUT_S = 600.0
 
 
@@ -44,7 +42,7 @@ def make_module_plan(
         ranks=ranks,
         extrapolate=extrapolate,
     )
-    trace = read_trace(run_ranks(request, python, PROGRAM, TIMEOUT_S, ({},), what="the trace of the module"))
+    trace = read_trace(run_program("module_memory", request, python, TIMEOUT_S, what="the trace of the module"))
     memory = predict_module_memory(trace, hardware, precision, ranks)
     peak = find_peak(trace, hardware, precision, ranks)
     return PlanReport(

@@ -1,50 +1,41 @@
-"""A benchmark's request as JSON -> its timings as JSON, in the user's Python.
+"""What the user's model, loader, gradients and products take on this machine, part by part; in the user's Python.
 
-Run as ``python benchmarks.py IN.json OUT.json``, in the user's folder. Arms take turns in blocks, so that a machine
-that gets slower meanwhile slows all of them; every figure is a minimum and a median of n timings.
+Arms take turns in blocks, so that a machine that gets slower meanwhile slows all of them; every figure is a minimum and
+a median of n timings.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
+from importlib import import_module
 from typing import Any
 
 import torch
+
+import hotloop
+from hotloop.probe.loader_parts import measure_batch_cost
+from hotloop.probe.programs import BadRequest, load_function
 
 SHORT_NS = 2_000_000
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class BadRequest(Exception):
-    """What the user gave does not work: the text is for the user."""
-
-
-def main(given: str, result: str) -> int:
-    # This file's own folder was put on the path for it: its names would hide the user's.
-    own = Path(__file__).resolve().parent
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != own]
-    request = json.loads(Path(given).read_text(encoding="utf-8"))
-    try:
-        known = {"train": bench_train, "loader": bench_loader, "gemm": bench_gemm, "compress": bench_compress}
-        answer = known[request["what"]](request)
-    except BadRequest as error:
-        answer = {"error": str(error)}
-    answer["machine"] = {
-        "torch": torch.__version__,
-        "python": sys.version.split()[0],
-        "threads": torch.get_num_threads(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "accelerator": _accelerator_name(),
+def measure(request: dict[str, Any]) -> dict[str, Any]:
+    """The benchmark that the request asks for, and the machine."""
+    known = {"train": bench_train, "loader": bench_loader, "gemm": bench_gemm, "compress": bench_compress}
+    return known[request["what"]](request) | {
+        "machine": {
+            "torch": torch.__version__,
+            "python": sys.version.split()[0],
+            "threads": torch.get_num_threads(),
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "accelerator": _accelerator_name(),
+        }
     }
-    Path(result).write_text(json.dumps(answer), encoding="utf-8")
-    return 0
 
 
 def accelerator_kind() -> str | None:
@@ -58,35 +49,6 @@ def _accelerator_name() -> str:
     kind = accelerator_kind()
     get_device_name = getattr(getattr(torch, kind or "cpu"), "get_device_name", None)
     return str(get_device_name()) if get_device_name is not None else kind or "none"
-
-
-def load_function(file: str, function: str) -> Callable[[], Any]:
-    """The function of a file, which is imported as a module of its own name and not as __main__."""
-    path = Path(file).resolve()
-    sys.path.insert(0, str(path.parent))
-    sys.argv = [file]  # a file that reads its arguments while it is imported finds none, and not this program's
-    module = _load(path, path.stem)
-    found = getattr(module, function, None)
-    if not callable(found):
-        known = ", ".join(sorted(k for k, v in vars(module).items() if callable(v) and not k.startswith("_"))[:20])
-        raise BadRequest(f"{file} has no function {function!r}; it has: {known or 'none'}")
-    return found  # type: ignore[no-any-return]
-
-
-def _load(path: Path, name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise BadRequest(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # workers that unpickle a data set look for its module here
-    spec.loader.exec_module(module)
-    return module
-
-
-def _load_own(path: str) -> Any:
-    """A file of hotloop by its place: where hotloop is not installed, its folder is not on the path."""
-    file = Path(__file__).resolve().parents[1] / path
-    return _load(file, f"_hotloop_{file.stem}")
 
 
 def _call(request: dict[str, Any]) -> Any:
@@ -108,10 +70,9 @@ def bench_train(request: dict[str, Any]) -> dict[str, Any]:
             f"{request['function']}() returned {_describe(made)}; it must return (model, loader), (model, loader,"
             " optimizer) or (model, loader, optimizer, loss)"
         )
-    benchmark = _load_own("train/benchmark.py")
     model, loader, optimizer, loss = (*made, None, None)[:4]
     try:
-        found = benchmark.benchmark_training(
+        found = hotloop.benchmark_training(
             model, loader, request.get("device"), optimizer=optimizer, loss=loss, budget_s=request["budget_s"]
         ).as_dict()
     except ValueError as error:
@@ -157,9 +118,7 @@ def bench_loader(request: dict[str, Any]) -> dict[str, Any]:
     pins = [False, True] if can_pin else [bool(loader.pin_memory)]
     if not can_pin:
         notes.append("pinning was not tried: there is no accelerator")
-    # Beside this file and not through the package: where hotloop is not installed, its folder is not on the path.
-    parts = _load(Path(__file__).resolve().parent / "loader_parts.py", "_hotloop_loader_parts")
-    cost = parts.measure_batch_cost(loader, request["cores"], request["budget_s"] / 4)
+    cost = measure_batch_cost(loader, request["cores"], request["budget_s"] / 4)
     arms: list[dict[str, Any]] = []
     for workers in request["workers"]:
         for prefetch in request["prefetch"] if workers else [0]:
@@ -255,6 +214,8 @@ def _rebuild(loader: Any, arm: dict[str, Any]) -> Any:
 
 def bench_compress(request: dict[str, Any]) -> dict[str, Any]:
     """Compressors on random gradients, or on those of the user's model for one batch."""
+    from hotloop.probe.compressors import measure_compressors  # needs a torch with torch.distributed
+
     gradients = None
     if request.get("device"):
         _check_device(request["device"])
@@ -269,14 +230,13 @@ def bench_compress(request: dict[str, Any]) -> dict[str, Any]:
         batch = next(iter(loader), None)
         if batch is None:
             raise BadRequest("the loader is empty; return a loader that yields batches")
-        benchmark = _load_own("train/benchmark.py")
+        benchmark = import_module("hotloop.train.benchmark")
         benchmark.loss_of(model, benchmark.move(batch, device), loss).backward()
         gradients = [one.grad for one in model.parameters() if one.grad is not None and one.grad.is_floating_point()]
         gradients = [one.detach().float() for one in gradients if not one.is_sparse]
         if not gradients:
             raise BadRequest("backward left no dense gradient; return a model with parameters that are trained")
-    answer: dict[str, Any] = _load_own("probe/compressors.py").measure_compressors(request, gradients)
-    return answer
+    return measure_compressors(request, gradients)
 
 
 def _check_device(name: str) -> None:
@@ -375,7 +335,3 @@ def _time(call: Callable[[], Any], loops: int, device: Any) -> float:
         call()
     wait()
     return (time.perf_counter_ns() - begin) / loops
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3]))

@@ -1,8 +1,7 @@
 """A DataLoader -> what one of its batches costs in parts, measured in the user's Python.
 
 The parts are those of BatchCost in core/worker_model.py: fetch and collate alone in this process on one thread, the
-same on every core at once in forked children, and the handover of a finished batch from one worker. Loaded by its path
-where hotloop is not installed: torch and the standard library only.
+same on every core at once in forked children, and the handover of a finished batch from one worker.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""What a probe of opportunities is asked for, and the form of its parts."""
+"""What a probe of opportunities is asked for, the form of its parts, and the recorded optimizer built again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from hotloop.probe.operators import Operator
+import torch
+
+from hotloop.probe.operators import NotReplayable, Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +29,30 @@ class RecordedOptimizer:
         """The implementation that the training chose, as arguments of the constructor."""
         return {k: v for k, v in (("foreach", self.foreach), ("fused", self.fused)) if v is not None}
 
+    @property
+    def kind(self) -> Any:
+        """The class of torch.optim. Raises NotReplayable when it is not one of torch's."""
+        kind = getattr(torch.optim, self.class_name, None)
+        if kind is None:
+            raise NotReplayable(f"{self.class_name} is not one of torch's optimizers")
+        return kind
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedBuckets:
-    """The gradient buckets of DistributedDataParallel, in bytes, how many ranks of one host exchange them, and what
-    backward computes meanwhile, in ns."""
+    def make_parameters(self, memory_bytes: int) -> tuple[list[torch.Tensor], float]:
+        """Parameters with gradients in the recorded sizes, and their share of all elements (below 1 when too many).
 
-    bucket_sizes: Sequence[int]
-    ranks: int
-    backward_ns: float
+        They take an eighth of the memory: gradients, states and copies come on top.
+        """
+        most_elements = memory_bytes // (4 * 8)
+        total = sum(numel * count for numel, count in self.numels)
+        share = min(1.0, most_elements / max(total, 1))
+        parameters: list[torch.Tensor] = []
+        for numel, count in self.numels:
+            size = numel if share == 1.0 else min(numel, max(1, most_elements // 4))
+            for _ in range(max(1, round(count * share))):
+                parameter = torch.zeros(size, requires_grad=True)
+                parameter.grad = torch.full((size,), 1e-3)
+                parameters.append(parameter)
+        return parameters, sum(p.numel() for p in parameters) / max(total, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +68,14 @@ class ProbeRequest:
     arms: Sequence[str] = ()
     ops: Sequence[Operator] = ()
     optimizer: RecordedOptimizer | None = None
-    ddp: RecordedBuckets | None = None
+    ddp: Mapping[str, Any] | None = None
+    """The gradient buckets of DistributedDataParallel (``bucket_sizes``, bytes), how many ``ranks`` of one host
+    exchange them, and what backward computes meanwhile (``backward_ns``)."""
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> ProbeRequest:
         """A request as JSON holds it."""
-        optimizer, ddp = given.get("optimizer"), given.get("ddp")
+        optimizer = given.get("optimizer")
         return cls(
             budget_s=float(given["budget_s"]),
             memory_bytes=int(given["memory_bytes"]),
@@ -75,15 +94,8 @@ class ProbeRequest:
                 fused=optimizer.get("fused"),
                 settings=optimizer.get("settings") or {},
             ),
-            ddp=None if not ddp else RecordedBuckets(**ddp),
+            ddp=given.get("ddp"),
         )
-
-
-class PartTimes(Protocol):
-    """What a part measured."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; times in ns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,5 +110,6 @@ class Part:
     order: int
     budget_ratio: float
     is_wanted: Callable[[ProbeRequest], bool]
-    measure: Callable[[ProbeRequest, float], PartTimes | None]
-    """(request, seconds that it may take) -> its times; None where the request holds nothing that can be measured."""
+    measure: Callable[[ProbeRequest, float], dict[str, Any] | None]
+    """(request, seconds that it may take) -> plain values for JSON, times in ns; None where the request holds nothing
+    that can be measured."""

@@ -1,8 +1,7 @@
 """Every tensor storage of a training that runs on fake tensors: when it came, what it is for, when it went.
 
 A storage counts from the operator that returned it until nothing refers to it; what an operator allocates and frees
-within itself is seen only where WORKSPACES says how much it is. Loaded by its path where hotloop is not installed:
-torch and the standard library only.
+within itself is seen only where WORKSPACES says how much it is.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -22,24 +21,11 @@ BOTH_RATIO = 0.5
 """Part of the passes' time for the present batch and twice of it; the rest is for larger ones."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassTimes:
-    """ns of a pass with the recorded batch and with twice of it; of ``calls`` calls, without ``calls_left_out``."""
-
-    base_ns: int
-    double_ns: int
-    calls: int
-    calls_left_out: int
-    rounds: int
-    larger: Sequence[tuple[int, int]] = ()
-    """(factor, ns) for so many times the batch."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def time_passes(request: ProbeRequest, budget_s: float) -> PassTimes | None:
+def time_passes(request: ProbeRequest, budget_s: float) -> dict[str, Any] | None:
     """Whole steps' forwards and backwards as they are and with twice the batch, taking turns; then with larger ones.
+
+    ns of a pass with the recorded batch and with twice of it; ``larger`` holds (factor, ns) for so many times the
+    batch.
 
     None where that cannot be: the batch is unknown, nothing is differentiated, too many calls, too much memory.
     """
@@ -59,12 +45,12 @@ def time_passes(request: ProbeRequest, budget_s: float) -> PassTimes | None:
         found = _time_both(calls, batch, time.perf_counter() + BOTH_RATIO * budget_s)
         if found is None:
             return None
-        return replace(found, larger=_time_larger(calls, batch, factors, found.double_ns, deadline_s))
+        return found | {"larger": _time_larger(calls, batch, factors, found["double_ns"], deadline_s)}
     finally:
         torch.set_flush_denormal(False)
 
 
-def _time_both(calls: Sequence[Operator], batch: int, deadline_s: float) -> PassTimes | None:
+def _time_both(calls: Sequence[Operator], batch: int, deadline_s: float) -> dict[str, Any] | None:
     plain, doubled = WholePass(calls, batch), WholePass(calls, batch, 2)
     if plain.calls_count != doubled.calls_count or plain.calls_count < LEAST_PASS_RATIO * len(calls):
         return None
@@ -79,13 +65,13 @@ def _time_both(calls: Sequence[Operator], batch: int, deadline_s: float) -> Pass
     while len(times["base"]) < MOST_PASSES and (len(times["base"]) < 2 or time.perf_counter() < deadline_s):
         for name, arm in arms.items():
             times[name].append(time_call(arm, 1))
-    return PassTimes(
-        base_ns=round(middle(times["base"])),
-        double_ns=round(middle(times["double"])),
-        calls=plain.calls_count,
-        calls_left_out=len(calls) - plain.calls_count,
-        rounds=len(times["base"]),
-    )
+    return {
+        "base_ns": round(middle(times["base"])),
+        "double_ns": round(middle(times["double"])),
+        "calls": plain.calls_count,
+        "calls_left_out": len(calls) - plain.calls_count,
+        "rounds": len(times["base"]),
+    }
 
 
 def _time_larger(

@@ -6,40 +6,23 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from hotloop.probe.clock import time_call
 from hotloop.probe.operators import NOT_TIMED, NotReplayable, find_overload, make_call, make_inputs
-from hotloop.probe.optimizers import find_optimizer, make_parameters
 from hotloop.probe.request import Part, ProbeRequest, RecordedOptimizer
 from hotloop.probe.whole_pass import LEAST_PASS_RATIO, MOST_CALLS, PASS_COPIES, WholePass, order_calls
 
 THREAD_ROUNDS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadTimes:
-    """ns of a step's forward and backward, and of its optimizer (None where it could not be built)."""
+def time_threads(request: ProbeRequest, budget_s: float) -> dict[str, Any] | None:
+    """A step's passes and its optimizer with the present number of threads and with as many as there are cores, in ns.
 
-    present_threads: int
-    cores: int
-    rounds: int
-    whole_passes: bool
-    """False: only the largest operators, one after the other."""
-    present_ns: int
-    cores_ns: int
-    optimizer_present_ns: int | None
-    optimizer_cores_ns: int | None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if value is not None}
-
-
-def time_threads(request: ProbeRequest, budget_s: float) -> ThreadTimes | None:
-    """A step's passes and its optimizer with the present number of threads and with as many as there are cores.
+    The optimizer is left out where it cannot be built. ``whole_passes`` is False where only the largest operators ran,
+    one after the other.
 
     Whole passes, with Python between the operators: threads go to sleep there and are woken late. The mean of all
     rounds counts, unlike elsewhere: an unlucky round is what too many threads cost.
@@ -61,16 +44,20 @@ def time_threads(request: ProbeRequest, budget_s: float) -> ThreadTimes | None:
                 totals.setdefault((name, threads), []).append(time_call(call, 2, time.perf_counter_ns))
     torch.set_num_threads(present)
     means = {key: round(statistics.fmean(values)) for key, values in totals.items()}
-    return ThreadTimes(
-        present_threads=present,
-        cores=cores,
-        rounds=rounds,
-        whole_passes=whole,
-        present_ns=means["train", present],
-        cores_ns=means["train", cores],
-        optimizer_present_ns=means.get(("optimizer", present)),
-        optimizer_cores_ns=means.get(("optimizer", cores)),
-    )
+    found = {
+        "present_threads": present,
+        "cores": cores,
+        "rounds": rounds,
+        "whole_passes": whole,
+        "present_ns": means["train", present],
+        "cores_ns": means["train", cores],
+    }
+    if "optimizer" in pieces:
+        found |= {
+            "optimizer_present_ns": means["optimizer", present],
+            "optimizer_cores_ns": means["optimizer", cores],
+        }
+    return found
 
 
 def _pieces_for_threads(request: ProbeRequest) -> tuple[dict[str, Callable[[], object]], bool]:
@@ -104,11 +91,10 @@ def _pieces_for_threads(request: ProbeRequest) -> tuple[dict[str, Callable[[], o
 
 def present_optimizer(facts: RecordedOptimizer, memory_bytes: int) -> Callable[[], object]:
     """A step of the recorded optimizer over parameters of the recorded sizes."""
-    kind = find_optimizer(facts)
-    parameters, share = make_parameters(facts.numels, memory_bytes // (4 * 8))
+    parameters, share = facts.make_parameters(memory_bytes)
     if share < 1.0:
         raise NotReplayable("the parameters are too large for the memory allowed")
-    step: Callable[[], object] = kind(parameters, lr=1e-6, **facts.settings, **facts.present).step
+    step: Callable[[], object] = facts.kind(parameters, lr=1e-6, **facts.settings, **facts.present).step
     return step
 
 
