@@ -31,7 +31,6 @@ TORCH: dict[str, Any] = {
     "onednn_version": "3.12.0",
     "cpu_capability": "AVX512",
     "threads": 4,
-    "interop_threads": 2,
     "import_ns": 2_000_000_000,
 }
 

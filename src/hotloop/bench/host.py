@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hotloop.core.children import started
+
 PROGRAM = Path(__file__).resolve().parent.parent / "probe" / "machine.py"
 TIMEOUT_S = 90.0
 """Importing torch from a cold network file system takes up to a minute."""
@@ -178,22 +180,12 @@ def ask_probe(
     kept = {k: v for k, v in environment.items() if k not in NEVER_PASSED_ON}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error_file:
         try:
-            child = subprocess.Popen(
-                [interpreter, str(program)],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=error_file,
-                env=kept,
-                start_new_session=True,
-            )
+            with started([interpreter, str(program)], stdout=out, stderr=error_file, env=kept) as child:
+                code = child.wait(timeout_s)
         except (OSError, ValueError) as error:
             return {}, f"{interpreter} could not be started: {getattr(error, 'strerror', None) or error}"
-        try:
-            code = child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return {}, f"importing torch with {interpreter} took longer than {timeout_s:.0f} s"
-        finally:
-            _end(child)
         out.seek(0)
         error_file.seek(0)
         answer, complaint = out.read().decode(errors="replace"), error_file.read().decode(errors="replace")
@@ -209,16 +201,6 @@ def ask_probe(
         return {}, f"{interpreter} was killed by {name} while importing torch"
     last = next((line.strip() for line in reversed(complaint.splitlines()) if line.strip()), "it printed nothing")
     return {}, f"{interpreter} could not be queried (exit code {code}): {last[:200]}"
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the probe's own session."""
-    if child.poll() is None:
-        try:
-            os.killpg(child.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            child.kill()
-        child.wait()
 
 
 def _ask_tool(tool: str | None, *words: str) -> str | None:
