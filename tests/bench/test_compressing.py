@@ -2,7 +2,7 @@
 
 import pytest
 
-from hotloop.bench.compressing import parse_rates, tabulate_exchanges
+from hotloop.bench.figures import parse_rates, tabulate_exchanges
 from hotloop.core.errors import UsageError
 
 ROW = {"elements": 1_000_000, "method": "bf16", "compress_ns": 10_000_000, "restore_ns": 6_000_000, "sent_ratio": 0.5}

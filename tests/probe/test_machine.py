@@ -50,7 +50,7 @@ def test_a_missing_torch_is_a_fact_and_the_rest_is_told() -> None:
     facts = read_facts(run_program(PROGRAM, "-S"))
     assert facts["torch"] is None
     assert facts["torch_error"]["missing"] is True
-    assert facts["start_method"] in ("fork", "spawn", "forkserver")
+    assert facts["python"].startswith("3.")
 
 
 def test_a_torch_that_fails_is_told_apart_from_a_missing_one(tmp_path: Path) -> None:

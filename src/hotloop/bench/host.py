@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,26 +31,23 @@ NEVER_PASSED_ON = ("HOTLOOP_ATTACH",)
 GPU_FIELDS = ("index", "name", "memory.total", "memory.used", "pcie.link.width.current", "pcie.link.width.max")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Reading:
-    """What was read from a data folder, within a second. ``None`` where it is unknown."""
+    """What was read from a data folder, within a second; a thread fills it, until it is done or given up.
+
+    Bytes and their times are counted by kind: ``storage`` where the pages had left the page cache, ``cached`` where
+    they could not be dropped, ``unknown`` where the kernel does not say.
+    """
 
     folder: str
-    files_count: int
+    files_count: int = 0
     """Files seen by a walk that ends early in large folders."""
     sampled_count: int = 0
-    storage_bytes: int = 0
-    """Bytes that were read after their pages had left the page cache."""
-    storage_ns: int = 0
-    cached_bytes: int = 0
-    """Bytes whose pages could not be dropped: their speed is the page cache's."""
-    cached_ns: int = 0
-    unknown_bytes: int = 0
-    """Bytes of files for which the kernel does not say whether they are cached."""
-    unknown_ns: int = 0
-    open_median_ns: int | None = None
-    cached_before_ratio: float | None = None
-    """Share of the sample that was in the page cache before, 0..1."""
+    bytes_by_kind: Counter[str] = field(default_factory=Counter)
+    ns_by_kind: Counter[str] = field(default_factory=Counter)
+    opens_ns: list[int] = field(default_factory=list)
+    cached_before: list[float] = field(default_factory=list)
+    """Share of each sampled part that was in the page cache before, 0..1."""
     complaint: str | None = None
 
 
@@ -71,8 +68,6 @@ class Host:
     """How much memory may be locked; -1 without a limit."""
     shm_total_bytes: int | None = None
     shm_free_bytes: int | None = None
-    clock_read_ns: float | None = None
-    """Time of one reading of the clock, the least of several rounds."""
     gpus: tuple[Mapping[str, str], ...] | None = None
     """One mapping of GPU_FIELDS per GPU, from nvidia-smi; None where it did not answer."""
     gpu_links: str | None = None
@@ -166,7 +161,6 @@ def examine_host(
         locked_soft_bytes=locked,
         shm_total_bytes=total,
         shm_free_bytes=free,
-        clock_read_ns=_clock_read_ns(),
         gpus=parse_gpus(_ask_tool(smi, f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits")),
         gpu_links=_ask_tool(smi, "topo", "-m"),
         reading=reading,
@@ -226,23 +220,6 @@ def parse_gpus(text: str | None) -> tuple[Mapping[str, str], ...] | None:
         return None
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
     return tuple(dict(zip(GPU_FIELDS, row, strict=True)) for row in rows if len(row) == len(GPU_FIELDS))
-
-
-def parse_links(text: str) -> dict[tuple[int, int], str]:
-    """Kind of link for each pair of GPUs, such as NV18, PIX or SYS, from ``nvidia-smi topo -m``."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    links: dict[tuple[int, int], str] = {}
-    for line in plain.splitlines():
-        words = line.split()
-        if not words or not re.fullmatch(r"GPU\d+", words[0]) or "X" not in words[1:]:
-            continue
-        first = int(words[0][3:])
-        for second, word in enumerate(words[1:]):
-            if not re.fullmatch(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|PSB", word):
-                break
-            if first < second:
-                links[first, second] = word
-    return links
 
 
 def cgroup_folders(host: Host, controller: str) -> list[str]:
@@ -331,14 +308,3 @@ def _shared_memory(folder: Path) -> tuple[int | None, int | None]:
     except (OSError, AttributeError):
         return None, None
     return room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
-
-
-def _clock_read_ns() -> float:
-    """Least mean time of reading the clock a hundred times, over rounds that take about a millisecond in all."""
-    best = float("inf")
-    for _ in range(20):
-        start_ns = time.perf_counter_ns()
-        for _ in range(100):
-            time.perf_counter_ns()
-        best = min(best, (time.perf_counter_ns() - start_ns) / 100)
-    return best

@@ -9,10 +9,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import statistics
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from .host import Reading
 
@@ -26,51 +25,22 @@ MOST_FILES = 4096
 SAMPLED_FILES = 64
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Totals in the making; the reader's thread writes, the caller reads when it is done or given up."""
-
-    sampled_count: int = 0
-    bytes_by_kind: dict[str, int] = field(default_factory=lambda: {"storage": 0, "cached": 0, "unknown": 0})
-    ns_by_kind: dict[str, int] = field(default_factory=lambda: {"storage": 0, "cached": 0, "unknown": 0})
-    opens_ns: list[int] = field(default_factory=list)
-    pages_before: list[float] = field(default_factory=list)
-    files_count: int = 0
-    complaint: str | None = None
-    done: bool = False
-
-
 def read_folder(folder: str, *, budget_s: float = BUDGET_S, most_bytes: int = MOST_BYTES) -> Reading:
     """Read a sample of the folder's files. Trouble is told in ``complaint``; nothing is raised for it."""
-    tally = _Tally()
-    worker = threading.Thread(target=_read_sample, args=(folder, budget_s, most_bytes, tally), daemon=True)
+    reading = Reading(folder=folder)
+    worker = threading.Thread(target=_read_sample, args=(reading, budget_s, most_bytes), daemon=True)
     worker.start()
-    worker.join(max(PATIENCE_S, 2 * budget_s))
-    opens = list(tally.opens_ns)
-    before = list(tally.pages_before)
-    reading = Reading(
-        folder=folder,
-        files_count=tally.files_count,
-        sampled_count=tally.sampled_count,
-        storage_bytes=tally.bytes_by_kind["storage"],
-        storage_ns=tally.ns_by_kind["storage"],
-        cached_bytes=tally.bytes_by_kind["cached"],
-        cached_ns=tally.ns_by_kind["cached"],
-        unknown_bytes=tally.bytes_by_kind["unknown"],
-        unknown_ns=tally.ns_by_kind["unknown"],
-        open_median_ns=round(statistics.median(opens)) if opens else None,
-        cached_before_ratio=sum(before) / len(before) if before else None,
-        complaint=tally.complaint,
-    )
-    if not tally.done:
-        return replace(reading, complaint=f"a read did not finish within {max(PATIENCE_S, 2 * budget_s):.0f} s")
+    patience_s = max(PATIENCE_S, 2 * budget_s)
+    worker.join(patience_s)
+    if worker.is_alive():
+        return replace(reading, complaint=f"a read did not finish within {patience_s:.0f} s")
     return reading
 
 
-def _read_sample(folder: str, budget_s: float, most_bytes: int, tally: _Tally) -> None:
+def _read_sample(reading: Reading, budget_s: float, most_bytes: int) -> None:
     start_s = time.monotonic()
     try:
-        found = _find_files(folder, start_s + min(WALK_S, budget_s / 3), tally)
+        found = _find_files(reading, start_s + min(WALK_S, budget_s / 3))
         step = max(1, len(found) // SAMPLED_FILES)
         sample = sorted(found[::step][:SAMPLED_FILES])
         left = most_bytes
@@ -79,23 +49,21 @@ def _read_sample(folder: str, budget_s: float, most_bytes: int, tally: _Tally) -
             if left <= 0 or time.monotonic() - start_s >= budget_s:
                 break
             share = left // (len(sample) - position)
-            left -= _read_file(path, max(1, share), start_s + budget_s, tally)
+            left -= _read_file(path, max(1, share), start_s + budget_s, reading)
     except OSError as error:
-        tally.complaint = f"{folder}: {error.strerror}"
-    finally:
-        tally.done = True
+        reading.complaint = f"{reading.folder}: {error.strerror}"
 
 
-def _find_files(folder: str, deadline_s: float, tally: _Tally) -> list[tuple[int, str]]:
+def _find_files(reading: Reading, deadline_s: float) -> list[tuple[int, str]]:
     """Size in bytes and path of regular files that hold something, breadth first, links not followed."""
-    waiting: list[str] = [folder]
+    waiting: list[str] = [reading.folder]
     found: list[tuple[int, str]] = []
     while waiting and len(found) < MOST_FILES and time.monotonic() < deadline_s:
         here = waiting.pop(0)
         try:
             entries = os.scandir(here)
         except OSError:
-            if here == folder:
+            if here == reading.folder:
                 raise
             continue  # a folder that we may not read: the others are enough for a sample
         with entries:
@@ -104,30 +72,30 @@ def _find_files(folder: str, deadline_s: float, tally: _Tally) -> list[tuple[int
                     waiting.append(entry.path)
                 elif entry.is_file(follow_symlinks=False) and (size := entry.stat(follow_symlinks=False).st_size) > 0:
                     found.append((size, entry.path))
-                    tally.files_count = len(found)
+                    reading.files_count = len(found)
                 if len(found) >= MOST_FILES or time.monotonic() >= deadline_s:
                     break
     return found
 
 
-def _read_file(path: str, most_bytes: int, deadline_s: float, tally: _Tally) -> int:
+def _read_file(path: str, most_bytes: int, deadline_s: float, reading: Reading) -> int:
     """Read part of one file; the bytes read. A file that cannot be read is left out of the sample."""
     start_ns = time.perf_counter_ns()
     try:
         file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     except OSError as error:
-        tally.complaint = tally.complaint or f"{path}: {error.strerror}"
+        reading.complaint = reading.complaint or f"{path}: {error.strerror}"
         return 0
     try:
-        tally.opens_ns.append(time.perf_counter_ns() - start_ns)
-        tally.sampled_count += 1
+        reading.opens_ns.append(time.perf_counter_ns() - start_ns)
+        reading.sampled_count += 1
         size = os.fstat(file).st_size
         # The middle of a large file: its beginning is what everybody has looked at already.
         begin = max(0, (size - most_bytes) // 2) // mmap.PAGESIZE * mmap.PAGESIZE
         length = min(size - begin, most_bytes)
         before = _resident_ratio(file, begin, length)
         if before is not None:
-            tally.pages_before.append(before)
+            reading.cached_before.append(before)
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file, begin, length, os.POSIX_FADV_DONTNEED)
         after = _resident_ratio(file, begin, length)
@@ -136,14 +104,14 @@ def _read_file(path: str, most_bytes: int, deadline_s: float, tally: _Tally) -> 
         while done < length and time.monotonic() < deadline_s:
             start_ns = time.perf_counter_ns()
             got = len(os.pread(file, min(CHUNK_BYTES, length - done), begin + done))
-            tally.ns_by_kind[kind] += time.perf_counter_ns() - start_ns
-            tally.bytes_by_kind[kind] += got
+            reading.ns_by_kind[kind] += time.perf_counter_ns() - start_ns
+            reading.bytes_by_kind[kind] += got
             if not got:
                 break
             done += got
         return done
     except OSError as error:
-        tally.complaint = tally.complaint or f"{path}: {error.strerror}"
+        reading.complaint = reading.complaint or f"{path}: {error.strerror}"
         return 0
     finally:
         os.close(file)

@@ -15,7 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from .host import Host
+from hotloop.bench.checks import ResultMaker, machine_check
+from hotloop.bench.host import Host, listed
+from hotloop.core.doctor import MachineCheck
+from hotloop.core.redact import redact_text
 
 Level = Literal["warning", "harmful"]
 DESCRIPTIONS = Path(__file__).with_name("variables.toml")
@@ -269,3 +272,36 @@ READERS: dict[str, Callable[[Host], bool | None]] = {
     "gnu-openmp": lambda host: with_openmp(host, "libgomp"),
 }
 """What ``read_by`` may name: whether something on this machine reads the variable; None when that is unknown."""
+
+
+@machine_check("variables", "variables", "environment variables")
+def check_variables(host: Host, answer: ResultMaker) -> tuple[MachineCheck, ...]:
+    effects = judge_variables(host)
+    checks = []
+    for effect in effects:
+        if effect.level is None:
+            continue
+        one = ResultMaker(f"variable-{effect.name.lower().replace('_', '-').strip('-')}", "variables", effect.name)
+        measured = f"{effect.name}={redact_text(effect.value)}"[:120]
+        make = one.harmful if effect.level == "harmful" else one.warning
+        checks.append(make(measured, why=effect.why, fix=effect.fix, variable=effect.name))
+    idle = [effect for effect in effects if effect.level is None]
+    if idle:
+        one = ResultMaker("variables-without-effect", "variables", "variables without effect")
+        reasons: dict[str, list[str]] = {}
+        for effect in idle:
+            reasons.setdefault(effect.why, []).append(effect.name)
+        checks.append(
+            one.warning(
+                listed([effect.name for effect in idle], most=8),
+                why="; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items()),
+                fix="unset them, or keep them only for machines where they have an effect",
+                variables=[effect.name for effect in idle],
+            )
+        )
+    if checks:
+        return tuple(checks)
+    variables = read_variables()
+    known = sum(1 for one in variables if one.name in host.environment)
+    text = f"{len(variables)} checked, {known} set" + (", none harmful" if known else "")
+    return (answer.good(text, set_count=known),)

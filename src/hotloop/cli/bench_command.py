@@ -101,7 +101,7 @@ def execute_train(arguments: argparse.Namespace) -> int:
 
 def execute_loader(arguments: argparse.Namespace) -> int:
     from hotloop.analyze.scaling import measure_compute_ns
-    from hotloop.bench.loader_cost import choose_workers
+    from hotloop.bench.figures import choose_workers
     from hotloop.bench.program import split_target
     from hotloop.cli.bench_options import parse_integers
     from hotloop.core.cores import count_cores
@@ -124,7 +124,7 @@ def execute_loader(arguments: argparse.Namespace) -> int:
 
 
 def execute_gemm(arguments: argparse.Namespace) -> int:
-    from hotloop.bench.products import find_products, parse_sizes
+    from hotloop.bench.figures import find_products, parse_sizes
     from hotloop.core.errors import UsageError
     from hotloop.pipeline.launches import read_training
 
@@ -166,7 +166,7 @@ def _measure(
     compute_ns: float | None = None,
 ) -> int:
     from hotloop import __version__
-    from hotloop.bench.loader_cost import add_forecasts, cost_of, wait_share
+    from hotloop.bench.figures import add_forecasts, cost_of, wait_share
     from hotloop.bench.program import find_python, run_program
     from hotloop.cli.bench_options import SLACK_S
     from hotloop.cli.show import check_outputs

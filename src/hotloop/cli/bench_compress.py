@@ -41,7 +41,7 @@ def execute_compress(arguments: argparse.Namespace) -> int:
     import sys
 
     from hotloop import __version__
-    from hotloop.bench.compressing import parse_rates, tabulate_exchanges
+    from hotloop.bench.figures import parse_rates, tabulate_exchanges
     from hotloop.bench.program import find_python, run_program, split_target
     from hotloop.cli.bench_options import SLACK_S, parse_integers
     from hotloop.cli.show import check_outputs, show_report

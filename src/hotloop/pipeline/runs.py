@@ -23,7 +23,7 @@ from hotloop.analyze.trainings import Training, analyze_run, find_lead
 from hotloop.analyze.usual_step import step_times
 from hotloop.analyze.utilization import Sampled, measure_utilization
 from hotloop.apply import ACTS
-from hotloop.bench.forecasts import measure_forecasts, recall_cpu_peaks, recall_forecasts
+from hotloop.bench.probe import measure_forecasts, recall_cpu_peaks, recall_forecasts
 from hotloop.core.acts import fill_fixes
 from hotloop.core.analysis import Forecast
 from hotloop.core.errors import HotloopError

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import multiprocessing
 import os
 import platform
 import re
@@ -47,7 +46,6 @@ def collect_facts() -> dict[str, Any]:
         "schema": SCHEMA,
         "python": platform.python_version(),
         "executable": sys.executable,
-        "start_method": multiprocessing.get_start_method(),
         "cpu_flags": cpu_flags(),
         "affinity_count": before,
         "torch": None,
