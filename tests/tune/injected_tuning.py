@@ -22,10 +22,9 @@ from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.tuning import Trial
-from hotloop.tune.budget import Budget
 from hotloop.tune.search import Candidate
-from hotloop.tune.store import Store
-from hotloop.tune.trials import Bench, Ran, TrialLimits, run_trial
+from hotloop.tune.study import Store
+from hotloop.tune.trials import Bench, Budget, Ran, TrialLimits, run_trial
 from hotloop.tune.tuner import Campaign, describe_trials, strategy_key, tune_candidates
 from hotloop.tune.workspace import plan_workspace
 

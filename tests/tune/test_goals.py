@@ -14,7 +14,6 @@ from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.tuning import Trial, TrialVerdict
-from hotloop.tune.budget import Budget
 from hotloop.tune.goals import (
     DOMINATED,
     FRONT,
@@ -27,9 +26,8 @@ from hotloop.tune.goals import (
     describe_measured,
     rank_points,
 )
-from hotloop.tune.memory_candidates import add_memory_candidates
-from hotloop.tune.search import Candidate, combine
-from hotloop.tune.trials import OK, Ran
+from hotloop.tune.search import Candidate, add_memory_candidates, combine
+from hotloop.tune.trials import OK, Budget, Ran
 from hotloop.tune.tuner import Campaign, best_arm, choose_pareto, describe_trials, rank_arms, tune_candidates
 from tests.tune.records import applied as record_of
 

@@ -16,11 +16,21 @@ from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy
 from hotloop.core.tuning import Trial, TrialVerdict
-from hotloop.tune.budget import Budget
-from hotloop.tune.declared import declare_candidates, measure_declared, price_ratios
-from hotloop.tune.grid import Configuration, GridError, change_command, load_grid, make_preset, parse_grid
-from hotloop.tune.matrix import check_prices, find_interpreter, load_matrix
-from hotloop.tune.trials import OK, OOM, Ran
+from hotloop.tune.matrix import (
+    Configuration,
+    GridError,
+    change_command,
+    check_prices,
+    declare_candidates,
+    find_interpreter,
+    load_grid,
+    load_matrix,
+    make_preset,
+    measure_declared,
+    parse_grid,
+    price_ratios,
+)
+from hotloop.tune.trials import OK, OOM, Budget, Ran
 from hotloop.tune.tuner import BaselineFailed, Campaign, best_arm, describe_reference, describe_trials
 from tests.tune.records import applied as record_of
 

@@ -10,11 +10,18 @@ import pytest
 from hotloop.core.findings import Basis, Finding, Fix, Saving
 from hotloop.core.strategy import Strategy
 from hotloop.core.tuning import TrialVerdict
-from hotloop.tune.budget import Budget
 from hotloop.tune.goals import compare_whole_runs
-from hotloop.tune.one_time import Room, least_steps, leave_out_unjudged, trial_s, why_unjudged
-from hotloop.tune.search import Candidate, find_candidates, urgency
-from hotloop.tune.trials import Ran
+from hotloop.tune.search import (
+    Candidate,
+    Room,
+    find_candidates,
+    least_steps,
+    leave_out_unjudged,
+    trial_s,
+    urgency,
+    why_unjudged,
+)
+from hotloop.tune.trials import Budget, Ran
 from hotloop.tune.tuner import Campaign, best_arm, tune_candidates
 from tests.tune.test_tuner import FakeMachine, Stub, candidate, measurement, trials_of
 

@@ -15,14 +15,12 @@ from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.tuning import PatchCheck, Tuning
 from hotloop.report.views.tune import describe_notes
 from hotloop.tune.attempt import settle_patch
-from hotloop.tune.budget import Budget
-from hotloop.tune.kept_patch import diff_text
-from hotloop.tune.patch import FileChange, LeftOut, Patch
+from hotloop.tune.patch import FileChange, LeftOut, Patch, diff_text
 from hotloop.tune.patch_check import Wanted, check_patch, describe_unchecked, judge_gain
-from hotloop.tune.request import Progress, Request
 from hotloop.tune.search import Candidate
 from hotloop.tune.statistics import compare
-from hotloop.tune.trials import OK, OOM, Ran, write_files
+from hotloop.tune.study import Progress, Request
+from hotloop.tune.trials import OK, OOM, Budget, Ran, write_files
 from hotloop.tune.tuner import Arm, Campaign, best_arm, tune_candidates
 from tests.tune.records import applied as record_of
 

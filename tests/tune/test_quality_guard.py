@@ -12,8 +12,16 @@ from hotloop.apply import TECHNIQUES
 from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
 from hotloop.core.report import AppliedTechnique
-from hotloop.tune.quality import half_widths, judge_norms, make_bands, make_norm_bands
-from hotloop.tune.quality_guard import MOST_POINTS, GuardBands, excuse_norms, judge_measured
+from hotloop.tune.quality import (
+    MOST_POINTS,
+    GuardBands,
+    excuse_norms,
+    half_widths,
+    judge_measured,
+    judge_norms,
+    make_bands,
+    make_norm_bands,
+)
 from hotloop.tune.trials import OK, Ran, ran_from_json, ran_to_json
 
 LOSSES = tuple(2.0 * math.exp(-i / 50) for i in range(160))

@@ -15,13 +15,20 @@ from hotloop.core.report import Report
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.tune import study
 from hotloop.tune.attempt import stop_early
-from hotloop.tune.budget import Budget
 from hotloop.tune.outcome import reveal_next
-from hotloop.tune.request import Progress, Request, TuneError
 from hotloop.tune.search import Candidate
-from hotloop.tune.store import Store
-from hotloop.tune.study import CodeChanged, Study, choose_limits, describe_study, drop_outputs
-from hotloop.tune.trials import CRASH, LOST, OK, OOM, Bench, Ran, TrialLimits
+from hotloop.tune.study import (
+    CodeChanged,
+    Progress,
+    Request,
+    Store,
+    Study,
+    TuneError,
+    choose_limits,
+    describe_study,
+    drop_outputs,
+)
+from hotloop.tune.trials import CRASH, LOST, OK, OOM, Bench, Budget, Ran, TrialLimits
 from hotloop.tune.tuner import Arm, BaselineFailed, Campaign
 from hotloop.tune.workspace import SMALL_BYTES, plan_workspace
 

@@ -16,11 +16,10 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy, StrategyError, strategy_to_toml
 from hotloop.core.techniques import Setting, Stage, Technique
 from hotloop.core.tuning import Trial, TrialVerdict
-from hotloop.tune.budget import Budget
 from hotloop.tune.goals import compare_speed
 from hotloop.tune.search import BASELINE, Candidate, find_candidates, schedule_round
-from hotloop.tune.store import Store
-from hotloop.tune.trials import CRASH, HANG, OK, OOM, Ran, pick_unit, ran_together, time_per_unit
+from hotloop.tune.study import Store
+from hotloop.tune.trials import CRASH, HANG, OK, OOM, Budget, Ran, pick_unit, ran_together, time_per_unit
 from hotloop.tune.tuner import (
     Arm,
     BaselineFailed,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from hotloop.tune.request import Progress, Request
+    from hotloop.tune.study import Progress, Request
 
 ORDER, SUMMARY = 2, "try the fixes on the unmodified command, and prove them"
 GOALS = ("speed", "memory", "pareto", "cost")
@@ -78,7 +78,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.pipeline.tuning import check, measure_matrix, tune_command
     from hotloop.tune.attempt import try_findings
     from hotloop.tune.matrix import check_prices, load_matrix
-    from hotloop.tune.request import Progress, Request
+    from hotloop.tune.study import Progress, Request
 
     if arguments.apply:
         if arguments.command not in ([], ["--"]):
@@ -148,8 +148,7 @@ def apply_kept(folder: Path, quiet: bool) -> None:
     """Write the patch of a finished tuning into the source below the current folder. Raises UsageError."""
     from pathlib import Path
 
-    from hotloop.tune.kept_patch import DIFF, load_patch
-    from hotloop.tune.patch import apply_patch
+    from hotloop.tune.patch import DIFF, apply_patch, load_patch
 
     root = Path.cwd()
     kept = load_patch(folder, root)
@@ -267,7 +266,6 @@ def _make_teller(quiet: bool, budget_s: float | None = None) -> Callable[[str], 
 def _write(request: Request, progress: Progress, arguments: argparse.Namespace) -> None:
     from hotloop.cli.show import emit, show_report, write_text
     from hotloop.tune.attempt import settle_patch
-    from hotloop.tune.kept_patch import ABOUT, DIFF, about_text, diff_text
     from hotloop.tune.outcome import (
         finish_report,
         front_strategies,
@@ -276,6 +274,7 @@ def _write(request: Request, progress: Progress, arguments: argparse.Namespace) 
         reveal_next,
         strategy_text,
     )
+    from hotloop.tune.patch import ABOUT, DIFF, about_text, diff_text
 
     folder = request.folder
     strategy_file = folder / "fast.toml"

@@ -11,16 +11,12 @@ from hotloop.core.report import Report
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Technique
 
-from .budget import Budget
 from .goals import MEMORY, PARETO
-from .memory_candidates import add_memory_candidates
-from .one_time import Room, leave_out_unjudged, trial_s
 from .patch import Patch, make_patch
 from .patch_check import check_patch, describe_unchecked
-from .request import Progress, Request, TuneError
-from .search import Candidate, find_candidates
-from .study import CodeChanged, Study
-from .trials import OK, AttachTrial, Bench, Ran, run_trial
+from .search import Candidate, Room, add_memory_candidates, find_candidates, leave_out_unjudged, trial_s
+from .study import CodeChanged, Progress, Request, Study, TuneError
+from .trials import OK, AttachTrial, Bench, Budget, Ran, run_trial
 from .tuner import BaselineFailed, Campaign, best_arm, end_early, go_on, tune_candidates
 from .workspace import changed_code, changed_files
 

@@ -9,23 +9,30 @@ from __future__ import annotations
 
 import ast
 import difflib
+import hashlib
 import io
+import json
 import sysconfig
 import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+import msgspec
 
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.errors import UsageError
 from hotloop.core.output_file import open_whole
 from hotloop.core.sources import Arguments, NoSource, Source, TorchCall, Wrapped
 from hotloop.core.techniques import Technique
+from hotloop.core.tuning import PatchCheck
 
 from .script import Refusal, ScriptEdit, apply_edits, overlap, parse_script
 from .source_edits import edit_arguments, plan_arguments, plan_edits
 
 APPLIED = "applied"
+REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
+CANNOT_TELL, NOT_CHECKED = "cannot tell", "not checked"
 MOST_BYTES = 4 << 20
 CONTEXT_LINES = 3
 
@@ -285,3 +292,125 @@ def _diff(name: str, before: str, after: str) -> str:
     for line in difflib.unified_diff(sides[0], sides[1], f"a/{quoted}", f"b/{quoted}", n=CONTEXT_LINES):
         lines.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(lines)
+
+
+# -- kept in a folder of a tuning, applied whole or not at all ---------------------------------------------------------
+
+SCHEMA = "hotloop.patch/2"
+DIFF, ABOUT = "patch.diff", "patch.json"
+MOST_KEPT_BYTES = 16 << 20
+
+
+class _KeptFile(msgspec.Struct):
+    path: str
+    before_sha256: str
+    after: str
+    techniques: tuple[str, ...]
+
+
+class _KeptCheck(msgspec.Struct):
+    status: str
+    reason: str
+
+
+class _About(msgspec.Struct):
+    """patch.json, as far as it is read."""
+
+    schema: str
+    root: str
+    files: tuple[_KeptFile, ...]
+    check: _KeptCheck
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPatch:
+    """A patch that was read back and fits the files. ``is_there`` says that all of it was applied before."""
+
+    patch: Patch
+    is_there: bool
+
+
+def diff_text(patch: Patch, check: PatchCheck | None) -> str:
+    """The diff under a line that says what is known of it; tools pass over that line. Empty without a change."""
+    if not patch.files or check is None:
+        return patch.diff
+    return f"hotloop: {check.status}: {' '.join(check.reason.split())}\n{patch.diff}"
+
+
+def about_text(patch: Patch, root: Path, check: PatchCheck) -> str:
+    """patch.json: the files by their content before and as they are to be, and the check."""
+    files = [
+        {
+            "path": change.path.relative_to(root.resolve()).as_posix(),
+            "before_sha256": hash_bytes(change.before),
+            "after": change.after.decode(),
+            "techniques": list(change.techniques),
+        }
+        for change in patch.files
+    ]
+    result = {"status": check.status, "reason": check.reason, "n": check.n, "speedup_ratio": check.speedup_ratio}
+    content = {"schema": SCHEMA, "root": str(root.resolve()), "files": files, "check": result}
+    return json.dumps(content, indent=1) + "\n"
+
+
+def hash_bytes(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def load_patch(folder: Path, root: Path) -> KeptPatch:
+    """The patch of a finished tuning, ready to be written. Raises UsageError, naming what does not fit."""
+    about = _read_about(folder)
+    if about.check.status != REPRODUCED:
+        raise UsageError(
+            f"the patch in {folder} was not applied ({about.check.status}: {about.check.reason}); tune again with a "
+            "larger --budget, or apply patch.diff yourself"
+        )
+    if about.root != str(root.resolve()):
+        raise UsageError(f"the patch in {folder} was made in {about.root}; change to that folder to apply it")
+    changes, diffs = [], []
+    for one in about.files:
+        path, after = _place(root, one.path), one.after.encode()
+        before = _read_kept(path)
+        if before == after:
+            continue
+        if hash_bytes(before) != one.before_sha256:
+            raise UsageError(f"{one.path} was changed since the patch was made, so nothing was written; tune again")
+        changes.append(FileChange(path=path, before=before, after=after, techniques=one.techniques))
+        diffs.append(_diff(one.path, before.decode(), one.after))
+    if 0 < len(changes) < len(about.files):
+        raise UsageError("the patch is already applied to some of its files, so nothing was written; tune again")
+    diff = "".join(diffs)
+    if changes and _read_kept(folder / DIFF).partition(b"\n")[2] != diff.encode():
+        raise UsageError(f"{folder / DIFF} was changed since it was checked, so nothing was written; tune again")
+    return KeptPatch(patch=Patch(diff=diff, files=tuple(changes), left_out=()), is_there=not changes)
+
+
+def _place(root: Path, name: str) -> Path:
+    pure = PurePosixPath(name)
+    path = root.resolve() / pure
+    if pure.is_absolute() or ".." in pure.parts or not pure.parts or path.resolve() != path:
+        raise UsageError(f"the patch names {name!r}, which is not a plain file below {root}; nothing was written")
+    return path
+
+
+def _read_kept(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_KEPT_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    if len(content) > MOST_KEPT_BYTES:
+        raise UsageError(f"{path} is larger than {MOST_KEPT_BYTES} bytes; nothing was written")
+    return content
+
+
+def _read_about(folder: Path) -> _About:
+    if not (folder / ABOUT).is_file():
+        raise UsageError(f"{folder} contains no {ABOUT}: it is not a tuning, or no source change was proven")
+    try:
+        about = msgspec.json.decode(_read_kept(folder / ABOUT), type=_About)
+    except (msgspec.DecodeError, RecursionError):
+        about = None
+    if about is None or about.schema != SCHEMA or not about.files:
+        raise UsageError(f"{folder / ABOUT} was not written by hotloop tune, or is damaged; tune again")
+    return about

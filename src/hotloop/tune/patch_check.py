@@ -10,12 +10,10 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.tuning import PatchCheck, TrialVerdict
 
 from . import goals, statistics
-from .patch import Patch
+from .patch import CANNOT_TELL, NOT_CHECKED, NOT_REPRODUCED, REPRODUCED, Patch
 from .trials import LOST, Ran, pick_unit, ran_together
 from .tuner import Arm, BaselineFailed, Campaign, judge, judge_numbers, judge_pairs, numerics_of, run_baseline
 
-REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
-CANNOT_TELL, NOT_CHECKED = "cannot tell", "not checked"
 MOST_PAIRS = 8
 
 RunPatched = Callable[[int], Ran]

@@ -15,9 +15,18 @@ from hotloop.core.strategy import Strategy, strategy_to_toml
 from hotloop.core.tuning import Trial, TrialVerdict, forecast_of
 
 from . import goals, statistics
-from .budget import Budget
-from .quality import Bands, Quality, make_bands, make_norm_bands, repeats_bit_for_bit, widest_numerics
-from .quality_guard import GuardBands, Guarded, first_unseen, judge_measured
+from .quality import (
+    Bands,
+    GuardBands,
+    Guarded,
+    Quality,
+    first_unseen,
+    judge_measured,
+    make_bands,
+    make_norm_bands,
+    repeats_bit_for_bit,
+    widest_numerics,
+)
 from .search import (
     BASELINE,
     Candidate,
@@ -31,7 +40,7 @@ from .search import (
     schedule_round,
     urgency,
 )
-from .trials import Ran, pick_unit, ran_together, time_per_unit
+from .trials import Budget, Ran, pick_unit, ran_together, time_per_unit
 
 BASELINE_PROCESSES = 2
 """Before any candidate, at most: with the observed run they make the three that the quality guard needs. One is enough
