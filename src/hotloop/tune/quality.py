@@ -15,7 +15,7 @@ from hotloop.core.findings import Numerics, Value
 from hotloop.core.measurement import Measurement
 from hotloop.core.techniques import Technique
 
-from .statistics import t_bound
+from .statistics import stdev_of, t_bound
 
 WINDOWS = 4
 LEAST_STEPS = 8
@@ -150,8 +150,7 @@ def _bands_of(
         middle = math.fsum(means) / len(means)
         off = 0.0
         if not repeatable:
-            spread = math.sqrt(math.fsum((m - middle) ** 2 for m in means) / (len(means) - 1))
-            off = t_bound(len(means) - 1, SPREAD_LEVEL) * spread * math.sqrt(1 + 1 / len(means))
+            off = t_bound(len(means) - 1, SPREAD_LEVEL) * stdev_of(means) * math.sqrt(1 + 1 / len(means))
         windows.append((middle, off))
     return Bands(
         unknown="",
