@@ -95,7 +95,7 @@ def execute(arguments: argparse.Namespace) -> int:
     refusal = child.refuses_agent(resolved, os.environ.get("PATH"))
     if refusal is not None:
         raise UsageError(refusal)
-    rows = load_matrix(arguments.matrix, resolved, check) if is_declared else ()
+    rows = load_matrix(arguments.matrix, check) if is_declared else ()
     if rows:
         check_prices(rows, arguments.goal, price_per_hour)
     folder = make_folder(arguments.out)

@@ -1,4 +1,4 @@
-"""A declared grid (TOML) -> its configurations, each a strategy and a way to start the command, or one clear error.
+"""A declared grid (TOML) -> its configurations, each measured against the first, or why it cannot be.
 
     schema = "hotloop.matrix/1"
 
@@ -13,25 +13,23 @@
     name = "four ranks"
     ranks = 4
 
-In place of configurations a file may declare one effective batch in several ``splits``, for a script with options for
-the batch and for the number of parts.
+Nothing is searched and nothing is combined: what was declared is what is told. A configuration that changes nothing in
+the processes it was to change is ``not applicable``, never a baseline under another name.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-import re
-import shutil
-import subprocess
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Numerics
@@ -53,12 +51,9 @@ from .workspace import code_outside, watch
 
 SCHEMA = "hotloop.matrix/1"
 PRESET = "preset"
-MOST_BYTES = 1 << 20
 MOST_CONFIGURATIONS = 64
 MOST_RANKS = 4096
 LEAST_CONFIGURATIONS = 2
-KEYS = ("name", "techniques", "ranks", "arguments", "variables", "numerics", "price_per_hour")
-SPLIT_KEYS = ("effective_batch", "micro_batches", "batch_option", "accumulation_option")
 OWN_VARIABLES = ("PYTHONPATH", "PYTHONSTARTUP")
 """What hotloop needs to enter the training, beside every name that begins with HOTLOOP."""
 _RANK_OPTIONS = {
@@ -101,22 +96,35 @@ class Configuration:
         return values
 
 
-def load_grid(path: str, check: Check) -> tuple[Configuration, ...]:
-    """Read a grid file. ``check`` refuses impossible strategies. Raises GridError with the file's name."""
+Word = Annotated[str, msgspec.Meta(pattern=r"\A[^\0]*\Z")]
+VariableName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]{0,200}\Z")]
+
+
+class _Row(msgspec.Struct, kw_only=True):
+    """A configuration as the file has it."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=60)]
+    techniques: dict[str, Any] = {}
+    ranks: Annotated[int, msgspec.Meta(gt=0, le=MOST_RANKS)] | None = None
+    arguments: tuple[Word, ...] = ()
+    variables: dict[VariableName, Word] = {}
+    numerics: Numerics | None = None
+    price_per_hour: Annotated[float, msgspec.Meta(gt=0, lt=1e9)] | None = None
+
+
+def load_matrix(name: str, check: Check) -> tuple[Configuration, ...]:
+    """The configurations of a file, or of the preset. ``check`` refuses impossible strategies. Raises GridError."""
+    if name == PRESET:
+        return make_preset()
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        text = Path(name).read_text(encoding="utf-8")
     except OSError as error:
         raise GridError(
-            f"{path}: cannot read the matrix: {error.strerror}; give the path of a TOML file, or --matrix {PRESET}"
+            f"{name}: cannot read the matrix: {error.strerror}; give the path of a TOML file, or --matrix {PRESET}"
         ) from error
-    if len(data) > MOST_BYTES:
-        raise GridError(f"{path}: larger than {MOST_BYTES} bytes; a matrix must be a short TOML file")
-    try:
-        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise GridError(f"{path}: byte {error.start} is not UTF-8; a matrix must be a TOML file") from error
-    return parse_grid(text, check, source=path)
+        raise GridError(f"{name}: byte {error.start} is not UTF-8; a matrix must be a TOML file") from error
+    return parse_grid(text, check, source=name)
 
 
 def parse_grid(text: str, check: Check, *, source: str = "matrix") -> tuple[Configuration, ...]:
@@ -127,14 +135,10 @@ def parse_grid(text: str, check: Check, *, source: str = "matrix") -> tuple[Conf
         raise GridError(f"{source}: not TOML: {error}") from error
     if content.get("schema") != SCHEMA:
         raise GridError(f'{source}: schema is {content.get("schema")!r}; the first line must be: schema = "{SCHEMA}"')
-    _refuse_unknown(content, ("schema", "configuration", "splits"), source)
-    if "splits" in content:
-        if "configuration" in content:
-            raise GridError(f"{source}: give either [splits] or [[configuration]]: splits generates the configurations")
-        return _read_splits(content["splits"], f"{source}: splits")
+    _refuse_unknown(content, ("schema", "configuration"), source)
     rows = content.get("configuration")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise GridError(f"{source}: configuration is {_cut(rows)}; write [[configuration]] tables")
+        raise GridError(f"{source}: configuration is {str(rows)[:80]}; write [[configuration]] tables")
     if not LEAST_CONFIGURATIONS <= len(rows) <= MOST_CONFIGURATIONS:
         raise GridError(
             f"{source}: {len(rows)} configurations; write {LEAST_CONFIGURATIONS} to {MOST_CONFIGURATIONS}, the "
@@ -155,13 +159,22 @@ def parse_grid(text: str, check: Check, *, source: str = "matrix") -> tuple[Conf
 
 def _read_row(row: Mapping[str, Any], check: Check, place: str) -> Configuration:
     name = row.get("name")
-    if not isinstance(name, str) or not 0 < len(name) <= 60 or not name.isprintable() or name != name.strip():
-        raise GridError(f"{place}: name is {_cut(name)}; write a name of 1 to 60 printable characters")
+    if not isinstance(name, str) or not name.isprintable() or name != name.strip():
+        raise GridError(f"{place}: name is {str(name)[:80]!r}; write a name of 1 to 60 printable characters")
     place = f"{place} ({name})"
-    _refuse_unknown(row, KEYS, place)
+    _refuse_unknown(row, _Row.__struct_fields__, place)
+    try:
+        one = msgspec.convert(row, _Row)
+    except msgspec.ValidationError as error:
+        raise GridError(f"{place}: {error}") from error
+    for variable in one.variables:
+        if variable in OWN_VARIABLES or variable.startswith("HOTLOOP"):
+            raise GridError(
+                f"{place}: variables.{variable}: reserved: hotloop sets it to load itself into the training; remove it"
+            )
     try:
         strategy = strategy_from_mapping(
-            {"schema": "hotloop.strategy/1", "name": name, "techniques": row.get("techniques", {})}, source=place
+            {"schema": "hotloop.strategy/1", "name": name, "techniques": one.techniques}, source=place
         )
     except StrategyError as error:
         raise GridError(str(error)) from error
@@ -169,138 +182,42 @@ def _read_row(row: Mapping[str, Any], check: Check, place: str) -> Configuration
         check(strategy)
     except StrategyError as error:
         raise GridError(f"{place}: {error}") from error
-    ranks = row.get("ranks")
-    if ranks is not None and (not isinstance(ranks, int) or isinstance(ranks, bool) or not 0 < ranks <= MOST_RANKS):
-        raise GridError(f"{place}: ranks is {_cut(ranks)}; write a whole number from 1 to {MOST_RANKS}")
-    arguments = row.get("arguments", [])
-    if not isinstance(arguments, list) or not all(isinstance(word, str) and "\0" not in word for word in arguments):
-        raise GridError(f'{place}: arguments is {_cut(arguments)}; write words: ["--batch-size", "8"]')
     return Configuration(
         name=name,
         strategy=strategy,
-        ranks=ranks,
-        arguments=tuple(arguments),
-        variables=_read_variables(row.get("variables", {}), place),
-        numerics=_read_numerics(row.get("numerics"), place),
-        price_per_hour=_read_price(row.get("price_per_hour"), place),
+        ranks=one.ranks,
+        arguments=one.arguments,
+        variables=one.variables,
+        numerics=one.numerics,
+        price_per_hour=one.price_per_hour,
     )
-
-
-def _read_splits(content: Any, place: str) -> tuple[Configuration, ...]:
-    """One effective batch in several splits, for a script with options for the batch and for the number of parts."""
-    if not isinstance(content, dict):
-        raise GridError(f"{place} is {_cut(content)}; write a table [splits]")
-    _refuse_unknown(content, SPLIT_KEYS, place)
-    for key in SPLIT_KEYS:
-        if key not in content:
-            raise GridError(f"{place}: {key} is missing; known: {', '.join(SPLIT_KEYS)}")
-    whole, parts = content["effective_batch"], content["micro_batches"]
-    if not _is_count(whole):
-        raise GridError(f"{place}: effective_batch is {_cut(whole)}; write the samples of one optimizer step")
-    if not isinstance(parts, list) or not LEAST_CONFIGURATIONS <= len(parts) <= MOST_CONFIGURATIONS:
-        raise GridError(f"{place}: micro_batches is {_cut(parts)}; write {LEAST_CONFIGURATIONS} or more: [64, 32, 16]")
-    for part in parts:
-        if not _is_count(part) or whole % part or parts.count(part) > 1:
-            raise GridError(
-                f"{place}: micro_batches contains {_cut(part)}; write divisors of effective_batch = {whole}, each once"
-            )
-    for key in ("batch_option", "accumulation_option"):
-        if not isinstance(content[key], str) or not content[key] or "\0" in content[key]:
-            raise GridError(f'{place}: {key} is {_cut(content[key])}; write the option of the script: "--batch-size"')
-    return tuple(
-        Configuration(
-            name=f"{part} x {whole // part}",
-            strategy=Strategy(name=f"{part} x {whole // part}"),
-            arguments=(
-                *_option_words(content["batch_option"], part),
-                *_option_words(content["accumulation_option"], whole // part),
-            ),
-            numerics=Numerics.REORDERED,
-        )
-        for part in parts
-    )
-
-
-def _option_words(option: str, value: int) -> tuple[str, ...]:
-    """An option and its value: one word where the option ends in ``=`` (``batch_size=``), else two."""
-    return (f"{option}{value}",) if option.endswith("=") else (option, str(value))
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
-
-
-def _read_variables(content: Any, place: str) -> dict[str, str]:
-    if not isinstance(content, dict):
-        raise GridError(f'{place}: variables is {_cut(content)}; write a table: {{OMP_NUM_THREADS = "1"}}')
-    for name, value in content.items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,200}", name):
-            raise GridError(f"{place}: variables.{_cut(name)}: not a valid name of an environment variable")
-        if not isinstance(value, str) or "\0" in value:
-            raise GridError(f"{place}: variables.{name} is {_cut(value)}; write a string")
-        if name in OWN_VARIABLES or name.startswith("HOTLOOP"):
-            raise GridError(
-                f"{place}: variables.{name}: reserved: hotloop sets it to load itself into the training; remove it"
-            )
-    return dict(content)
-
-
-def _read_numerics(value: Any, place: str) -> Numerics | None:
-    if value is None:
-        return None
-    known = [one.value for one in Numerics]
-    if value not in known:
-        raise GridError(f"{place}: numerics is {_cut(value)}; write one of {', '.join(known)}")
-    return Numerics(value)
-
-
-def _read_price(value: Any, place: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9 or not math.isfinite(value):
-        raise GridError(f"{place}: price_per_hour is {_cut(value)}; write a number above 0")
-    return float(value)
 
 
 def _refuse_unknown(content: Mapping[str, Any], known: Sequence[str], place: str) -> None:
     for key in content:
         if key not in known:
-            raise GridError(f"{place}: unknown key {_cut(key)}{suggest_known(key, known)}")
-
-
-def _cut(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+            raise GridError(f"{place}: unknown key {key[:80]!r}{suggest_known(key, known)}")
 
 
 # -- the preset --------------------------------------------------------------------------------------------------------
 
 
-def make_preset(*, has_deepspeed: bool) -> tuple[Configuration, ...]:
+def make_preset() -> tuple[Configuration, ...]:
     """The grid that is asked for most: precision, accumulation, and what is cut over the ranks.
 
     The first one changes nothing: the observation says what the command is as it stands.
     """
     bf16 = Choice(technique="bf16-autocast")
-    accumulation = Choice(technique="accumulation", settings={"micro_batches": 2})
-
-    def row(name: str, *choices: Choice, why_not: str = "") -> Configuration:
-        return Configuration(name=name, strategy=Strategy(name=name, choices=choices), why_not=why_not)
-
-    rows = [
-        row("baseline"),
-        row("bf16", bf16),
-        row("bf16 + accumulation", bf16, accumulation),
-        row("fsdp2", Choice(technique="fsdp2")),
-        row("zero-1", Choice(technique="zero-optimizer")),
-    ]
-    if has_deepspeed:
-        why = (
-            "the script itself builds the DeepSpeed engine and sets its options; declare a matrix with the "
-            "script's own option, such as arguments = ['--deepspeed', 'zero{}.json']"
-        )
-        rows += [row(f"deepspeed zero-{stage}", why_not=why.format(stage)) for stage in (2, 3)]
-    return tuple(rows)
+    rows = {
+        BASELINE: (),
+        "bf16": (bf16,),
+        "bf16 + accumulation": (bf16, Choice(technique="accumulation", settings={"micro_batches": 2})),
+        "fsdp2": (Choice(technique="fsdp2"),),
+        "zero-1": (Choice(technique="zero-optimizer"),),
+    }
+    return tuple(
+        Configuration(name=name, strategy=Strategy(name=name, choices=choices)) for name, choices in rows.items()
+    )
 
 
 # -- starting the command ----------------------------------------------------------------------------------------------
@@ -362,18 +279,6 @@ def _find_launcher(words: Sequence[str]) -> int | None:
         if word.endswith(".py"):
             return None
     return None
-
-
-__all__ = [
-    "PRESET",
-    "SCHEMA",
-    "Configuration",
-    "GridError",
-    "change_command",
-    "load_grid",
-    "make_preset",
-    "parse_grid",
-]
 
 
 def declare_candidates(
@@ -483,47 +388,6 @@ def _changes_work(row: Configuration) -> bool:
 
 def _counts_work(one: Measurement) -> bool:
     return bool(one.samples_per_step) or bool(one.tokens_per_step)
-
-
-_ASK = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('deepspeed') else 1)"
-ASK_S = 20.0
-
-
-def load_matrix(name: str, command: Sequence[str], check: Check) -> tuple[Configuration, ...]:
-    """The configurations of a file, or of the preset for this command. Raises GridError."""
-    if name != PRESET:
-        return load_grid(name, check)
-    return make_preset(has_deepspeed=has_deepspeed(command))
-
-
-def has_deepspeed(command: Sequence[str]) -> bool:
-    """Whether the Python that the command starts has DeepSpeed; False where that Python cannot be told."""
-    python = find_interpreter(command)
-    if python is None:
-        return False
-    try:
-        return subprocess.run([python, "-c", _ASK], timeout=ASK_S, check=False, capture_output=True).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-
-
-def find_interpreter(command: Sequence[str]) -> str | None:
-    """The Python that a command starts: its first word, or what the first line of that script names.
-
-    >>> find_interpreter(("/usr/bin/python3", "train.py"))
-    '/usr/bin/python3'
-    """
-    first = command[0]
-    if Path(first).name.startswith("python"):
-        return first
-    path = shutil.which(first)
-    try:
-        with open(path or first, "rb") as file:
-            line = file.readline(512)
-    except OSError:
-        return None
-    words = line[2:].decode("utf-8", "replace").split() if line.startswith(b"#!") else []
-    return words[0] if words and Path(words[0]).name.startswith("python") else None
 
 
 def check_prices(rows: Sequence[Configuration], goal: str, price_per_hour: float | None) -> None:
