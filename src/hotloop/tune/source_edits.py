@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import tokenize
 from collections.abc import Iterator, Mapping
-from enum import Enum
 
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Value
@@ -47,110 +46,98 @@ _TORCH_OF_ANYTHING = frozenset(
     ("cat", "compile", "concat", "concatenate", "hstack", "is_tensor", "save", "stack", "vstack")
 )
 """Functions of torch that take more than one tensor, or anything."""
+_TAKE_ANYTHING = ("print", "len", "type", "id", "repr", "str")
 BUILTINS = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
 
 
-class Use(Enum):
-    """What a use of a value says about it."""
-
-    TENSOR = "only a tensor has it"
-    OTHER = "a tensor does not have it"
-    OPEN = "it is passed on, or other types support it too"
-    NOTHING = "it shows nothing"
-
-
 def find_other_use(script: Script, call: ast.Call, name: str) -> str | None:
-    """Why what ``call`` answers under this name is no tensor, or may be none; None where every use fits one.
+    """Why what ``call`` answers under this name may be no tensor; None where it is used as one, or not at all.
 
     A name that is only handed on to code which is not understood may hold a dictionary or an object of the model's own.
     """
-    is_tensor, doubt = False, None
+    uses = []
     for node in ast.walk(script.scope(call)):
         if not isinstance(node, ast.Name) or node.id != name or not isinstance(node.ctx, ast.Load):
             continue
-        use = read_use(script, node, call)
-        if use is Use.OTHER:
-            return doubt_of(ast.unparse(script.parents[node]), name, use)
-        is_tensor = is_tensor or use is Use.TENSOR
-        if use is Use.OPEN:
-            doubt = doubt_of("", name, use)
-    return None if is_tensor else doubt
+        uses.append(is_tensor_use(script, node, call))
+        if uses[-1] is False:
+            return doubt_of(script, node)
+    return None if True in uses or not uses else NOT_SHOWN.format(name)
 
 
-def doubt_of(text: str, name: str, use: Use) -> str:
-    if use is Use.OTHER:
-        line, _, _ = text.strip().partition("\n")
-        return f"the script uses `{line}`: {name} may not be a plain tensor"
-    return f"the script does not show that {name} is a tensor"
+NOT_SHOWN = "the script does not show that {} is a tensor"
 
 
-def read_use(script: Script, value: ast.expr, call: ast.Call) -> Use:
-    """What the expression around ``value`` (the model's ``call``, or a name that holds its outcome) says of it."""
+def doubt_of(script: Script, value: ast.expr) -> str:
+    """What is said of a value that is used as no tensor is."""
+    line, _, _ = ast.unparse(script.parents[value]).strip().partition("\n")
+    return f"the script uses `{line}`: {ast.unparse(value)} may not be a plain tensor"
+
+
+def is_tensor_use(script: Script, value: ast.expr, call: ast.Call) -> bool | None:
+    """Whether the expression around ``value`` (the model's ``call``, or a name that holds its outcome) is one for a
+    tensor; None where it is passed on, or other types support it too."""
     parent = script.parents[value]
     above = script.parents.get(parent)
     if isinstance(parent, ast.Attribute):
-        known = _TENSOR_METHODS if isinstance(above, ast.Call) and above.func is parent else _TENSOR_ATTRIBUTES
-        return Use.TENSOR if parent.attr in known else Use.OTHER
+        is_method = isinstance(above, ast.Call) and above.func is parent
+        return parent.attr in (_TENSOR_METHODS if is_method else _TENSOR_ATTRIBUTES)
     if isinstance(parent, ast.Subscript) and parent.value is value:
-        return _read_index(parent.slice)
+        return _is_tensor_index(parent.slice)
     if isinstance(parent, ast.Compare):
-        return _read_comparison(parent, value)
+        return _is_tensor_comparison(parent, value)
     if isinstance(parent, ast.BinOp):
-        return Use.OPEN if isinstance(parent.op, ast.BitOr | ast.Mod) else Use.TENSOR
+        return None if isinstance(parent.op, ast.BitOr | ast.Mod) else True
     if isinstance(parent, ast.keyword):
-        return Use.OTHER if parent.arg is None else _read_argument(script, above, call)
+        return False if parent.arg is None else _is_tensor_argument(script, above, call)
     if isinstance(parent, ast.Call):
-        return _read_argument(script, parent, call)
+        return _is_tensor_argument(script, parent, call)
     if isinstance(parent, ast.Assign) and any(isinstance(one, ast.Tuple | ast.List) for one in parent.targets):
-        return Use.OTHER
+        return False
     if isinstance(parent, ast.Starred | ast.For | ast.comprehension):
-        return Use.OTHER
+        return False
     if isinstance(parent, ast.UnaryOp | ast.AugAssign):
-        return Use.OPEN if isinstance(parent.op, ast.Not) else Use.TENSOR
-    if isinstance(parent, ast.FormattedValue | ast.Expr):
-        return Use.NOTHING
-    return Use.OPEN
+        return None if isinstance(parent.op, ast.Not) else True
+    return None
 
 
-def _read_index(index: ast.expr) -> Use:
+def _is_tensor_index(index: ast.expr) -> bool | None:
     """``[:, -1]`` has only a tensor; ``[0]`` a tuple and ``["x"]`` a dictionary."""
     if isinstance(index, ast.Tuple):
-        return Use.TENSOR
+        return True
     plain = index.operand if isinstance(index, ast.UnaryOp) else index
-    return Use.OTHER if isinstance(plain, ast.Constant) else Use.OPEN
+    return False if isinstance(plain, ast.Constant) else None
 
 
-def _read_comparison(comparison: ast.Compare, value: ast.expr) -> Use:
+def _is_tensor_comparison(comparison: ast.Compare, value: ast.expr) -> bool | None:
     if any(isinstance(one, ast.Is | ast.IsNot) for one in comparison.ops):
-        return Use.OTHER
+        return False
     if any(isinstance(one, ast.In | ast.NotIn) for one in comparison.ops):
-        return Use.OPEN if comparison.left is value else Use.OTHER
-    return Use.TENSOR
+        return None if comparison.left is value else False
+    return True
 
 
-def _read_argument(script: Script, taker: ast.AST | None, call: ast.Call) -> Use:
+def _is_tensor_argument(script: Script, taker: ast.AST | None, call: ast.Call) -> bool | None:
     """What it says of a value that ``taker`` gets it as an argument."""
     assert isinstance(taker, ast.Call)
     function = taker.func
     if ast.unparse(function) == ast.unparse(call.func):
-        return Use.OTHER  # a hidden state that the model gets back: of an LSTM it is a tuple
+        return False  # a hidden state that the model gets back: of an LSTM it is a tuple
     name = script.dotted(function)
     if name is not None:
         package, _, last = name.rpartition(".")
         is_of_tensors = package == "torch.nn.functional" or (package == "torch" and last not in _TORCH_OF_ANYTHING)
-        return Use.TENSOR if is_of_tensors else Use.OPEN
+        return True if is_of_tensors else None
     built = [
         node.value
         for node in ast.walk(script.tree)
         if isinstance(node, ast.Assign) and any(ast.unparse(one) == ast.unparse(function) for one in node.targets)
     ]
     if built:
-        return Use.TENSOR if all(_is_torch_loss(script, one) for one in built) else Use.OPEN
+        return True if all(_is_torch_loss(script, one) for one in built) else None
     if isinstance(function, ast.Name) and function.id in BUILTINS:
-        if function.id in ("float", "int", "abs"):
-            return Use.TENSOR
-        return Use.NOTHING if function.id in ("print", "len", "type", "id", "repr", "str") else Use.OTHER
-    return Use.OPEN
+        return True if function.id in ("float", "int", "abs") else None if function.id in _TAKE_ANYTHING else False
+    return None
 
 
 def _is_torch_loss(script: Script, value: ast.expr) -> bool:
@@ -450,9 +437,8 @@ def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext
     before = _find_evaluated_before(statement, call)
     if before is not None:
         return Refusal(f"{before} is evaluated before the model is called: the line is not a simple statement")
-    use = read_use(script, call, call)
-    if use is not Use.TENSOR:
-        return Refusal(doubt_of(ast.unparse(script.parents[call]), ast.unparse(call), use))
+    if not (use := is_tensor_use(script, call, call)):
+        return Refusal(NOT_SHOWN.format(ast.unparse(call)) if use is None else doubt_of(script, call))
     used = {node.id for node in ast.walk(script.tree) if isinstance(node, ast.Name)}
     name = next((one for one in ("output", "model_output", "autocast_output") if one not in used), None)
     if name is None:
