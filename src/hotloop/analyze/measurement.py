@@ -47,7 +47,6 @@ def measure_training(
         one_time_ns=None if start_ns is None else max(0, round(start_ns - rank.warmup_count * rank.step_mean_ns)),
         breakdown={name: breakdown.phases[name].mean_ns for name in PHASES},
         losses=tuple(left.get("losses") or ()),
-        losses_per_row=float(left.get("losses_per_row") or 0.0),
         losses_unseen=str(left.get("unseen", "the trial left no losses")),
         norms=tuple((int(row), value) for row, value in left.get("norms") or ()),
         norms_unseen=str(left.get("norms_unseen", "the trial left no gradient norms")),

@@ -21,7 +21,6 @@ class Measurement:
     """From the first event to the first steady step, beyond as many steady steps."""
     breakdown: Mapping[str, float] = field(default_factory=dict)
     losses: tuple[float | None, ...] = ()
-    losses_per_row: float = 1.0
     losses_unseen: str = ""
     norms: tuple[tuple[int, float | None], ...] = ()
     """Gradient norms of some steps: the row's number from 0, and the value; None where a GradScaler skipped it."""

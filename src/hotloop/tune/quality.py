@@ -71,12 +71,12 @@ class Bands:
     """What the baseline's values allow. ``unknown`` says why nothing can be judged, else it is empty."""
 
     unknown: str
-    is_repeatable: bool
-    """Baseline processes agree bit for bit."""
     process_count: int
-    losses: tuple[float, ...]
+    is_repeatable: bool = False
+    """Baseline processes agree bit for bit."""
+    losses: tuple[float, ...] = ()
     """Of the first process."""
-    windows: tuple[tuple[float, float], ...]
+    windows: tuple[tuple[float, float], ...] = ()
     """Mean over processes of each window's mean, and how far a fresh process may lie off by chance."""
     steps: tuple[int, ...] = ()
     """The number of each value's step, from 1."""
@@ -100,9 +100,7 @@ def make_bands(processes: Sequence[Sequence[float | None]], unseen: str = "") ->
 
     def nothing(why: str) -> Bands:
         finite = all(x is not None and math.isfinite(x) for one in processes for x in one) and any(processes)
-        return Bands(
-            unknown=why, is_repeatable=False, process_count=len(processes), losses=(), windows=(), is_finite=finite
-        )
+        return Bands(unknown=why, process_count=len(processes), is_finite=finite)
 
     if unseen:
         return nothing(unseen)
@@ -122,7 +120,7 @@ def make_norm_bands(processes: Sequence[Sequence[tuple[int, float | None]]], uns
     """The bands of the gradient norms (row and value); only rows that have a finite one in every process count."""
 
     def nothing(why: str) -> Bands:
-        return Bands(unknown=why, is_repeatable=False, process_count=len(processes), losses=(), windows=())
+        return Bands(unknown=why, process_count=len(processes))
 
     if unseen:
         return nothing(unseen)

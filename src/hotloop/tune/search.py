@@ -75,7 +75,7 @@ def find_candidates(
             settings = finding.fix.settings if finding.fix is not None and is_named else {}
             # The finding's forecast is for its own fix: what else treats the rule wins at most as much as is lost.
             saving = finding.saving if is_named else None
-            candidate = _make_candidate(technique, settings, saving, finding.rule, check)
+            candidate = _make_candidate(technique.id, technique, settings, saving, finding.rule, check)
             if is_named:
                 places = tuple(_name_line(place, root) for place in finding.where)
                 candidate = replace(candidate, judged=places, judges_process=technique.stage is Stage.RUNTIME)
@@ -189,7 +189,12 @@ def keep_affordable(ratios: Mapping[str, float], costs_s: Mapping[str, float], t
 
 
 def _make_candidate(
-    technique: Technique, settings: Mapping[str, Value], saving: Saving | None, rule: str, check: Check
+    name: str,
+    technique: Technique,
+    settings: Mapping[str, Value],
+    saving: Saving | None,
+    rule: str,
+    check: Check,
 ) -> Candidate:
     known = {setting.name for setting in technique.settings}
     kept = {key: value for key, value in settings.items() if key in known and value is not None}
@@ -205,7 +210,7 @@ def _make_candidate(
         except StrategyError as error:
             why_not = str(error)
     return Candidate(
-        id=technique.id,
+        id=name,
         strategy=strategy,
         forecast=saving,
         rules=(rule,),
@@ -285,7 +290,7 @@ def add_memory_candidates(
             name = f"{technique.id} ({form.label})" if form.label else technique.id
             if goal != MEMORY and any(one.id == name for one in given):
                 continue
-            one = _make(name, technique, form.settings, check)
+            one = _make_candidate(name, technique, form.settings, None, RULE, check)
             if memory.needs == "ranks" and rank_count == 1:
                 one = replace(one, why_not="not applicable: there is only one rank")
             elif memory.needs == "an accelerator" and not has_accelerator:
@@ -296,29 +301,6 @@ def add_memory_candidates(
     taken = {one.id for one in found}
     rest = tuple(replace(one, forecast=None, why_not=one.why_not or FOR_SPEED) for one in given if one.id not in taken)
     return (*found, *rest)
-
-
-def _make(name: str, technique: Technique, settings: Mapping[str, Value], check: Check) -> Candidate:
-    strategy = Strategy(choices=(Choice(technique=technique.id, settings=settings),))
-    why_not = _problem(strategy, check)
-    if technique.safety is Safety.SHOW:
-        why_not = "not tried: only you can decide to apply it"
-    return Candidate(
-        id=name,
-        strategy=strategy,
-        forecast=None,
-        rules=(RULE,),
-        numerics=Numerics(technique.numerics),
-        why_not=why_not,
-    )
-
-
-def _problem(strategy: Strategy, check: Check) -> str:
-    try:
-        check(strategy)
-    except StrategyError as error:
-        return str(error)
-    return ""
 
 
 STEADY_BEHIND = 10

@@ -100,6 +100,8 @@ class PairComparison:
     noise_ratio: float | None = None
     decided: bool = False
     """No further pair is needed."""
+    noise_freedom: int = 0
+    """Degrees of freedom of what the baseline's processes say of the noise."""
 
 
 def compare(
@@ -157,6 +159,7 @@ def compare(
         high_ratio=high,
         noise_ratio=found.spread,
         decided=decided,
+        noise_freedom=0 if noise is None else noise.freedom,
     )
 
 
@@ -285,7 +288,7 @@ def _intersect(logs: Sequence[float], level: float, noise: Noise | None, levelle
     )
 
 
-def pairs_to_decide(found: PairComparison, *, level: float = DECISION_LEVEL, noise: Noise | None = None) -> int | None:
+def pairs_to_decide(found: PairComparison, *, level: float = DECISION_LEVEL) -> int | None:
     """The look that would tell a difference as large as it seems; None when none would, or before the first look."""
     if found.speedup_ratio is None or found.noise_ratio is None:
         return None
@@ -293,7 +296,7 @@ def pairs_to_decide(found: PairComparison, *, level: float = DECISION_LEVEL, noi
     if effect < math.log1p(SMALLEST_EFFECT_RATIO):
         return None
     for pairs, share in LOOKS:
-        freedom = pairs - 1 + (0 if noise is None else noise.freedom)
+        freedom = pairs - 1 + found.noise_freedom
         if found.n < pairs <= MOST_PAIRS and t_bound(freedom, level * share) * found.noise_ratio < effect * pairs**0.5:
             return pairs
     return None

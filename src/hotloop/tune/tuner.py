@@ -303,11 +303,7 @@ def _pairs_left(campaign: Campaign, arm: Arm) -> int | None:
     lefts = []
     for goal in (goals.SPEED, goals.MEMORY) if campaign.goal == goals.PARETO else (campaign.goal,):
         found = compare_arm(campaign, arm, goal)
-        if arm.candidate.is_one_time and goal != goals.MEMORY:
-            noise = goals.estimate_whole_noise(campaign.baseline)
-        else:
-            noise = goals.estimate_noise(campaign.baseline, unit_of(arm), memory=goal == goals.MEMORY)
-        needed = statistics.pairs_to_decide(found, level=_level(campaign, arm), noise=noise)
+        needed = statistics.pairs_to_decide(found, level=_level(campaign, arm))
         lefts += [] if needed is None else [needed - found.n]
     return min(lefts, default=None)
 
