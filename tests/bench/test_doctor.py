@@ -10,8 +10,7 @@ import pytest
 from hotloop.bench.checks import HostCheck, ResultMaker
 from hotloop.bench.checks.devices import check_torch
 from hotloop.bench.doctor import CHECKS, GROUPS, has_harm, run_checks
-from hotloop.bench.host import Host, Reading, ask_probe, file_system_of, parse_gpus
-from hotloop.bench.storage import read_folder
+from hotloop.bench.host import Host, Reading, ask_probe, file_system_of, parse_gpus, read_folder
 from hotloop.bench.variables import judge_variables, read_variables
 from hotloop.core.doctor import MachineCheck
 

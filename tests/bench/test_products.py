@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hotloop.bench.figures import find_products, parse_sizes
-from hotloop.bench.scaling import ScalingRun, summarize_scaling
+from hotloop.bench.figures import ScalingRun, find_products, parse_sizes, summarize_scaling
 from hotloop.core.errors import UsageError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotloop.attach.unsynced import wrap_forward
-from hotloop.bench.scaling import judge_scaling, summarize_scaling
+from hotloop.bench.figures import judge_scaling, summarize_scaling
 from hotloop.core.benchmarks import ScalingRun
 
 

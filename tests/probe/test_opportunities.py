@@ -6,14 +6,12 @@ import pytest
 import torch
 
 from hotloop.probe.operators import NotReplayable, Operator, find_overload, scale_batch
-from hotloop.probe.opportunities import measure
+from hotloop.probe.opportunities import ProbeRequest, RecordedOptimizer, measure
 from hotloop.probe.parts.buckets import time_buckets
 from hotloop.probe.parts.optimizer import time_optimizer
-from hotloop.probe.parts.passes import time_passes
 from hotloop.probe.parts.replay import needs_no_input_gradient, replay_op
+from hotloop.probe.parts.whole_steps import WholePass, order_calls, time_passes
 from hotloop.probe.programs import main
-from hotloop.probe.request import ProbeRequest, RecordedOptimizer
-from hotloop.probe.whole_pass import WholePass, order_calls
 
 
 def op(name: str, shapes: list[Any], dtypes: list[str], inputs: list[Any], **more: Any) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.tuning import PatchCheck, Tuning
 from hotloop.report.views.tune import describe_notes
-from hotloop.tune.attempt import settle_patch
+from hotloop.tune.attempt import Wanted, check_patch, describe_unchecked, judge_gain, settle_patch
 from hotloop.tune.patch import FileChange, LeftOut, Patch, diff_text
-from hotloop.tune.patch_check import Wanted, check_patch, describe_unchecked, judge_gain
 from hotloop.tune.search import Candidate
 from hotloop.tune.statistics import compare
 from hotloop.tune.study import Progress, Request

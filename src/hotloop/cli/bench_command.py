@@ -202,7 +202,7 @@ def _measure(
 
 def execute_scaling(arguments: argparse.Namespace) -> int:
     from hotloop import __version__
-    from hotloop.bench.scaling import judge_scaling, summarize_scaling
+    from hotloop.bench.figures import judge_scaling, summarize_scaling
     from hotloop.cli.bench_options import parse_integers
     from hotloop.cli.show import check_outputs, emit, take_command
     from hotloop.core.benchmarks import BenchmarkResult
@@ -249,7 +249,7 @@ def execute_scaling(arguments: argparse.Namespace) -> int:
 def _resolve(command: Sequence[str], size: int) -> list[str]:
     """The command under torchrun of the Python that it names."""
     from hotloop.attach.child import resolve_command
-    from hotloop.bench.scaling import fill_ranks, under_torchrun
+    from hotloop.bench.figures import fill_ranks, under_torchrun
 
     words = [fill_ranks(word, size) for word in command]
     return under_torchrun(resolve_command(words, os.environ.get("PATH")), size)

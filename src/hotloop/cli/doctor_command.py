@@ -41,8 +41,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     from hotloop import __version__
     from hotloop.bench.doctor import has_harm, run_checks
-    from hotloop.bench.host import examine_host
-    from hotloop.bench.storage import read_folder
+    from hotloop.bench.host import examine_host, read_folder
     from hotloop.cli.show import check_outputs, choose_width, show_report
     from hotloop.core.doctor import DoctorReport
     from hotloop.core.errors import UsageError

@@ -20,7 +20,7 @@ import torch
 
 from hotloop.probe.clock import middle
 from hotloop.probe.operators import NotReplayable
-from hotloop.probe.request import Part, ProbeRequest
+from hotloop.probe.opportunities import Part, ProbeRequest
 
 START = Path(__file__).resolve().parents[1] / "start.py"
 LEAST_TIMEOUT_S = 20.0

@@ -10,7 +10,7 @@ import torch
 
 from hotloop.probe.clock import middle, time_arms
 from hotloop.probe.operators import NotReplayable
-from hotloop.probe.request import Part, ProbeRequest, RecordedOptimizer
+from hotloop.probe.opportunities import Part, ProbeRequest, RecordedOptimizer
 
 
 def time_optimizer(facts: RecordedOptimizer, memory_bytes: int, budget_s: float) -> dict[str, Any]:

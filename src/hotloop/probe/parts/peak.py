@@ -11,7 +11,7 @@ import torch
 from hotloop.core.operators import PRODUCTS
 from hotloop.probe.clock import time_call
 from hotloop.probe.operators import DTYPES, NOT_TIMED
-from hotloop.probe.request import Part, ProbeRequest
+from hotloop.probe.opportunities import Part, ProbeRequest
 
 SIZE = 1024
 """Rows and columns: far more work (2 x 1024^3) than memory traffic."""

@@ -26,7 +26,7 @@ from hotloop.probe.operators import (
     make_inputs,
     scale_batch,
 )
-from hotloop.probe.request import Part, ProbeRequest
+from hotloop.probe.opportunities import Part, ProbeRequest
 
 FRESH_BYTES = 48 << 20
 """More than any block that the allocator keeps."""
