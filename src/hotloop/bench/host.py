@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -161,7 +162,7 @@ def examine_host(
         interpreter=interpreter,
         facts=facts,
         complaint=complaint,
-        affinity_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        affinity_count=len(os.sched_getaffinity(0)),
         files_soft_count=soft,
         files_hard_count=hard,
         locked_soft_bytes=locked,
@@ -294,24 +295,17 @@ def listed(words: Sequence[str], most: int = 4) -> str:
     return ", ".join(words[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _limits() -> tuple[int | None, int | None, int | None]:
-    try:
-        import resource
-    except ImportError:  # not a Unix
-        return None, None, None
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    infinite = resource.RLIM_INFINITY
-    locked: int | None = None
-    if hasattr(resource, "RLIMIT_MEMLOCK"):
-        locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-        locked = -1 if locked == infinite else locked
-    return (1 << 30 if soft == infinite else soft), (1 << 30 if hard == infinite else hard), locked
+def _limits() -> tuple[int, int, int]:
+    """Open files, softly and hard; bytes that may be locked, -1 without a limit."""
+    soft, hard = (1 << 30 if n == resource.RLIM_INFINITY else n for n in resource.getrlimit(resource.RLIMIT_NOFILE))
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return soft, hard, -1 if locked == resource.RLIM_INFINITY else locked
 
 
 def _shared_memory(folder: Path) -> tuple[int | None, int | None]:
     try:
         room = os.statvfs(folder)
-    except (OSError, AttributeError):
+    except OSError:
         return None, None
     return room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
 
@@ -383,7 +377,7 @@ def _read_file(path: str, most_bytes: int, deadline_s: float, reading: Reading) 
     """Read part of one file; the bytes read. A file that cannot be read is left out of the sample."""
     start_ns = time.perf_counter_ns()
     try:
-        file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        file = os.open(path, os.O_RDONLY)
     except OSError as error:
         reading.complaint = reading.complaint or f"{path}: {error.strerror}"
         return 0
@@ -397,8 +391,7 @@ def _read_file(path: str, most_bytes: int, deadline_s: float, reading: Reading) 
         before = _resident_ratio(file, begin, length)
         if before is not None:
             reading.cached_before.append(before)
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file, begin, length, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(file, begin, length, os.POSIX_FADV_DONTNEED)
         after = _resident_ratio(file, begin, length)
         kind = "unknown" if after is None else "cached" if after > 0.1 else "storage"
         done = 0
@@ -423,13 +416,10 @@ def _resident_ratio(file: int, begin: int, length: int) -> float | None:
 
     Since Linux 5.2 only those who own a file or may write it are told; for others every page counts as resident.
     """
-    if length <= 0 or not hasattr(os, "geteuid") or os.fstat(file).st_uid != os.geteuid() != 0:
+    if length <= 0 or os.fstat(file).st_uid != os.geteuid() != 0:
         return None
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        map_file, unmap, mincore = libc.mmap, libc.munmap, libc.mincore
-    except (OSError, AttributeError):
-        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    map_file, unmap, mincore = libc.mmap, libc.munmap, libc.mincore
     map_file.restype = ctypes.c_void_p
     map_file.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
     unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]

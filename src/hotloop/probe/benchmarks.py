@@ -7,6 +7,7 @@ a median of n timings.
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import statistics
 import sys
@@ -16,6 +17,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 import hotloop
 from hotloop.probe.programs import BadRequest, load_function
@@ -32,7 +34,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
             "torch": torch.__version__,
             "python": sys.version.split()[0],
             "threads": torch.get_num_threads(),
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "cores": len(os.sched_getaffinity(0)),
             "accelerator": _accelerator_name(),
         }
     }
@@ -354,7 +356,8 @@ class Repeated(torch.utils.data.Dataset[Any]):
         return self.count
 
     def __getitem__(self, index: int) -> Any:
-        return _copy(self.batch)
+        # A tensor that was sent before already lies in shared memory.
+        return tree_map_only(torch.Tensor, torch.clone, self.batch)
 
 
 def measure_batch_cost(loader: Any, cores: int, budget_s: float) -> dict[str, float | int | None]:
@@ -381,7 +384,7 @@ def measure_batch_cost(loader: Any, cores: int, budget_s: float) -> dict[str, fl
         name: alone[name] for name in ("fetch_ns", "fetch_cpu_ns", "collate_ns", "rounds")
     }
     found["crowding_ratio"] = crowding
-    found["batch_bytes"] = sum(one.numel() * one.element_size() for one in _tensors(alone["batch"]))
+    found["batch_bytes"] = sum(one.nbytes for one in tree_leaves(alone["batch"]) if isinstance(one, torch.Tensor))
     return found | handover
 
 
@@ -437,32 +440,26 @@ def _core_ns() -> int:
 
 def _time_crowded(loader: Any, fetch: Callable[[], Any], cores: int, share_s: float) -> float | None:
     """Wall time of making a batch, in ns, while as many processes as cores make batches."""
-    if not hasattr(os, "fork"):
-        return None
-    children = []
-    for _ in range(cores):
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                times: list[int] = []
-                deadline = time.perf_counter() + share_s
-                while len(times) < LEAST_ROUNDS or time.perf_counter() < deadline:
-                    begin_ns = time.perf_counter_ns()
-                    loader.collate_fn(fetch())
-                    times.append(time.perf_counter_ns() - begin_ns)
-                os.write(writing, str(round(statistics.median(times))).encode())
-            finally:
-                os._exit(0)
-        os.close(writing)
-        children.append((child, reading))
-    found = []
-    for child, reading in children:
-        text = os.read(reading, 64)
-        os.close(reading)
-        os.waitpid(child, 0)
-        if text:
-            found.append(int(text))
+
+    def work(answers: Any) -> None:
+        times: list[int] = []
+        deadline = time.perf_counter() + share_s
+        while len(times) < LEAST_ROUNDS or time.perf_counter() < deadline:
+            begin_ns = time.perf_counter_ns()
+            loader.collate_fn(fetch())
+            times.append(time.perf_counter_ns() - begin_ns)
+        answers.put(round(statistics.median(times)))
+
+    forked = multiprocessing.get_context("fork")
+    answers = forked.SimpleQueue()
+    children = [forked.Process(target=work, args=(answers,), daemon=True) for _ in range(cores)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    found: list[int] = []
+    while not answers.empty():
+        found.append(answers.get())
     return statistics.fmean(found) if found else None
 
 
@@ -490,25 +487,3 @@ def _time_handover(loader: Any, batch: Any, share_s: float) -> dict[str, float |
         spent.append((time.process_time_ns() - cpu_ns) / GROUP_COUNT)
     del batches
     return {"send_ns": min(walls), "receive_ns": min(spent), "start_ns": float(start_ns)}
-
-
-def _copy(value: Any) -> Any:
-    """The batch anew: a tensor that was sent before already lies in shared memory."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return {key: _copy(one) for key, one in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_copy(one) for one in value))
-    return type(value)(_copy(one) for one in value) if type(value) in (list, tuple) else value
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from _tensors(one)
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _tensors(one)

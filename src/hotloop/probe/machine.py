@@ -41,13 +41,12 @@ def main() -> int:
 
 def collect_facts() -> dict[str, Any]:
     """All facts; ``torch`` is null when it cannot be imported, and ``torch_error`` says why."""
-    before = count_cores()
     facts: dict[str, Any] = {
         "schema": SCHEMA,
         "python": platform.python_version(),
         "executable": sys.executable,
         "cpu_flags": cpu_flags(),
-        "affinity_count": before,
+        "affinity_count": len(os.sched_getaffinity(0)),
         "torch": None,
         "torch_error": None,
     }
@@ -68,7 +67,7 @@ def collect_facts() -> dict[str, Any]:
     facts["distributed"] = attempt(lambda: distributed_facts(torch))
     # A bound main thread hands its mask to every process that it forks, so it is read after torch used its threads.
     attempt(lambda: torch.ones(1 << 16).sum().item())
-    facts["affinity_after_torch_count"] = count_cores()
+    facts["affinity_after_torch_count"] = len(os.sched_getaffinity(0))
     facts["openmp"] = openmp_runtimes()
     return facts
 
@@ -156,11 +155,6 @@ def distributed_facts(torch: Any) -> dict[str, Any]:
     if backends["nccl"]:
         version = attempt(lambda: ".".join(str(n) for n in torch.cuda.nccl.version()))
     return {"backends": backends, "nccl_version": version}
-
-
-def count_cores() -> int | None:
-    """Cores on which the main thread may run; None where the system does not tell."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
 def cpu_flags() -> list[str] | None:

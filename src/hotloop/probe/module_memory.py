@@ -135,10 +135,9 @@ class Tracer:
                 if parameter.requires_grad:
                     parameter.register_post_accumulate_grad_hook(note_gradient)  # type: ignore[no-untyped-call]
             sizes |= self._train(model, batch, ledger, notes)
-        peaks = ledger.peaks(least_step=1)
         return {
             "sizes": sizes,
-            "peaks": [draw_peak(peak) for peak in peaks.values()],
+            "peaks": ledger.peaks(least_step=1),
             "params": sum(one.numel() for one in model.parameters()),
             "trained_params": sum(one.numel() for one in model.parameters() if one.requires_grad),
             "block": describe_blocks(blocks),
@@ -332,26 +331,6 @@ KEPT: Mapping[str, Callable[[Sequence[Any]], tuple[int, int]]] = {"mkldnn_rnn_la
 
 
 # ---- answers and errors
-
-
-def draw_peak(peak: Any) -> dict[str, Any]:
-    return {
-        "total_bytes": peak.total_bytes,
-        **peak.moment._asdict(),
-        "op": peak.op,
-        "by_category": dict(peak.by_category),
-        "by_class": dict(peak.by_class),
-        "block_by_class": dict(peak.block_by_class),
-        "largest": [
-            {
-                "size_bytes": one.size_bytes,
-                "category": one.category,
-                "class": one.place.class_name,
-                "line": os.path.relpath(one.place.line) if one.place.line else "",
-            }
-            for one in peak.largest
-        ],
-    }
 
 
 @contextlib.contextmanager
