@@ -375,16 +375,33 @@ def _forecast_threads(threads: Mapping[str, Any], replay: Mapping[str, Any] | No
 def _forecast_optimizer(optimizer: Mapping[str, Any], step: StepTimes, arm: str, own: bool) -> Forecast | None:
     """Another implementation of the same optimizer, as a share of the time that its steps really took.
 
-    A class of the user's ``own`` is not replayed: what torch's takes is held against the recorded steps.
+    A class of the user's ``own``, which may compute something else, is not replayed: what torch's of that name takes is
+    held against the recorded steps.
     """
     present, other = optimizer["present_ns"], optimizer.get(f"{arm}_ns")
     if other is None or present <= 0 or step.optimizer_ns <= 0:
         return None
-    if own:
-        return _forecast_torchs_optimizer(optimizer, step, arm, other / max(optimizer["share_ratio"], 1e-6))
-    won = 1.0 - other / present
-    whole_ns = present / max(optimizer["share_ratio"], 1e-6)
+    replayed = max(optimizer["share_ratio"], 1e-6)
     share = step.optimizer_ns / step.step_ns
+    evidence: dict[str, Any] = {
+        f"{arm}_ns": round(other / replayed),
+        "recorded_ns": round(step.optimizer_ns),
+        "rounds": optimizer["rounds"],
+        "assumed_settings": dict(optimizer.get("assumed_settings") or {}),
+    }
+    if own:
+        mid = _clamp((step.optimizer_ns - other / replayed) / step.step_ns, share)
+        return Forecast(
+            technique=f"{arm}-optimizer",
+            saving_low_ratio=_clamp(OPTIMIZER_LOW_RATIO * mid - step.noise_ratio, mid),
+            saving_mid_ratio=mid,
+            saving_high_ratio=share,
+            settings={arm: True},
+            evidence=evidence,
+            basis=Basis.SIMULATED,
+        )
+    won = 1.0 - other / present
+    whole_ns = present / replayed
     # Either all of the recorded phase shrinks as the replayed step does, or only as much as was replayed is won (the
     # rest are closures, hooks, other programs). The middle of these two, on a scale of factors.
     explained = min(1.0, whole_ns / step.optimizer_ns)
@@ -398,37 +415,9 @@ def _forecast_optimizer(optimizer: Mapping[str, Any], step: StepTimes, arm: str,
         saving_mid_ratio=mid,
         saving_high_ratio=max(mid, _clamp(OPTIMIZER_HIGH_RATIO * won * share, share)),
         settings={arm: True},
-        evidence={
-            "present_ns": round(whole_ns),
-            f"{arm}_ns": round(other / max(optimizer["share_ratio"], 1e-6)),
-            "recorded_ns": round(step.optimizer_ns),
-            "rounds": optimizer["rounds"],
-            "assumed_settings": dict(optimizer.get("assumed_settings") or {}),
-        },
+        evidence={"present_ns": round(whole_ns), **evidence},
         basis=basis,
         doubt=doubt,
-    )
-
-
-def _forecast_torchs_optimizer(
-    optimizer: Mapping[str, Any], step: StepTimes, arm: str, torchs_ns: float
-) -> Forecast | None:
-    """Torch's optimizer of the same name in place of the user's own class, which may compute something else."""
-    share = step.optimizer_ns / step.step_ns
-    mid = _clamp((step.optimizer_ns - torchs_ns) / step.step_ns, share)
-    return Forecast(
-        technique=f"{arm}-optimizer",
-        saving_low_ratio=_clamp(OPTIMIZER_LOW_RATIO * mid - step.noise_ratio, mid),
-        saving_mid_ratio=mid,
-        saving_high_ratio=share,
-        settings={arm: True},
-        evidence={
-            f"{arm}_ns": round(torchs_ns),
-            "recorded_ns": round(step.optimizer_ns),
-            "rounds": optimizer["rounds"],
-            "assumed_settings": dict(optimizer.get("assumed_settings") or {}),
-        },
-        basis=Basis.SIMULATED,
     )
 
 

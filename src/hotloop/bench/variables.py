@@ -132,8 +132,9 @@ def with_cuda(host: Host) -> bool | None:
     return bool(host.fact("accelerator", "kind") == "cuda")
 
 
-def with_hip(host: Host) -> bool | None:
-    return None if not host.has_torch else host.fact("torch", "hip") is not None
+def with_fact(*keys: str) -> Callable[[Host], bool | None]:
+    """Whether the probe tells of this fact of torch."""
+    return lambda host: None if not host.has_torch else bool(host.fact(*keys))
 
 
 def with_nccl(host: Host) -> bool | None:
@@ -153,18 +154,6 @@ def with_several_gpus(host: Host) -> bool | None:
 def with_infiniband(host: Host) -> bool | None:
     nccl = with_nccl(host)
     return bool(host.names("sys/class/infiniband")) if nccl else nccl
-
-
-def with_gloo(host: Host) -> bool | None:
-    return None if not host.has_torch else bool(host.fact("distributed", "backends", "gloo"))
-
-
-def with_mkl(host: Host) -> bool | None:
-    return None if not host.has_torch else bool(host.fact("torch", "mkl"))
-
-
-def with_onednn(host: Host) -> bool | None:
-    return None if not host.has_torch else bool(host.fact("torch", "onednn"))
 
 
 def with_openmp(host: Host, *names: str) -> bool | None:
@@ -261,13 +250,13 @@ READERS: dict[str, Callable[[Host], bool | None]] = {
     "nothing": lambda host: False,
     "torch": with_torch,
     "cuda": with_cuda,
-    "hip": with_hip,
+    "hip": with_fact("torch", "hip"),
     "nccl": with_nccl,
     "several-gpus": with_several_gpus,
     "infiniband": with_infiniband,
-    "gloo": with_gloo,
-    "mkl": with_mkl,
-    "onednn": with_onednn,
+    "gloo": with_fact("distributed", "backends", "gloo"),
+    "mkl": with_fact("torch", "mkl"),
+    "onednn": with_fact("torch", "onednn"),
     "intel-openmp": lambda host: with_openmp(host, "libiomp5", "libomp"),
     "gnu-openmp": lambda host: with_openmp(host, "libgomp"),
 }
