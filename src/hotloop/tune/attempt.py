@@ -72,7 +72,7 @@ def check_patch(campaign: Campaign, arm: Arm, run_patched: RunPatched, before: P
     found = replace(before, strategy_ratio=strategy.speedup_ratio)
     baseline: list[Measurement] = []
     own: list[Measurement] = []
-    numerics = numerics_of(arm.candidate, arm.own[-1])
+    numerics = numerics_of(arm.candidate, arm.own[-1:])
     number = 0
     while len(own) < MOST_PAIRS:
         if campaign.clock_s() + 2 * campaign.process_s > campaign.budget.until_s:

@@ -319,7 +319,7 @@ def measure_declared(
 ) -> None:
     """Pairs of processes for every configuration until each is decided or the budget is used up."""
     rows = {one.name: one for one in configurations}
-    campaign.halving = ()
+    campaign.keeps_all = True
     campaign.arms = [Arm(candidate=one) for one in candidates]
     for arm in campaign.arms:
         if arm.candidate.why_not:
