@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -22,8 +22,6 @@ from hotloop.tune.goals import (
     GoalPoint,
     choose_point,
     compare_memory,
-    describe_cost,
-    describe_measured,
     rank_points,
 )
 from hotloop.tune.search import Candidate, add_memory_candidates, combine
@@ -277,18 +275,3 @@ def test_a_candidate_without_a_price_tells_no_cost() -> None:
     tune_candidates(campaign, [candidate("twice")], [measurement(1e6)])
     (found,) = describe_trials(campaign)
     assert (found.verdict, found.cost) == (TrialVerdict.FASTER, {})
-
-
-def test_cost_per_million_is_told_where_the_work_was_counted() -> None:
-    told = describe_cost(describe_measured([measurement(8e6)]), 3600.0)
-    assert told["per_million_samples"] == pytest.approx(1000.0)  # 1 ms a sample at 1 a second
-    assert told["per_million_tokens"] is None
-    assert describe_cost({}, 1.0) == {}
-
-
-@pytest.mark.parametrize("change", [lambda m: replace(m, samples_per_step=None), lambda m: replace(m, peak_bytes=None)])
-def test_unknown_counts_stay_unknown(change: Callable[[Measurement], Measurement]) -> None:
-    one = change(replace(measurement(1e6), rank_peak_bytes=None))
-    told = describe_measured([measurement(1e6), one])
-    assert told["rank_peak_bytes"] is None
-    assert (told["samples_per_s"] is None) == (one.samples_per_step is None)

@@ -17,8 +17,6 @@ from hotloop.tune.search import (
     find_candidates,
     least_steps,
     leave_out_unjudged,
-    trial_s,
-    urgency,
     why_unjudged,
 )
 from hotloop.tune.trials import Budget, Ran
@@ -86,11 +84,6 @@ def test_what_only_the_start_pays_is_proven_over_whole_runs() -> None:
     assert best.candidate.id == "a"
 
 
-def test_the_same_change_judged_by_steady_steps_shows_nothing() -> None:
-    campaign = tuned(StartMachine({"a": 1.0}, {"a": 0.1}), candidate("a", forecast=None))
-    assert trials_of(campaign)["a"].verdict is TrialVerdict.CANNOT_TELL
-
-
 def test_a_quicker_start_with_slower_steps_is_not_adopted() -> None:
     campaign = tuned(StartMachine({"a": 1.1}, {"a": 0.1}), one_time("a"))
     found = trials_of(campaign)["a"]
@@ -146,11 +139,6 @@ def test_what_a_technique_for_the_start_saves_may_be_seen_in_every_step_of_a_sho
     assert why_unjudged([finding], room(budget_s=1.0)) == ""
 
 
-def test_a_start_goes_before_what_nobody_forecasts() -> None:
-    found = sorted([candidate("unknown", forecast=None), one_time("start"), candidate("small", 0.1)], key=urgency)
-    assert [one.id for one in found] == ["start", "small", "unknown"]
-
-
 def room(steps: int = 40, process_s: float = 10.0, budget_s: float = 1e4, now_s: float = 30.0) -> Room:
     return Room(steps=steps, process_s=process_s, now_s=now_s, budget=Budget(whole_s=budget_s, kept_ratio=0.15))
 
@@ -177,9 +165,3 @@ def test_trials_that_end_before_the_start_does_judge_nothing_of_it() -> None:
     assert "a trial has only 20" in why_unjudged(findings, room(steps=20))
     kept = leave_out_unjudged([candidate("b")], findings, room(steps=20))
     assert kept[0].why_not == ""
-
-
-def test_the_time_of_a_trial_is_that_of_the_observed_process_less_its_further_steps() -> None:
-    long = replace(measurement(1e8, ()), whole_ns=10**10, whole_count=100, duration_s=20.0)
-    assert trial_s(long, 40) == pytest.approx(14.0)
-    assert trial_s(long, 120) == pytest.approx(22.0)

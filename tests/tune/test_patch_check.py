@@ -19,7 +19,7 @@ from hotloop.tune.patch import FileChange, LeftOut, Patch, diff_text
 from hotloop.tune.search import Candidate
 from hotloop.tune.statistics import compare
 from hotloop.tune.study import Progress, Request
-from hotloop.tune.trials import OK, OOM, Budget, Ran, write_files
+from hotloop.tune.trials import OK, OOM, Budget, Ran
 from hotloop.tune.tuner import Arm, Campaign, best_arm, tune_candidates
 from tests.tune.records import applied as record_of
 
@@ -186,15 +186,3 @@ def test_a_patch_that_was_never_run_says_so(tmp_path: Path) -> None:
     assert diff_text(patch, progress.check).startswith("hotloop: not checked: ")
     none = Progress()
     assert (settle_patch(none, request).files, none.check) == ((), None)
-
-
-def test_a_large_file_of_the_users_is_not_written_through_its_link(tmp_path: Path) -> None:
-    mine, copy = tmp_path / "mine.py", tmp_path / "copy"
-    copy.mkdir()
-    mine.write_text("before")
-    mine.chmod(0o640)
-    (copy / "train.py").symlink_to(mine)
-    write_files(copy, {"train.py": b"after"})
-    assert mine.read_text() == "before"
-    assert (copy / "train.py").read_bytes() == b"after"
-    assert (copy / "train.py").stat().st_mode & 0o777 == 0o640

@@ -16,7 +16,6 @@ from hotloop.tune.quality import (
     MOST_POINTS,
     GuardBands,
     excuse_norms,
-    half_widths,
     judge_measured,
     judge_norms,
     make_bands,
@@ -139,14 +138,6 @@ def test_the_curves_are_bounded_and_hold_the_step_where_the_band_was_left() -> N
     }
     assert 102 in curve["steps"]  # type: ignore[operator]
     assert len(json.dumps(summary)) < 12_000
-
-
-def test_bands_are_as_wide_before_a_candidate_as_after() -> None:
-    before = half_widths(BANDS.loss, Numerics.LOSSY)
-    summary = judge_measured(BANDS, replace(SAME, losses=tuple(9 * x for x in LOSSES)), Numerics.LOSSY).summary
-    curve = summary["loss"]
-    assert isinstance(curve, dict)
-    assert curve["high"][0] - curve["baseline"][0] == pytest.approx(before[0], rel=1e-4)  # type: ignore[index, operator]
 
 
 def test_norms_survive_the_store_and_stores_without_them_do_too() -> None:

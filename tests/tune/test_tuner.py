@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,12 +25,11 @@ from hotloop.tune.tuner import (
     Arm,
     BaselineFailed,
     Campaign,
+    RunArm,
     best_arm,
     describe_trials,
     end_early,
-    run_baseline,
     share_level,
-    strategy_key,
     tune_candidates,
 )
 from tests.tune.records import applied as record_of
@@ -113,15 +113,33 @@ def trials_of(campaign: Campaign) -> dict[str, Trial]:
     return {trial.id: trial for trial in describe_trials(campaign)}
 
 
+def tune(
+    machine: FakeMachine,
+    candidates: list[Candidate],
+    *,
+    observed: Sequence[Measurement] | None = None,
+    run: RunArm | None = None,
+    **settings: Any,
+) -> tuple[Campaign, dict[str, Trial]]:
+    """The campaign after all candidates, and its trials by name."""
+    campaign = machine.campaign(**settings)
+    campaign.run = run or machine.run
+    tune_candidates(campaign, candidates, [measurement(1e6, ())] if observed is None else observed)
+    return campaign, trials_of(campaign)
+
+
+def best_id(campaign: Campaign) -> str | None:
+    best = best_arm(campaign)
+    return None if best is None else best.candidate.id
+
+
 def failed(kind: str) -> Ran:
     return Ran(ended=kind, reason="why", duration_s=1.0, measured=None)
 
 
 def test_proven_candidates_are_combined_and_the_rest_is_told() -> None:
     machine = FakeMachine({"a": 0.6, "b": 0.8, "same": 1.0, "slow": 1.5})
-    campaign = machine.campaign()
-    tune_candidates(campaign, [candidate(n) for n in ("a", "b", "same", "slow")], [measurement(1e6, ())])
-    found = trials_of(campaign)
+    campaign, found = tune(machine, [candidate(n) for n in ("a", "b", "same", "slow")])
     assert {name: trial.verdict for name, trial in found.items()} == {
         "a": TrialVerdict.FASTER,
         "b": TrialVerdict.FASTER,
@@ -129,9 +147,7 @@ def test_proven_candidates_are_combined_and_the_rest_is_told() -> None:
         "slow": TrialVerdict.SLOWER,
         "a + b": TrialVerdict.FASTER,
     }
-    best = best_arm(campaign)
-    assert best is not None
-    assert best.candidate.id == "a + b"
+    assert best_id(campaign) == "a + b"
     assert found["a + b"].speedup_ratio == pytest.approx(1 / 0.48, rel=0.05)
     assert all(trial.n >= 4 for trial in found.values())
     assert found["a"].quality["status"] == "passed"
@@ -164,10 +180,8 @@ def test_bad_candidates_end_alone_and_the_others_finish() -> None:
 
 def test_the_budget_ends_it_with_what_is_known() -> None:
     machine = FakeMachine({"a": 0.5, "b": 0.9})
-    campaign = machine.campaign(budget_s=75.0)
-    tune_candidates(campaign, [candidate("a"), candidate("b")], [measurement(1e6, ())])
+    campaign, found = tune(machine, [candidate("a"), candidate("b")], budget_s=75.0)
     assert machine.now_s <= 75.0
-    found = trials_of(campaign)
     assert {trial.verdict for trial in found.values()} == {TrialVerdict.CANNOT_TELL}
     assert all("budget" in trial.reason for trial in found.values())
     assert best_arm(campaign) is None
@@ -176,9 +190,7 @@ def test_the_budget_ends_it_with_what_is_known() -> None:
 def test_a_short_budget_goes_to_the_promising() -> None:
     names = [f"c{i}" for i in range(8)]
     machine = FakeMachine({name: 0.5 if name == "c5" else 1.0 for name in names})
-    campaign = machine.campaign(budget_s=600.0)
-    tune_candidates(campaign, [candidate(n) for n in names], [measurement(1e6, ())])
-    found = trials_of(campaign)
+    _, found = tune(machine, [candidate(n) for n in names], budget_s=600.0)
     assert found["c5"].verdict is TrialVerdict.FASTER
     assert any("dropped" in trial.reason for trial in found.values())
 
@@ -226,10 +238,8 @@ def override_machine(line: int) -> tuple[FakeMachine, Callable[[Strategy, int], 
 
 def test_a_setting_of_the_script_that_a_rule_judged_is_overridden_and_named() -> None:
     machine, run = override_machine(12)
-    campaign = machine.campaign()
-    campaign.run = run
-    tune_candidates(campaign, [replace(candidate("a"), judged=("train.py:12",))], [measurement(1e6, ())])
-    trial = trials_of(campaign)["a"]
+    campaign, found = tune(machine, [replace(candidate("a"), judged=("train.py:12",))], run=run)
+    trial = found["a"]
     assert trial.verdict is TrialVerdict.FASTER
     assert trial.overrides == ("fused=False at train.py:12",)
     best = best_arm(campaign)
@@ -240,10 +250,8 @@ def test_a_setting_of_the_script_that_a_rule_judged_is_overridden_and_named() ->
 
 def test_a_setting_of_the_script_that_no_rule_judged_stays() -> None:
     machine, run = override_machine(13)
-    campaign = machine.campaign()
-    campaign.run = run
-    tune_candidates(campaign, [replace(candidate("a"), judged=("train.py:12",))], [measurement(1e6, ())])
-    trial = trials_of(campaign)["a"]
+    _, found = tune(machine, [replace(candidate("a"), judged=("train.py:12",))], run=run)
+    trial = found["a"]
     assert trial.verdict is TrialVerdict.REJECTED
     assert "fused=False was chosen in the script" in trial.reason
     assert machine.ran.count(("a",)) == 1
@@ -264,11 +272,7 @@ def test_a_time_too_short_for_any_verdict_goes_to_what_promises_most() -> None:
 def test_what_the_report_calls_medium_is_tried_before_what_may_win_nothing() -> None:
     medium = Saving(low_ratio=0.06, mid_ratio=0.08, high_ratio=0.1, basis=Basis.MEASURED)
     machine = FakeMachine({"bf16": 0.6, "maybe": 1.0}, spread=0.001)
-    campaign = machine.campaign(budget_s=130.0)
-    tune_candidates(
-        campaign, [candidate("maybe", 0.15), replace(candidate("bf16"), forecast=medium)], [measurement(1e6, ())]
-    )
-    found = trials_of(campaign)
+    _, found = tune(machine, [candidate("maybe", 0.15), replace(candidate("bf16"), forecast=medium)], budget_s=130.0)
     assert found["bf16"].verdict is TrialVerdict.FASTER
     assert next(names for names in machine.ran if names) == ("bf16",)
 
@@ -276,9 +280,8 @@ def test_what_the_report_calls_medium_is_tried_before_what_may_win_nothing() -> 
 def test_the_speed_of_what_was_rejected_is_told() -> None:
     broken = Ran(ended=OK, reason="", duration_s=10.0, measured=measurement(5e5, ("a",), tuple(9.0 for _ in LOSSES)))
     machine = FakeMachine({"a": 0.5}, special={"a": broken}, spread=0.0)
-    campaign = machine.campaign()
-    tune_candidates(campaign, [candidate("a")], [measurement(1e6, ())])
-    trial = trials_of(campaign)["a"]
+    _, found = tune(machine, [candidate("a")])
+    trial = found["a"]
     assert trial.verdict is TrialVerdict.REJECTED
     assert "differs by more than a different summation order explains" in trial.reason
     assert (trial.n, trial.speedup_ratio, trial.low_ratio) == (0, pytest.approx(2.0), None)
@@ -298,8 +301,7 @@ def test_a_slow_starter_on_a_rule_of_thumb_does_not_take_the_time_of_what_was_me
 
 def test_a_baseline_that_repeats_itself_runs_once_before_and_only_beside_candidates() -> None:
     machine = FakeMachine({"a": 0.5})
-    campaign = machine.campaign()
-    tune_candidates(campaign, [candidate("a")], [measurement(1e6, ())])
+    tune(machine, [candidate("a")])
     assert machine.ran == [(), ("a",), ("a",), (), (), ("a",), ("a",), ()]
 
 
@@ -315,9 +317,8 @@ def test_losses_that_do_not_repeat_need_two_processes_before_the_first_candidate
 
 def test_noise_that_hides_the_difference_ends_the_trial_with_the_time_that_it_would_take() -> None:
     machine = FakeMachine({"a": 0.9}, spread=0.2)
-    campaign = machine.campaign(budget_s=250.0)
-    tune_candidates(campaign, [candidate("a")], [measurement(1e6, ())])
-    trial = trials_of(campaign)["a"]
+    _, found = tune(machine, [candidate("a")], budget_s=250.0)
+    trial = found["a"]
     assert trial.verdict is TrialVerdict.CANNOT_TELL
     assert trial.n >= 8
     assert "dropped" in trial.reason
@@ -345,9 +346,7 @@ def test_what_was_proven_before_the_baseline_fails_is_kept() -> None:
         tune_candidates(campaign, [candidate("a"), candidate("b")], [measurement(1e6, ())])
     assert end_early(campaign, "it failed")
     assert campaign.why_ended == "it failed"
-    best = best_arm(campaign)
-    assert best is not None
-    assert best.candidate.id == "a"
+    assert best_id(campaign) == "a"
     assert not end_early(machine.campaign(), "it failed"), "nothing was compared"
 
 
@@ -380,24 +379,6 @@ def test_processes_ran_together_when_they_began_within_a_round() -> None:
     assert not ran_together(one, replace(one, began_wall_s=1401.0))
 
 
-def test_a_stored_process_is_planned_with_as_the_one_that_it_stands_for() -> None:
-    machine = FakeMachine({})
-    campaign = machine.campaign()
-    campaign.run = lambda strategy, number: Ran(
-        ended=OK, reason="", duration_s=10.0, measured=measurement(1e6, ())
-    )  # from the store: the clock stands
-    run_baseline(campaign)
-    assert campaign.process_s == 10.0
-
-
-def test_nothing_to_try_runs_nothing() -> None:
-    machine = FakeMachine({})
-    campaign = machine.campaign()
-    tune_candidates(campaign, [candidate("a", why_not="conflict")], [])
-    assert machine.ran == []
-    assert trials_of(campaign)["a"].verdict is TrialVerdict.REJECTED
-
-
 def test_parts_that_undo_each_other_do_not_win_together() -> None:
     machine = FakeMachine({"a": 0.6, "b": 0.8})
     plain = machine.run
@@ -408,12 +389,8 @@ def test_parts_that_undo_each_other_do_not_win_together() -> None:
             return ran
         return Ran(ended=OK, reason="", duration_s=10.0, measured=measurement(0.9e6, ("a", "b")))
 
-    campaign = machine.campaign()
-    campaign.run = run
-    tune_candidates(campaign, [candidate("a"), candidate("b")], [measurement(1e6, ())])
-    best = best_arm(campaign)
-    assert best is not None
-    assert best.candidate.id == "a"
+    campaign, _ = tune(machine, [candidate("a"), candidate("b")], run=run)
+    assert best_id(campaign) == "a"
 
 
 def test_a_lossy_winner_without_a_visible_loss_is_not_adopted() -> None:
@@ -436,10 +413,8 @@ def test_a_lossy_winner_without_a_visible_loss_is_not_adopted() -> None:
         )
         return Ran(ended=OK, reason="", duration_s=1.0, measured=one)
 
-    campaign = machine.campaign()
-    campaign.run = run
-    tune_candidates(campaign, [candidate("a")], [unseen])
-    trial = trials_of(campaign)["a"]
+    campaign, found = tune(machine, [candidate("a")], run=run, observed=[unseen])
+    trial = found["a"]
     assert (trial.verdict, trial.quality["status"]) == (TrialVerdict.FASTER, "unknown")
     assert "not adopted" in trial.reason
     assert best_arm(campaign) is None
@@ -513,12 +488,6 @@ def test_a_stored_process_comes_back_whole(tmp_path: Path) -> None:
     again.close()
 
 
-def test_the_key_of_a_strategy_is_its_choices() -> None:
-    one = Strategy(choices=(Choice(technique="a"),))
-    assert strategy_key(one) == strategy_key(Strategy(choices=one.choices, name="fast"))
-    assert strategy_key(one) != strategy_key(Strategy())
-
-
 def test_units_are_counted_only_where_steps_differ() -> None:
     equal = [measurement(1e6, ()), measurement(2e6, ())]
     assert pick_unit(equal) == "step"
@@ -557,9 +526,7 @@ def test_nothing_is_spent_on_a_lesser_way_to_do_what_is_proven() -> None:
         return strategy
 
     machine = FakeMachine({"a": 0.5, "b": 0.95})
-    campaign = machine.campaign(budget_s=200, check=exclusive)
-    tune_candidates(campaign, [candidate("a", 0.5), candidate("b", 0.05)], [measurement(1e6, ())])
-    found = trials_of(campaign)
+    _, found = tune(machine, [candidate("a", 0.5), candidate("b", 0.05)], budget_s=200, check=exclusive)
     assert found["a"].verdict is TrialVerdict.FASTER
     assert found["b"].n == 0
     assert "it conflicts with a, which already gains more" in found["b"].reason
