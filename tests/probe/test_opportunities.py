@@ -92,19 +92,20 @@ def test_an_unknown_operator_is_not_replayable() -> None:
         find_overload(read(op("aten::no_such_thing", [[1]], ["float"], [""])))
 
 
-def test_doubling_the_batch_leaves_weights_alone() -> None:
-    assert scale_batch(read(LINEAR), 4) == [[8, 8], [16, 8], [16]]
+POSITION = op("aten::add", [[4, 6, 8], [1, 6, 8], []], ["float", "float", "Scalar"], ["", "", 1])
 
 
-def test_doubling_the_batch_leaves_broadcast_operands_alone() -> None:
-    position = op("aten::add", [[4, 6, 8], [1, 6, 8], []], ["float", "float", "Scalar"], ["", "", 1])
-    assert scale_batch(read(position), 4) == [[8, 6, 8], [1, 6, 8], []]
-
-
-def test_doubling_the_batch_reaches_the_targets_of_a_loss() -> None:
-    shapes = scale_batch(read(LOSS), 4)
-    assert shapes is not None
-    assert shapes[:2] == [[8, 16], [8]]
+@pytest.mark.parametrize(
+    ("recorded", "batch", "shapes"),
+    [
+        (LINEAR, 4, [[8, 8], [16, 8], [16]]),  # weights stay
+        (POSITION, 4, [[8, 6, 8], [1, 6, 8], []]),  # so do operands that are broadcast
+        (LOSS, 4, [[8, 16], [8], [], [], [], []]),  # the targets of a loss grow
+        (LINEAR, 3, None),  # the first dimension holds no batch
+    ],
+)
+def test_doubling_the_batch(recorded: dict[str, Any], batch: int, shapes: list[Any] | None) -> None:
+    assert scale_batch(read(recorded), batch) == shapes
 
 
 @pytest.mark.parametrize("name", ["aten::nll_loss_forward", "aten::nll_loss2d_forward"])
@@ -115,10 +116,6 @@ def test_a_loss_by_the_name_that_the_profiler_sees_grows_with_its_targets(name: 
     loss = {"name": name, "shapes": shapes, "dtypes": dtypes, "inputs": ["", "", "", 1, -100], "count": 1}
     grown = WholePass([read(loss)], 4, 2)
     assert grown.calls_count == 1
-
-
-def test_a_first_dimension_that_holds_no_batch_is_not_doubled() -> None:
-    assert scale_batch(read(LINEAR), 3) is None
 
 
 def test_a_replay_times_every_arm_and_names_what_it_left_out() -> None:
