@@ -208,7 +208,7 @@ def make_preset() -> tuple[Configuration, ...]:
     The first one changes nothing: the observation says what the command is as it stands.
     """
     bf16 = Choice(technique="bf16-autocast")
-    rows = {
+    rows: dict[str, tuple[Choice, ...]] = {
         BASELINE: (),
         "bf16": (bf16,),
         "bf16 + accumulation": (bf16, Choice(technique="accumulation", settings={"micro_batches": 2})),

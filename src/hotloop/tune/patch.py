@@ -409,8 +409,8 @@ def _read_about(folder: Path) -> _About:
         raise UsageError(f"{folder} contains no {ABOUT}: it is not a tuning, or no source change was proven")
     try:
         about = msgspec.json.decode(_read_kept(folder / ABOUT), type=_About)
+        if about.schema == SCHEMA and about.files:
+            return about
     except (msgspec.DecodeError, RecursionError):
-        about = None
-    if about is None or about.schema != SCHEMA or not about.files:
-        raise UsageError(f"{folder / ABOUT} was not written by hotloop tune, or is damaged; tune again")
-    return about
+        pass  # said below, as for another schema
+    raise UsageError(f"{folder / ABOUT} was not written by hotloop tune, or is damaged; tune again")

@@ -46,8 +46,8 @@ def time_buckets(ddp: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
             for rank, place in enumerate(places):
                 place.write_text(json.dumps({**ddp, "store": f"{folder}/store", "rank": rank}))
                 words = [sys.executable, str(START), "parts.buckets", str(place), str(place)]
-                quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-                children.append(subprocess.Popen(words, env=environment, **quiet))
+                null = subprocess.DEVNULL
+                children.append(subprocess.Popen(words, env=environment, stdout=null, stderr=null))
             codes = [child.wait(timeout=timeout_s) for child in children]
         finally:
             for child in children:
