@@ -407,10 +407,11 @@ def _read_kept(path: Path) -> bytes:
 def _read_about(folder: Path) -> _About:
     if not (folder / ABOUT).is_file():
         raise UsageError(f"{folder} contains no {ABOUT}: it is not a tuning, or no source change was proven")
+    damaged = UsageError(f"{folder / ABOUT} was not written by hotloop tune, or is damaged; tune again")
     try:
         about = msgspec.json.decode(_read_kept(folder / ABOUT), type=_About)
-        if about.schema == SCHEMA and about.files:
-            return about
-    except (msgspec.DecodeError, RecursionError):
-        pass  # said below, as for another schema
-    raise UsageError(f"{folder / ABOUT} was not written by hotloop tune, or is damaged; tune again")
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise damaged from error
+    if about.schema != SCHEMA or not about.files:
+        raise damaged
+    return about
