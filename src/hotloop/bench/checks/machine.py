@@ -103,24 +103,6 @@ def check_load(host: Host, answer: ResultMaker) -> MachineCheck:
     return answer.good(measured, load_ratio=round(load / cores, 3))
 
 
-@machine_check("steal", "cpu", "time taken by the hypervisor")
-def check_steal(host: Host, answer: ResultMaker) -> MachineCheck:
-    found = re.match(r"cpu\s+([\d ]+)", host.read("proc/stat") or "")
-    ticks = [int(t) for t in found.group(1).split()] if found else []
-    if len(ticks) < 8 or sum(ticks[:8]) <= 0:
-        return answer.unknown("the kernel does not report it")
-    ratio = ticks[7] / sum(ticks[:8])
-    measured = f"{ratio * 100:.1f}% since the start of the machine"
-    if ratio > 0.03:
-        return answer.warning(
-            measured,
-            why="other virtual machines use these cores: steps take longer and vary",
-            fix="use dedicated cores",
-            steal_ratio=round(ratio, 4),
-        )
-    return answer.good(measured, steal_ratio=round(ratio, 4))
-
-
 @machine_check("frequency", "cpu", "CPU frequency")
 def check_frequency(host: Host, answer: ResultMaker) -> MachineCheck:
     base = "sys/devices/system/cpu"

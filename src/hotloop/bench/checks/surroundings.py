@@ -1,4 +1,4 @@
-"""Facts of the data's folder and of the network's interfaces -> checks of where they lie, their speed and state."""
+"""Facts of the data's folder and of InfiniBand -> checks of where the data lies, how fast it reads, and of the ports."""
 
 from __future__ import annotations
 
@@ -118,39 +118,6 @@ def _format_time(value_ns: float | None) -> str:
     if value_ns is None:
         return "an unknown time"
     return f"{value_ns / 1e6:.1f} ms" if value_ns >= 1e6 else f"{value_ns / 1e3:.1f} µs"
-
-
-@machine_check("interfaces", "network", "network interfaces")
-def check_interfaces(host: Host, answer: ResultMaker) -> MachineCheck:
-    base = "sys/class/net"
-    found: list[str] = []
-    speeds: list[int] = []
-    for name in host.names(base):
-        if name == "lo" or not host.exists(f"{base}/{name}/device"):
-            continue
-        if host.read(f"{base}/{name}/operstate") not in ("up", "unknown"):
-            continue
-        speed = host.read(f"{base}/{name}/speed") or ""
-        if speed.isdigit() and int(speed) > 0:
-            speeds.append(int(speed))
-            found.append(f"{name} {int(speed) / 1000:g} Gbit/s")
-        else:
-            found.append(f"{name}, speed unknown")
-    if not found:
-        return answer.unknown("no active hardware interface is visible (usual in containers)")
-    hosts = host.environment.get("SLURM_NNODES", "1")
-    several = hosts.isdigit() and int(hosts) > 1
-    values: dict[str, Value] = {"interfaces": [*found], "fastest_mbit_per_s": max(speeds, default=None)}
-    if several and len(speeds) == len(found) and max(speeds) <= 1000:
-        return answer.warning(
-            listed(found),
-            why=f"{hosts} hosts synchronise gradients over at most {max(speeds) / 1000:g} Gbit/s",
-            fix="synchronise less data or less often (compression, accumulation), or use a faster network",
-            **values,
-        )
-    if not speeds:
-        return answer.unknown(f"{listed(found)}: the driver does not report it (usual in virtual machines)")
-    return answer.good("; ".join(found[:4]), **values)
 
 
 @machine_check("infiniband", "network", "InfiniBand")
