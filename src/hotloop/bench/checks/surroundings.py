@@ -1,4 +1,4 @@
-"""Facts of the data's folder and of InfiniBand -> checks of where the data lies, how fast it reads, and of the ports."""
+"""Facts of the data's folder and of InfiniBand -> checks of where data lies, how fast it reads, of the ports."""
 
 from __future__ import annotations
 
