@@ -19,7 +19,6 @@ from hotloop.tune.statistics import (
     level_pairs,
     noise_of,
     pairs_to_decide,
-    spread_of,
     t_bound,
 )
 
@@ -90,27 +89,48 @@ def machine(generator: random.Random, count: int) -> list[float]:
     return times
 
 
-def final_verdict(times: list[float], speedup: float) -> TrialVerdict:
-    """Run a comparison over a machine's times as tune does, in the order AB BA, until it is decided."""
-    baseline: list[float] = []
-    candidate: list[float] = []
-    for pair in range(MOST_PAIRS):
-        first, second = times[2 * pair : 2 * pair + 2]
-        a, b = (first, second) if pair % 2 == 0 else (second, first)
-        baseline.append(a)
-        candidate.append(b / speedup)
-        found = compare(baseline, candidate)
+def verdict_in_turn(
+    run: Callable[[float], tuple[float, ...]], speedup: float, most_pairs: int, words: Sequence[str]
+) -> TrialVerdict:
+    """A comparison of processes that ``run`` makes, AB BA AB: time per unit, then a value for each covariate."""
+    every, own = [run(1.0), run(1.0)], []
+    for number in range(most_pairs):
+        first = run(1 / speedup if number % 2 else 1.0)
+        second = run(1.0 if number % 2 else 1 / speedup)
+        every.append(second if number % 2 else first)
+        own.append(first if number % 2 else second)
+        if len(own) not in dict(LOOKS):
+            continue
+        base = every[2:]
+        covariates = [
+            Covariate(
+                baseline=[one[place] for one in base],
+                candidate=[one[place] for one in own],
+                every=[(one[0], one[place]) for one in every],
+                words=name,
+            )
+            for place, name in enumerate(words, start=1)
+        ]
+        found = compare(
+            [one[0] for one in base],
+            [one[0] for one in own],
+            noise=noise_of([one[0] for one in every]),
+            covariates=covariates,
+        )
         if found.decided:
             return found.verdict
     return TrialVerdict.CANNOT_TELL
 
 
+def restless_verdict(generator: random.Random, speedup: float) -> TrialVerdict:
+    times = iter(machine(generator, 2 + 2 * MOST_PAIRS))
+    return verdict_in_turn(lambda factor: (factor * next(times),), speedup, MOST_PAIRS, [])
+
+
 def test_equal_arms_on_a_restless_machine_are_told_apart_at_most_at_the_level() -> None:
     generator = random.Random(11)
     count = 2_000
-    wrong = sum(
-        final_verdict(machine(generator, 2 * MOST_PAIRS), 1.0) is not TrialVerdict.CANNOT_TELL for _ in range(count)
-    )
+    wrong = sum(restless_verdict(generator, 1.0) is not TrialVerdict.CANNOT_TELL for _ in range(count))
     assert wrong <= 0.015 * count, f"{wrong} of {count} at level {DECISION_LEVEL}"
 
 
@@ -153,37 +173,9 @@ def test_the_pairs_still_needed_shrink_with_the_difference() -> None:
     assert pairs_to_decide(compare([10.0, 11.0, 9.0, 10.0], [10.0, 9.9, 10.1, 9.95])) is None
 
 
-def verdict_beside_baseline(times: list[float]) -> TrialVerdict:
-    """A comparison of equal arms with the noise told by the baseline's processes, six of them before it began."""
-    before, rest = times[:6], times[6:]
-    baseline: list[float] = []
-    candidate: list[float] = []
-    for pair in range(len(rest) // 2):
-        first, second = rest[2 * pair : 2 * pair + 2]
-        a, b = (first, second) if pair % 2 == 0 else (second, first)
-        baseline.append(a)
-        candidate.append(b)
-        known = [*before, *baseline]
-        noise = Noise(spread_ratio=math.sqrt(2) * (spread_of(known) or 0.0), freedom=len(known) - 1)
-        found = compare(baseline, candidate, noise=noise)
-        if found.decided:
-            return found.verdict
-    return TrialVerdict.CANNOT_TELL
-
-
-def test_equal_arms_beside_the_baseline_s_noise_are_told_apart_at_most_at_the_level() -> None:
-    generator = random.Random(14)
-    count = 2_000
-    wrong = sum(
-        verdict_beside_baseline(machine(generator, 6 + 2 * MOST_PAIRS)) is not TrialVerdict.CANNOT_TELL
-        for _ in range(count)
-    )
-    assert wrong <= 0.015 * count, f"{wrong} of {count} at level {DECISION_LEVEL}"
-
-
 def test_a_difference_of_a_quarter_is_found_and_never_with_the_wrong_sign() -> None:
     generator = random.Random(12)
-    found = [final_verdict(machine(generator, 2 * MOST_PAIRS), 1.25) for _ in range(300)]
+    found = [restless_verdict(generator, 1.25) for _ in range(300)]
     assert TrialVerdict.SLOWER not in found
     assert found.count(TrialVerdict.FASTER) >= 0.9 * len(found)
 
@@ -196,39 +188,6 @@ def crowded(baseline: Sequence[float], candidate: Sequence[float], every: Sequen
         every=[(time, crowding(share)) for time, share in every],
         words=CROWDING,
     )
-
-
-def verdict_in_turn(
-    run: Callable[[float], tuple[float, ...]], speedup: float, most_pairs: int, words: Sequence[str]
-) -> TrialVerdict:
-    """A comparison of processes that ``run`` makes, AB BA AB: time per unit, then a value for each covariate."""
-    every, own = [run(1.0), run(1.0)], []
-    for number in range(most_pairs):
-        first = run(1 / speedup if number % 2 else 1.0)
-        second = run(1.0 if number % 2 else 1 / speedup)
-        every.append(second if number % 2 else first)
-        own.append(first if number % 2 else second)
-        if len(own) not in dict(LOOKS):
-            continue
-        base = every[2:]
-        covariates = [
-            Covariate(
-                baseline=[one[place] for one in base],
-                candidate=[one[place] for one in own],
-                every=[(one[0], one[place]) for one in every],
-                words=name,
-            )
-            for place, name in enumerate(words, start=1)
-        ]
-        found = compare(
-            [one[0] for one in base],
-            [one[0] for one in own],
-            noise=noise_of([one[0] for one in every]),
-            covariates=covariates,
-        )
-        if found.decided:
-            return found.verdict
-    return TrialVerdict.CANNOT_TELL
 
 
 def crowded_verdict(generator: random.Random, speedup: float, most_pairs: int, *, is_seen: bool) -> TrialVerdict:
