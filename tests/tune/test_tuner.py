@@ -38,7 +38,6 @@ LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
 
 
 def measurement(step_ns: float, applied: tuple[str, ...], losses: tuple[float, ...] = LOSSES) -> Measurement:
-    told = tuple(record_of(t, numerics="reordered") for t in applied)
     return Measurement(
         step_ns=step_ns,
         steady_count=30,
@@ -48,7 +47,7 @@ def measurement(step_ns: float, applied: tuple[str, ...], losses: tuple[float, .
         one_time_ns=50,
         breakdown={"forward": step_ns},
         losses=losses,
-        applied=told,
+        applied=tuple(record_of(t, numerics="reordered") for t in applied),
     )
 
 
@@ -166,10 +165,8 @@ def test_bad_candidates_end_alone_and_the_others_finish() -> None:
             "nothing": Ran(ended=OK, reason="", duration_s=1.0, measured=nothing),
         },
     )
-    campaign = machine.campaign()
     names = ("oom", "good", "hang", "segfault", "nan", "nothing")
-    tune_candidates(campaign, [candidate(n) for n in names], [measurement(1e6, ())])
-    found = trials_of(campaign)
+    _, found = tune(machine, [candidate(n) for n in names])
     assert [found[n].verdict.value for n in names] == ["failed", "faster", "failed", "failed", "rejected", "rejected"]
     assert found["oom"].reason == "oom: why"
     assert "diverged" in found["nan"].reason
@@ -206,11 +203,8 @@ def test_disturbed_processes_do_not_take_its_pairs_from_what_the_report_promises
         assert ran.measured is not None
         return replace(ran, measured=replace(ran.measured, step_ns=3.4e6))
 
-    campaign = machine.campaign(budget_s=260.0)
-    campaign.run = run
     forecasts = {"right": 0.3, "other": 0.25, "third": 0.2}
-    tune_candidates(campaign, [candidate(n, f) for n, f in forecasts.items()], [measurement(1e6, ())])
-    found = trials_of(campaign)
+    _, found = tune(machine, [candidate(n, f) for n, f in forecasts.items()], run=run, budget_s=260.0)
     assert found["right"].n >= 4
     assert found["right"].n > found["third"].n
 
@@ -259,12 +253,8 @@ def test_a_setting_of_the_script_that_no_rule_judged_stays() -> None:
 
 def test_a_time_too_short_for_any_verdict_goes_to_what_promises_most() -> None:
     machine = FakeMachine({"best": 0.7, "lesser": 0.6})
-    campaign = machine.campaign(budget_s=80.0)
     thumb = Saving(low_ratio=0.0, mid_ratio=0.2, high_ratio=0.3, basis=Basis.RULE_OF_THUMB)
-    tune_candidates(
-        campaign, [candidate("best", 0.3), replace(candidate("lesser"), forecast=thumb)], [measurement(1e6, ())]
-    )
-    found = trials_of(campaign)
+    _, found = tune(machine, [candidate("best", 0.3), replace(candidate("lesser"), forecast=thumb)], budget_s=80.0)
     assert found["best"].n >= 2
     assert found["lesser"].n == 0
 
@@ -289,11 +279,9 @@ def test_the_speed_of_what_was_rejected_is_told() -> None:
 
 def test_a_slow_starter_on_a_rule_of_thumb_does_not_take_the_time_of_what_was_measured() -> None:
     machine = FakeMachine({"quick": 0.7, "compile": 0.6}, durations_s={"compile": 90.0})
-    campaign = machine.campaign(budget_s=200.0)
     thumb = Saving(low_ratio=0.0, mid_ratio=0.5, high_ratio=0.6, basis=Basis.RULE_OF_THUMB)
     slow = replace(candidate("compile"), forecast=thumb)
-    tune_candidates(campaign, [slow, candidate("quick", 0.05)], [measurement(1e6, ())])
-    found = trials_of(campaign)
+    _, found = tune(machine, [slow, candidate("quick", 0.05)], budget_s=200.0)
     assert found["quick"].verdict is TrialVerdict.FASTER
     assert found["compile"].verdict is TrialVerdict.CANNOT_TELL
     assert found["compile"].reason == "not measured, the budget ran out" or "1 of" in found["compile"].reason
@@ -307,9 +295,8 @@ def test_a_baseline_that_repeats_itself_runs_once_before_and_only_beside_candida
 
 def test_losses_that_do_not_repeat_need_two_processes_before_the_first_candidate() -> None:
     machine = FakeMachine({"a": 0.5})
-    campaign = machine.campaign()
     other = tuple(1.001 * loss for loss in LOSSES)
-    tune_candidates(campaign, [candidate("a")], [measurement(1e6, (), other)])
+    campaign, _ = tune(machine, [candidate("a")], observed=[measurement(1e6, (), other)])
     assert machine.ran[:3] == [(), (), ("a",)]
     assert campaign.bands is not None
     assert campaign.bands.process_count == 3
@@ -326,11 +313,8 @@ def test_noise_that_hides_the_difference_ends_the_trial_with_the_time_that_it_wo
 
 
 def test_a_baseline_that_fails_is_an_error() -> None:
-    machine = FakeMachine({"a": 1.0})
-    campaign = machine.campaign()
-    campaign.run = lambda strategy, number: failed(CRASH)
     with pytest.raises(BaselineFailed, match="crash, why"):
-        tune_candidates(campaign, [candidate("a")], [])
+        tune(FakeMachine({}), [candidate("a")], run=lambda strategy, number: failed(CRASH))
 
 
 def test_what_was_proven_before_the_baseline_fails_is_kept() -> None:
@@ -352,22 +336,19 @@ def test_what_was_proven_before_the_baseline_fails_is_kept() -> None:
 
 def test_a_stored_process_of_another_day_is_no_side_of_a_pair() -> None:
     machine = FakeMachine({"a": 0.6})
-    campaign = machine.campaign()
-    plain = machine.run
 
     def run(strategy: Strategy, number: int) -> Ran:
-        ran = plain(strategy, number)
+        ran = machine.run(strategy, number)
         assert ran.measured is not None
         began_wall_s = float(number) if not strategy and number < 3 else 1e6 + machine.now_s
         return replace(ran, measured=replace(ran.measured, began_wall_s=began_wall_s, duration_s=10.0))
 
-    campaign.run = run
-    tune_candidates(campaign, [candidate("a")], [measurement(1e6, ())])
+    campaign, found = tune(machine, [candidate("a")], run=run)
     (arm,) = campaign.arms
     assert len(arm.own) == len(arm.baseline) >= 4
     assert arm.run_count > len(arm.own)
     assert all((one.began_wall_s or 0.0) > 1e6 for one in arm.baseline)
-    assert trials_of(campaign)["a"].verdict is TrialVerdict.FASTER
+    assert found["a"].verdict is TrialVerdict.FASTER
 
 
 def test_processes_ran_together_when_they_began_within_a_round() -> None:
@@ -381,10 +362,9 @@ def test_processes_ran_together_when_they_began_within_a_round() -> None:
 
 def test_parts_that_undo_each_other_do_not_win_together() -> None:
     machine = FakeMachine({"a": 0.6, "b": 0.8})
-    plain = machine.run
 
     def run(strategy: Strategy, number: int) -> Ran:
-        ran = plain(strategy, number)
+        ran = machine.run(strategy, number)
         if len(strategy.choices) < 2 or ran.measured is None:
             return ran
         return Ran(ended=OK, reason="", duration_s=10.0, measured=measurement(0.9e6, ("a", "b")))
@@ -400,17 +380,7 @@ def test_a_lossy_winner_without_a_visible_loss_is_not_adopted() -> None:
     def run(strategy: Strategy, number: int) -> Ran:
         names = tuple(choice.technique for choice in strategy.choices)
         told = tuple(record_of(n, numerics="lossy") for n in names)
-        one = Measurement(
-            step_ns=5e5 if names else 1e6,
-            steady_count=9,
-            samples_per_step=None,
-            tokens_per_step=None,
-            peak_bytes=None,
-            one_time_ns=None,
-            losses=unseen.losses,
-            losses_unseen="not seen",
-            applied=told,
-        )
+        one = replace(unseen, step_ns=5e5 if names else 1e6, losses_unseen="not seen", applied=told)
         return Ran(ended=OK, reason="", duration_s=1.0, measured=one)
 
     campaign, found = tune(machine, [candidate("a")], run=run, observed=[unseen])
@@ -491,9 +461,7 @@ def test_a_stored_process_comes_back_whole(tmp_path: Path) -> None:
 def test_units_are_counted_only_where_steps_differ() -> None:
     equal = [measurement(1e6, ()), measurement(2e6, ())]
     assert pick_unit(equal) == "step"
-    double = Measurement(
-        step_ns=2e6, steady_count=9, samples_per_step=16.0, tokens_per_step=None, peak_bytes=None, one_time_ns=None
-    )
+    double = replace(measurement(2e6, ()), samples_per_step=16.0)
     assert pick_unit([equal[0], double]) == "sample"
     assert time_per_unit(double, "sample") == time_per_unit(equal[0], "sample")
 
