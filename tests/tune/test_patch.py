@@ -18,6 +18,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.findings import Value, Where
 from hotloop.tune import patch as patches
 from hotloop.tune.patch import Patch, apply_patch
+from tests.tune.records import applied
 
 ZOO = Path(__file__).resolve().parents[1] / "zoo" / "scripts"
 
@@ -27,22 +28,9 @@ def Record(
     where: Where | None = None,
     target: str | None = None,
     values: Mapping[str, Value] | None = None,
-    *,
-    detail: str = "",
-    status: str = "applied",
-    explicit: str | None = None,
+    **more: Any,
 ) -> AppliedTechnique:
-    return AppliedTechnique(
-        technique=technique,
-        settings={},
-        status=status,
-        detail=detail,
-        target=target,
-        where=where,
-        numerics=None,
-        explicit=explicit,
-        values=values or {},
-    )
+    return applied(technique, numerics=None, where=where, target=target, values=values, **more)
 
 
 def make_patch(records: list[AppliedTechnique], root: Path, *, script: Path | None = None) -> Patch:

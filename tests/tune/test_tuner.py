@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,127 +12,40 @@ import pytest
 
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Where
-from hotloop.core.measurement import Measurement
-from hotloop.core.strategy import Choice, Strategy, StrategyError, strategy_to_toml
+from hotloop.core.strategy import Strategy, StrategyError, strategy_to_toml
 from hotloop.core.techniques import Setting, Stage, Technique
-from hotloop.core.tuning import Trial, TrialVerdict
+from hotloop.core.tuning import TrialVerdict
 from hotloop.tune.goals import compare_speed
 from hotloop.tune.search import BASELINE, Candidate, find_candidates, schedule_round
 from hotloop.tune.study import Store
-from hotloop.tune.trials import CRASH, HANG, OK, OOM, Budget, Ran, pick_unit, ran_together, time_per_unit
+from hotloop.tune.trials import CRASH, HANG, OOM, Ran, pick_unit, ran_together, time_per_unit
 from hotloop.tune.tuner import (
     Arm,
     BaselineFailed,
-    Campaign,
-    RunArm,
     best_arm,
-    describe_trials,
     end_early,
     share_level,
     tune_candidates,
 )
+from tests.tune.records import (
+    LOSSES,
+    FakeMachine,
+    best_id,
+    failed,
+    measurement,
+    ok,
+    tune,
+)
 from tests.tune.records import applied as record_of
-
-LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
-
-
-def measurement(step_ns: float, applied: tuple[str, ...], losses: tuple[float, ...] = LOSSES) -> Measurement:
-    return Measurement(
-        step_ns=step_ns,
-        steady_count=30,
-        samples_per_step=8.0,
-        tokens_per_step=None,
-        peak_bytes=1000,
-        one_time_ns=50,
-        breakdown={"forward": step_ns},
-        losses=losses,
-        applied=tuple(record_of(t, numerics="reordered") for t in applied),
-    )
+from tests.tune.records import candidate as make_candidate
 
 
-def candidate(name: str, forecast: float | None = 0.3, why_not: str = "") -> Candidate:
-    saving = (
-        None
-        if forecast is None
-        else Saving(low_ratio=0.0, mid_ratio=forecast, high_ratio=forecast, basis=Basis.MEASURED)
-    )
-    return Candidate(
-        id=name,
-        strategy=Strategy(choices=(Choice(technique=name),)),
-        forecast=saving,
-        rules=("r",),
-        numerics=Numerics.REORDERED,
-        why_not=why_not,
-    )
+def forecast(ratio: float, *, low: float = 0.0, basis: Basis = Basis.MEASURED) -> Saving:
+    return Saving(low_ratio=low, mid_ratio=ratio, high_ratio=ratio, basis=basis)
 
 
-class FakeMachine:
-    """Runs a strategy by multiplying the step time by each technique's factor; every process takes ten seconds."""
-
-    def __init__(
-        self,
-        factors: Mapping[str, float],
-        special: Mapping[str, Ran] | None = None,
-        durations_s: Mapping[str, float] | None = None,
-        spread: float = 0.01,
-    ) -> None:
-        self.now_s = 0.0
-        self.durations_s = durations_s or {}
-        self.spread = spread
-        self.factors = factors
-        self.special = special or {}
-        self.ran: list[tuple[str, ...]] = []
-        self._random = random.Random(3)
-
-    def run(self, strategy: Strategy, number: int) -> Ran:
-        names = tuple(choice.technique for choice in strategy.choices)
-        self.now_s += max((self.durations_s.get(name, 10.0) for name in names), default=10.0)
-        self.ran.append(names)
-        for name in names:
-            if name in self.special:
-                return self.special[name]
-        step_ns = 1e6 * self._random.lognormvariate(0, self.spread)
-        for name in names:
-            step_ns *= self.factors[name]
-        return Ran(ended=OK, reason="", duration_s=10.0, measured=measurement(step_ns, names))
-
-    def campaign(self, budget_s: float = 1e5, check: Callable[[Strategy], Strategy] = lambda s: s) -> Campaign:
-        return Campaign(
-            goal="speed",
-            check=check,
-            run=self.run,
-            clock_s=lambda: self.now_s,
-            budget=Budget(whole_s=budget_s),
-            emit=lambda text: None,
-        )
-
-
-def trials_of(campaign: Campaign) -> dict[str, Trial]:
-    return {trial.id: trial for trial in describe_trials(campaign)}
-
-
-def tune(
-    machine: FakeMachine,
-    candidates: list[Candidate],
-    *,
-    observed: Sequence[Measurement] | None = None,
-    run: RunArm | None = None,
-    **settings: Any,
-) -> tuple[Campaign, dict[str, Trial]]:
-    """The campaign after all candidates, and its trials by name."""
-    campaign = machine.campaign(**settings)
-    campaign.run = run or machine.run
-    tune_candidates(campaign, candidates, [measurement(1e6, ())] if observed is None else observed)
-    return campaign, trials_of(campaign)
-
-
-def best_id(campaign: Campaign) -> str | None:
-    best = best_arm(campaign)
-    return None if best is None else best.candidate.id
-
-
-def failed(kind: str) -> Ran:
-    return Ran(ended=kind, reason="why", duration_s=1.0, measured=None)
+def candidate(name: str, ratio: float | None = 0.3, **changes: Any) -> Candidate:
+    return make_candidate(name, forecast=None if ratio is None else forecast(ratio), **changes)
 
 
 def test_proven_candidates_are_combined_and_the_rest_is_told() -> None:
@@ -153,16 +65,15 @@ def test_proven_candidates_are_combined_and_the_rest_is_told() -> None:
 
 
 def test_bad_candidates_end_alone_and_the_others_finish() -> None:
-    diverged = measurement(1e6, ("nan",), (2.0, float("nan"), *LOSSES[2:]))
-    nothing = measurement(1e6, ())
+    diverged = measurement(names=("nan",), losses=(2.0, float("nan"), *LOSSES[2:]))
     machine = FakeMachine(
         {"good": 0.5, "nan": 1.0, "nothing": 1.0},
         {
             "oom": failed(OOM),
             "hang": failed(HANG),
             "segfault": failed(CRASH),
-            "nan": Ran(ended=OK, reason="", duration_s=1.0, measured=diverged),
-            "nothing": Ran(ended=OK, reason="", duration_s=1.0, measured=nothing),
+            "nan": ok(diverged),
+            "nothing": ok(measurement()),
         },
     )
     names = ("oom", "good", "hang", "segfault", "nan", "nothing")
@@ -232,7 +143,7 @@ def override_machine(line: int) -> tuple[FakeMachine, Callable[[Strategy, int], 
 
 def test_a_setting_of_the_script_that_a_rule_judged_is_overridden_and_named() -> None:
     machine, run = override_machine(12)
-    campaign, found = tune(machine, [replace(candidate("a"), judged=("train.py:12",))], run=run)
+    campaign, found = tune(machine, [candidate("a", judged=("train.py:12",))], run=run)
     trial = found["a"]
     assert trial.verdict is TrialVerdict.FASTER
     assert trial.overrides == ("fused=False at train.py:12",)
@@ -244,7 +155,7 @@ def test_a_setting_of_the_script_that_a_rule_judged_is_overridden_and_named() ->
 
 def test_a_setting_of_the_script_that_no_rule_judged_stays() -> None:
     machine, run = override_machine(13)
-    _, found = tune(machine, [replace(candidate("a"), judged=("train.py:12",))], run=run)
+    _, found = tune(machine, [candidate("a", judged=("train.py:12",))], run=run)
     trial = found["a"]
     assert trial.verdict is TrialVerdict.REJECTED
     assert "fused=False was chosen in the script" in trial.reason
@@ -253,23 +164,23 @@ def test_a_setting_of_the_script_that_no_rule_judged_stays() -> None:
 
 def test_a_time_too_short_for_any_verdict_goes_to_what_promises_most() -> None:
     machine = FakeMachine({"best": 0.7, "lesser": 0.6})
-    thumb = Saving(low_ratio=0.0, mid_ratio=0.2, high_ratio=0.3, basis=Basis.RULE_OF_THUMB)
-    _, found = tune(machine, [candidate("best", 0.3), replace(candidate("lesser"), forecast=thumb)], budget_s=80.0)
+    lesser = make_candidate("lesser", forecast=forecast(0.3, basis=Basis.RULE_OF_THUMB))
+    _, found = tune(machine, [candidate("best"), lesser], budget_s=80.0)
     assert found["best"].n >= 2
     assert found["lesser"].n == 0
 
 
 def test_what_the_report_calls_medium_is_tried_before_what_may_win_nothing() -> None:
-    medium = Saving(low_ratio=0.06, mid_ratio=0.08, high_ratio=0.1, basis=Basis.MEASURED)
+    medium = make_candidate("bf16", forecast=forecast(0.1, low=0.06))
     machine = FakeMachine({"bf16": 0.6, "maybe": 1.0}, spread=0.001)
-    _, found = tune(machine, [candidate("maybe", 0.15), replace(candidate("bf16"), forecast=medium)], budget_s=130.0)
+    _, found = tune(machine, [candidate("maybe", 0.15), medium], budget_s=130.0)
     assert found["bf16"].verdict is TrialVerdict.FASTER
     assert next(names for names in machine.ran if names) == ("bf16",)
 
 
 def test_the_speed_of_what_was_rejected_is_told() -> None:
-    broken = Ran(ended=OK, reason="", duration_s=10.0, measured=measurement(5e5, ("a",), tuple(9.0 for _ in LOSSES)))
-    machine = FakeMachine({"a": 0.5}, special={"a": broken}, spread=0.0)
+    broken = measurement(5e5, ("a",), losses=tuple(9.0 for _ in LOSSES))
+    machine = FakeMachine({"a": 0.5}, special={"a": ok(broken)}, spread=0.0)
     _, found = tune(machine, [candidate("a")])
     trial = found["a"]
     assert trial.verdict is TrialVerdict.REJECTED
@@ -279,8 +190,7 @@ def test_the_speed_of_what_was_rejected_is_told() -> None:
 
 def test_a_slow_starter_on_a_rule_of_thumb_does_not_take_the_time_of_what_was_measured() -> None:
     machine = FakeMachine({"quick": 0.7, "compile": 0.6}, durations_s={"compile": 90.0})
-    thumb = Saving(low_ratio=0.0, mid_ratio=0.5, high_ratio=0.6, basis=Basis.RULE_OF_THUMB)
-    slow = replace(candidate("compile"), forecast=thumb)
+    slow = make_candidate("compile", forecast=forecast(0.6, basis=Basis.RULE_OF_THUMB))
     _, found = tune(machine, [slow, candidate("quick", 0.05)], budget_s=200.0)
     assert found["quick"].verdict is TrialVerdict.FASTER
     assert found["compile"].verdict is TrialVerdict.CANNOT_TELL
@@ -296,7 +206,7 @@ def test_a_baseline_that_repeats_itself_runs_once_before_and_only_beside_candida
 def test_losses_that_do_not_repeat_need_two_processes_before_the_first_candidate() -> None:
     machine = FakeMachine({"a": 0.5})
     other = tuple(1.001 * loss for loss in LOSSES)
-    campaign, _ = tune(machine, [candidate("a")], observed=[measurement(1e6, (), other)])
+    campaign, _ = tune(machine, [candidate("a")], observed=[measurement(losses=other)])
     assert machine.ran[:3] == [(), (), ("a",)]
     assert campaign.bands is not None
     assert campaign.bands.process_count == 3
@@ -327,7 +237,7 @@ def test_what_was_proven_before_the_baseline_fails_is_kept() -> None:
 
     campaign.run = run
     with pytest.raises(BaselineFailed):
-        tune_candidates(campaign, [candidate("a"), candidate("b")], [measurement(1e6, ())])
+        tune_candidates(campaign, [candidate("a"), candidate("b")], [measurement()])
     assert end_early(campaign, "it failed")
     assert campaign.why_ended == "it failed"
     assert best_id(campaign) == "a"
@@ -352,7 +262,7 @@ def test_a_stored_process_of_another_day_is_no_side_of_a_pair() -> None:
 
 
 def test_processes_ran_together_when_they_began_within_a_round() -> None:
-    unknown = measurement(1e6, ())
+    unknown = measurement()
     one = replace(unknown, began_wall_s=1000.0, duration_s=100.0)
     assert ran_together(unknown, unknown), "old rows of one tuning"
     assert not ran_together(unknown, one)
@@ -367,7 +277,7 @@ def test_parts_that_undo_each_other_do_not_win_together() -> None:
         ran = machine.run(strategy, number)
         if len(strategy.choices) < 2 or ran.measured is None:
             return ran
-        return Ran(ended=OK, reason="", duration_s=10.0, measured=measurement(0.9e6, ("a", "b")))
+        return ok(measurement(0.9e6, ("a", "b")))
 
     campaign, _ = tune(machine, [candidate("a"), candidate("b")], run=run)
     assert best_id(campaign) == "a"
@@ -375,13 +285,13 @@ def test_parts_that_undo_each_other_do_not_win_together() -> None:
 
 def test_a_lossy_winner_without_a_visible_loss_is_not_adopted() -> None:
     machine = FakeMachine({})
-    unseen = measurement(1e6, (), ())
+    unseen = measurement(losses=())
 
     def run(strategy: Strategy, number: int) -> Ran:
         names = tuple(choice.technique for choice in strategy.choices)
         told = tuple(record_of(n, numerics="lossy") for n in names)
         one = replace(unseen, step_ns=5e5 if names else 1e6, losses_unseen="not seen", applied=told)
-        return Ran(ended=OK, reason="", duration_s=1.0, measured=one)
+        return ok(one)
 
     campaign, found = tune(machine, [candidate("a")], run=run, observed=[unseen])
     trial = found["a"]
@@ -420,7 +330,7 @@ def finding(technique: str, saving: float, **settings: int) -> Finding:
         phase="input_wait",
         cost_ns=1,
         cost_ratio=1.0,
-        saving=Saving(low_ratio=0.0, mid_ratio=saving, high_ratio=saving, basis=Basis.SIMULATED),
+        saving=forecast(saving, basis=Basis.SIMULATED),
         evidence={},
         fix=Fix(technique=technique, settings=settings, safety=Safety.ASK, numerics=Numerics.EXACT),
     )
@@ -446,7 +356,7 @@ def test_forecasts_and_checks_prune() -> None:
 
 def test_a_stored_process_comes_back_whole(tmp_path: Path) -> None:
     store = Store(tmp_path / "tune.sqlite")
-    ran = Ran(ended=OK, reason="", duration_s=1.0, measured=measurement(1e6, ("a",)))
+    ran = ok(measurement(names=("a",)))
     store.put("study", "key", 0, ran)
     store.put("study", "key", 1, failed(OOM))
     store.close()
@@ -459,16 +369,16 @@ def test_a_stored_process_comes_back_whole(tmp_path: Path) -> None:
 
 
 def test_units_are_counted_only_where_steps_differ() -> None:
-    equal = [measurement(1e6, ()), measurement(2e6, ())]
+    equal = [measurement(), measurement(2e6)]
     assert pick_unit(equal) == "step"
-    double = replace(measurement(2e6, ()), samples_per_step=16.0)
+    double = measurement(2e6, samples_per_step=16.0)
     assert pick_unit([equal[0], double]) == "sample"
     assert time_per_unit(double, "sample") == time_per_unit(equal[0], "sample")
 
 
 def test_other_steps_of_a_drifting_run_prove_no_gain() -> None:
     """Later steps are larger and cheaper per sample: no gain of the code's."""
-    base = replace(measurement(1e6, ()), work_drifts=True)
+    base = measurement(work_drifts=True)
     later = replace(base, step_ns=1.6e6, samples_per_step=16.0)
     found = compare_speed([base] * 6, [later] * 6, [base] * 6, level=0.05)
     assert (found.verdict, found.low_ratio, found.decided) == (TrialVerdict.CANNOT_TELL, None, True)
@@ -478,7 +388,7 @@ def test_other_steps_of_a_drifting_run_prove_no_gain() -> None:
 
 
 def test_more_of_the_level_goes_to_what_is_forecast_to_win_more() -> None:
-    arms = [Arm(candidate=candidate(name, forecast)) for name, forecast in (("a", 0.3), ("b", 0.1), ("c", None))]
+    arms = [Arm(candidate=candidate(name, ratio)) for name, ratio in (("a", 0.3), ("b", 0.1), ("c", None))]
     share_level(arms)
     assert [arm.weight for arm in arms] == pytest.approx([1.625, 0.875, 0.5])
     assert sum(arm.weight for arm in arms) == pytest.approx(len(arms))
