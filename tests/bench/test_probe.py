@@ -48,63 +48,38 @@ def optimizer(**times: float) -> dict[str, Any]:
 # Requests
 
 
-def test_a_request_holds_what_was_recorded() -> None:
-    request = make_request([PROCESS, OPS, LOADER, OPTIMIZER], STEP)
-    assert request is not None
-    assert request["batch_size"] == 4
-    assert request["arms"] == ["base", "double", "bf16"]
-    assert request["optimizer"]["numels"] == [[128, 1], [16, 1]]
-    assert "ddp" not in request
+OTHER_LOADER = LOADER | {"id": 2, "batch_size": 8}
+FEEDS = {"kind": "loader_stats", "id": 1, "feeds_backward": True}
+BUCKET_REQUEST = {"bucket_sizes": [1000, 1000], "ranks": 2, "backward_ns": STEP.backward_ns}
 
 
-def test_a_loop_without_a_loader_tells_its_batch_by_the_model_s_inputs() -> None:
-    counted = replace(STEP, batch_size=2)
-    request = make_request([PROCESS, OPS], counted)
-    kept = make_request([PROCESS, OPS, {"kind": "direct_input", "stays": True}], counted)
-    assert request is not None
-    assert kept is not None
-    assert (request["batch_size"], kept["batch_size"]) == (2, None)
-
-
-def test_an_accelerator_is_not_replayed() -> None:
-    assert make_request([PROCESS | {"accelerator": "cuda"}, OPS], STEP) is None
-
-
-def test_nothing_recorded_is_nothing_to_probe() -> None:
-    assert make_request([PROCESS], STEP) is None
-
-
-def test_autocast_leaves_no_bfloat16_to_try() -> None:
-    request = make_request([PROCESS, OPS, {"kind": "autocast", "dtype": "bfloat16"}], STEP)
-    assert request is not None
-    assert "bf16" not in request["arms"]
-
-
-def test_more_threads_than_cores_are_compared() -> None:
-    request = make_request([PROCESS | {"torch_threads": 8}, OPS], STEP)
-    assert request is not None
-    assert "threads" in request["arms"]
-
-
-def test_buckets_are_probed_only_when_all_ranks_share_a_host() -> None:
-    local = make_request([PROCESS | {"world_size": 2, "local_world_size": 2}, DDP], STEP)
-    spread = make_request([PROCESS | {"world_size": 4, "local_world_size": 2}, DDP], STEP)
-    assert local is not None
-    assert local["ddp"] == {"bucket_sizes": [1000, 1000], "ranks": 2, "backward_ns": STEP.backward_ns}
-    assert spread is None
-
-
-def test_loaders_that_disagree_leave_the_batch_unknown() -> None:
-    request = make_request([PROCESS, OPS, LOADER, LOADER | {"id": 2, "batch_size": 8}], STEP)
-    assert request is not None
-    assert request["batch_size"] is None
-
-
-def test_only_the_loader_that_feeds_backward_counts() -> None:
-    stats = {"kind": "loader_stats", "id": 1, "feeds_backward": True}
-    request = make_request([PROCESS, OPS, LOADER, LOADER | {"id": 2, "batch_size": 8}, stats], STEP)
-    assert request is not None
-    assert request["batch_size"] == 4
+@pytest.mark.parametrize(
+    ("facts", "batch_size", "expected"),
+    [
+        ([OPS, LOADER], None, {"batch_size": 4, "arms": ["base", "double", "bf16"]}),
+        ([OPS, LOADER, OPTIMIZER], None, {"optimizer": {"class": "AdamW", "numels": [[128, 1], [16, 1]]}}),
+        # without a loader the model's inputs tell the batch, unless they stay the same
+        ([OPS], 2, {"batch_size": 2}),
+        ([OPS, {"kind": "direct_input", "stays": True}], 2, {"batch_size": None}),
+        # of several loaders the one that feeds backward counts
+        ([OPS, LOADER, OTHER_LOADER], None, {"batch_size": None}),
+        ([OPS, LOADER, OTHER_LOADER, FEEDS], None, {"batch_size": 4}),
+        # an accelerator is not replayed, and nothing recorded is nothing to probe
+        ([PROCESS | {"accelerator": "cuda"}, OPS], None, None),
+        ([], None, None),
+        ([OPS, LOADER, {"kind": "autocast", "dtype": "bfloat16"}], None, {"arms": ["base", "double"]}),
+        ([PROCESS | {"torch_threads": 8}, OPS, LOADER], None, {"arms": ["base", "double", "bf16", "threads"]}),
+        # buckets only where all ranks share a host
+        ([PROCESS | {"world_size": 2, "local_world_size": 2}, DDP], None, {"ddp": BUCKET_REQUEST}),
+        ([PROCESS | {"world_size": 4, "local_world_size": 2}, DDP], None, None),
+    ],
+)
+def test_what_a_request_holds(
+    facts: list[dict[str, Any]], batch_size: int | None, expected: dict[str, Any] | None
+) -> None:
+    request = make_request([PROCESS, *facts], replace(STEP, batch_size=batch_size))
+    found = None if request is None else {key: request[key] for key in expected or {}}
+    assert found == expected
 
 
 # Forecasts
