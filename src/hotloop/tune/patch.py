@@ -108,9 +108,10 @@ def make_patch(
     files: list[FileChange] = []
     diffs: list[str] = []
     for path, held in sorted(by_file.items()):
-        text = _read_source(path, root)
-        if isinstance(text, Refusal):
-            left_out += [_leave(record, text.why) for record in held if record.status == APPLIED]
+        try:
+            text = _read_source(path, root)
+        except Refusal as refusal:
+            left_out += [_leave(record, str(refusal)) for record in held if record.status == APPLIED]
             continue
         changed, missing, used = patch_source(text, held, techniques)
         left_out += missing
@@ -172,42 +173,39 @@ def patch_source(
     Records that were not applied count too: a line that also built an object which was not changed stays as it is.
     """
     applied = [record for record in records if record.status == APPLIED]
-    script = parse_script(text)
-    if isinstance(script, Refusal):
-        return text, tuple(_leave(record, script.why) for record in applied), ()
+    try:
+        script = parse_script(text)
+    except Refusal as refusal:
+        return text, tuple(_leave(record, str(refusal)) for record in applied), ()
     left_out: list[LeftOut] = []
     edits: list[ScriptEdit] = []
     used: list[str] = []
     wanted: dict[tuple[int, int], _Wanted] = {}
     for record in applied:
-        spoiled = _find_contradiction(record, records) or _why_no_source(record, techniques)
-        if spoiled is not None:
-            left_out.append(_leave(record, spoiled))
-            continue
         source = _source_of(record, techniques)
-        if isinstance(source, Arguments):
-            found = plan_arguments(script, record, source)
-            if isinstance(found, Refusal):
-                left_out.append(_leave(record, found.why))
-                continue
-            call, arguments = found
-            wanted.setdefault((call.lineno, call.col_offset), _Wanted(call)).add(record, arguments)
-            continue
-        planned = plan_edits(script, record, source)
-        if isinstance(planned, Refusal):
-            left_out.append(_leave(record, planned.why))
-        elif isinstance(source, Wrapped) and any(edit.start == edit.end == planned[0].start for edit in edits):
-            left_out.append(_leave(record, "another technique stands around the same call"))
-        elif overlap(planned, edits) and not all(edit in edits for edit in planned):
-            left_out.append(_leave(record, "another technique changes the same statement"))
-        else:
-            edits += [edit for edit in planned if edit not in edits]
-            used.append(record.technique)
+        try:
+            _refuse_contradiction(record, records, techniques)
+            if isinstance(source, Arguments):
+                call, arguments = plan_arguments(script, record, source)
+                wanted.setdefault((call.lineno, call.col_offset), _Wanted(call)).add(record, arguments)
+            else:
+                planned = plan_edits(script, record, source)
+                if isinstance(source, Wrapped) and any(edit.start == edit.end == planned[0].start for edit in edits):
+                    raise Refusal("another technique stands around the same call")
+                if not all(edit in edits for edit in planned):
+                    _refuse_overlap(planned, edits)
+                edits += [edit for edit in planned if edit not in edits]
+                used.append(record.technique)
+        except Refusal as refusal:
+            left_out.append(_leave(record, str(refusal)))
     for one in wanted.values():
-        planned = Refusal(one.clash) if one.clash else edit_arguments(script, one.call, one.arguments)
-        if isinstance(planned, Refusal) or overlap(planned, edits):
-            why = planned.why if isinstance(planned, Refusal) else "another technique changes the same statement"
-            left_out += [_leave(record, why) for record in one.holders]
+        try:
+            if one.clash:
+                raise Refusal(one.clash)
+            planned = edit_arguments(script, one.call, one.arguments)
+            _refuse_overlap(planned, edits)
+        except Refusal as refusal:
+            left_out += [_leave(record, str(refusal)) for record in one.holders]
             continue
         edits += planned
         used += [record.technique for record in one.holders]
@@ -224,21 +222,23 @@ def _source_of(record: AppliedTechnique, techniques: Techniques) -> Source:
     return techniques[record.technique].source if record.technique in techniques else NoSource()
 
 
-def _why_no_source(record: AppliedTechnique, techniques: Techniques) -> str | None:
-    known = record.technique in techniques
-    return techniques[record.technique].why_no_source(record.values) if known else None
+def _refuse_overlap(planned: Sequence[ScriptEdit], edits: Sequence[ScriptEdit]) -> None:
+    if overlap(planned, edits):
+        raise Refusal("another technique changes the same statement")
 
 
-def _find_contradiction(record: AppliedTechnique, records: Sequence[AppliedTechnique]) -> str | None:
-    """Why the line cannot stand for this one object: it made others that were left alone."""
-    if record.where is None:
-        return None
+def _refuse_contradiction(
+    record: AppliedTechnique, records: Sequence[AppliedTechnique], techniques: Techniques
+) -> None:
+    """Raises Refusal where the line made other objects that were left alone, or the values have no form in a source."""
     for other in records:
         if other.technique != record.technique or other.where is None or other.status == APPLIED:
             continue
-        if (other.where.file, other.where.line) == (record.where.file, record.where.line):
-            return f"the line also creates an object that was not changed ({other.detail})"
-    return None
+        if record.where and (other.where.file, other.where.line) == (record.where.file, record.where.line):
+            raise Refusal(f"the line also creates an object that was not changed ({other.detail})")
+    why = techniques[record.technique].why_no_source(record.values) if record.technique in techniques else None
+    if why is not None:
+        raise Refusal(why)
 
 
 def _leave(record: AppliedTechnique, why: str) -> LeftOut:
@@ -246,32 +246,32 @@ def _leave(record: AppliedTechnique, why: str) -> LeftOut:
     return LeftOut(technique=record.technique, place=place, why=why)
 
 
-def _read_source(path: Path, root: Path) -> str | Refusal:
-    """The file's text, exactly; a reason where it may not or cannot be changed."""
+def _read_source(path: Path, root: Path) -> str:
+    """The file's text, exactly. Raises Refusal where it may not or cannot be changed."""
     try:
         real = path.resolve()
         if not real.is_relative_to(root):
-            return Refusal(f"the file is not below {root}")
+            raise Refusal(f"the file is not below {root}")
         if _is_library(real):
-            return Refusal("the file belongs to a library")
+            raise Refusal("the file belongs to a library")
         if real.suffix not in (".py", ""):
-            return Refusal("the file is not Python source")
+            raise Refusal("the file is not Python source")
         with real.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        return Refusal(f"the file cannot be read ({getattr(error, 'strerror', None) or error})")
+        raise Refusal(f"the file cannot be read ({getattr(error, 'strerror', None) or error})") from error
     name = real.relative_to(root).as_posix()
     if len(data) > MOST_BYTES:
-        return Refusal(f"the file is larger than {MOST_BYTES} bytes")
+        raise Refusal(f"the file is larger than {MOST_BYTES} bytes")
     if any(not c.isprintable() or c in '"\\' for c in name):
-        return Refusal("the file's name has characters that a diff cannot contain")
+        raise Refusal("the file's name has characters that a diff cannot contain")
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         if encoding not in ("utf-8", "utf-8-sig"):
-            return Refusal(f"the file is in {encoding}, not UTF-8")
+            raise Refusal(f"the file is in {encoding}, not UTF-8")
         return data.decode("utf-8")
-    except (SyntaxError, UnicodeDecodeError):
-        return Refusal("the file is not UTF-8")
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise Refusal("the file is not UTF-8") from error
 
 
 def _is_library(path: Path) -> bool:
