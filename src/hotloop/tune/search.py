@@ -14,6 +14,7 @@ from hotloop.core.strategy import Choice, Strategy, StrategyError, chain
 from hotloop.core.techniques import Stage, Technique
 
 from .goals import MEMORY
+from .quality import ORDER
 from .statistics import LEAST_PAIRS
 from .trials import Budget
 
@@ -131,13 +132,12 @@ def combine(parts: Sequence[Candidate], check: Check) -> Candidate | None:
         taken.append(part)
     if len(taken) < 2:
         return None
-    order = (Numerics.EXACT, Numerics.REORDERED, Numerics.RESAMPLED, Numerics.LOSSY)
     return Candidate(
         id=" + ".join(sorted(one.id for one in taken)),
         strategy=chain(*(one.strategy for one in taken)),
         forecast=None,
         rules=tuple(dict.fromkeys(rule for one in taken for rule in one.rules)),
-        numerics=max((one.numerics for one in taken), key=order.index),
+        numerics=max((one.numerics for one in taken), key=ORDER.index),
     )
 
 
