@@ -14,6 +14,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     begin_s = time.monotonic()
     on_cuda = request["device"] == "cuda"
     warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # torch's own, in copied modules
-    with imitate_cuda() if on_cuda else contextlib.nullcontext([]) as changed:
+    imitation: AbstractContextManager[list[str]] = imitate_cuda() if on_cuda else contextlib.nullcontext([])
+    with imitation as changed:
         tracer = Tracer(request, GRANULE_BYTES if on_cuda else 1)
         found = extrapolate(tracer) if request["blocks"] == "extrapolate" else tracer.run(None)
     return found | {"imitated": changed, "seconds": time.monotonic() - begin_s, "torch": torch.__version__}

@@ -71,8 +71,8 @@ def _judge_speed(reading: Reading, answer: ResultMaker) -> MachineCheck:
     opened_ns = statistics.median(reading.opens_ns) if reading.opens_ns else None
     before_ratio = statistics.fmean(reading.cached_before) if reading.cached_before else None
     values: dict[str, Value] = {}
-    for kind in KINDS:
-        values |= {f"{kind}_bytes": reading.bytes_by_kind[kind], f"{kind}_ns": reading.ns_by_kind[kind]}
+    for one in KINDS:
+        values |= {f"{one}_bytes": reading.bytes_by_kind[one], f"{one}_ns": reading.ns_by_kind[one]}
     values |= {
         "open_median_ns": None if opened_ns is None else round(opened_ns),
         "cached_before_ratio": before_ratio,
