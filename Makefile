@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: setup demo check evidence-check test browser golden docs new-rule new-technique changelog site site-check zoo fresh told-won under-load treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead harm tune-aa patches preemption trainer frameworks pythons numerics \
-  techniques image-proof slurm-proof record-proof compile-forecast tokenize-bench compression-quality plan-accuracy plan-estimators gpu clean
+  techniques image-proof slurm-proof record-proof tokenize-bench compression-quality plan-accuracy plan-estimators gpu clean
 
 setup: $(VENV)/.ready
 
@@ -134,10 +134,6 @@ numerics: setup
 # What techniques win here, for docs/claims.md: about ten minutes on two quiet cores.
 techniques: setup
 	$(BIN)/python benchmarks/techniques.py
-
-# What uncompiled-model forecasts beside what torch.compile saves: ten minutes on two quiet cores; resumable.
-compile-forecast: setup
-	$(BIN)/python benchmarks/compile_forecast.py
 
 # hotloop tokenize: bare tokenizer, 1 and 2 processes in turn; 20 kills; 1 GB. Resumable. With PEERS=python also datasets
 # and datatrove, which that interpreter must have.

@@ -33,7 +33,7 @@ from hotloop.core.link_choice import SAFE_WAYS, Exchange, choose_way  # noqa: E4
 from hotloop.core.link_fit import LinkFit, format_byte_rate  # noqa: E402
 
 RANKS = ROOT / "benchmarks" / "link_choice_ranks.py"
-PROBE = ROOT / "src" / "hotloop" / "probe" / "link_times.py"
+PROBE = ROOT / "src" / "hotloop" / "probe" / "start.py"
 RESULTS = ROOT / "benchmarks" / "results" / "link_choice"
 RATES = ("none", "1gbit", "100mbit")
 PASSES = {
@@ -73,7 +73,7 @@ def measure_link(link: Any, budget_s: float) -> dict[str, Any]:
         request = {"budget_s": budget_s, "collectives": ["all-reduce"], "sizes": SIZES, "backend": "gloo"}
         given.write_text(json.dumps(request))
         # Each rank writes its own answer; rank 0's is the one with the times.
-        script = f"exec {sys.executable} {PROBE} {given} {folder}/out-$RANK.json"
+        script = f"exec {sys.executable} {PROBE} link_times {given} {folder}/out-$RANK.json"
         run = link.run(["sh", "-c", script], timeout_s=300)
         if run.return_codes != (0, 0):
             raise SystemExit("\n".join(run.outputs))

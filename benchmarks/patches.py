@@ -34,8 +34,8 @@ from hotloop.apply import TECHNIQUES
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.pipeline.tuning import attach_trial, measure_run
 from hotloop.tune.patch import Patch, make_patch
-from hotloop.tune.request import Request
 from hotloop.tune.statistics import compare
+from hotloop.tune.study import Request
 from hotloop.tune.trials import Bench, Ran, TrialLimits, run_trial
 from hotloop.tune.workspace import plan_workspace
 

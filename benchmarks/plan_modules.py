@@ -29,7 +29,7 @@ from raw import describe_commit, draw_raw
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "plan"
 MODELS = ROOT / "benchmarks" / "plan_models"
-PROBE = ROOT / "src" / "hotloop" / "probe" / "module_memory.py"
+PROBE = ROOT / "src" / "hotloop" / "probe" / "start.py"
 CASES = [
     (model, precision, optimizer)
     for precision, optimizer in (("fp32", "adamw"), ("bf16", "adamw"), ("fp32", "sgd"))
@@ -60,7 +60,7 @@ def predict(case: tuple[str, str, str], device: str, batch: str, blocks: str = "
     with tempfile.TemporaryDirectory() as folder:
         given, result = Path(folder, "in.json"), Path(folder, "out.json")
         given.write_text(json.dumps(request))
-        subprocess.run([sys.executable, str(PROBE), str(given), str(result)], check=True, cwd=folder)
+        subprocess.run([sys.executable, str(PROBE), "module_memory", str(given), str(result)], check=True, cwd=folder)
         answer: dict[str, Any] = json.loads(result.read_text())
     if "error" in answer:
         raise SystemExit(f"{model}: {answer['error']}")

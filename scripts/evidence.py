@@ -28,7 +28,6 @@ for folder in ("tests/zoo", "benchmarks"):
     sys.path.append(str(ROOT / folder))
 
 import accuracy  # noqa: E402
-import compile_forecast  # noqa: E402
 import compression_quality  # noqa: E402
 import fresh  # noqa: E402
 import harness  # noqa: E402
@@ -337,10 +336,6 @@ def _draw_overhead(root: Path) -> str:
     return text
 
 
-def _draw_compile_forecast(root: Path) -> str:
-    return compile_forecast.summarize(json.loads((root / RAW / "compile_forecast.json").read_text(encoding="utf-8")))
-
-
 def _draw_compression_quality(root: Path) -> str:
     file = root / RAW / "compression_quality" / "runs.json"
     return compression_quality.summarize(json.loads(file.read_text(encoding="utf-8")))
@@ -390,7 +385,6 @@ DRAWN = {
     "docs/numerics.md": Drawn(_draw_numerics, _one("numerics.json")),
     "docs/claims.md": Drawn(_draw_claims, _find_claims),
     "docs/overhead.md": Drawn(_draw_overhead, _one("hooks.json")),
-    "docs/compile-forecast.md": Drawn(_draw_compile_forecast, _one("compile_forecast.json")),
     "docs/image-builds.md": Drawn(
         lambda root: image_builds.draw_page(json.loads((root / RAW / "operations" / "image.json").read_text())),
         _one("operations/image.json"),

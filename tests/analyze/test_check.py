@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from hotloop.analyze.check import CheckLimits, judge
-from hotloop.analyze.stats import student_quantile
 from hotloop.core.check import Check, CheckVerdict, Launch, Measure
+from hotloop.core.noise import student_quantile
 from hotloop.core.phases import PHASES
 
 MS = 1e6

@@ -52,58 +52,44 @@ def test_bandwidths_and_the_line_are_of_the_least_times() -> None:
     assert fit["rate_bytes_per_s"] == pytest.approx(1.5e9, rel=0.01)
 
 
-def test_the_slow_pair_is_named() -> None:
-    found = judge_pairs(answer(pairs=pairs((1, 3)), hosts=list("abcd")))
-    assert [(one.first, one.second) for one in found if one.is_slow] == [(1, 3)]
-    said = describe_slow_pairs(found, list("abcd"))
-    assert said is not None
-    assert said.startswith("ranks 1 and 3 (b and d) are slow: 250 MB/s")
-    assert [row["slow"] for row in tabulate_pairs(found, ["a"] * 4)] == [one.is_slow for one in found]
+BETWEEN = [(first, second) for first in range(4) for second in range(4, 8)]
+ONE_WORSE = [
+    one | {"large_ns": one["large_ns"] * (3 if (one["first"], one["second"]) == (1, 6) else 1)}
+    for one in pairs(*BETWEEN, ranks=8)
+]
+LATE = [one | {"small_ns": 4e5 if (one["first"], one["second"]) == (0, 3) else 5e4} for one in pairs()]
+TWICE = pairs((1, 3), factor=2.5)
 
 
-def test_a_rank_whose_pairs_are_all_slow_is_named_itself() -> None:
-    found = judge_pairs(answer(pairs=pairs((0, 4), (1, 4), (2, 4), (3, 4), ranks=5), hosts=list("aaaaa")))
-    said = describe_slow_pairs(found, list("abcde"))
-    assert said is not None
-    assert said.startswith("all pairs of rank 4 (e) are slow")
-
-
-def test_a_pair_may_be_slow_by_its_latency_alone() -> None:
-    some = pairs()
-    some[2]["small_ns"] = 4e5
-    found = judge_pairs(answer(pairs=some, hosts=list("abcd")))
-    assert [one.is_slow for one in found] == [False, False, True, False, False, False]
-
-
-def test_one_slow_rank_of_three_is_found_although_most_pairs_are_slow() -> None:
-    found = judge_pairs(answer(pairs=pairs((0, 2), (1, 2), ranks=3), hosts=["a"] * 3))
-    said = describe_slow_pairs(found, ["a"] * 3)
-    assert said is not None
-    assert said.startswith("all pairs of rank 2 (a) are slow: 250 MB/s to 250 MB/s, 1 GB/s between the others")
-
-
-def test_on_shared_cores_a_factor_of_two_says_nothing() -> None:
-    hosts = ["a"] * 4
-    twice = answer(pairs=pairs((1, 3), factor=2.5), hosts=hosts)
-    assert [one.is_slow for one in judge_pairs(twice)].count(True) == 1
-    assert describe_slow_pairs(judge_pairs(twice | {"backend": "gloo"}), hosts) is None
-
-
-def test_pairs_between_hosts_are_not_slow_because_those_on_one_host_are_quicker() -> None:
-    between = [(first, second) for first in range(4) for second in range(4, 8)]
-    hosts = ["a"] * 4 + ["b"] * 4
-    assert describe_slow_pairs(judge_pairs(answer(pairs=pairs(*between, ranks=8), hosts=hosts)), hosts) is None
-    worse = pairs(*between, ranks=8)
-    next(pair for pair in worse if (pair["first"], pair["second"]) == (1, 6))["large_ns"] *= 3
-    said = describe_slow_pairs(judge_pairs(answer(pairs=worse, hosts=hosts)), hosts)
-    assert said is not None
-    assert said.startswith("ranks 1 and 6 (a and b) are slow")
-
-
-def test_few_pairs_and_equal_ones_are_not_judged() -> None:
-    assert describe_slow_pairs(judge_pairs(answer(pairs=pairs((0, 1), ranks=2))), ["a", "b"]) is None
-    assert describe_slow_pairs(judge_pairs(answer(pairs=pairs())), ["a"] * 4) is None
-    assert judge_pairs(answer()) == ()
+@pytest.mark.parametrize(
+    ("some", "hosts", "backend", "said"),
+    [
+        (pairs((1, 3)), "abcd", "nccl", "ranks 1 and 3 (b and d) are slow: 250 MB/s"),
+        (pairs((0, 4), (1, 4), (2, 4), (3, 4), ranks=5), "aaaab", "nccl", None),  # pairs between hosts are a kind
+        (pairs((0, 4), (1, 4), (2, 4), (3, 4), ranks=5), "aaaaa", "nccl", "all pairs of rank 4 (a) are slow"),
+        # one slow rank of three is found although most pairs are slow
+        (
+            pairs((0, 2), (1, 2), ranks=3),
+            "aaa",
+            "nccl",
+            "all pairs of rank 2 (a) are slow: 250 MB/s to 250 MB/s, 1 GB/s",
+        ),
+        (LATE, "abcd", "nccl", "ranks 0 and 3 (a and d) are slow"),  # by its latency alone
+        (TWICE, "aaaa", "nccl", "ranks 1 and 3 (a) are slow"),
+        (TWICE, "aaaa", "gloo", None),  # on shared cores a factor of two says nothing
+        (pairs(*BETWEEN, ranks=8), "aaaabbbb", "nccl", None),
+        (ONE_WORSE, "aaaabbbb", "nccl", "ranks 1 and 6 (a and b) are slow"),
+        (pairs((0, 1), ranks=2), "ab", "nccl", None),  # too few to judge
+        (pairs(), "aaaa", "nccl", None),
+        ([], "aaaa", "nccl", None),
+    ],
+)
+def test_who_is_slow(some: list[dict[str, Any]], hosts: str, backend: str, said: str | None) -> None:
+    found = judge_pairs(answer(pairs=some, hosts=list(hosts), backend=backend))
+    told = describe_slow_pairs(found, list(hosts))
+    assert (told is None) == (said is None), told
+    assert told is None or told.startswith(said or "")
+    assert [row["slow"] for row in tabulate_pairs(found, list(hosts))] == [one.is_slow for one in found]
 
 
 def test_notes_say_what_is_missing() -> None:

@@ -109,16 +109,14 @@ host:1:9 [0] NCCL INFO Channel 00/0 : 7[7] -> 8[0] [send] via NET/IB/0/GDRDMA
 def test_transports_in_the_log_of_nccl() -> None:
     log = parse_nccl_log(LOG)
     assert log.transports == {"P2P/CUMEM": 2, "NET/IB/0/GDRDMA": 1}
-    assert log.pairs == {(0, 1): ("P2P/CUMEM",), (7, 8): ("NET/IB/0/GDRDMA",)}
-    assert (log.network, log.uses_nvls) == ("IB", True)
+    assert log.network == "IB"
     assert judge_topology(Topology(ways=parse_matrix(SWITCHED), log=log), None) == []
 
 
 def test_an_old_log_and_an_empty_one() -> None:
     old = parse_nccl_log("x NCCL INFO Channel 00 : 1[41000] -> 0[b000] via P2P/IPC\n")
-    assert old.pairs == {(0, 1): ("P2P/IPC",)}
-    assert (old.network, old.uses_nvls) == (None, False)
-    assert parse_nccl_log("x NCCL INFO Bootstrap\n").uses_nvls is None
+    assert (old.transports, old.network) == ({"P2P/IPC": 1}, None)
+    assert parse_nccl_log("x NCCL INFO Bootstrap\n").transports == {}
 
 
 def test_host_memory_beside_nvlink_and_sockets_between_hosts_are_not_good() -> None:

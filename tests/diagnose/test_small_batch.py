@@ -158,26 +158,6 @@ def test_buckets_that_are_no_fault_leave_the_forecast_of_a_larger_batch() -> Non
     assert found.saving.mid_ratio == pytest.approx(0.185)
 
 
-def test_what_compiling_takes_off_the_calls_is_not_shared_again() -> None:
-    compiled = replace(make_forecast("compile-model", 0.1, 0.3, 0.4), evidence={"per_call_ratio": 0.2})
-    forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2), "compile-model": compiled}
-    found = judge_small_batch.judge(make_analysis(forecasts=forecasts))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.mid_ratio == pytest.approx(0.2)
-    assert found.saving.low_ratio == pytest.approx(0.1)
-    assert found.title.endswith("beyond what torch.compile saves")
-
-
-def test_a_compiled_model_that_promises_nothing_leaves_the_calls_to_the_batch() -> None:
-    unsure = replace(make_forecast("compile-model", 0.0, 0.3, 0.4), evidence={"per_call_ratio": 0.2})
-    forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2), "compile-model": unsure}
-    found = judge_small_batch.judge(make_analysis(forecasts=forecasts))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.mid_ratio == pytest.approx(0.3)
-
-
 def test_without_a_loader_the_statement_that_makes_the_batch_is_named() -> None:
     forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)}
     made = Where(file="train.py", line=31, function="main")

@@ -13,7 +13,6 @@ CHECKED = (
     "apply/forecasts.py",
     "apply/techniques",
     "bench/probe.py",
-    "bench/fusion.py",
 )
 MAKERS = {"Saving", "saving_within", "saving_of_removal", "Forecast"}
 NO_FACTORS = {0.0, 1.0, 1e9, 1e6, 1e-9, 1e-6}

@@ -20,9 +20,8 @@ from hotloop.cli import main
 from hotloop.core.findings import Finding, Fix, Numerics
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.diagnose import RULES
-from hotloop.tune.memory_candidates import add_memory_candidates
 from hotloop.tune.patch import make_patch
-from hotloop.tune.search import find_candidates
+from hotloop.tune.search import add_memory_candidates, find_candidates
 
 from .load_script import load_script
 

@@ -44,14 +44,13 @@ def test_it_tells_the_facts_of_a_real_torch_where_hotloop_is_not_importable(tmp_
     assert facts["torch"]["version"].startswith("2.")
     assert facts["distributed"]["backends"]["gloo"] is True
     assert facts["affinity_after_torch_count"] <= facts["affinity_count"]
-    assert facts["notes"] == []
 
 
 def test_a_missing_torch_is_a_fact_and_the_rest_is_told() -> None:
     facts = read_facts(run_program(PROGRAM, "-S"))
     assert facts["torch"] is None
     assert facts["torch_error"]["missing"] is True
-    assert facts["start_method"] in ("fork", "spawn", "forkserver")
+    assert facts["python"].startswith("3.")
 
 
 def test_a_torch_that_fails_is_told_apart_from_a_missing_one(tmp_path: Path) -> None:
@@ -66,14 +65,13 @@ def test_a_torch_that_lacks_a_module_of_its_own_is_not_a_missing_torch(tmp_path:
     assert facts["torch_error"]["missing"] is False
 
 
-def test_an_odd_torch_gives_unknowns_and_notes(tmp_path: Path) -> None:
+def test_an_odd_torch_gives_unknowns(tmp_path: Path) -> None:
     path = make_torch(tmp_path, "__version__ = 'odd'\nclass version: pass\nclass cuda: pass\nclass backends: pass\n")
     done = run_program(PROGRAM, PYTHONPATH=path)
     facts = read_facts(done)
     assert facts["torch"]["version"] == "odd"
     assert facts["torch"]["threads"] is None
     assert facts["accelerator"]["kind"] is None
-    assert facts["notes"]
 
 
 def test_what_is_printed_meanwhile_does_not_spoil_the_answer(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from hotloop.plan.module_trace import make_request, read_tensors
-from hotloop.probe.module_memory import BadModuleRequest, find_loss
-from hotloop.probe.module_memory import trace as run_trace
+from hotloop.probe.module_memory import find_loss, measure
+from hotloop.probe.programs import BadRequest
 
 ROOT = Path(__file__).resolve().parents[2]
-PROBE = ROOT / "src" / "hotloop" / "probe" / "module_memory.py"
+PROBE = ROOT / "src" / "hotloop" / "probe" / "start.py"
 MODELS = ROOT / "benchmarks" / "plan_models"
 WITHIN_RATIO = 0.05
 SOURCE = """
@@ -82,7 +82,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def trace(file: Path, function: str, batch: str, **settings: Any) -> dict[str, Any]:
     tensors = read_tensors(batch)
     given = (str(file), batch) if tensors is None else tensors
-    return run_trace(make_request((str(file), function), given, **{"device": "cpu", **settings}))
+    return measure(make_request((str(file), function), given, **{"device": "cpu", **settings}))
 
 
 def peak_of(answer: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +107,9 @@ def test_the_predicted_peak_is_that_of_the_profilers_memory_events(script: Path,
 def test_the_program_answers_in_a_process_of_its_own(script: Path) -> None:
     request = make_request((script.name, "make_chain"), (script.name, "make_batch"), device="cuda", precision="bf16")
     Path("in.json").write_text(json.dumps(request), encoding="utf-8")
-    ended = subprocess.run([sys.executable, str(PROBE), "in.json", "out.json"], check=True, capture_output=True)
+    ended = subprocess.run(
+        [sys.executable, str(PROBE), "module_memory", "in.json", "out.json"], check=True, capture_output=True
+    )
     assert ended.stderr == b""
     assert json.loads(Path("out.json").read_text(encoding="utf-8"))["params"] == 6 * (256 * 256 + 256)
 
@@ -157,7 +159,7 @@ def test_a_mean_stands_for_a_loss_that_is_no_scalar() -> None:
     assert text == "the model returns no loss: the mean of its output [2, 3] stands for it"
     found, text = find_loss({"logits": logits, "loss": logits.sum(1)})
     assert (found.item(), text) == (3.0, "the output's own loss [2] is no scalar: its mean stands for it")
-    with pytest.raises(BadModuleRequest, match="returned tuple without a tensor that requires a gradient"):
+    with pytest.raises(BadRequest, match="returned tuple without a tensor that requires a gradient"):
         find_loss((logits.detach(), None))
 
 
@@ -209,7 +211,7 @@ def test_cuda_keeps_bool_masks_and_no_attention_matrix(script: Path) -> None:
     ],
 )
 def test_what_cannot_be_traced_is_one_line_with_its_place(script: Path, function: str, words: tuple[str, ...]) -> None:
-    with pytest.raises(BadModuleRequest) as caught:
+    with pytest.raises(BadRequest) as caught:
         trace(script, function, "float32[64,256]")
     error = str(caught.value)
     assert "\n" not in error

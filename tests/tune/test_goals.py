@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,6 @@ from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.tuning import Trial, TrialVerdict
-from hotloop.tune.budget import Budget
 from hotloop.tune.goals import (
     DOMINATED,
     FRONT,
@@ -23,75 +21,39 @@ from hotloop.tune.goals import (
     GoalPoint,
     choose_point,
     compare_memory,
-    describe_cost,
-    describe_measured,
     rank_points,
 )
-from hotloop.tune.memory_candidates import add_memory_candidates
-from hotloop.tune.search import Candidate, combine
-from hotloop.tune.trials import OK, Ran
-from hotloop.tune.tuner import Campaign, best_arm, choose_pareto, describe_trials, rank_arms, tune_candidates
+from hotloop.tune.search import Candidate, add_memory_candidates, combine
+from hotloop.tune.trials import Ran
+from hotloop.tune.tuner import Campaign, choose_pareto, describe_trials, rank_arms, tune_candidates
+from tests.tune.records import Machine, best_id, candidate, measurement, ok, trials_of, tune
 from tests.tune.records import applied as record_of
 
-LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
 MIB = 1 << 20
 
 
-def measurement(step_ns: float, peak_bytes: int | None = 1000 * MIB, names: tuple[str, ...] = ()) -> Measurement:
-    told = tuple(record_of(name) for name in names)
-    return Measurement(
-        step_ns=step_ns,
-        steady_count=30,
-        samples_per_step=8.0,
-        tokens_per_step=None,
-        peak_bytes=peak_bytes,
-        rank_peak_bytes=peak_bytes,
-        rank_count=1,
-        one_time_ns=50,
-        losses=LOSSES,
-        applied=told,
-    )
+def peak(peak_bytes: int | None, step_ns: float = 1e6, names: tuple[str, ...] = ()) -> Measurement:
+    one = measurement(step_ns, names, peak_bytes=peak_bytes, rank_peak_bytes=peak_bytes, rank_count=1)
+    return replace(one, applied=tuple(record_of(name) for name in names))
 
 
-class TwoSided:
+class TwoSided(Machine):
     """Multiplies step time and peak memory by each technique's factors, with a little noise of either."""
 
-    def __init__(self, factors: Mapping[str, tuple[float, float]], noise: float = 0.005) -> None:
-        self.now_s, self.factors, self._noise, self._random = 0.0, factors, noise, random.Random(11)
+    def __init__(self, factors: Mapping[str, tuple[float, float]]) -> None:
+        super().__init__()
+        self.factors = factors
 
-    def run(self, strategy: Strategy, number: int) -> Ran:
-        self.now_s += 10.0
-        names = tuple(choice.technique for choice in strategy.choices)
-        step_ns, peak = 1e6 * self._random.lognormvariate(0, self._noise), 1e9 * self._random.lognormvariate(0, 0.001)
+    def make(self, names: tuple[str, ...]) -> Ran:
+        step_ns, peak_bytes = 1e6 * self.random.lognormvariate(0, 0.005), 1e9 * self.random.lognormvariate(0, 0.001)
         for name in names:
-            step_ns, peak = step_ns * self.factors[name][0], peak * self.factors[name][1]
-        return Ran(ended=OK, reason="", duration_s=10.0, measured=measurement(step_ns, round(peak), names))
-
-    def campaign(self, goal: str, budget_s: float = 1e5) -> Campaign:
-        return Campaign(
-            goal=goal,
-            check=lambda strategy: strategy,
-            run=self.run,
-            clock_s=lambda: self.now_s,
-            budget=Budget(whole_s=budget_s),
-            emit=lambda text: None,
-        )
-
-
-def candidate(name: str) -> Candidate:
-    return Candidate(
-        id=name,
-        strategy=Strategy(choices=(Choice(technique=name),)),
-        forecast=None,
-        rules=("r",),
-        numerics=Numerics.EXACT,
-    )
+            step_ns, peak_bytes = step_ns * self.factors[name][0], peak_bytes * self.factors[name][1]
+        return ok(peak(round(peak_bytes), step_ns, names))
 
 
 def tuned(goal: str, factors: Mapping[str, tuple[float, float]]) -> tuple[Campaign, dict[str, Trial]]:
-    campaign = TwoSided(factors).campaign(goal)
-    tune_candidates(campaign, [candidate(name) for name in factors], [measurement(1e6)])
-    return campaign, {trial.id: trial for trial in describe_trials(campaign)}
+    exact = [candidate(name, numerics=Numerics.EXACT) for name in factors]
+    return tune(TwoSided(factors), exact, observed=[peak(1000 * MIB)], goal=goal)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -109,31 +71,29 @@ def test_memory_is_proven_by_pairs_of_peaks_and_its_price_in_time_is_told() -> N
     assert small.memory["saving_ratio"] == pytest.approx(2.0, rel=0.01)
     assert 1.9 < float(str(small.memory["low_ratio"])) < 2.0 < float(str(small.memory["high_ratio"])) < 2.1
     assert small.speedup_ratio == pytest.approx(0.8, rel=0.02)
-    best = best_arm(campaign)
-    assert best is not None
-    assert best.candidate.id == "small"
+    assert best_id(campaign) == "small"
 
 
 def test_a_peak_that_varies_by_itself_is_no_saving() -> None:
     peaks = [900, 1100, 950, 1050, 1000, 1080]
-    machine = [measurement(1e6, peak * MIB) for peak in peaks]
-    fixed = [measurement(1e6, 960 * MIB)] * 4
-    found = compare_memory([measurement(1e6, 1000 * MIB)] * 4, fixed, machine, level=0.01)
+    machine = [peak(one * MIB) for one in peaks]
+    fixed = [peak(960 * MIB)] * 4
+    found = compare_memory([peak(1000 * MIB)] * 4, fixed, machine, level=0.01)
     assert found.verdict is TrialVerdict.CANNOT_TELL
     assert found.noise_ratio is not None
     assert found.noise_ratio > 0.05
-    silent = compare_memory([measurement(1e6, 1000 * MIB)] * 4, fixed, [], level=0.01)
+    silent = compare_memory([peak(1000 * MIB)] * 4, fixed, [], level=0.01)
     assert silent.verdict is TrialVerdict.FASTER
 
 
 def test_unseen_peaks_end_a_memory_comparison_and_win_nothing() -> None:
-    found = compare_memory([measurement(1e6, None)], [measurement(1e6, None)], [], level=0.01)
+    found = compare_memory([peak(None)], [peak(None)], [], level=0.01)
     assert (found.decided, found.verdict, found.reason) == (True, TrialVerdict.CANNOT_TELL, "peak memory is unknown")
 
 
 def test_two_forms_of_one_technique_are_not_combined() -> None:
     forms = [
-        replace(candidate("x"), id=f"x {k}", strategy=Strategy(choices=(Choice(technique="x", settings={"k": k}),)))
+        candidate("x", id=f"x {k}", strategy=Strategy(choices=(Choice(technique="x", settings={"k": k}),)))
         for k in (1, 2)
     ]
     assert combine(forms, lambda s: s) is None
@@ -145,7 +105,7 @@ def test_two_forms_of_one_technique_are_not_combined() -> None:
 def test_memory_tries_recomputation_first_and_nothing_that_cannot_act_here() -> None:
     from hotloop.apply import TECHNIQUES
 
-    pruned = replace(candidate("fused-optimizer"), why_not="not tried: the forecast saving is at most 0.1% of the time")
+    pruned = candidate("fused-optimizer", why_not="not tried: the forecast saving is at most 0.1% of the time")
     techniques = dict(TECHNIQUES.items())
 
     def add(goal: str, *, rank_count: int, has_accelerator: bool) -> tuple[Candidate, ...]:
@@ -224,9 +184,7 @@ def test_pareto_writes_the_free_gain_and_leaves_trades_to_the_reader() -> None:
     name, why = choose_pareto(campaign)
     assert name == "fast"
     assert "proven not to worsen" in why
-    best = best_arm(campaign)
-    assert best is not None
-    assert best.candidate.id == "fast"
+    assert best_id(campaign) == "fast"
     assert {one.point.id: one.standing for one in rank_arms(campaign)} == {
         UNCHANGED: DOMINATED,
         "fast": FRONT,
@@ -241,7 +199,7 @@ def test_pareto_writes_nothing_when_every_gain_costs_the_other() -> None:
     campaign, _ = tuned("pareto", {"fast": (0.5, 1.5), "small": (1.3, 0.4)})
     name, why = choose_pareto(campaign)
     assert name is None
-    assert best_arm(campaign) is None
+    assert best_id(campaign) is None
     assert "fast, small" in why
 
 
@@ -263,8 +221,8 @@ def test_cost_is_time_times_price_and_a_costlier_hour_counts() -> None:
     campaign = machine.campaign("cost")
     campaign.price_per_hour = 3.6
     campaign.price_ratios = {"dear": 3.0}
-    tune_candidates(campaign, [candidate("twice"), candidate("dear")], [measurement(1e6)])
-    found = {trial.id: trial for trial in describe_trials(campaign)}
+    tune_candidates(campaign, [candidate("twice"), candidate("dear")], [peak(1000 * MIB)])
+    found = trials_of(campaign)
     assert (found["twice"].verdict, found["dear"].verdict) == (TrialVerdict.CHEAPER, TrialVerdict.COSTLIER)
     assert found["dear"].speedup_ratio == pytest.approx(2.0, rel=0.02)
     assert found["dear"].cost["saving_ratio"] == pytest.approx(2 / 3, rel=0.02)
@@ -276,21 +234,6 @@ def test_cost_is_time_times_price_and_a_costlier_hour_counts() -> None:
 def test_a_candidate_without_a_price_tells_no_cost() -> None:
     campaign = TwoSided({"twice": (0.5, 1.0)}).campaign("speed")
     campaign.price_per_hour, campaign.price_ratios = 3.6, {"twice": None}
-    tune_candidates(campaign, [candidate("twice")], [measurement(1e6)])
+    tune_candidates(campaign, [candidate("twice")], [peak(1000 * MIB)])
     (found,) = describe_trials(campaign)
     assert (found.verdict, found.cost) == (TrialVerdict.FASTER, {})
-
-
-def test_cost_per_million_is_told_where_the_work_was_counted() -> None:
-    told = describe_cost(describe_measured([measurement(8e6)]), 3600.0)
-    assert told["per_million_samples"] == pytest.approx(1000.0)  # 1 ms a sample at 1 a second
-    assert told["per_million_tokens"] is None
-    assert describe_cost({}, 1.0) == {}
-
-
-@pytest.mark.parametrize("change", [lambda m: replace(m, samples_per_step=None), lambda m: replace(m, peak_bytes=None)])
-def test_unknown_counts_stay_unknown(change: Callable[[Measurement], Measurement]) -> None:
-    one = change(replace(measurement(1e6), rank_peak_bytes=None))
-    told = describe_measured([measurement(1e6), one])
-    assert told["rank_peak_bytes"] is None
-    assert (told["samples_per_s"] is None) == (one.samples_per_step is None)

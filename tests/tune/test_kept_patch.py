@@ -12,10 +12,15 @@ from typing import Any
 import pytest
 
 from hotloop.cli import main
-from hotloop.core.errors import UsageError
 from hotloop.core.tuning import PatchCheck
-from hotloop.tune.kept_patch import about_text, apply_hunks, diff_text, hash_bytes, load_patch, split_diff
-from hotloop.tune.patch import FileChange, Patch, _diff
+from hotloop.tune.patch import (
+    FileChange,
+    Patch,
+    _diff,
+    about_text,
+    diff_text,
+    load_patch,
+)
 
 BEFORE = (
     "import torch\r\nopt = torch.optim.AdamW(\r\n    p,\r\n)\r\n"
@@ -119,20 +124,11 @@ def link(folder: Path) -> None:
 
 
 def climb(folder: Path) -> None:
-    """A file outside, under the hashes that would fit."""
-    text = (folder / "patch.diff").read_text().replace("train.py", "../elsewhere.py")
-    (folder / "patch.diff").write_bytes(text.encode())
+    """A file outside, with the content that would fit."""
     about = json.loads((folder / "patch.json").read_text())
     about["files"][1]["path"] = "../elsewhere.py"
-    change_about(files=about["files"], diff_sha256=hash_bytes((folder / "patch.diff").read_bytes()))(folder)
+    change_about(files=about["files"])(folder)
     (folder.parents[2] / "elsewhere.py").write_bytes(BEFORE.encode())
-
-
-def move_hunk(folder: Path) -> None:
-    """The same diff, one hunk a line further down."""
-    text = (folder / "patch.diff").read_bytes().replace(b"@@ -1,6 ", b"@@ -2,6 ")
-    (folder / "patch.diff").write_bytes(text)
-    change_about(diff_sha256=hash_bytes(text))(folder)
 
 
 @pytest.mark.parametrize(
@@ -144,13 +140,12 @@ def move_hunk(folder: Path) -> None:
         (apply_one, "already applied to some of its files"),
         (link, "not a plain file below"),
         (climb, "not a plain file below"),
-        (move_hunk, "does not fit"),
         (change_about(root="/elsewhere"), "was made in /elsewhere; change to that folder"),
         (change_about(check={"status": "not reproduced", "reason": "0.99x"}), "not reproduced: 0.99x"),
         (change_about(check={"status": "not checked", "reason": "the budget"}), "not checked: the budget"),
         (change_about(schema="hotloop.patch/9"), "not written by hotloop tune"),
         (change_about(files=[{"path": 3}]), "not written by hotloop tune"),
-        (change_about(files=[]), "name different files"),
+        (change_about(files=[]), "not written by hotloop tune"),
         (lambda folder: (folder / "patch.json").unlink(), "contains no patch.json"),
         (lambda folder: (folder / "patch.json").write_text("[" * 100_000), "not written by hotloop tune"),
     ],
@@ -184,20 +179,6 @@ def test_no_tuning_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.chdir(tmp_path)
     assert main(["tune", "--apply", "last"]) == 2
     assert "there is no tuning" in capsys.readouterr().err
-
-
-def test_a_diff_is_read_by_its_counts() -> None:
-    """Removed lines that look like the heading of a file."""
-    before, after = "-- a/x\nb\n", "b\n"
-    hunks = split_diff(_diff("t.py", before, after).encode())
-    assert apply_hunks("t.py", before.encode(), hunks["t.py"]) == after.encode()
-    for broken in (
-        b"@@ -1,1 +1,1 @@\n a\n",
-        b"--- a/x\n+++ b/x\n@@ -1,9 +1,9 @@\n a\n",
-        b"--- a/x\n+++ b/x\nrubbish\n",
-    ):
-        with pytest.raises(UsageError):
-            split_diff(broken)
 
 
 def test_an_unchecked_patch_says_so_above_its_diff(kept: Path) -> None:

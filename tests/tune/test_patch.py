@@ -18,6 +18,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.findings import Value, Where
 from hotloop.tune import patch as patches
 from hotloop.tune.patch import Patch, apply_patch
+from tests.tune.records import applied
 
 ZOO = Path(__file__).resolve().parents[1] / "zoo" / "scripts"
 
@@ -27,22 +28,9 @@ def Record(
     where: Where | None = None,
     target: str | None = None,
     values: Mapping[str, Value] | None = None,
-    *,
-    detail: str = "",
-    status: str = "applied",
-    explicit: str | None = None,
+    **more: Any,
 ) -> AppliedTechnique:
-    return AppliedTechnique(
-        technique=technique,
-        settings={},
-        status=status,
-        detail=detail,
-        target=target,
-        where=where,
-        numerics=None,
-        explicit=explicit,
-        values=values or {},
-    )
+    return applied(technique, numerics=None, where=where, target=target, values=values, **more)
 
 
 def make_patch(records: list[AppliedTechnique], root: Path, *, script: Path | None = None) -> Patch:
@@ -363,30 +351,6 @@ def test_a_model_that_would_not_be_compiled_as_it_was_is_left(
     assert why in refused(whole, Record("compile-model", place, target, settings))
 
 
-def test_a_setting_that_was_refused_is_not_in_the_patch() -> None:
-    text = "import torch\nm = DistributedDataParallel(net, find_unused_parameters=True)\n"
-    told = Record("ddp-settings", line(2), "DistributedDataParallel", {"gradient_as_bucket_view": True})
-    changed, _, _ = patch_source(text, [told])
-    assert "(net, find_unused_parameters=True, gradient_as_bucket_view=True)" in changed
-
-
-def test_the_number_of_threads_is_that_of_the_record(tmp_path: Path) -> None:
-    path = write(tmp_path, "import torch\n")
-    patch = make_patch([Record("thread-count", None, "the process", THREADS)], tmp_path, script=path)
-    assert "+torch.set_num_threads(2)\n" in patch.diff
-
-
-def test_a_record_from_before_values_were_kept_is_left_out(tmp_path: Path) -> None:
-    path = write(tmp_path, "import torch\nopt = torch.optim.AdamW(p)\n")
-    old = [
-        Record("thread-count", None, "the process", detail="2 threads in place of 8"),
-        Record("fused-optimizer", at(path, "AdamW"), "AdamW", detail="fused=True for 3 parameters"),
-    ]
-    patch = make_patch(old, tmp_path, script=path)
-    assert patch.files == ()
-    assert ["was not recorded" in one.why for one in patch.left_out] == [True, True]
-
-
 def test_what_was_done_to_the_process_last_holds(tmp_path: Path) -> None:
     path = write(tmp_path, "import torch\n")
     first = Record("matmul-precision", None, "the process", {"precision": "high"})
@@ -400,25 +364,83 @@ def test_what_was_done_to_the_process_last_holds(tmp_path: Path) -> None:
     assert (patch.files, [one.why for one in patch.left_out]) == ((), ["no TF32 units; taken back"])
 
 
+LOADS_NICELY: dict[str, Value] = {**LOADER, "start_method": "fork", "niceness": 19}
+NICE = (
+    "l = DataLoader(d, num_workers=2, prefetch_factor=4, persistent_workers=True, worker_init_fn=lambda _: os.nice(19))"
+)
+PLAIN_LOADER = "l = DataLoader(d)"
+
+
 @pytest.mark.parametrize(
-    ("technique", "call", "after"),
+    ("module", "text", "technique", "target", "values", "after"),
     [
-        ("fused-optimizer", "Adam(p, foreach=True)", "Adam(p, foreach=False, fused=True)"),
-        ("fused-optimizer", "Adam(p, foreach=None)", "Adam(p, foreach=None, fused=True)"),
-        ("foreach-optimizer", "Adam(p, fused=True)", "Adam(p, fused=False, foreach=True)"),
-        ("fused-optimizer", "Adam(p, foreach=chosen)", None),
-        ("foreach-optimizer", "Adam(p, fused=chosen)", None),
+        (
+            "torch",
+            "m = DistributedDataParallel(net, find_unused_parameters=True)",
+            "ddp-settings",
+            "DistributedDataParallel",
+            {"gradient_as_bucket_view": True},
+            "m = DistributedDataParallel(net, find_unused_parameters=True, gradient_as_bucket_view=True)",
+        ),
+        # torch takes one form of an optimizer
+        (
+            "torch",
+            "o = Adam(p, foreach=True)",
+            "fused-optimizer",
+            "Adam",
+            FUSED,
+            "o = Adam(p, foreach=False, fused=True)",
+        ),
+        (
+            "torch",
+            "o = Adam(p, foreach=None)",
+            "fused-optimizer",
+            "Adam",
+            FUSED,
+            "o = Adam(p, foreach=None, fused=True)",
+        ),
+        ("torch", "o = Adam(p, foreach=chosen)", "fused-optimizer", "Adam", FUSED, "the script sets foreach=chosen"),
+        ("torch", "o = Adam(p)", "fused-optimizer", "Adam", {}, "was not recorded"),  # from before values were kept
+        ("os", PLAIN_LOADER, "loader-workers", "DataLoader", LOADS_NICELY, NICE),
+        ("sys", PLAIN_LOADER, "loader-workers", "DataLoader", LOADS_NICELY, "worker_init_fn"),
+        ("os as o", PLAIN_LOADER, "loader-workers", "DataLoader", LOADS_NICELY, "worker_init_fn"),
+        (
+            "os",
+            PLAIN_LOADER,
+            "loader-workers",
+            "DataLoader",
+            {**LOADS_NICELY, "start_method": "spawn"},
+            "worker_init_fn",
+        ),
+        (
+            "os",
+            "l = DataLoader(d, worker_init_fn=seed)",
+            "loader-workers",
+            "DataLoader",
+            LOADS_NICELY,
+            "the script sets worker_init_fn=seed",
+        ),
+        (
+            "torch",
+            "o.zero_grad(set_to_none=False)",
+            "zero-grad-to-none",
+            "AdamW",
+            {"always": 2, "parameters": 3},
+            "not every parameter",
+        ),
+        ("torch", "torch.set_num_threads(2)", "thread-count", "the process", {"torch_threads": 4}, "itself (line 2)"),
     ],
 )
-def test_torch_takes_one_form_of_an_optimizer(technique: str, call: str, after: str | None) -> None:
-    text, record = (
-        f"import torch\no = {call}\n",
-        Record(technique, line(2), "Adam", {technique.partition("-")[0]: True}),
-    )
-    if after is None:
-        assert "the script sets" in refused(text, record)
+def test_a_line_becomes_another_or_says_why_not(
+    module: str, text: str, technique: str, target: str, values: dict[str, Value], after: str
+) -> None:
+    place = None if technique == "thread-count" else line(2)
+    changed, left_out, used = patch_source(f"import {module}\n{text}\n", [Record(technique, place, target, values)])
+    if used:
+        assert changed == f"import {module}\n{after}\n"
     else:
-        assert patch_source(text, [record])[0] == f"import torch\no = {after}\n"
+        assert after in left_out[0].why
+        assert changed == f"import {module}\n{text}\n"
 
 
 def test_two_objects_of_one_line_that_were_changed_unlike_leave_it() -> None:
@@ -435,34 +457,6 @@ def test_a_line_that_also_made_what_was_left_alone_stays() -> None:
     changed, left_out, _ = patch_source(text, [Record("loader-workers", line(2), "DataLoader", LOADER), other])
     assert changed == text
     assert "was not changed (an iterable data set)" in left_out[0].why
-
-
-def test_lower_priority_is_a_line_of_the_workers() -> None:
-    values = {**LOADER, "start_method": "fork", "niceness": 19}
-    record = Record("loader-workers", line(2), "DataLoader", values)
-    changed, _, used = patch_source("import os\nl = DataLoader(d)\n", [record])
-    assert used == ("loader-workers",)
-    assert changed.splitlines()[1] == (
-        "l = DataLoader(d, num_workers=2, prefetch_factor=4, persistent_workers=True, "
-        "worker_init_fn=lambda _: os.nice(19))"
-    )
-    for text in ("import sys\nl = DataLoader(d)\n", "import os as o\nl = DataLoader(d)\n"):
-        assert "worker_init_fn" in refused(text, record)
-    taken = "import os\nl = DataLoader(d, worker_init_fn=seed)\n"
-    assert "the script sets worker_init_fn=seed" in refused(taken, record)
-    spawned = Record("loader-workers", line(2), "DataLoader", {**values, "start_method": "spawn"})
-    assert "worker_init_fn" in refused("import os\nl = DataLoader(d)\n", spawned)
-
-
-def test_gradients_that_are_not_always_there_are_given_up_by_the_strategy_alone() -> None:
-    text = "import torch\nopt.zero_grad(set_to_none=False)\n"
-    part = Record("zero-grad-to-none", line(2), "AdamW", {"always": 2, "parameters": 3})
-    assert "not every parameter" in refused(text, part)
-
-
-def test_settings_made_by_hand_stay() -> None:
-    record = Record("thread-count", None, "the process", {"torch_threads": 4})
-    assert "itself (line 2)" in refused("import torch\ntorch.set_num_threads(2)\n", record)
 
 
 def test_libraries_and_files_elsewhere_are_never_changed(tmp_path: Path) -> None:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hotloop.apply import TECHNIQUES
-from hotloop.core.findings import Numerics, Where
-from hotloop.core.measurement import Measurement
-from hotloop.core.strategy import Choice, Strategy
+from hotloop.core.findings import Where
 from hotloop.core.tuning import PatchCheck, Tuning
 from hotloop.report.views.tune import describe_notes
-from hotloop.tune.attempt import settle_patch
-from hotloop.tune.budget import Budget
-from hotloop.tune.kept_patch import diff_text
-from hotloop.tune.patch import FileChange, LeftOut, Patch
-from hotloop.tune.patch_check import Wanted, check_patch, describe_unchecked, judge_gain
-from hotloop.tune.request import Progress, Request
-from hotloop.tune.search import Candidate
+from hotloop.tune.attempt import Wanted, check_patch, describe_unchecked, judge_gain, settle_patch
+from hotloop.tune.patch import FileChange, LeftOut, Patch, diff_text
 from hotloop.tune.statistics import compare
-from hotloop.tune.trials import OK, OOM, Ran, write_files
-from hotloop.tune.tuner import Arm, Campaign, best_arm, tune_candidates
+from hotloop.tune.study import Progress, Request
+from hotloop.tune.trials import OOM, Budget, Ran
+from hotloop.tune.tuner import Arm, Campaign, best_arm
+from tests.tune.records import LOSSES, FakeMachine, candidate, failed, measurement, ok, tune
 from tests.tune.records import applied as record_of
 
 PATCH = Patch(
@@ -34,70 +28,34 @@ PATCH = Patch(
 BEFORE = describe_unchecked(PATCH, ("train.py",), "not yet")
 
 
-LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
 FACTOR = 0.6
 """What the strategy leaves of a step's time."""
 
 
-class FakeMachine:
-    """Every process takes ten seconds; the patched copy's steps take ``factor`` of the unchanged one's."""
+class PatchedMachine(FakeMachine):
+    """The patched copy's steps take ``factor`` of the unchanged one's."""
 
     def __init__(self, factor: float = FACTOR, losses: tuple[float, ...] = LOSSES) -> None:
-        self.now_s = 0.0
-        self.factor = factor
-        self.losses = losses
+        super().__init__({"a": FACTOR})
+        self.factor, self.losses = factor, losses
         self.patched_numbers: list[int] = []
-        self._random = random.Random(3)
-
-    def run(self, strategy: Strategy, number: int) -> Ran:
-        return self._measure(FACTOR if strategy else 1.0, tuple(c.technique for c in strategy.choices), LOSSES)
 
     def run_patched(self, number: int) -> Ran:
         self.patched_numbers.append(number)
-        return self._measure(self.factor, (), self.losses)
-
-    def _measure(self, factor: float, names: tuple[str, ...], losses: tuple[float, ...]) -> Ran:
         self.now_s += 10.0
-        measured = Measurement(
-            step_ns=factor * 1e6 * self._random.lognormvariate(0, 0.01),
-            steady_count=30,
-            samples_per_step=8.0,
-            tokens_per_step=None,
-            peak_bytes=1000,
-            one_time_ns=50,
-            losses=losses,
-            applied=tuple(record_of(t, numerics="reordered") for t in names),
-        )
-        return Ran(ended=OK, reason="", duration_s=10.0, measured=measured)
+        return ok(measurement(self.factor * 1e6 * self.random.lognormvariate(0, 0.01), losses=self.losses))
 
 
 def proven(machine: FakeMachine) -> tuple[Campaign, Arm]:
     """A campaign that has proven its one candidate, with time left."""
-    campaign = Campaign(
-        goal="speed",
-        check=lambda strategy: strategy,
-        run=machine.run,
-        clock_s=lambda: machine.now_s,
-        budget=Budget(whole_s=1e5),
-        emit=lambda text: None,
-    )
-    one = Candidate(
-        id="a",
-        strategy=Strategy(choices=(Choice(technique="a"),)),
-        forecast=None,
-        rules=("r",),
-        numerics=Numerics.REORDERED,
-    )
-    observed = machine.run(Strategy(), 0).measured
-    assert observed is not None
-    tune_candidates(campaign, [one], [observed])
+    campaign, _ = tune(machine, [candidate("a")])
     arm = best_arm(campaign)
     assert arm is not None
     return campaign, arm
 
 
 def check(factor: float, losses: tuple[float, ...] = LOSSES, before: PatchCheck = BEFORE) -> PatchCheck:
-    machine = FakeMachine(factor, losses)
+    machine = PatchedMachine(factor, losses)
     return check_patch(*proven(machine), machine.run_patched, before)
 
 
@@ -135,14 +93,13 @@ def test_part_of_the_strategy_may_win_less() -> None:
 
 
 def test_a_patched_copy_that_fails_is_not_reproduced() -> None:
-    failed = Ran(ended=OOM, reason="why", duration_s=1.0, measured=None)
-    found = check_patch(*proven(FakeMachine()), lambda number: failed, BEFORE)
+    found = check_patch(*proven(PatchedMachine()), lambda number: failed(OOM), BEFORE)
     assert (found.status, found.reason) == ("not reproduced", "the patched copy: oom: why")
 
 
 def test_without_time_it_is_not_checked_and_with_little_it_cannot_tell() -> None:
     for pairs, status in ((0, "not checked"), (2, "cannot tell")):
-        machine = FakeMachine()
+        machine = PatchedMachine()
         campaign, arm = proven(machine)
         campaign.budget = Budget(whole_s=machine.now_s + 20.0 * pairs + 1)
         found = check_patch(campaign, arm, machine.run_patched, BEFORE)
@@ -165,12 +122,11 @@ def test_the_report_states_it_beside_the_strategy() -> None:
 
 def test_a_patch_that_was_never_run_says_so(tmp_path: Path) -> None:
     """As after a matrix, or where a search was interrupted."""
-    campaign, arm = proven(FakeMachine())
+    campaign, arm = proven(PatchedMachine())
     path = tmp_path / "train.py"
     path.write_text("import torch\no = torch.optim.AdamW(p)\n")
     place = Where(file=str(path), line=2, function="main")
-    record = record_of("fused-optimizer", detail="fused=True", where=place)
-    record = replace(record, target="AdamW", values={"fused": True})
+    record = record_of("fused-optimizer", target="AdamW", where=place, values={"fused": True})
     arm.own[-1] = replace(arm.own[-1], applied=(record,))
     request = Request(
         command=("python", "train.py"),
@@ -189,15 +145,3 @@ def test_a_patch_that_was_never_run_says_so(tmp_path: Path) -> None:
     assert diff_text(patch, progress.check).startswith("hotloop: not checked: ")
     none = Progress()
     assert (settle_patch(none, request).files, none.check) == ((), None)
-
-
-def test_a_large_file_of_the_users_is_not_written_through_its_link(tmp_path: Path) -> None:
-    mine, copy = tmp_path / "mine.py", tmp_path / "copy"
-    copy.mkdir()
-    mine.write_text("before")
-    mine.chmod(0o640)
-    (copy / "train.py").symlink_to(mine)
-    write_files(copy, {"train.py": b"after"})
-    assert mine.read_text() == "before"
-    assert (copy / "train.py").read_bytes() == b"after"
-    assert (copy / "train.py").stat().st_mode & 0o777 == 0o640

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from hotloop.core.findings import Numerics
-from hotloop.tune.quality import judge_losses, make_bands, widest_numerics, window_slices
+from hotloop.tune.quality import judge_losses, make_bands
 
 FALLING = [2.0 * math.exp(-i / 50) + 0.01 * math.sin(7 * i) for i in range(80)]
 
@@ -14,11 +14,6 @@ FALLING = [2.0 * math.exp(-i / 50) + 0.01 * math.sin(7 * i) for i in range(80)]
 def noisy(seed: int, shift: float = 0.0) -> list[float]:
     generator = random.Random(seed)
     return [x * (1 + generator.gauss(0, 0.02)) + shift for x in FALLING]
-
-
-def test_two_equal_processes_repeat() -> None:
-    bands = make_bands([FALLING, [*FALLING, 1.0]])
-    assert (bands.is_repeatable, bands.unknown, len(bands.losses)) == (True, "", 80)
 
 
 @pytest.mark.parametrize("numerics", list(Numerics))
@@ -67,13 +62,3 @@ def test_what_cannot_be_seen_is_unknown() -> None:
     assert judge_losses(make_bands([FALLING, FALLING]), [None] * 80, Numerics.LOSSY).status == "unknown"
     assert judge_losses(make_bands([FALLING, FALLING]), FALLING[:10], Numerics.LOSSY).status == "unknown"
     assert "at least 8" in make_bands([[1.0], [1.0]]).unknown
-
-
-def test_the_class_of_several_changes_is_the_widest() -> None:
-    assert widest_numerics(["exact", "lossy", None, "reordered"], Numerics.EXACT) is Numerics.LOSSY
-    assert widest_numerics([], Numerics.RESAMPLED) is Numerics.RESAMPLED
-
-
-def test_windows_cover_every_step_once() -> None:
-    for count in range(8, 40):
-        assert [i for part in window_slices(count) for i in range(count)[part]] == list(range(count))

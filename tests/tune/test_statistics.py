@@ -7,21 +7,18 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from hotloop.core.tuning import TrialVerdict
-from hotloop.tune.goals import CROWDING, PACE
+from hotloop.tune.goals import CROWDING
 from hotloop.tune.statistics import (
     DECISION_LEVEL,
     LOOKS,
     MOST_PAIRS,
     Covariate,
     Noise,
-    break_even_steps,
     compare,
     crowding,
     level_pairs,
-    next_look,
     noise_of,
     pairs_to_decide,
-    spread_of,
     t_bound,
 )
 
@@ -46,11 +43,6 @@ def test_the_looks_spend_the_decision_level_once() -> None:
     assert LOOKS[0][0] >= 4
 
 
-def test_nothing_is_faster_before_four_pairs() -> None:
-    found = compare([10.0] * 3, [1.0] * 3)
-    assert (found.verdict, found.low_ratio, found.decided) == (TrialVerdict.CANNOT_TELL, None, False)
-
-
 def test_the_two_directions_mirror_each_other() -> None:
     slow, fast = [10.0, 10.2, 9.9, 10.1], [5.0, 5.1, 4.9, 5.0]
     faster, slower = compare(slow, fast), compare(fast, slow)
@@ -58,11 +50,6 @@ def test_the_two_directions_mirror_each_other() -> None:
     assert faster.low_ratio is not None
     assert slower.high_ratio is not None
     assert faster.low_ratio == pytest.approx(1 / slower.high_ratio)
-
-
-def test_scale_does_not_matter() -> None:
-    a, b = [10.0, 10.2, 9.9, 10.1], [9.0, 9.1, 9.3, 9.0]
-    assert compare(a, b).low_ratio == pytest.approx(compare([1e6 * x for x in a], [1e6 * x for x in b]).low_ratio)
 
 
 def test_equal_arms_end_early_without_a_winner() -> None:
@@ -102,27 +89,48 @@ def machine(generator: random.Random, count: int) -> list[float]:
     return times
 
 
-def final_verdict(times: list[float], speedup: float) -> TrialVerdict:
-    """Run a comparison over a machine's times as tune does, in the order AB BA, until it is decided."""
-    baseline: list[float] = []
-    candidate: list[float] = []
-    for pair in range(MOST_PAIRS):
-        first, second = times[2 * pair : 2 * pair + 2]
-        a, b = (first, second) if pair % 2 == 0 else (second, first)
-        baseline.append(a)
-        candidate.append(b / speedup)
-        found = compare(baseline, candidate)
+def verdict_in_turn(
+    run: Callable[[float], tuple[float, ...]], speedup: float, most_pairs: int, words: Sequence[str]
+) -> TrialVerdict:
+    """A comparison of processes that ``run`` makes, AB BA AB: time per unit, then a value for each covariate."""
+    every, own = [run(1.0), run(1.0)], []
+    for number in range(most_pairs):
+        first = run(1 / speedup if number % 2 else 1.0)
+        second = run(1.0 if number % 2 else 1 / speedup)
+        every.append(second if number % 2 else first)
+        own.append(first if number % 2 else second)
+        if len(own) not in dict(LOOKS):
+            continue
+        base = every[2:]
+        covariates = [
+            Covariate(
+                baseline=[one[place] for one in base],
+                candidate=[one[place] for one in own],
+                every=[(one[0], one[place]) for one in every],
+                words=name,
+            )
+            for place, name in enumerate(words, start=1)
+        ]
+        found = compare(
+            [one[0] for one in base],
+            [one[0] for one in own],
+            noise=noise_of([one[0] for one in every]),
+            covariates=covariates,
+        )
         if found.decided:
             return found.verdict
     return TrialVerdict.CANNOT_TELL
 
 
+def restless_verdict(generator: random.Random, speedup: float) -> TrialVerdict:
+    times = iter(machine(generator, 2 + 2 * MOST_PAIRS))
+    return verdict_in_turn(lambda factor: (factor * next(times),), speedup, MOST_PAIRS, [])
+
+
 def test_equal_arms_on_a_restless_machine_are_told_apart_at_most_at_the_level() -> None:
     generator = random.Random(11)
     count = 2_000
-    wrong = sum(
-        final_verdict(machine(generator, 2 * MOST_PAIRS), 1.0) is not TrialVerdict.CANNOT_TELL for _ in range(count)
-    )
+    wrong = sum(restless_verdict(generator, 1.0) is not TrialVerdict.CANNOT_TELL for _ in range(count))
     assert wrong <= 0.015 * count, f"{wrong} of {count} at level {DECISION_LEVEL}"
 
 
@@ -165,60 +173,11 @@ def test_the_pairs_still_needed_shrink_with_the_difference() -> None:
     assert pairs_to_decide(compare([10.0, 11.0, 9.0, 10.0], [10.0, 9.9, 10.1, 9.95])) is None
 
 
-def verdict_beside_baseline(times: list[float]) -> TrialVerdict:
-    """A comparison of equal arms with the noise told by the baseline's processes, six of them before it began."""
-    before, rest = times[:6], times[6:]
-    baseline: list[float] = []
-    candidate: list[float] = []
-    for pair in range(len(rest) // 2):
-        first, second = rest[2 * pair : 2 * pair + 2]
-        a, b = (first, second) if pair % 2 == 0 else (second, first)
-        baseline.append(a)
-        candidate.append(b)
-        known = [*before, *baseline]
-        noise = Noise(spread_ratio=math.sqrt(2) * (spread_of(known) or 0.0), freedom=len(known) - 1)
-        found = compare(baseline, candidate, noise=noise)
-        if found.decided:
-            return found.verdict
-    return TrialVerdict.CANNOT_TELL
-
-
-def test_equal_arms_beside_the_baseline_s_noise_are_told_apart_at_most_at_the_level() -> None:
-    generator = random.Random(14)
-    count = 2_000
-    wrong = sum(
-        verdict_beside_baseline(machine(generator, 6 + 2 * MOST_PAIRS)) is not TrialVerdict.CANNOT_TELL
-        for _ in range(count)
-    )
-    assert wrong <= 0.015 * count, f"{wrong} of {count} at level {DECISION_LEVEL}"
-
-
 def test_a_difference_of_a_quarter_is_found_and_never_with_the_wrong_sign() -> None:
     generator = random.Random(12)
-    found = [final_verdict(machine(generator, 2 * MOST_PAIRS), 1.25) for _ in range(300)]
+    found = [restless_verdict(generator, 1.25) for _ in range(300)]
     assert TrialVerdict.SLOWER not in found
     assert found.count(TrialVerdict.FASTER) >= 0.9 * len(found)
-
-
-def test_a_difference_of_five_percent_is_found_where_processes_spread_by_two() -> None:
-    generator = random.Random(13)
-    found = [
-        final_verdict([math.exp(generator.gauss(0, 0.02)) for _ in range(2 * MOST_PAIRS)], 1.05) for _ in range(300)
-    ]
-    assert TrialVerdict.SLOWER not in found
-    assert found.count(TrialVerdict.FASTER) >= 0.9 * len(found)
-
-
-def test_looks_follow_each_other() -> None:
-    assert next_look(0) == LOOKS[0][0]
-    assert next_look(LOOKS[0][0]) == LOOKS[1][0]
-    assert next_look(MOST_PAIRS) is None
-
-
-def test_a_start_is_won_back_only_by_faster_steps() -> None:
-    assert break_even_steps(1_000, 10, 9) == 1_000
-    assert break_even_steps(1_000, 10, 10) is None
-    assert spread_of([1.0]) is None
 
 
 def crowded(baseline: Sequence[float], candidate: Sequence[float], every: Sequence[tuple[float, float]]) -> Covariate:
@@ -229,39 +188,6 @@ def crowded(baseline: Sequence[float], candidate: Sequence[float], every: Sequen
         every=[(time, crowding(share)) for time, share in every],
         words=CROWDING,
     )
-
-
-def verdict_in_turn(
-    run: Callable[[float], tuple[float, ...]], speedup: float, most_pairs: int, words: Sequence[str]
-) -> TrialVerdict:
-    """A comparison of processes that ``run`` makes, AB BA AB: time per unit, then a value for each covariate."""
-    every, own = [run(1.0), run(1.0)], []
-    for number in range(most_pairs):
-        first = run(1 / speedup if number % 2 else 1.0)
-        second = run(1.0 if number % 2 else 1 / speedup)
-        every.append(second if number % 2 else first)
-        own.append(first if number % 2 else second)
-        if len(own) not in dict(LOOKS):
-            continue
-        base = every[2:]
-        covariates = [
-            Covariate(
-                baseline=[one[place] for one in base],
-                candidate=[one[place] for one in own],
-                every=[(one[0], one[place]) for one in every],
-                words=name,
-            )
-            for place, name in enumerate(words, start=1)
-        ]
-        found = compare(
-            [one[0] for one in base],
-            [one[0] for one in own],
-            noise=noise_of([one[0] for one in every]),
-            covariates=covariates,
-        )
-        if found.decided:
-            return found.verdict
-    return TrialVerdict.CANNOT_TELL
 
 
 def crowded_verdict(generator: random.Random, speedup: float, most_pairs: int, *, is_seen: bool) -> TrialVerdict:
@@ -316,36 +242,3 @@ def test_the_report_says_that_pairs_were_compared_at_equal_crowding() -> None:
     assert found.verdict is TrialVerdict.FASTER
     assert found.speedup_ratio == pytest.approx(1.25)
     assert "corrected for changes in the CPU use of other programs" in found.reason
-
-
-def paced_verdict(generator: random.Random, speedup: float, most_pairs: int, *, is_seen: bool) -> TrialVerdict:
-    """A comparison on a host whose neighbours slow everything down for a while, which only a fixed piece of work tells.
-
-    The work feels it half as much again as the training; the share that others use of the cores says nothing.
-    """
-    slow, share = 0.3, 0.05
-
-    def run(factor: float) -> tuple[float, ...]:
-        nonlocal slow, share
-        slow = max(0.0, 0.7 * slow + abs(generator.gauss(0, 0.3)))
-        share = min(0.3, max(0.0, share + generator.gauss(0, 0.05)))
-        time = factor * math.exp(slow + generator.gauss(0, 0.05))
-        return time, crowding(share), 1.5 * slow + generator.gauss(0, 0.08)
-
-    return verdict_in_turn(run, speedup, most_pairs, [CROWDING, PACE] if is_seen else [])
-
-
-def test_equal_arms_at_equal_pace_are_told_apart_at_most_at_the_level() -> None:
-    generator = random.Random(17)
-    count = 1_000
-    verdicts = [paced_verdict(generator, 1.0, MOST_PAIRS, is_seen=True) for _ in range(count)]
-    assert sum(verdict is not TrialVerdict.CANNOT_TELL for verdict in verdicts) <= 0.015 * count
-
-
-def test_equal_pace_finds_beside_neighbours_what_their_noise_hides() -> None:
-    generator = random.Random(18)
-    seen = [paced_verdict(generator, 1.3, 8, is_seen=True) for _ in range(150)]
-    blind = [paced_verdict(generator, 1.3, 8, is_seen=False) for _ in range(150)]
-    assert TrialVerdict.SLOWER not in seen + blind
-    assert seen.count(TrialVerdict.FASTER) >= 0.9 * len(seen)
-    assert blind.count(TrialVerdict.FASTER) <= 0.4 * len(blind)

@@ -18,12 +18,10 @@ from hotloop.core.strategy import Strategy
 from hotloop.tune.supervisor import MARK, Cores
 from hotloop.tune.trials import CRASH, HANG, NO_TRAINING, OK, OOM, TIMEOUT, Bench, Ran, TrialLimits, run_trial
 from hotloop.tune.workspace import plan_workspace
+from tests.tune.records import measurement
 
 LIMITS = TrialLimits(steps=10, seconds=None, timeout_s=20.0, start_s=20.0, stall_s=20.0)
-STOPPED = "import os; open(os.environ['FOLDER'] + '/stopped-1', 'w'); "
-MEASURED = Measurement(
-    step_ns=1e6, steady_count=10, samples_per_step=None, tokens_per_step=None, peak_bytes=None, one_time_ns=None
-)
+MEASURED = measurement()
 
 
 def try_script(tmp_path: Path, text: str, limits: TrialLimits = LIMITS, measured: Measurement | None = MEASURED) -> Ran:

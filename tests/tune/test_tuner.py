@@ -3,126 +3,54 @@
 from __future__ import annotations
 
 import itertools
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Where
-from hotloop.core.measurement import Measurement
-from hotloop.core.strategy import Choice, Strategy, StrategyError, strategy_to_toml
+from hotloop.core.strategy import Strategy, StrategyError, strategy_to_toml
 from hotloop.core.techniques import Setting, Stage, Technique
-from hotloop.core.tuning import Trial, TrialVerdict
-from hotloop.tune.budget import Budget
+from hotloop.core.tuning import TrialVerdict
 from hotloop.tune.goals import compare_speed
 from hotloop.tune.search import BASELINE, Candidate, find_candidates, schedule_round
-from hotloop.tune.store import Store
-from hotloop.tune.trials import CRASH, HANG, OK, OOM, Ran, pick_unit, ran_together, time_per_unit
+from hotloop.tune.study import Store
+from hotloop.tune.trials import CRASH, HANG, OOM, Ran, pick_unit, ran_together, time_per_unit
 from hotloop.tune.tuner import (
     Arm,
     BaselineFailed,
-    Campaign,
     best_arm,
-    describe_trials,
     end_early,
-    run_baseline,
     share_level,
-    strategy_key,
     tune_candidates,
 )
+from tests.tune.records import (
+    LOSSES,
+    FakeMachine,
+    best_id,
+    failed,
+    measurement,
+    ok,
+    tune,
+)
 from tests.tune.records import applied as record_of
-
-LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
-
-
-def measurement(step_ns: float, applied: tuple[str, ...], losses: tuple[float, ...] = LOSSES) -> Measurement:
-    told = tuple(record_of(t, numerics="reordered") for t in applied)
-    return Measurement(
-        step_ns=step_ns,
-        steady_count=30,
-        samples_per_step=8.0,
-        tokens_per_step=None,
-        peak_bytes=1000,
-        one_time_ns=50,
-        breakdown={"forward": step_ns},
-        losses=losses,
-        applied=told,
-    )
+from tests.tune.records import candidate as make_candidate
 
 
-def candidate(name: str, forecast: float | None = 0.3, why_not: str = "") -> Candidate:
-    saving = (
-        None
-        if forecast is None
-        else Saving(low_ratio=0.0, mid_ratio=forecast, high_ratio=forecast, basis=Basis.MEASURED)
-    )
-    return Candidate(
-        id=name,
-        strategy=Strategy(choices=(Choice(technique=name),)),
-        forecast=saving,
-        rules=("r",),
-        numerics=Numerics.REORDERED,
-        why_not=why_not,
-    )
+def forecast(ratio: float, *, low: float = 0.0, basis: Basis = Basis.MEASURED) -> Saving:
+    return Saving(low_ratio=low, mid_ratio=ratio, high_ratio=ratio, basis=basis)
 
 
-class FakeMachine:
-    """Runs a strategy by multiplying the step time by each technique's factor; every process takes ten seconds."""
-
-    def __init__(
-        self,
-        factors: Mapping[str, float],
-        special: Mapping[str, Ran] | None = None,
-        durations_s: Mapping[str, float] | None = None,
-        spread: float = 0.01,
-    ) -> None:
-        self.now_s = 0.0
-        self.durations_s = durations_s or {}
-        self.spread = spread
-        self.factors = factors
-        self.special = special or {}
-        self.ran: list[tuple[str, ...]] = []
-        self._random = random.Random(3)
-
-    def run(self, strategy: Strategy, number: int) -> Ran:
-        names = tuple(choice.technique for choice in strategy.choices)
-        self.now_s += max((self.durations_s.get(name, 10.0) for name in names), default=10.0)
-        self.ran.append(names)
-        for name in names:
-            if name in self.special:
-                return self.special[name]
-        step_ns = 1e6 * self._random.lognormvariate(0, self.spread)
-        for name in names:
-            step_ns *= self.factors[name]
-        return Ran(ended=OK, reason="", duration_s=10.0, measured=measurement(step_ns, names))
-
-    def campaign(self, budget_s: float = 1e5, check: Callable[[Strategy], Strategy] = lambda s: s) -> Campaign:
-        return Campaign(
-            goal="speed",
-            check=check,
-            run=self.run,
-            clock_s=lambda: self.now_s,
-            budget=Budget(whole_s=budget_s),
-            emit=lambda text: None,
-        )
-
-
-def trials_of(campaign: Campaign) -> dict[str, Trial]:
-    return {trial.id: trial for trial in describe_trials(campaign)}
-
-
-def failed(kind: str) -> Ran:
-    return Ran(ended=kind, reason="why", duration_s=1.0, measured=None)
+def candidate(name: str, ratio: float | None = 0.3, **changes: Any) -> Candidate:
+    return make_candidate(name, forecast=None if ratio is None else forecast(ratio), **changes)
 
 
 def test_proven_candidates_are_combined_and_the_rest_is_told() -> None:
     machine = FakeMachine({"a": 0.6, "b": 0.8, "same": 1.0, "slow": 1.5})
-    campaign = machine.campaign()
-    tune_candidates(campaign, [candidate(n) for n in ("a", "b", "same", "slow")], [measurement(1e6, ())])
-    found = trials_of(campaign)
+    campaign, found = tune(machine, [candidate(n) for n in ("a", "b", "same", "slow")])
     assert {name: trial.verdict for name, trial in found.items()} == {
         "a": TrialVerdict.FASTER,
         "b": TrialVerdict.FASTER,
@@ -130,31 +58,26 @@ def test_proven_candidates_are_combined_and_the_rest_is_told() -> None:
         "slow": TrialVerdict.SLOWER,
         "a + b": TrialVerdict.FASTER,
     }
-    best = best_arm(campaign)
-    assert best is not None
-    assert best.candidate.id == "a + b"
+    assert best_id(campaign) == "a + b"
     assert found["a + b"].speedup_ratio == pytest.approx(1 / 0.48, rel=0.05)
     assert all(trial.n >= 4 for trial in found.values())
     assert found["a"].quality["status"] == "passed"
 
 
 def test_bad_candidates_end_alone_and_the_others_finish() -> None:
-    diverged = measurement(1e6, ("nan",), (2.0, float("nan"), *LOSSES[2:]))
-    nothing = measurement(1e6, ())
+    diverged = measurement(names=("nan",), losses=(2.0, float("nan"), *LOSSES[2:]))
     machine = FakeMachine(
         {"good": 0.5, "nan": 1.0, "nothing": 1.0},
         {
             "oom": failed(OOM),
             "hang": failed(HANG),
             "segfault": failed(CRASH),
-            "nan": Ran(ended=OK, reason="", duration_s=1.0, measured=diverged),
-            "nothing": Ran(ended=OK, reason="", duration_s=1.0, measured=nothing),
+            "nan": ok(diverged),
+            "nothing": ok(measurement()),
         },
     )
-    campaign = machine.campaign()
     names = ("oom", "good", "hang", "segfault", "nan", "nothing")
-    tune_candidates(campaign, [candidate(n) for n in names], [measurement(1e6, ())])
-    found = trials_of(campaign)
+    _, found = tune(machine, [candidate(n) for n in names])
     assert [found[n].verdict.value for n in names] == ["failed", "faster", "failed", "failed", "rejected", "rejected"]
     assert found["oom"].reason == "oom: why"
     assert "diverged" in found["nan"].reason
@@ -165,10 +88,8 @@ def test_bad_candidates_end_alone_and_the_others_finish() -> None:
 
 def test_the_budget_ends_it_with_what_is_known() -> None:
     machine = FakeMachine({"a": 0.5, "b": 0.9})
-    campaign = machine.campaign(budget_s=75.0)
-    tune_candidates(campaign, [candidate("a"), candidate("b")], [measurement(1e6, ())])
+    campaign, found = tune(machine, [candidate("a"), candidate("b")], budget_s=75.0)
     assert machine.now_s <= 75.0
-    found = trials_of(campaign)
     assert {trial.verdict for trial in found.values()} == {TrialVerdict.CANNOT_TELL}
     assert all("budget" in trial.reason for trial in found.values())
     assert best_arm(campaign) is None
@@ -177,9 +98,7 @@ def test_the_budget_ends_it_with_what_is_known() -> None:
 def test_a_short_budget_goes_to_the_promising() -> None:
     names = [f"c{i}" for i in range(8)]
     machine = FakeMachine({name: 0.5 if name == "c5" else 1.0 for name in names})
-    campaign = machine.campaign(budget_s=600.0)
-    tune_candidates(campaign, [candidate(n) for n in names], [measurement(1e6, ())])
-    found = trials_of(campaign)
+    _, found = tune(machine, [candidate(n) for n in names], budget_s=600.0)
     assert found["c5"].verdict is TrialVerdict.FASTER
     assert any("dropped" in trial.reason for trial in found.values())
 
@@ -195,11 +114,8 @@ def test_disturbed_processes_do_not_take_its_pairs_from_what_the_report_promises
         assert ran.measured is not None
         return replace(ran, measured=replace(ran.measured, step_ns=3.4e6))
 
-    campaign = machine.campaign(budget_s=260.0)
-    campaign.run = run
     forecasts = {"right": 0.3, "other": 0.25, "third": 0.2}
-    tune_candidates(campaign, [candidate(n, f) for n, f in forecasts.items()], [measurement(1e6, ())])
-    found = trials_of(campaign)
+    _, found = tune(machine, [candidate(n, f) for n, f in forecasts.items()], run=run, budget_s=260.0)
     assert found["right"].n >= 4
     assert found["right"].n > found["third"].n
 
@@ -227,10 +143,8 @@ def override_machine(line: int) -> tuple[FakeMachine, Callable[[Strategy, int], 
 
 def test_a_setting_of_the_script_that_a_rule_judged_is_overridden_and_named() -> None:
     machine, run = override_machine(12)
-    campaign = machine.campaign()
-    campaign.run = run
-    tune_candidates(campaign, [replace(candidate("a"), judged=("train.py:12",))], [measurement(1e6, ())])
-    trial = trials_of(campaign)["a"]
+    campaign, found = tune(machine, [candidate("a", judged=("train.py:12",))], run=run)
+    trial = found["a"]
     assert trial.verdict is TrialVerdict.FASTER
     assert trial.overrides == ("fused=False at train.py:12",)
     best = best_arm(campaign)
@@ -241,10 +155,8 @@ def test_a_setting_of_the_script_that_a_rule_judged_is_overridden_and_named() ->
 
 def test_a_setting_of_the_script_that_no_rule_judged_stays() -> None:
     machine, run = override_machine(13)
-    campaign = machine.campaign()
-    campaign.run = run
-    tune_candidates(campaign, [replace(candidate("a"), judged=("train.py:12",))], [measurement(1e6, ())])
-    trial = trials_of(campaign)["a"]
+    _, found = tune(machine, [candidate("a", judged=("train.py:12",))], run=run)
+    trial = found["a"]
     assert trial.verdict is TrialVerdict.REJECTED
     assert "fused=False was chosen in the script" in trial.reason
     assert machine.ran.count(("a",)) == 1
@@ -252,34 +164,25 @@ def test_a_setting_of_the_script_that_no_rule_judged_stays() -> None:
 
 def test_a_time_too_short_for_any_verdict_goes_to_what_promises_most() -> None:
     machine = FakeMachine({"best": 0.7, "lesser": 0.6})
-    campaign = machine.campaign(budget_s=80.0)
-    thumb = Saving(low_ratio=0.0, mid_ratio=0.2, high_ratio=0.3, basis=Basis.RULE_OF_THUMB)
-    tune_candidates(
-        campaign, [candidate("best", 0.3), replace(candidate("lesser"), forecast=thumb)], [measurement(1e6, ())]
-    )
-    found = trials_of(campaign)
+    lesser = make_candidate("lesser", forecast=forecast(0.3, basis=Basis.RULE_OF_THUMB))
+    _, found = tune(machine, [candidate("best"), lesser], budget_s=80.0)
     assert found["best"].n >= 2
     assert found["lesser"].n == 0
 
 
 def test_what_the_report_calls_medium_is_tried_before_what_may_win_nothing() -> None:
-    medium = Saving(low_ratio=0.06, mid_ratio=0.08, high_ratio=0.1, basis=Basis.MEASURED)
+    medium = make_candidate("bf16", forecast=forecast(0.1, low=0.06))
     machine = FakeMachine({"bf16": 0.6, "maybe": 1.0}, spread=0.001)
-    campaign = machine.campaign(budget_s=130.0)
-    tune_candidates(
-        campaign, [candidate("maybe", 0.15), replace(candidate("bf16"), forecast=medium)], [measurement(1e6, ())]
-    )
-    found = trials_of(campaign)
+    _, found = tune(machine, [candidate("maybe", 0.15), medium], budget_s=130.0)
     assert found["bf16"].verdict is TrialVerdict.FASTER
     assert next(names for names in machine.ran if names) == ("bf16",)
 
 
 def test_the_speed_of_what_was_rejected_is_told() -> None:
-    broken = Ran(ended=OK, reason="", duration_s=10.0, measured=measurement(5e5, ("a",), tuple(9.0 for _ in LOSSES)))
-    machine = FakeMachine({"a": 0.5}, special={"a": broken}, spread=0.0)
-    campaign = machine.campaign()
-    tune_candidates(campaign, [candidate("a")], [measurement(1e6, ())])
-    trial = trials_of(campaign)["a"]
+    broken = measurement(5e5, ("a",), losses=tuple(9.0 for _ in LOSSES))
+    machine = FakeMachine({"a": 0.5}, special={"a": ok(broken)}, spread=0.0)
+    _, found = tune(machine, [candidate("a")])
+    trial = found["a"]
     assert trial.verdict is TrialVerdict.REJECTED
     assert "differs by more than a different summation order explains" in trial.reason
     assert (trial.n, trial.speedup_ratio, trial.low_ratio) == (0, pytest.approx(2.0), None)
@@ -287,11 +190,8 @@ def test_the_speed_of_what_was_rejected_is_told() -> None:
 
 def test_a_slow_starter_on_a_rule_of_thumb_does_not_take_the_time_of_what_was_measured() -> None:
     machine = FakeMachine({"quick": 0.7, "compile": 0.6}, durations_s={"compile": 90.0})
-    campaign = machine.campaign(budget_s=200.0)
-    thumb = Saving(low_ratio=0.0, mid_ratio=0.5, high_ratio=0.6, basis=Basis.RULE_OF_THUMB)
-    slow = replace(candidate("compile"), forecast=thumb)
-    tune_candidates(campaign, [slow, candidate("quick", 0.05)], [measurement(1e6, ())])
-    found = trials_of(campaign)
+    slow = make_candidate("compile", forecast=forecast(0.6, basis=Basis.RULE_OF_THUMB))
+    _, found = tune(machine, [slow, candidate("quick", 0.05)], budget_s=200.0)
     assert found["quick"].verdict is TrialVerdict.FASTER
     assert found["compile"].verdict is TrialVerdict.CANNOT_TELL
     assert found["compile"].reason == "not measured, the budget ran out" or "1 of" in found["compile"].reason
@@ -299,16 +199,14 @@ def test_a_slow_starter_on_a_rule_of_thumb_does_not_take_the_time_of_what_was_me
 
 def test_a_baseline_that_repeats_itself_runs_once_before_and_only_beside_candidates() -> None:
     machine = FakeMachine({"a": 0.5})
-    campaign = machine.campaign()
-    tune_candidates(campaign, [candidate("a")], [measurement(1e6, ())])
+    tune(machine, [candidate("a")])
     assert machine.ran == [(), ("a",), ("a",), (), (), ("a",), ("a",), ()]
 
 
 def test_losses_that_do_not_repeat_need_two_processes_before_the_first_candidate() -> None:
     machine = FakeMachine({"a": 0.5})
-    campaign = machine.campaign()
     other = tuple(1.001 * loss for loss in LOSSES)
-    tune_candidates(campaign, [candidate("a")], [measurement(1e6, (), other)])
+    campaign, _ = tune(machine, [candidate("a")], observed=[measurement(losses=other)])
     assert machine.ran[:3] == [(), (), ("a",)]
     assert campaign.bands is not None
     assert campaign.bands.process_count == 3
@@ -316,9 +214,8 @@ def test_losses_that_do_not_repeat_need_two_processes_before_the_first_candidate
 
 def test_noise_that_hides_the_difference_ends_the_trial_with_the_time_that_it_would_take() -> None:
     machine = FakeMachine({"a": 0.9}, spread=0.2)
-    campaign = machine.campaign(budget_s=250.0)
-    tune_candidates(campaign, [candidate("a")], [measurement(1e6, ())])
-    trial = trials_of(campaign)["a"]
+    _, found = tune(machine, [candidate("a")], budget_s=250.0)
+    trial = found["a"]
     assert trial.verdict is TrialVerdict.CANNOT_TELL
     assert trial.n >= 8
     assert "dropped" in trial.reason
@@ -326,11 +223,8 @@ def test_noise_that_hides_the_difference_ends_the_trial_with_the_time_that_it_wo
 
 
 def test_a_baseline_that_fails_is_an_error() -> None:
-    machine = FakeMachine({"a": 1.0})
-    campaign = machine.campaign()
-    campaign.run = lambda strategy, number: failed(CRASH)
     with pytest.raises(BaselineFailed, match="crash, why"):
-        tune_candidates(campaign, [candidate("a")], [])
+        tune(FakeMachine({}), [candidate("a")], run=lambda strategy, number: failed(CRASH))
 
 
 def test_what_was_proven_before_the_baseline_fails_is_kept() -> None:
@@ -343,37 +237,32 @@ def test_what_was_proven_before_the_baseline_fails_is_kept() -> None:
 
     campaign.run = run
     with pytest.raises(BaselineFailed):
-        tune_candidates(campaign, [candidate("a"), candidate("b")], [measurement(1e6, ())])
+        tune_candidates(campaign, [candidate("a"), candidate("b")], [measurement()])
     assert end_early(campaign, "it failed")
     assert campaign.why_ended == "it failed"
-    best = best_arm(campaign)
-    assert best is not None
-    assert best.candidate.id == "a"
+    assert best_id(campaign) == "a"
     assert not end_early(machine.campaign(), "it failed"), "nothing was compared"
 
 
 def test_a_stored_process_of_another_day_is_no_side_of_a_pair() -> None:
     machine = FakeMachine({"a": 0.6})
-    campaign = machine.campaign()
-    plain = machine.run
 
     def run(strategy: Strategy, number: int) -> Ran:
-        ran = plain(strategy, number)
+        ran = machine.run(strategy, number)
         assert ran.measured is not None
         began_wall_s = float(number) if not strategy and number < 3 else 1e6 + machine.now_s
         return replace(ran, measured=replace(ran.measured, began_wall_s=began_wall_s, duration_s=10.0))
 
-    campaign.run = run
-    tune_candidates(campaign, [candidate("a")], [measurement(1e6, ())])
+    campaign, found = tune(machine, [candidate("a")], run=run)
     (arm,) = campaign.arms
     assert len(arm.own) == len(arm.baseline) >= 4
     assert arm.run_count > len(arm.own)
     assert all((one.began_wall_s or 0.0) > 1e6 for one in arm.baseline)
-    assert trials_of(campaign)["a"].verdict is TrialVerdict.FASTER
+    assert found["a"].verdict is TrialVerdict.FASTER
 
 
 def test_processes_ran_together_when_they_began_within_a_round() -> None:
-    unknown = measurement(1e6, ())
+    unknown = measurement()
     one = replace(unknown, began_wall_s=1000.0, duration_s=100.0)
     assert ran_together(unknown, unknown), "old rows of one tuning"
     assert not ran_together(unknown, one)
@@ -381,66 +270,31 @@ def test_processes_ran_together_when_they_began_within_a_round() -> None:
     assert not ran_together(one, replace(one, began_wall_s=1401.0))
 
 
-def test_a_stored_process_is_planned_with_as_the_one_that_it_stands_for() -> None:
-    machine = FakeMachine({})
-    campaign = machine.campaign()
-    campaign.run = lambda strategy, number: Ran(
-        ended=OK, reason="", duration_s=10.0, measured=measurement(1e6, ())
-    )  # from the store: the clock stands
-    run_baseline(campaign)
-    assert campaign.process_s == 10.0
-
-
-def test_nothing_to_try_runs_nothing() -> None:
-    machine = FakeMachine({})
-    campaign = machine.campaign()
-    tune_candidates(campaign, [candidate("a", why_not="conflict")], [])
-    assert machine.ran == []
-    assert trials_of(campaign)["a"].verdict is TrialVerdict.REJECTED
-
-
 def test_parts_that_undo_each_other_do_not_win_together() -> None:
     machine = FakeMachine({"a": 0.6, "b": 0.8})
-    plain = machine.run
 
     def run(strategy: Strategy, number: int) -> Ran:
-        ran = plain(strategy, number)
+        ran = machine.run(strategy, number)
         if len(strategy.choices) < 2 or ran.measured is None:
             return ran
-        return Ran(ended=OK, reason="", duration_s=10.0, measured=measurement(0.9e6, ("a", "b")))
+        return ok(measurement(0.9e6, ("a", "b")))
 
-    campaign = machine.campaign()
-    campaign.run = run
-    tune_candidates(campaign, [candidate("a"), candidate("b")], [measurement(1e6, ())])
-    best = best_arm(campaign)
-    assert best is not None
-    assert best.candidate.id == "a"
+    campaign, _ = tune(machine, [candidate("a"), candidate("b")], run=run)
+    assert best_id(campaign) == "a"
 
 
 def test_a_lossy_winner_without_a_visible_loss_is_not_adopted() -> None:
     machine = FakeMachine({})
-    unseen = measurement(1e6, (), ())
+    unseen = measurement(losses=())
 
     def run(strategy: Strategy, number: int) -> Ran:
         names = tuple(choice.technique for choice in strategy.choices)
         told = tuple(record_of(n, numerics="lossy") for n in names)
-        one = Measurement(
-            step_ns=5e5 if names else 1e6,
-            steady_count=9,
-            samples_per_step=None,
-            tokens_per_step=None,
-            peak_bytes=None,
-            one_time_ns=None,
-            losses=unseen.losses,
-            losses_unseen="not seen",
-            applied=told,
-        )
-        return Ran(ended=OK, reason="", duration_s=1.0, measured=one)
+        one = replace(unseen, step_ns=5e5 if names else 1e6, losses_unseen="not seen", applied=told)
+        return ok(one)
 
-    campaign = machine.campaign()
-    campaign.run = run
-    tune_candidates(campaign, [candidate("a")], [unseen])
-    trial = trials_of(campaign)["a"]
+    campaign, found = tune(machine, [candidate("a")], run=run, observed=[unseen])
+    trial = found["a"]
     assert (trial.verdict, trial.quality["status"]) == (TrialVerdict.FASTER, "unknown")
     assert "not adopted" in trial.reason
     assert best_arm(campaign) is None
@@ -476,7 +330,7 @@ def finding(technique: str, saving: float, **settings: int) -> Finding:
         phase="input_wait",
         cost_ns=1,
         cost_ratio=1.0,
-        saving=Saving(low_ratio=0.0, mid_ratio=saving, high_ratio=saving, basis=Basis.SIMULATED),
+        saving=forecast(saving, basis=Basis.SIMULATED),
         evidence={},
         fix=Fix(technique=technique, settings=settings, safety=Safety.ASK, numerics=Numerics.EXACT),
     )
@@ -502,7 +356,7 @@ def test_forecasts_and_checks_prune() -> None:
 
 def test_a_stored_process_comes_back_whole(tmp_path: Path) -> None:
     store = Store(tmp_path / "tune.sqlite")
-    ran = Ran(ended=OK, reason="", duration_s=1.0, measured=measurement(1e6, ("a",)))
+    ran = ok(measurement(names=("a",)))
     store.put("study", "key", 0, ran)
     store.put("study", "key", 1, failed(OOM))
     store.close()
@@ -514,25 +368,17 @@ def test_a_stored_process_comes_back_whole(tmp_path: Path) -> None:
     again.close()
 
 
-def test_the_key_of_a_strategy_is_its_choices() -> None:
-    one = Strategy(choices=(Choice(technique="a"),))
-    assert strategy_key(one) == strategy_key(Strategy(choices=one.choices, name="fast"))
-    assert strategy_key(one) != strategy_key(Strategy())
-
-
 def test_units_are_counted_only_where_steps_differ() -> None:
-    equal = [measurement(1e6, ()), measurement(2e6, ())]
+    equal = [measurement(), measurement(2e6)]
     assert pick_unit(equal) == "step"
-    double = Measurement(
-        step_ns=2e6, steady_count=9, samples_per_step=16.0, tokens_per_step=None, peak_bytes=None, one_time_ns=None
-    )
+    double = measurement(2e6, samples_per_step=16.0)
     assert pick_unit([equal[0], double]) == "sample"
     assert time_per_unit(double, "sample") == time_per_unit(equal[0], "sample")
 
 
 def test_other_steps_of_a_drifting_run_prove_no_gain() -> None:
     """Later steps are larger and cheaper per sample: no gain of the code's."""
-    base = replace(measurement(1e6, ()), work_drifts=True)
+    base = measurement(work_drifts=True)
     later = replace(base, step_ns=1.6e6, samples_per_step=16.0)
     found = compare_speed([base] * 6, [later] * 6, [base] * 6, level=0.05)
     assert (found.verdict, found.low_ratio, found.decided) == (TrialVerdict.CANNOT_TELL, None, True)
@@ -542,7 +388,7 @@ def test_other_steps_of_a_drifting_run_prove_no_gain() -> None:
 
 
 def test_more_of_the_level_goes_to_what_is_forecast_to_win_more() -> None:
-    arms = [Arm(candidate=candidate(name, forecast)) for name, forecast in (("a", 0.3), ("b", 0.1), ("c", None))]
+    arms = [Arm(candidate=candidate(name, ratio)) for name, ratio in (("a", 0.3), ("b", 0.1), ("c", None))]
     share_level(arms)
     assert [arm.weight for arm in arms] == pytest.approx([1.625, 0.875, 0.5])
     assert sum(arm.weight for arm in arms) == pytest.approx(len(arms))
@@ -558,9 +404,7 @@ def test_nothing_is_spent_on_a_lesser_way_to_do_what_is_proven() -> None:
         return strategy
 
     machine = FakeMachine({"a": 0.5, "b": 0.95})
-    campaign = machine.campaign(budget_s=200, check=exclusive)
-    tune_candidates(campaign, [candidate("a", 0.5), candidate("b", 0.05)], [measurement(1e6, ())])
-    found = trials_of(campaign)
+    _, found = tune(machine, [candidate("a", 0.5), candidate("b", 0.05)], budget_s=200, check=exclusive)
     assert found["a"].verdict is TrialVerdict.FASTER
     assert found["b"].n == 0
     assert "it conflicts with a, which already gains more" in found["b"].reason

@@ -50,15 +50,6 @@ def test_small_files_are_copies_large_ones_links_and_checkpoints_copies(tmp_path
     assert (source / "data/large.bin").exists()
 
 
-def test_checkpoints_that_are_too_large_are_left_out_with_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workspace, "MOST_CHECKPOINT_BYTES", 10)
-    plan = plan_workspace(build(tmp_path))
-    assert any("model.pt" in warning for warning in plan.warnings)
-    assert not (make_workspace(plan, tmp_path / "work") / "model.pt").exists()
-
-
 def test_the_hash_follows_the_code_and_nothing_else(tmp_path: Path) -> None:
     source = build(tmp_path)
     before = plan_workspace(source).code_hash
@@ -90,13 +81,6 @@ def test_a_file_that_takes_our_own_output_is_not_called_overwritten(tmp_path: Pa
         words = [sys.executable, "-c", code]
         done = subprocess.run(words, cwd=tmp_path, stdout=out, stderr=subprocess.PIPE, text=True, check=True)
     assert done.stderr.split() == ["other.txt"]
-
-
-def test_our_own_folder_inside_is_left_out(tmp_path: Path) -> None:
-    source = build(tmp_path)
-    (source / "out").mkdir()
-    plan = plan_workspace(source, without=[source / "out"])
-    assert "out" not in {entry.path for entry in plan.entries}
 
 
 def test_a_path_beside_the_folder_leads_where_it_did(tmp_path: Path) -> None:
@@ -147,19 +131,6 @@ def test_source_comes_before_data_however_much_that_is(tmp_path: Path, monkeypat
     assert acts["src/mypkg/train.py"] == "copy"
     assert acts["wandb/run"] == "link"
     assert any("wandb/run" in warning for warning in plan.warnings)
-
-
-def test_a_folder_of_very_many_files_is_one_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = build(tmp_path)
-    (source / "pictures").mkdir()
-    for number in range(6):
-        (source / f"pictures/{number}.png").write_bytes(b"p")
-    monkeypatch.setattr(workspace, "MOST_LISTED", 5)
-    acts = acts_of(source)
-    assert acts["pictures"] == "link"
-    assert acts["data"] == "folder"
-    copy = make_workspace(plan_workspace(source), tmp_path / "work")
-    assert len(list((copy / "pictures").iterdir())) == 6
 
 
 def test_a_trial_runs_the_code_that_was_read_first(tmp_path: Path) -> None:

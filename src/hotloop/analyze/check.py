@@ -17,7 +17,7 @@ from statistics import NormalDist
 from typing import Any
 
 from hotloop.core.check import Check, CheckVerdict, Judged, Launch, Measure, format_change
-from hotloop.core.errors import UsageError
+from hotloop.core.noise import student_quantile
 from hotloop.core.phases import PHASES
 from hotloop.core.utilization import TARGETS
 

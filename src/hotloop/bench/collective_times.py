@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,12 +85,7 @@ def plan_launch(variables: Mapping[str, str], ranks: int | None) -> RankLaunch:
 
 def loopback(variables: Mapping[str, str]) -> dict[str, str]:
     """gloo's interface for ranks of one host, unless the user has chosen one. Without it, gloo asks the host's name."""
-    return {} if "GLOO_SOCKET_IFNAME" in variables or os.name != "posix" else {"GLOO_SOCKET_IFNAME": _loopback_name()}
-
-
-def _loopback_name() -> str:
-    names = [name for _, name in socket.if_nameindex()]
-    return next((name for name in ("lo", "lo0") if name in names), "lo")
+    return {} if "GLOO_SOCKET_IFNAME" in variables else {"GLOO_SOCKET_IFNAME": "lo"}
 
 
 def tabulate_times(answer: Mapping[str, Any]) -> list[Row]:

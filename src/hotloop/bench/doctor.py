@@ -1,29 +1,27 @@
 """Host -> MachineChecks: is this machine set up well for training?
 
-The checks stand in ``checks``, one module per group. Adding one is writing a function with ``@machine_check`` there.
+Adding a check is writing a function with ``@machine_check`` in one of MODULES.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
 
 from hotloop.core.doctor import MachineCheck, Status
 
+from . import variables
+from .checks import HostCheck, ResultMaker, devices, machine, surroundings
 from .host import Host
-from .machine_check import HostCheck, ResultMaker
 
 ORDER: tuple[Status, ...] = ("harmful", "warning", "good", "unknown")
 GROUPS = ("torch", "accelerator", "cpu", "memory", "data", "network", "variables")
-"""Groups in the order in which they are shown; each has a module in ``checks``."""
+"""Groups in the order in which they are shown."""
+MODULES = (devices, machine, surroundings, variables)
 
 CHECKS: tuple[HostCheck, ...] = tuple(
-    value
-    for group in GROUPS
-    for value in vars(import_module(f"hotloop.bench.checks.{group}")).values()
-    if isinstance(value, HostCheck)
+    value for module in MODULES for value in vars(module).values() if isinstance(value, HostCheck)
 )
-"""Every question, group by group, in the order of its module."""
+"""Every question, in the order of its module."""
 
 
 def run_checks(host: Host, wanted: Iterable[HostCheck] | None = None) -> tuple[MachineCheck, ...]:

@@ -1,22 +1,31 @@
-"""This machine -> Host: what the checks judge, read from /proc, /sys, the environment and the machine probe.
+"""This machine -> Host: what the checks judge, read from /proc, /sys, the environment, the machine probe and a folder.
 
-Files are read below ``root``, so that a folder can stand for a machine.
+Files are read below ``root``, so that a folder can stand for a machine. Of a data folder a sample is read within a
+second: the page cache is asked to drop what is about to be read, and asked afterwards whether it did, so that a speed
+that comes out of memory is never called the storage's. Nothing is written.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from hotloop.core.children import started
 
 PROGRAM = Path(__file__).resolve().parent.parent / "probe" / "machine.py"
 TIMEOUT_S = 90.0
@@ -29,26 +38,23 @@ NEVER_PASSED_ON = ("HOTLOOP_ATTACH",)
 GPU_FIELDS = ("index", "name", "memory.total", "memory.used", "pcie.link.width.current", "pcie.link.width.max")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Reading:
-    """What was read from a data folder, within a second. ``None`` where it is unknown."""
+    """What was read from a data folder, within a second; a thread fills it, until it is done or given up.
+
+    Bytes and their times are counted by kind: ``storage`` where the pages had left the page cache, ``cached`` where
+    they could not be dropped, ``unknown`` where the kernel does not say.
+    """
 
     folder: str
-    files_count: int
+    files_count: int = 0
     """Files seen by a walk that ends early in large folders."""
     sampled_count: int = 0
-    storage_bytes: int = 0
-    """Bytes that were read after their pages had left the page cache."""
-    storage_ns: int = 0
-    cached_bytes: int = 0
-    """Bytes whose pages could not be dropped: their speed is the page cache's."""
-    cached_ns: int = 0
-    unknown_bytes: int = 0
-    """Bytes of files for which the kernel does not say whether they are cached."""
-    unknown_ns: int = 0
-    open_median_ns: int | None = None
-    cached_before_ratio: float | None = None
-    """Share of the sample that was in the page cache before, 0..1."""
+    bytes_by_kind: Counter[str] = field(default_factory=Counter)
+    ns_by_kind: Counter[str] = field(default_factory=Counter)
+    opens_ns: list[int] = field(default_factory=list)
+    cached_before: list[float] = field(default_factory=list)
+    """Share of each sampled part that was in the page cache before, 0..1."""
     complaint: str | None = None
 
 
@@ -69,8 +75,6 @@ class Host:
     """How much memory may be locked; -1 without a limit."""
     shm_total_bytes: int | None = None
     shm_free_bytes: int | None = None
-    clock_read_ns: float | None = None
-    """Time of one reading of the clock, the least of several rounds."""
     gpus: tuple[Mapping[str, str], ...] | None = None
     """One mapping of GPU_FIELDS per GPU, from nvidia-smi; None where it did not answer."""
     gpu_links: str | None = None
@@ -158,13 +162,12 @@ def examine_host(
         interpreter=interpreter,
         facts=facts,
         complaint=complaint,
-        affinity_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        affinity_count=len(os.sched_getaffinity(0)),
         files_soft_count=soft,
         files_hard_count=hard,
         locked_soft_bytes=locked,
         shm_total_bytes=total,
         shm_free_bytes=free,
-        clock_read_ns=_clock_read_ns(),
         gpus=parse_gpus(_ask_tool(smi, f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits")),
         gpu_links=_ask_tool(smi, "topo", "-m"),
         reading=reading,
@@ -178,22 +181,12 @@ def ask_probe(
     kept = {k: v for k, v in environment.items() if k not in NEVER_PASSED_ON}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error_file:
         try:
-            child = subprocess.Popen(
-                [interpreter, str(program)],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=error_file,
-                env=kept,
-                start_new_session=True,
-            )
+            with started([interpreter, str(program)], stdout=out, stderr=error_file, env=kept) as child:
+                code = child.wait(timeout_s)
         except (OSError, ValueError) as error:
             return {}, f"{interpreter} could not be started: {getattr(error, 'strerror', None) or error}"
-        try:
-            code = child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return {}, f"importing torch with {interpreter} took longer than {timeout_s:.0f} s"
-        finally:
-            _end(child)
         out.seek(0)
         error_file.seek(0)
         answer, complaint = out.read().decode(errors="replace"), error_file.read().decode(errors="replace")
@@ -209,16 +202,6 @@ def ask_probe(
         return {}, f"{interpreter} was killed by {name} while importing torch"
     last = next((line.strip() for line in reversed(complaint.splitlines()) if line.strip()), "it printed nothing")
     return {}, f"{interpreter} could not be queried (exit code {code}): {last[:200]}"
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the probe's own session."""
-    if child.poll() is None:
-        try:
-            os.killpg(child.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            child.kill()
-        child.wait()
 
 
 def _ask_tool(tool: str | None, *words: str) -> str | None:
@@ -244,23 +227,6 @@ def parse_gpus(text: str | None) -> tuple[Mapping[str, str], ...] | None:
         return None
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
     return tuple(dict(zip(GPU_FIELDS, row, strict=True)) for row in rows if len(row) == len(GPU_FIELDS))
-
-
-def parse_links(text: str) -> dict[tuple[int, int], str]:
-    """Kind of link for each pair of GPUs, such as NV18, PIX or SYS, from ``nvidia-smi topo -m``."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    links: dict[tuple[int, int], str] = {}
-    for line in plain.splitlines():
-        words = line.split()
-        if not words or not re.fullmatch(r"GPU\d+", words[0]) or "X" not in words[1:]:
-            continue
-        first = int(words[0][3:])
-        for second, word in enumerate(words[1:]):
-            if not re.fullmatch(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|PSB", word):
-                break
-            if first < second:
-                links[first, second] = word
-    return links
 
 
 def cgroup_folders(host: Host, controller: str) -> list[str]:
@@ -329,34 +295,143 @@ def listed(words: Sequence[str], most: int = 4) -> str:
     return ", ".join(words[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _limits() -> tuple[int | None, int | None, int | None]:
-    try:
-        import resource
-    except ImportError:  # not a Unix
-        return None, None, None
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    infinite = resource.RLIM_INFINITY
-    locked: int | None = None
-    if hasattr(resource, "RLIMIT_MEMLOCK"):
-        locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-        locked = -1 if locked == infinite else locked
-    return (1 << 30 if soft == infinite else soft), (1 << 30 if hard == infinite else hard), locked
+def _limits() -> tuple[int, int, int]:
+    """Open files, softly and hard; bytes that may be locked, -1 without a limit."""
+    soft, hard = (1 << 30 if n == resource.RLIM_INFINITY else n for n in resource.getrlimit(resource.RLIMIT_NOFILE))
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return soft, hard, -1 if locked == resource.RLIM_INFINITY else locked
 
 
 def _shared_memory(folder: Path) -> tuple[int | None, int | None]:
     try:
         room = os.statvfs(folder)
-    except (OSError, AttributeError):
+    except OSError:
         return None, None
     return room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
 
 
-def _clock_read_ns() -> float:
-    """Least mean time of reading the clock a hundred times, over rounds that take about a millisecond in all."""
-    best = float("inf")
-    for _ in range(20):
-        start_ns = time.perf_counter_ns()
-        for _ in range(100):
-            time.perf_counter_ns()
-        best = min(best, (time.perf_counter_ns() - start_ns) / 100)
-    return best
+BUDGET_S = 1.0
+WALK_S = 0.25
+PATIENCE_S = 4.0
+"""A read that hangs (a network file system without its server) is given up after this long."""
+MOST_BYTES = 256 << 20
+CHUNK_BYTES = 1 << 20
+MOST_FILES = 4096
+SAMPLED_FILES = 64
+
+
+def read_folder(folder: str, *, budget_s: float = BUDGET_S, most_bytes: int = MOST_BYTES) -> Reading:
+    """Read a sample of the folder's files. Trouble is told in ``complaint``; nothing is raised for it."""
+    reading = Reading(folder=folder)
+    worker = threading.Thread(target=_read_sample, args=(reading, budget_s, most_bytes), daemon=True)
+    worker.start()
+    patience_s = max(PATIENCE_S, 2 * budget_s)
+    worker.join(patience_s)
+    if worker.is_alive():
+        return replace(reading, complaint=f"a read did not finish within {patience_s:.0f} s")
+    return reading
+
+
+def _read_sample(reading: Reading, budget_s: float, most_bytes: int) -> None:
+    start_s = time.monotonic()
+    try:
+        found = _find_files(reading, start_s + min(WALK_S, budget_s / 3))
+        step = max(1, len(found) // SAMPLED_FILES)
+        sample = sorted(found[::step][:SAMPLED_FILES])
+        left = most_bytes
+        # Smallest first: what they leave of their shares goes to the larger ones.
+        for position, (_, path) in enumerate(sample):
+            if left <= 0 or time.monotonic() - start_s >= budget_s:
+                break
+            share = left // (len(sample) - position)
+            left -= _read_file(path, max(1, share), start_s + budget_s, reading)
+    except OSError as error:
+        reading.complaint = f"{reading.folder}: {error.strerror}"
+
+
+def _find_files(reading: Reading, deadline_s: float) -> list[tuple[int, str]]:
+    """Size in bytes and path of regular files that hold something, breadth first, links not followed."""
+    waiting: list[str] = [reading.folder]
+    found: list[tuple[int, str]] = []
+    while waiting and len(found) < MOST_FILES and time.monotonic() < deadline_s:
+        here = waiting.pop(0)
+        try:
+            entries = os.scandir(here)
+        except OSError:
+            if here == reading.folder:
+                raise
+            continue  # a folder that we may not read: the others are enough for a sample
+        with entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif entry.is_file(follow_symlinks=False) and (size := entry.stat(follow_symlinks=False).st_size) > 0:
+                    found.append((size, entry.path))
+                    reading.files_count = len(found)
+                if len(found) >= MOST_FILES or time.monotonic() >= deadline_s:
+                    break
+    return found
+
+
+def _read_file(path: str, most_bytes: int, deadline_s: float, reading: Reading) -> int:
+    """Read part of one file; the bytes read. A file that cannot be read is left out of the sample."""
+    start_ns = time.perf_counter_ns()
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        reading.complaint = reading.complaint or f"{path}: {error.strerror}"
+        return 0
+    try:
+        reading.opens_ns.append(time.perf_counter_ns() - start_ns)
+        reading.sampled_count += 1
+        size = os.fstat(file).st_size
+        # The middle of a large file: its beginning is what everybody has looked at already.
+        begin = max(0, (size - most_bytes) // 2) // mmap.PAGESIZE * mmap.PAGESIZE
+        length = min(size - begin, most_bytes)
+        before = _resident_ratio(file, begin, length)
+        if before is not None:
+            reading.cached_before.append(before)
+        os.posix_fadvise(file, begin, length, os.POSIX_FADV_DONTNEED)
+        after = _resident_ratio(file, begin, length)
+        kind = "unknown" if after is None else "cached" if after > 0.1 else "storage"
+        done = 0
+        while done < length and time.monotonic() < deadline_s:
+            start_ns = time.perf_counter_ns()
+            got = len(os.pread(file, min(CHUNK_BYTES, length - done), begin + done))
+            reading.ns_by_kind[kind] += time.perf_counter_ns() - start_ns
+            reading.bytes_by_kind[kind] += got
+            if not got:
+                break
+            done += got
+        return done
+    except OSError as error:
+        reading.complaint = reading.complaint or f"{path}: {error.strerror}"
+        return 0
+    finally:
+        os.close(file)
+
+
+def _resident_ratio(file: int, begin: int, length: int) -> float | None:
+    """Share of a part of a file that is in the page cache, 0..1; None where the kernel does not tell.
+
+    Since Linux 5.2 only those who own a file or may write it are told; for others every page counts as resident.
+    """
+    if length <= 0 or os.fstat(file).st_uid != os.geteuid() != 0:
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    map_file, unmap, mincore = libc.mmap, libc.munmap, libc.mincore
+    map_file.restype = ctypes.c_void_p
+    map_file.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    pages = (length + mmap.PAGESIZE - 1) // mmap.PAGESIZE
+    resident = (ctypes.c_ubyte * pages)()
+    mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    address = map_file(None, length, mmap.PROT_READ, mmap.MAP_SHARED, file, begin)
+    if address in (None, ctypes.c_void_p(-1).value):
+        return None
+    try:
+        if mincore(address, length, resident) != 0:
+            return None
+        return sum(byte & 1 for byte in resident) / pages
+    finally:
+        unmap(address, length)

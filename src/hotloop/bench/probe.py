@@ -1,28 +1,25 @@
-"""Facts of a recording -> a probe of its operators in the training's interpreter -> Forecasts of techniques."""
+"""Facts of a recording -> what a probe of its operators shall measure; what it measured -> Forecasts of techniques."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import signal
 import statistics
-import subprocess
-import tempfile
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotloop.bench.fusion import estimate_fused
+from hotloop.bench.program import ProbeError, run_probe
 from hotloop.core.analysis import Forecast
-from hotloop.core.errors import HotloopError
 from hotloop.core.findings import Basis
-from hotloop.core.measurement import StepTimes
-from hotloop.core.operators import is_convolution, is_fusable
+from hotloop.core.step_times import StepTimes
 
-PROGRAM = Path("hotloop") / "probe" / "opportunities.py"
 BUDGET_S = 10.0
+TIMEOUT_S = 45.0
+FEWEST_STEPS = 5
+"""A training with fewer steady steps is not probed."""
 FEWEST_ROUNDS = 4
 LEAST_COVERAGE_RATIO = 0.6
 """A replay that explains less of forward and backward promises nothing: the low forecast is 0."""
@@ -31,18 +28,6 @@ LEAST_LOCATED_RATIO = 0.7
 CALL_NS = 15_000.0
 """Host time around an operator that is not the operator: modules, Python, autograd's bookkeeping. A rule of thumb: 5 to
 20 us were seen, of which no raw data is kept."""
-GRAPH_NS = 220_000.0
-"""Calling a compiled model: guards, the runtime around its graphs, its node in autograd; forward and backward.
-A rule of thumb, without raw data: held against compiled models as part of the forecast (docs/compile-forecast.md)."""
-KEPT_CALL_NS = 3_000.0
-"""Calling a matrix product or another kept operator from a compiled graph; a rule of thumb, as GRAPH_NS."""
-COMPILED_CALL_NS = 4_000.0
-"""Of CALL_NS, what is not needed for a call that is compiled: Python, modules, a node of autograd.
-
-Measured with 4 x 8 elements and warm caches, forward and backward: 3.3 us a call with all of its operator; a step finds
-colder caches. What else lies around the recorded operators is mostly other programs: the mean step has them, and one
-recorded step's operators do not.
-"""
 AGREES_RATIO, RESEMBLES_RATIO = 2.0, 4.0
 """The run's time of a piece over the probe's (or the other way round): up to the first the probe measured that piece,
 beyond the second it says little of it. In 14 quiet runs of the zoo (commit 6782504, 2 cores) the run's optimizer took
@@ -51,10 +36,6 @@ DISTURBED_RATIO = 1.1
 """As many threads as cores may be so much slower by noise; beyond it, others used the cores while the probe ran."""
 PAYS_RATIO = 0.02
 """A larger batch is named only where it saves so much more than a smaller one."""
-CONVOLUTIONS_RATIO, MOST_CONVOLUTIONS_RATIO = 0.8, 1.2
-"""Part of what convolutions win by the compiler's memory format that is expected to be won between other operators. A
-guess: of the models in docs/compile-forecast.md one has convolutions (forecast 0.23, saved 0.25)."""
-
 FEW_ROUNDS_TRUST = 0.7
 """Range factor for low forecasts from fewer rounds than FEWEST_ROUNDS."""
 
@@ -66,8 +47,6 @@ BF16_LOW_RATIO, BF16_HIGH_RATIO = 0.8, 1.15
 CACHES_RATIO, MOST_CACHES_RATIO, LEAST_CACHES_RATIO = 1.05, 1.2, 0.95
 """How much more a larger batch grows a step than its operators alone, which miss fewer caches: expected, most, least.
 0.78 (weather_gru): n = 1, inside the range."""
-COMPILE_LOW_RATIO, LEAST_GRAPH_RATIO, MOST_GRAPH_RATIO = 0.7, 0.5, 2.0
-"""At least what was forecast as low, less 0.02, was saved by 15 of 15 rows (docs/compile-forecast.md, 2026-11-23)."""
 THREADS_LOW_RATIO, THREADS_HIGH_RATIO = 0.6, 1.3
 """1.91 (denoise_net, above the range) and 1.28 (many-threads): n = 2."""
 OPTIMIZER_LOW_RATIO, OPTIMIZER_HIGH_RATIO = 0.85, 1.1
@@ -79,10 +58,6 @@ BUCKETS_LOW_RATIO, BUCKETS_HIGH_RATIO = 0.5, 1.5
 1.14 (ddp_ranker), 0.75 and 0.88 (ddp-caps, twice), 1.8 (ddp-sensors) and 1.3 (mixer_ddp)."""
 
 GIB = 1 << 30
-
-
-class ProbeError(HotloopError):
-    """The probe could not be run or gave no result; the text says why."""
 
 
 def make_request(
@@ -110,7 +85,7 @@ def make_request(
             input_stays = bool(fact.get("stays"))
         elif kind == "compile":
             compiled = bool(fact.get("used"))
-        elif kind in ("process", "ops", "flow", "ddp", "model", "autocast"):
+        elif kind in ("process", "ops", "ddp", "model", "autocast"):
             newest[kind] = fact
     process = newest.get("process", {})
     if process.get("accelerator") or str(newest.get("model", {}).get("device") or "cpu").split(":")[0] != "cpu":
@@ -130,11 +105,7 @@ def make_request(
     }
     ops = newest.get("ops")
     if ops is not None and ops.get("ops") and not compiled:
-        request["ops"] = {"ops": list(ops["ops"]), "steps": ops.get("steps"), "forwards": ops.get("forwards")}
-        if "flow" in newest:
-            request["flow"] = {key: newest["flow"].get(key) for key in ("calls", "bytes")}
-            request["convolutions"] = [i for i, op in enumerate(ops["ops"]) if is_convolution(str(op["name"]))]
-            request["fusable"] = [i for i, op in enumerate(ops["ops"]) if is_fusable(str(op["name"]))]
+        request["ops"] = {"ops": list(ops["ops"])}
         if newest.get("autocast", {}).get("dtype") is None:
             request["arms"].append("bf16")
         # Several ranks share the cores: alone, the probe would not see them get in each other's way.
@@ -164,58 +135,6 @@ def _batch_size(loaders: Iterable[Mapping[str, Any]]) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def run_probe(request: dict[str, Any], interpreter: str, source_folder: Path, timeout_s: float) -> dict[str, Any]:
-    """The probe's result. ``source_folder`` contains ``hotloop``; the interpreter needs torch only.
-
-    Raises ProbeError when the probe fails or takes longer than ``timeout_s``; it and its own children are ended then.
-    """
-    program = source_folder / PROGRAM
-    with tempfile.TemporaryDirectory(prefix="hotloop-probe-") as folder:
-        given, result, errors = Path(folder) / "in.json", Path(folder) / "out.json", Path(folder) / "errors.txt"
-        given.write_text(json.dumps(request), encoding="utf-8")
-        try:
-            with errors.open("wb") as complaints:
-                child = subprocess.Popen(
-                    [interpreter, str(program), str(given), str(result)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=complaints,
-                    cwd=folder,
-                    env=_environment(int(request.get("threads") or 1)),
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise ProbeError(f"the probe could not be started with {interpreter}: {error}") from error
-        try:
-            code = child.wait(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            raise ProbeError(f"the probe took longer than {timeout_s:.0f} s") from None
-        finally:
-            _end(child)
-        if code or not result.exists():
-            last = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-            raise ProbeError(f"the probe exited with {code}: {''.join(last)[:200]}")
-        answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-        return answer
-
-
-def _environment(threads: int) -> dict[str, str]:
-    """This process's environment with the training's number of threads, and nothing that attaches or joins a group."""
-    dropped = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH")
-    kept = {k: v for k, v in os.environ.items() if k not in dropped and not k.startswith(("HOTLOOP", "TORCHELASTIC"))}
-    return kept | {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": ""}
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the probe's own session, which also holds the processes that it started."""
-    if child.poll() is None:
-        try:
-            os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        child.wait()
-
-
 def basis_of_probe(what: str, run_ns: float, probe_ns: float) -> tuple[Basis, str]:
     """The best basis of a forecast whose present setting took so long in the run and in the probe; and what to say.
 
@@ -240,7 +159,6 @@ def make_forecasts(request: Mapping[str, Any], result: Mapping[str, Any], step: 
     if replay := result.get("replay"):
         parameters = int(request.get("parameters") or 0)
         found += [_forecast_bf16(replay, step, parameters), _forecast_batch(replay, result.get("passes"), step)]
-    found.append(_forecast_compile(request, result, step))
     if threads := result.get("threads"):
         found.append(_forecast_threads(threads, result.get("replay"), step))
     if optimizer := result.get("optimizer"):
@@ -417,69 +335,6 @@ def _replay_evidence(replay: Mapping[str, Any], cover: _Coverage) -> dict[str, A
     }
 
 
-def _forecast_compile(request: Mapping[str, Any], result: Mapping[str, Any], step: StepTimes) -> Forecast | None:
-    """torch.compile of the model: merged operators, and the host's work around all of them done once.
-
-    Nothing is compiled here, so this is computed (see fusion.py) and not timed. The time in forward and backward that
-    is in no operator goes to Python, dispatch and autograd: as much of it counts as calls plausibly take, and what is
-    beyond that only in the high forecast. Convolutions get the memory format that the compiler gives them; what that
-    won in the probe is not in the low forecast.
-    """
-    recorded, fusion = request.get("ops"), result.get("fusion")
-    if not recorded or not fusion:
-        return None
-    fused = estimate_fused(recorded["ops"], request.get("flow"), fusion)
-    if fused is None:
-        return None
-    operators_ns = fused.eager_ns + fused.kept_ns + fused.outside_ns
-    if operators_ns <= 0:
-        return None
-    scale = min(1.0, step.train_ns / operators_ns)
-    around_ns = max(0.0, step.train_ns - operators_ns * scale)
-    graphs = max(1.0, float(recorded.get("forwards") or step.micro_batches))
-    graph_ns = graphs * GRAPH_NS + fused.kept_count * KEPT_CALL_NS
-
-    def saving(merged_ns: float, calls_around_ns: float, graph_ns: float) -> float:
-        # A recorded step that took longer than the usual one says nothing against what the probe timed afterwards.
-        won_ns = fused.eager_ns * scale - merged_ns + calls_around_ns - graph_ns
-        return _clamp(won_ns / step.step_ns, min(1.0, step.train_ns / step.step_ns))
-
-    calls_ns = min(around_ns, fused.calls_count * COMPILED_CALL_NS)
-    explained_ns = operators_ns * scale + min(around_ns, fused.calls_count * CALL_NS)
-    coverage = min(1.0, explained_ns / step.train_ns)
-    trust = 1.0 if coverage >= LEAST_COVERAGE_RATIO else 0.0
-    mid = saving(fused.likely_ns - CONVOLUTIONS_RATIO * fused.convolutions_ns * scale, calls_ns, graph_ns)
-    low = COMPILE_LOW_RATIO * saving(fused.most_ns, calls_ns / 2, MOST_GRAPH_RATIO * graph_ns)
-    low -= 2 * step.noise_ratio
-    # What calls cost however much they compute: a larger batch shares it, and compiling takes it away.
-    per_call_ns = fused.starting_ns * scale + calls_ns - graph_ns
-    high = saving(
-        (fused.least_ns - MOST_CONVOLUTIONS_RATIO * fused.convolutions_ns) * scale,
-        around_ns,
-        LEAST_GRAPH_RATIO * graph_ns,
-    )
-    return Forecast(
-        technique="compile-model",
-        saving_low_ratio=trust * _clamp(low, mid),
-        saving_mid_ratio=mid,
-        saving_high_ratio=max(mid, high),
-        settings={},
-        evidence={
-            "fusable_ratio": round(fused.eager_ns / operators_ns, 3),
-            "merged_from_ns": round(fused.eager_ns * scale),
-            "merged_to_ns": round(fused.likely_ns),
-            "passes": fused.passes_count,
-            "around_operators_ns": round(calls_ns),
-            "convolutions_won_ns": round(fused.convolutions_ns * scale),
-            "compiled_calls_ns": round(graph_ns),
-            "per_call_ratio": round(_clamp(per_call_ns / step.step_ns, mid), 4),
-            "explained_ratio": round(coverage, 3),
-            "timed_ratio": round(fused.timed_ratio, 3),
-        },
-        basis=Basis.SIMULATED,
-    )
-
-
 def _forecast_threads(threads: Mapping[str, Any], replay: Mapping[str, Any] | None, step: StepTimes) -> Forecast | None:
     """As many threads as cores, when there are more: what forward and backward win, and what the optimizer wins.
 
@@ -520,16 +375,33 @@ def _forecast_threads(threads: Mapping[str, Any], replay: Mapping[str, Any] | No
 def _forecast_optimizer(optimizer: Mapping[str, Any], step: StepTimes, arm: str, own: bool) -> Forecast | None:
     """Another implementation of the same optimizer, as a share of the time that its steps really took.
 
-    A class of the user's ``own`` is not replayed: what torch's takes is held against the recorded steps.
+    A class of the user's ``own``, which may compute something else, is not replayed: what torch's of that name takes is
+    held against the recorded steps.
     """
     present, other = optimizer["present_ns"], optimizer.get(f"{arm}_ns")
     if other is None or present <= 0 or step.optimizer_ns <= 0:
         return None
-    if own:
-        return _forecast_torchs_optimizer(optimizer, step, arm, other / max(optimizer["share_ratio"], 1e-6))
-    won = 1.0 - other / present
-    whole_ns = present / max(optimizer["share_ratio"], 1e-6)
+    replayed = max(optimizer["share_ratio"], 1e-6)
     share = step.optimizer_ns / step.step_ns
+    evidence: dict[str, Any] = {
+        f"{arm}_ns": round(other / replayed),
+        "recorded_ns": round(step.optimizer_ns),
+        "rounds": optimizer["rounds"],
+        "assumed_settings": dict(optimizer.get("assumed_settings") or {}),
+    }
+    if own:
+        mid = _clamp((step.optimizer_ns - other / replayed) / step.step_ns, share)
+        return Forecast(
+            technique=f"{arm}-optimizer",
+            saving_low_ratio=_clamp(OPTIMIZER_LOW_RATIO * mid - step.noise_ratio, mid),
+            saving_mid_ratio=mid,
+            saving_high_ratio=share,
+            settings={arm: True},
+            evidence=evidence,
+            basis=Basis.SIMULATED,
+        )
+    won = 1.0 - other / present
+    whole_ns = present / replayed
     # Either all of the recorded phase shrinks as the replayed step does, or only as much as was replayed is won (the
     # rest are closures, hooks, other programs). The middle of these two, on a scale of factors.
     explained = min(1.0, whole_ns / step.optimizer_ns)
@@ -543,37 +415,9 @@ def _forecast_optimizer(optimizer: Mapping[str, Any], step: StepTimes, arm: str,
         saving_mid_ratio=mid,
         saving_high_ratio=max(mid, _clamp(OPTIMIZER_HIGH_RATIO * won * share, share)),
         settings={arm: True},
-        evidence={
-            "present_ns": round(whole_ns),
-            f"{arm}_ns": round(other / max(optimizer["share_ratio"], 1e-6)),
-            "recorded_ns": round(step.optimizer_ns),
-            "rounds": optimizer["rounds"],
-            "assumed_settings": dict(optimizer.get("assumed_settings") or {}),
-        },
+        evidence={"present_ns": round(whole_ns), **evidence},
         basis=basis,
         doubt=doubt,
-    )
-
-
-def _forecast_torchs_optimizer(
-    optimizer: Mapping[str, Any], step: StepTimes, arm: str, torchs_ns: float
-) -> Forecast | None:
-    """Torch's optimizer of the same name in place of the user's own class, which may compute something else."""
-    share = step.optimizer_ns / step.step_ns
-    mid = _clamp((step.optimizer_ns - torchs_ns) / step.step_ns, share)
-    return Forecast(
-        technique=f"{arm}-optimizer",
-        saving_low_ratio=_clamp(OPTIMIZER_LOW_RATIO * mid - step.noise_ratio, mid),
-        saving_mid_ratio=mid,
-        saving_high_ratio=share,
-        settings={arm: True},
-        evidence={
-            f"{arm}_ns": round(torchs_ns),
-            "recorded_ns": round(step.optimizer_ns),
-            "rounds": optimizer["rounds"],
-            "assumed_settings": dict(optimizer.get("assumed_settings") or {}),
-        },
-        basis=Basis.SIMULATED,
     )
 
 
@@ -627,3 +471,54 @@ def _forecast_buckets(buckets: Mapping[str, Any], step: StepTimes) -> Forecast |
         basis=basis,
         doubt=doubt,
     )
+
+
+def measure_forecasts(
+    process: Mapping[str, Any],
+    facts: Sequence[Mapping[str, Any]],
+    step: StepTimes,
+    steady_count: int,
+    folder: Path,
+    *,
+    emit: Callable[[str], None],
+    on_begin: Callable[[], None],
+) -> dict[str, Forecast]:
+    """Measure in a child of the process's interpreter, and keep the result in the run folder.
+
+    ``on_begin`` is called before that, ``emit`` gets what went wrong. Ctrl-C skips it.
+    """
+    request = make_request(facts, step)
+    if request is None or steady_count < FEWEST_STEPS:
+        return {}
+    on_begin()
+    try:
+        result = run_probe(request, str(process.get("executable") or sys.executable), TIMEOUT_S)
+    except KeyboardInterrupt:
+        return {}
+    except ProbeError as error:
+        emit(f"opportunities were not measured: {error}")
+        return {}
+    try:
+        (folder / "probe.json").write_text(json.dumps({"request": request, "result": result}))
+    except OSError as error:
+        emit(f"cannot keep the probe's result in {folder}: {error.strerror}")
+    return make_forecasts(request, result, step)
+
+
+def recall_forecasts(recorded: Mapping[str, Any] | None, step: StepTimes) -> dict[str, Forecast]:
+    """The forecasts that were measured when the run ended; none when there were none."""
+    if not isinstance(recorded, Mapping):
+        return {}
+    request, result = recorded.get("request"), recorded.get("result")
+    if not isinstance(request, Mapping) or not isinstance(result, Mapping):
+        return {}
+    return make_forecasts(request, result, step)
+
+
+def recall_cpu_peaks(folder: Path) -> Mapping[str, float]:
+    """FLOPs a second of large products by element type, as the probe of this run measured them; empty without one."""
+    try:
+        peak = json.loads((folder / "probe.json").read_text())["result"]["peak"]["flops_per_s"]
+        return {str(kind): float(rate) for kind, rate in peak.items() if rate > 0}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}

@@ -1,4 +1,4 @@
-"""A benchmark's request -> the answer of its program, run with the user's Python in the user's folder."""
+"""A request -> the answer of a program of hotloop.probe in the training's Python, or one line of what went wrong."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hotloop.core.children import started
 from hotloop.core.errors import HotloopError, UsageError
 
-PROGRAM = Path("hotloop") / "probe" / "benchmarks.py"
+START = Path(__file__).resolve().parents[1] / "probe" / "start.py"
 
 
 class BenchmarkError(HotloopError):
     """The program could not be run or gave no result; the text says why."""
+
+
+class ProbeError(HotloopError):
+    """The probe could not be run or gave no result; the text says why."""
 
 
 def find_python(given: str | None, search_path: str | None) -> str:
@@ -46,78 +49,51 @@ def split_target(target: str) -> tuple[str, str]:
     return file, function
 
 
-def run_program(request: Mapping[str, Any], python: str, source_folder: Path, timeout_s: float) -> dict[str, Any]:
-    """The program's answer. What the user's code prints goes to standard error.
-
-    Raises UsageError for what the program says is the user's to mend, BenchmarkError when it fails or takes too long;
-    it and its own children (workers) are ended then.
-    """
-    return run_ranks(request, python, source_folder / PROGRAM, timeout_s, ({},))
-
-
-def run_ranks(
+def run_program(
+    program: str,
     request: Mapping[str, Any],
     python: str,
-    program: Path,
     timeout_s: float,
-    ranks: Sequence[Mapping[str, str]],
+    *,
+    ranks: Sequence[Mapping[str, str]] = ({},),
     what: str = "the benchmark",
 ) -> dict[str, Any]:
     """The answer of the first of several processes of a program, each with its own variables beside this process's.
 
-    ``{folder}`` in a text of the request is a folder that all of them share. Raises as ``run_program`` does: one that
-    fails ends all, because the others would wait for it. ``what`` names the program in errors.
+    ``{folder}`` in a text of the request is a folder that all of them share. What the user's code prints goes to
+    standard error. ``what`` names the program in errors. Raises UsageError for what the program says is the user's to
+    mend, BenchmarkError when it fails or takes too long; it and its own children (workers) are ended then. One process
+    that fails ends all, because the others would wait for it.
     """
     with tempfile.TemporaryDirectory(prefix="hotloop-bench-") as folder:
         given = Path(folder) / "in.json"
         given.write_text(json.dumps(request).replace("{folder}", folder), encoding="utf-8")
         results = [Path(folder) / f"out-{number}.json" for number in range(len(ranks))]
         sys.stderr.flush()
-        children: list[subprocess.Popen[bytes]] = []
-        try:
-            for result, variables in zip(results, ranks, strict=True):
-                words = [python, str(program), str(given), str(result)]
-                with _interrupts_deferred():
-                    children.append(
-                        subprocess.Popen(
-                            words,
-                            stdin=subprocess.DEVNULL,
+        with contextlib.ExitStack() as running:
+            try:
+                children = [
+                    running.enter_context(
+                        started(
+                            [python, str(START), program, str(given), str(result)],
                             stdout=2,
-                            start_new_session=True,
                             env={**os.environ, **variables},
                         )
                     )
+                    for result, variables in zip(results, ranks, strict=True)
+                ]
+            except OSError as error:
+                raise BenchmarkError(f"{what} could not be started with {python}: {error.strerror}") from error
             code = _wait_all(children, timeout_s, what)
-        except OSError as error:
-            raise BenchmarkError(f"{what} could not be started with {python}: {error.strerror}") from error
-        finally:
-            for child in children:
-                _end(child)
-        answers = [_read_answer(result) for result in results]
+        answers = [json.loads(result.read_text(encoding="utf-8")) for result in results if result.exists()]
     for answer in answers:
-        if answer is not None and "error" in answer:
+        if "error" in answer:
             raise UsageError(str(answer["error"]))
-    if code or answers[0] is None:
+    if code or len(answers) < len(ranks):
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise BenchmarkError(f"{what} ended with {how}; see its output above ({python})")
-    return answers[0]
-
-
-@contextlib.contextmanager
-def _interrupts_deferred() -> Iterator[None]:
-    """Ctrl-C within is raised at the end, so that no child is started that nobody knows of."""
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
-        return
-    seen: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _frame: seen.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if seen:
-            signal.raise_signal(signal.SIGINT)
+    first: dict[str, Any] = answers[0]
+    return first
 
 
 def _wait_all(children: Sequence[subprocess.Popen[bytes]], timeout_s: float, what: str) -> int:
@@ -135,17 +111,35 @@ def _wait_all(children: Sequence[subprocess.Popen[bytes]], timeout_s: float, wha
             children[codes.index(None)].wait(timeout=0.2)
 
 
-def _read_answer(result: Path) -> dict[str, Any] | None:
-    if not result.exists():
-        return None
-    answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-    return answer
+def run_probe(request: dict[str, Any], interpreter: str, timeout_s: float) -> dict[str, Any]:
+    """The result of the probe of opportunities, which says nothing on the terminal; the interpreter needs torch only.
+
+    Raises ProbeError when the probe fails or takes longer than ``timeout_s``; it and its own children are ended then.
+    """
+    with tempfile.TemporaryDirectory(prefix="hotloop-probe-") as folder:
+        given, result, errors = Path(folder) / "in.json", Path(folder) / "out.json", Path(folder) / "errors.txt"
+        given.write_text(json.dumps(request), encoding="utf-8")
+        words = [interpreter, str(START), "opportunities", str(given), str(result)]
+        environment = _bare_environment(int(request.get("threads") or 1))
+        try:
+            with (
+                errors.open("wb") as complaints,
+                started(words, stdout=subprocess.DEVNULL, stderr=complaints, cwd=folder, env=environment) as child,
+            ):
+                code = child.wait(timeout=timeout_s)
+        except OSError as error:
+            raise ProbeError(f"the probe could not be started with {interpreter}: {error}") from error
+        except subprocess.TimeoutExpired:
+            raise ProbeError(f"the probe took longer than {timeout_s:.0f} s") from None
+        if code or not result.exists():
+            last = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+            raise ProbeError(f"the probe exited with {code}: {''.join(last)[:200]}")
+        answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        return answer
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End what is left of the program's own session."""
-    if child.returncode is None:
-        child.poll()
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+def _bare_environment(threads: int) -> dict[str, str]:
+    """This process's environment with the training's number of threads, and nothing that attaches or joins a group."""
+    dropped = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH")
+    kept = {k: v for k, v in os.environ.items() if k not in dropped and not k.startswith(("HOTLOOP", "TORCHELASTIC"))}
+    return kept | {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": ""}

@@ -39,9 +39,7 @@ LOW_RATIO = 0.5
 _CELL = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS")
 _LINK = re.compile(r"Link (\d+): (?:([\d.]+) GB/s|<?inactive>?)", re.I)
 _GPU = re.compile(r"GPU (\d+): (.*?)(?: \(UUID.*)?$")
-_CHANNEL = re.compile(
-    r"NCCL INFO Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(?:send|receive)\])? via (\S+)"
-)
+_CHANNEL = re.compile(r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\](?: \[(?:send|receive)\])? via (\S+)")
 _USING = re.compile(r"NCCL INFO Using network (\S+)")
 
 
@@ -62,12 +60,8 @@ class DeviceLog:
 
     transports: Mapping[str, int]
     """Channels by transport: P2P/IPC, P2P/CUMEM, SHM/direct, NET/IB/0/GDRDMA, NET/Socket ..."""
-    pairs: Mapping[tuple[int, int], tuple[str, ...]]
-    """Transports between two ranks, lower rank first."""
     network: str | None
     """IB, Socket, or a plugin's; None where the log does not say."""
-    uses_nvls: bool | None
-    """NVLink SHARP: the switch adds. None where the log has no channel at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,42 +107,28 @@ def parse_matrix(text: str) -> dict[tuple[int, int], str]:
 
 def parse_links(text: str) -> dict[int, DeviceLinks]:
     """NVLinks of every device in the output of ``nvidia-smi nvlink -s``."""
-    found: dict[int, DeviceLinks] = {}
-    device: int | None = None
-    names: dict[int, str] = {}
-    rates: dict[int, list[float | None]] = {}
+    rates: dict[tuple[int, str], list[float]] = {}
     for line in text.splitlines():
         if (head := _GPU.match(line.strip())) is not None:
-            device = int(head[1])
-            names[device], rates[device] = head[2], []
-        elif device is not None and (link := _LINK.search(line)) is not None:
-            rates[device].append(float(link[2]) * 1e9 if link[2] else None)
-    for number, known in rates.items():
-        active = [rate for rate in known if rate is not None]
-        found[number] = DeviceLinks(
-            name=names[number],
-            active_count=len(active),
-            inactive_count=len(known) - len(active),
-            bytes_per_s=sum(active),
+            device = rates.setdefault((int(head[1]), head[2]), [])
+        elif rates and (link := _LINK.search(line)) is not None:
+            device.append(float(link[2] or 0.0) * 1e9)
+    return {
+        number: DeviceLinks(
+            name=name,
+            active_count=len(known) - known.count(0.0),
+            inactive_count=known.count(0.0),
+            bytes_per_s=sum(known),
         )
-    return found
+        for (number, name), known in rates.items()
+    }
 
 
 def parse_nccl_log(text: str) -> DeviceLog:
     """Transports in a log of NCCL_DEBUG=INFO, of one rank or of several in one file."""
-    transports: Counter[str] = Counter()
-    pairs: dict[tuple[int, int], set[str]] = {}
-    for first, second, transport in _CHANNEL.findall(text):
-        transports[transport] += 1
-        low, high = sorted((int(first), int(second)))
-        pairs.setdefault((low, high), set()).add(transport)
     network = _USING.search(text)
-    uses_nvls = bool(re.search(r"NVLS (?:comm|multicast support is available|Creating|Bind)|\bvia NVLS\b", text))
     return DeviceLog(
-        transports=dict(transports.most_common()),
-        pairs={pair: tuple(sorted(found)) for pair, found in sorted(pairs.items())},
-        network=None if network is None else network[1],
-        uses_nvls=uses_nvls if transports else None,
+        transports=dict(Counter(_CHANNEL.findall(text)).most_common()), network=None if network is None else network[1]
     )
 
 

@@ -15,7 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from .host import Host
+from hotloop.bench.checks import ResultMaker, machine_check
+from hotloop.bench.host import Host, listed
+from hotloop.core.doctor import MachineCheck
+from hotloop.core.redact import redact_text
 
 Level = Literal["warning", "harmful"]
 DESCRIPTIONS = Path(__file__).with_name("variables.toml")
@@ -129,8 +132,9 @@ def with_cuda(host: Host) -> bool | None:
     return bool(host.fact("accelerator", "kind") == "cuda")
 
 
-def with_hip(host: Host) -> bool | None:
-    return None if not host.has_torch else host.fact("torch", "hip") is not None
+def with_fact(*keys: str) -> Callable[[Host], bool | None]:
+    """Whether the probe tells of this fact of torch."""
+    return lambda host: None if not host.has_torch else bool(host.fact(*keys))
 
 
 def with_nccl(host: Host) -> bool | None:
@@ -150,18 +154,6 @@ def with_several_gpus(host: Host) -> bool | None:
 def with_infiniband(host: Host) -> bool | None:
     nccl = with_nccl(host)
     return bool(host.names("sys/class/infiniband")) if nccl else nccl
-
-
-def with_gloo(host: Host) -> bool | None:
-    return None if not host.has_torch else bool(host.fact("distributed", "backends", "gloo"))
-
-
-def with_mkl(host: Host) -> bool | None:
-    return None if not host.has_torch else bool(host.fact("torch", "mkl"))
-
-
-def with_onednn(host: Host) -> bool | None:
-    return None if not host.has_torch else bool(host.fact("torch", "onednn"))
 
 
 def with_openmp(host: Host, *names: str) -> bool | None:
@@ -258,14 +250,47 @@ READERS: dict[str, Callable[[Host], bool | None]] = {
     "nothing": lambda host: False,
     "torch": with_torch,
     "cuda": with_cuda,
-    "hip": with_hip,
+    "hip": with_fact("torch", "hip"),
     "nccl": with_nccl,
     "several-gpus": with_several_gpus,
     "infiniband": with_infiniband,
-    "gloo": with_gloo,
-    "mkl": with_mkl,
-    "onednn": with_onednn,
+    "gloo": with_fact("distributed", "backends", "gloo"),
+    "mkl": with_fact("torch", "mkl"),
+    "onednn": with_fact("torch", "onednn"),
     "intel-openmp": lambda host: with_openmp(host, "libiomp5", "libomp"),
     "gnu-openmp": lambda host: with_openmp(host, "libgomp"),
 }
 """What ``read_by`` may name: whether something on this machine reads the variable; None when that is unknown."""
+
+
+@machine_check("variables", "variables", "environment variables")
+def check_variables(host: Host, answer: ResultMaker) -> tuple[MachineCheck, ...]:
+    effects = judge_variables(host)
+    checks = []
+    for effect in effects:
+        if effect.level is None:
+            continue
+        one = ResultMaker(f"variable-{effect.name.lower().replace('_', '-').strip('-')}", "variables", effect.name)
+        measured = f"{effect.name}={redact_text(effect.value)}"[:120]
+        make = one.harmful if effect.level == "harmful" else one.warning
+        checks.append(make(measured, why=effect.why, fix=effect.fix, variable=effect.name))
+    idle = [effect for effect in effects if effect.level is None]
+    if idle:
+        one = ResultMaker("variables-without-effect", "variables", "variables without effect")
+        reasons: dict[str, list[str]] = {}
+        for effect in idle:
+            reasons.setdefault(effect.why, []).append(effect.name)
+        checks.append(
+            one.warning(
+                listed([effect.name for effect in idle], most=8),
+                why="; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items()),
+                fix="unset them, or keep them only for machines where they have an effect",
+                variables=[effect.name for effect in idle],
+            )
+        )
+    if checks:
+        return tuple(checks)
+    variables = read_variables()
+    known = sum(1 for one in variables if one.name in host.environment)
+    text = f"{len(variables)} checked, {known} set" + (", none harmful" if known else "")
+    return (answer.good(text, set_count=known),)

@@ -91,8 +91,8 @@ def execute_train(arguments: argparse.Namespace) -> int:
 
 
 def execute_loader(arguments: argparse.Namespace) -> int:
-    from hotloop.analyze.measurement import measure_compute_ns
-    from hotloop.bench.loader_cost import choose_workers
+    from hotloop.analyze.scaling import measure_compute_ns
+    from hotloop.bench.figures import choose_workers
     from hotloop.bench.program import split_target
     from hotloop.cli.bench_options import parse_integers
     from hotloop.core.cores import count_cores
@@ -115,7 +115,7 @@ def execute_loader(arguments: argparse.Namespace) -> int:
 
 
 def execute_gemm(arguments: argparse.Namespace) -> int:
-    from hotloop.bench.products import find_products, parse_sizes
+    from hotloop.bench.figures import find_products, parse_sizes
     from hotloop.core.errors import UsageError
     from hotloop.pipeline.launches import read_training
 
@@ -157,8 +157,7 @@ def _measure(
     compute_ns: float | None = None,
 ) -> int:
     from hotloop import __version__
-    from hotloop.attach.child import SOURCE
-    from hotloop.bench.loader_cost import add_forecasts, cost_of, wait_share
+    from hotloop.bench.figures import add_forecasts, cost_of, wait_share
     from hotloop.bench.program import find_python, run_program
     from hotloop.cli.bench_options import SLACK_S
     from hotloop.cli.show import check_outputs
@@ -170,7 +169,7 @@ def _measure(
         raise UsageError(f"--budget {arguments.budget}: give seconds between 0 and 3600")
     python = find_python(arguments.python, os.environ.get("PATH"))
     answer = run_program(
-        {**request, "budget_s": arguments.budget}, python, SOURCE.parent, 4 * arguments.budget + SLACK_S
+        "benchmarks", {**request, "budget_s": arguments.budget}, python, 4 * arguments.budget + SLACK_S
     )
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks to start on this host (default: 2)")
     parser.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl where each rank has a device")
@@ -185,11 +184,48 @@ def _measure(
     return parser
 
 
-def _add_compress(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = kinds.add_parser(
-        "compress",
-        help="measure gradient compressors: cost, bytes sent, error, speed-up over a link",
-        description="Compress and restore gradients by each of hotloop's methods. Without FILE:FUNCTION, random ones.",
+def execute_scaling(arguments: argparse.Namespace) -> int:
+    from hotloop import __version__
+    from hotloop.bench.figures import judge_scaling, summarize_scaling
+    from hotloop.cli.bench_options import parse_integers
+    from hotloop.cli.show import check_outputs, emit, take_command
+    from hotloop.core.benchmarks import BenchmarkResult
+    from hotloop.core.errors import HotloopError, UsageError
+    from hotloop.pipeline.launches import launch_ranks
+
+    command = take_command(arguments, "run", "bench scaling -- train.py")
+    if arguments.json == "-":
+        raise UsageError("scaling cannot write JSON to standard output, which belongs to the training; give a file")
+    if arguments.repeats < 1:
+        raise UsageError(f"--repeats {arguments.repeats}: give a number of at least 1")
+    check_outputs(arguments.json, arguments.html)
+    sizes = sorted(set(parse_integers("--ranks", arguments.ranks, 1)))
+    launches = {size: _resolve(command, size) for size in sizes}
+    stem = f"scaling-{os.getpid()}"
+    runs = []
+    for repeat in range(arguments.repeats):
+        for size in sizes if repeat % 2 == 0 else reversed(sizes):  # what drifts hits all sizes alike
+            name = f"{stem}-{size}-{repeat + 1}"
+            emit(f"{size} rank{'s' if size > 1 else ''}, launch {repeat + 1}")
+            runs.append(launch_ranks(launches[size], size, name))
+            if arguments.without_sync and size > 1:
+                if not runs[-1].has_ddp:
+                    emit("the training does not use DistributedDataParallel: there is no gradient sync to leave out")
+                    continue
+                emit(f"{size} ranks, launch {repeat + 1} without gradient sync")
+                runs.append(_launch_unsynced(launches[size], size, f"{name}-unsynced"))
+    try:
+        rows, kind, notes = summarize_scaling(runs)
+    except ZeroDivisionError:
+        raise HotloopError("a recorded run has no time per step; record it again with more steps") from None
+    result = BenchmarkResult(
+        tool_version=__version__,
+        benchmark="scaling",
+        subject=" ".join(command),
+        tables=(tuple(rows),),
+        facts={"scaling": kind, "runs": f".hotloop/{stem}-*"},
+        notes=tuple(notes),
+        verdict=tuple(judge_scaling(runs, rows)),
     )
     parser.add_argument(
         "target",
@@ -209,7 +245,9 @@ def _add_compress(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     return parser
 
 
-def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.cli.bench_runs import BENCHMARKS
+def _resolve(command: Sequence[str], size: int) -> list[str]:
+    """The command under torchrun of the Python that it names."""
+    from hotloop.attach.child import resolve_command
+    from hotloop.bench.figures import fill_ranks, under_torchrun
 
     return BENCHMARKS[arguments.kind](arguments)

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hotloop.tune.request import Progress, Request
+    from hotloop.tune.study import Progress, Request
 
 ORDER, SUMMARY = 2, "try the fixes on the unmodified command, and prove them"
 GOALS = ("speed", "memory", "pareto", "cost")
@@ -74,7 +74,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.pipeline.tuning import check, measure_matrix, tune_command
     from hotloop.tune.attempt import try_findings
     from hotloop.tune.matrix import check_prices, load_matrix
-    from hotloop.tune.request import Progress, Request
+    from hotloop.tune.study import Progress, Request
 
     if arguments.apply:
         if arguments.command not in ([], ["--"]):
@@ -91,7 +91,7 @@ def execute(arguments: argparse.Namespace) -> int:
     refusal = child.refuses_agent(resolved, os.environ.get("PATH"))
     if refusal is not None:
         raise UsageError(refusal)
-    rows = load_matrix(arguments.matrix, resolved, check) if is_declared else ()
+    rows = load_matrix(arguments.matrix, check) if is_declared else ()
     if rows:
         check_prices(rows, arguments.goal, price_per_hour)
     folder = make_folder(arguments.out)
@@ -142,8 +142,7 @@ def find_tuning(name: str) -> Path:
 def apply_kept(folder: Path, quiet: bool) -> None:
     """Write the patch of a finished tuning into the source below the current folder. Raises UsageError."""
 
-    from hotloop.tune.kept_patch import DIFF, load_patch
-    from hotloop.tune.patch import apply_patch
+    from hotloop.tune.patch import DIFF, apply_patch, load_patch
 
     root = Path.cwd()
     kept = load_patch(folder, root)
@@ -253,7 +252,6 @@ def _make_teller(quiet: bool, budget_s: float | None = None) -> Callable[[str], 
 
 def _write(request: Request, progress: Progress, arguments: argparse.Namespace) -> None:
     from hotloop.tune.attempt import settle_patch
-    from hotloop.tune.kept_patch import ABOUT, DIFF, about_text, diff_text
     from hotloop.tune.outcome import (
         finish_report,
         front_strategies,
@@ -262,6 +260,7 @@ def _write(request: Request, progress: Progress, arguments: argparse.Namespace) 
         reveal_next,
         strategy_text,
     )
+    from hotloop.tune.patch import ABOUT, DIFF, about_text, diff_text
 
     folder = request.folder
     strategy_file = folder / "fast.toml"

@@ -33,14 +33,6 @@ FUSABLE = frozenset(
 )  # fmt: skip
 """Operators that a compiler merges into passes over memory: pointwise ones, normalisations, softmax, reductions."""
 
-REDUCED_THEN_USED = frozenset(
-    (
-        "native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit", "batch_norm",
-        "native_group_norm", "native_group_norm_backward", "instance_norm", "group_norm",
-    )
-)  # fmt: skip
-"""Operators that read all of their input once for statistics and again to use them: no pass holds it in between."""
-
 PRODUCTS = frozenset(
     f"aten::{name}"
     for name in (
@@ -56,23 +48,6 @@ PRODUCTS = frozenset(
 """Operators that multiply matrices: those that no other one of this set calls, so that their FLOPs add up to a step's.
 ``convolution`` calls ``_convolution`` below the level at which a dispatch mode sees operators."""
 
-COMPILED_RATIO = {
-    "sigmoid": 2.2, "gelu": 2.0, "silu": 1.6, "softplus": 1.5, "native_batch_norm": 1.7, "roll": 2.0,
-    "tanh": 0.9, "exp": 0.6, "log": 0.45, "sin": 0.4, "cos": 0.4, "sqrt": 0.4, "erf": 0.7, "div": 0.35,
-    "gelu_backward": 0.4, "silu_backward": 0.4, "tanh_backward": 0.4, "native_batch_norm_backward": 0.4,
-}  # fmt: skip
-"""Computing of an operator in the compiler's code over that of torch's own, where it is far from the same.
-
-A result that is shifted, as by roll, is made in memory first. Measured with one thread on an AMD EPYC with AVX-512,
-torch 2.13, up to 131 thousand float32 elements, least of 7.
-"""
-
-RANDOM = frozenset(("bernoulli", "native_dropout", "dropout", "feature_dropout"))
-"""Operators that draw random numbers."""
-RANDOM_RATIO = (1.7, 2.6, 3.5)
-"""The same for these, at best, likely and at worst: compiled code draws them with another generator, 10.8 ns an element
-against 6.4, and draws them again where a pass goes through its elements twice."""
-
 
 def is_fusable(name: str) -> bool:
     """Whether a compiler merges this operator with its neighbours; in-place forms count as what they compute.
@@ -80,22 +55,4 @@ def is_fusable(name: str) -> bool:
     >>> is_fusable("aten::relu_"), is_fusable("aten::mm")
     (True, False)
     """
-    return bare_name(name) in FUSABLE
-
-
-def bare_name(name: str) -> str:
-    """The name without its namespace and without the mark of an in-place form.
-
-    >>> bare_name("aten::add_")
-    'add'
-    """
-    return name.rpartition("::")[2].rstrip("_")
-
-
-def is_convolution(name: str) -> bool:
-    """Whether the operator is a convolution or the backward of one.
-
-    >>> is_convolution("aten::convolution_backward"), is_convolution("aten::mm")
-    (True, False)
-    """
-    return bare_name(name) in ("convolution", "convolution_backward")
+    return name.rpartition("::")[2].rstrip("_") in FUSABLE

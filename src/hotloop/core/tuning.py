@@ -29,10 +29,6 @@ class TrialVerdict(str, Enum):
     FAILED = "failed"
     """Its trials ended in an error, out of memory, or without an end."""
 
-    @classmethod
-    def _missing_(cls, value: object) -> TrialVerdict | None:
-        return cls.COSTLIER if value == "dearer" else None  # the word of reports written before December 2026
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:

@@ -21,6 +21,16 @@ ROPE_WIDTH = 64
 BASE_WEIGHTS = ("full", "nf4", "nf4-dq")
 """Of frozen weights: as ``precision`` says, or QLoRA's 4 bits, without and with its double quantization."""
 OFFLOADS = ("none", "optimizer", "parameters", "activations")
+RUN_CHOICES = {
+    "precision": PRECISIONS,
+    "recompute": RECOMPUTES,
+    "sharding": SHARDINGS,
+    "optimizer": OPTIMIZERS,
+    "offload": OFFLOADS,
+    "base_weights": BASE_WEIGHTS,
+    "framework": ("torch", "megatron"),
+}
+"""Of a planned run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,17 +262,12 @@ class PlannedRun:
             require_count(f"run.{name}", getattr(self, name))
         if self.trainable_params is not None:
             require_count("run.trainable_params", self.trainable_params)
-        require_choice("run.precision", self.precision, PRECISIONS)
-        require_choice("run.recompute", self.recompute, RECOMPUTES)
-        require_choice("run.sharding", self.sharding, SHARDINGS)
-        require_choice("run.optimizer", self.optimizer, OPTIMIZERS)
-        require_choice("run.offload", self.offload, OFFLOADS)
-        require_choice("run.base_weights", self.base_weights, BASE_WEIGHTS)
+        for name, choices in RUN_CHOICES.items():
+            require_choice(f"run.{name}", getattr(self, name), choices)
         if self.base_weights != "full" and self.trainable_params is None:
             raise UsageError(
                 f"run.base_weights = {self.base_weights!r}: weights in 4 bits are not trained; give trainable_params"
             )
-        require_choice("run.framework", self.framework, ("torch", "megatron"))
 
     @property
     def model_ranks(self) -> int:

@@ -26,8 +26,6 @@ FIRST_ROW = 12
 LATEST_ROW = 400
 MOST_OPERATORS = 20_000
 MOST_SIGNATURES = 200
-MOST_FLOW_CALLS = 4_000
-"""A step of more calls is told without what they hand to each other: the fact has to stay small."""
 
 _VIEWS = frozenset(
     "aten::" + name
@@ -39,9 +37,6 @@ _VIEWS = frozenset(
     )
 )  # fmt: skip
 """Operators that move no data."""
-_NEW = frozenset("aten::" + name for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"))
-"""Of these, the ones whose result lies in memory that held something else before."""
-
 _DTYPE_NAMES = {
     torch.float32: "float",
     torch.float64: "double",
@@ -57,65 +52,6 @@ _DTYPE_NAMES = {
 _PHASES = frozenset((FORWARD, BACKWARD, OTHER, AFTER_INPUT, AFTER_FORWARD))
 
 
-class Flow:
-    """What the calls of a step hand to each other: which buffers each one reads and writes, by number.
-
-    A buffer is one tensor's memory from one write to the next: views of it are the same buffer, what is written in
-    place is a new one. Unknown, and then told as such, for tensors without plain memory and for too many calls.
-    """
-
-    def __init__(self) -> None:
-        self.calls: list[list[Any]] = []
-        self.nbytes: list[int] = []
-        self.known = True
-        self._newest: dict[int, int] = {}
-
-    def note(self, first: int, inputs: Any, outputs: Any) -> None:
-        """A call of the operator that came ``first``-th."""
-        if len(self.calls) >= MOST_FLOW_CALLS:
-            self.known = False
-        if self.known:
-            reads = [self._read(one) for one in _tensors(inputs)]
-            self.calls.append([first, list(dict.fromkeys(reads)), self.write(outputs)])
-
-    def write(self, outputs: Any) -> list[int]:
-        """New buffers in the memory of these tensors."""
-        found = []
-        for one in _tensors((outputs,)):
-            address, nbytes = self._memory(one)
-            self._newest[address] = len(self.nbytes)
-            found.append(len(self.nbytes))
-            self.nbytes.append(nbytes)
-        return found
-
-    def _read(self, tensor: torch.Tensor) -> int:
-        address, nbytes = self._memory(tensor)
-        if address not in self._newest:
-            self._newest[address] = len(self.nbytes)
-            self.nbytes.append(nbytes)
-        return self._newest[address]
-
-    def _memory(self, tensor: torch.Tensor) -> tuple[int, int]:
-        if tensor.layout is not torch.strided or type(tensor) not in _PLAIN_TENSORS:
-            self.known = False
-            return 0, 0
-        # The tensor's own bytes, not its storage's: an operator on a slice reads the slice.
-        return tensor.untyped_storage().data_ptr(), tensor.numel() * tensor.element_size()
-
-
-_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += _tensors(value)
-    return found
-
-
 class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts and times operators of forward and backward; everything else passes."""
 
@@ -128,10 +64,7 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.operators = 0
         self.passed = 0
         """Operators that were seen and not noted."""
-        self.flow = Flow()
         self.graded_backward_count = 0
-        self.forwards_count = 0
-        self._was_in_forward = False
         self.active = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -151,18 +84,14 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.passed += 1
             return
         self.operators += 1
-        backward, in_forward = BACKWARD in stack, FORWARD in stack
-        self.forwards_count += in_forward and not backward and not self._was_in_forward
-        self._was_in_forward = in_forward
         if name in _VIEWS:
-            if name in _NEW:
-                self.flow.write(result)
             return
+        backward = BACKWARD in stack
         described = [_describe(value) for value in _all_arguments(func._schema, args, kwargs)]
         # Backward runs without autograd; what it records there is a forward that runs again, or a double backward.
         graded_backward = backward and torch.is_grad_enabled()
         self.graded_backward_count += graded_backward
-        key = (name, backward, in_forward, graded_backward, repr(described))
+        key = (name, backward, graded_backward, repr(described))
         op = self.found.get(key)
         if op is None:
             op = self.found[key] = {
@@ -174,12 +103,10 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "cpu_ns": 0,
                 "backward": backward,
                 "graded": graded_backward,
-                "outside": not backward and not in_forward,
                 "first": len(self.found),
             }
         op["count"] += 1
         op["cpu_ns"] += duration_ns
-        self.flow.note(op["first"], (*args, *kwargs.values()), result)
 
 
 def _all_arguments(schema: Any, args: Any, kwargs: Any) -> list[Any]:
@@ -277,14 +204,11 @@ class DeepWindow:
                 "total_backward_ns": sum(op["cpu_ns"] for op in found if op["backward"]),
                 "signatures": len(found),
                 "operators": mode.operators,
-                "forwards": mode.forwards_count,
                 "graded_backward": mode.graded_backward_count,
                 "ops": found[:MOST_SIGNATURES],
                 "more_products": [op for op in found[MOST_SIGNATURES:] if op["name"] in PRODUCTS],
             }
         )
-        if mode.flow.known and not mode.products_only:
-            session.record({"kind": "flow", "calls": mode.flow.calls, "bytes": mode.flow.nbytes})
         session.record({"kind": "deep", **facts, "reason": _PURPOSE[mode.products_only]})
 
 

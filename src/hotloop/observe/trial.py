@@ -159,7 +159,6 @@ class TrialWatch:
             "rows": self._rows,
             "stopped": stopped,
             "losses": read_values(self._losses),
-            "losses_per_row": self.losses.micro_losses / self._rows,
             "unseen": self.losses.unseen
             or ("" if self.losses.micro_losses else "no backward from a loss was observed"),
             "pace": self.pace.readings,

@@ -22,8 +22,7 @@ from hotloop.analyze.training_report import (
 from hotloop.analyze.trainings import Training, analyze_run, find_lead
 from hotloop.analyze.utilization import Sampled, measure_utilization
 from hotloop.apply import ACTS
-from hotloop.attach.child import SOURCE
-from hotloop.bench.forecasts import measure_forecasts, recall_cpu_peaks, recall_forecasts
+from hotloop.bench.probe import measure_forecasts, recall_cpu_peaks, recall_forecasts
 from hotloop.core.acts import fill_fixes
 from hotloop.core.analysis import Forecast
 from hotloop.core.errors import HotloopError
@@ -66,7 +65,7 @@ def probe_training(
 ) -> Forecasts:
     """Measured now, after the training, in a child of the interpreter that it ran in."""
     lead, step, count = find_lead(run.processes, training), step_times(training), training.lead.rank.steady_count
-    measure = partial(measure_forecasts, source_folder=SOURCE.parent, emit=emit, on_begin=on_begin)
+    measure = partial(measure_forecasts, emit=emit, on_begin=on_begin)
     return {} if lead is None else measure(lead.process, lead.facts, step, count, folder)
 
 

@@ -22,16 +22,12 @@ from hotloop.replay.collector import Collector
 from hotloop.telemetry.host_load import read_others_ratio
 from hotloop.trace.recording import move_places, read_run
 from hotloop.tune.attempt import OBSERVED, Search, TuningAttempt, observe_baseline, run_attempt, stop_early
-from hotloop.tune.budget import PATCH_RATIO, Budget
-from hotloop.tune.grid import Configuration
-from hotloop.tune.matrix import begin_with_first, try_rows
-from hotloop.tune.one_time import least_steps
-from hotloop.tune.quality_guard import excuse_norms
-from hotloop.tune.request import Progress, Request
-from hotloop.tune.store import Store
-from hotloop.tune.study import FACTS, CodeChanged, drop_outputs, open_study
+from hotloop.tune.matrix import Configuration, begin_with_first, try_rows
+from hotloop.tune.quality import excuse_norms
+from hotloop.tune.search import least_steps
+from hotloop.tune.study import FACTS, CodeChanged, Progress, Request, Store, drop_outputs, open_study
 from hotloop.tune.supervisor import CORES_FILE
-from hotloop.tune.trials import AttachTrial, Bench, read_left
+from hotloop.tune.trials import PATCH_RATIO, AttachTrial, Bench, Budget, read_left
 from hotloop.tune.tuner import BaselineFailed, Campaign
 from hotloop.tune.workspace import WorkspaceError, code_outside, plan_workspace, written_outside
 

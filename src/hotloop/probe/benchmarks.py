@@ -1,50 +1,43 @@
-"""A benchmark's request as JSON -> its timings as JSON, in the user's Python.
+"""What the user's model, loader, gradients and products take on this machine, part by part; in the user's Python.
 
-Run as ``python benchmarks.py IN.json OUT.json``, in the user's folder. Arms take turns in blocks, so that a machine
-that gets slower meanwhile slows all of them; every figure is a minimum and a median of n timings.
+Arms take turns in blocks, so that a machine that gets slower meanwhile slows all of them; every figure is a minimum and
+a median of n timings.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
+import itertools
+import multiprocessing
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+import hotloop
+from hotloop.probe.programs import BadRequest, load_function
 
 SHORT_NS = 2_000_000
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class BadRequest(Exception):
-    """What the user gave does not work: the text is for the user."""
-
-
-def main(given: str, result: str) -> int:
-    # This file's own folder was put on the path for it: its names would hide the user's.
-    own = Path(__file__).resolve().parent
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != own]
-    request = json.loads(Path(given).read_text(encoding="utf-8"))
-    try:
-        known = {"train": bench_train, "loader": bench_loader, "gemm": bench_gemm, "compress": bench_compress}
-        answer = known[request["what"]](request)
-    except BadRequest as error:
-        answer = {"error": str(error)}
-    answer["machine"] = {
-        "torch": torch.__version__,
-        "python": sys.version.split()[0],
-        "threads": torch.get_num_threads(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "accelerator": _accelerator_name(),
+def measure(request: dict[str, Any]) -> dict[str, Any]:
+    """The benchmark that the request asks for, and the machine."""
+    known = {"train": bench_train, "loader": bench_loader, "gemm": bench_gemm, "compress": bench_compress}
+    return known[request["what"]](request) | {
+        "machine": {
+            "torch": torch.__version__,
+            "python": sys.version.split()[0],
+            "threads": torch.get_num_threads(),
+            "cores": len(os.sched_getaffinity(0)),
+            "accelerator": _accelerator_name(),
+        }
     }
-    Path(result).write_text(json.dumps(answer), encoding="utf-8")
-    return 0
 
 
 def accelerator_kind() -> str | None:
@@ -58,35 +51,6 @@ def _accelerator_name() -> str:
     kind = accelerator_kind()
     get_device_name = getattr(getattr(torch, kind or "cpu"), "get_device_name", None)
     return str(get_device_name()) if get_device_name is not None else kind or "none"
-
-
-def load_function(file: str, function: str) -> Callable[[], Any]:
-    """The function of a file, which is imported as a module of its own name and not as __main__."""
-    path = Path(file).resolve()
-    sys.path.insert(0, str(path.parent))
-    sys.argv = [file]  # a file that reads its arguments while it is imported finds none, and not this program's
-    module = _load(path, path.stem)
-    found = getattr(module, function, None)
-    if not callable(found):
-        known = ", ".join(sorted(k for k, v in vars(module).items() if callable(v) and not k.startswith("_"))[:20])
-        raise BadRequest(f"{file} has no function {function!r}; it has: {known or 'none'}")
-    return found  # type: ignore[no-any-return]
-
-
-def _load(path: Path, name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise BadRequest(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # workers that unpickle a data set look for its module here
-    spec.loader.exec_module(module)
-    return module
-
-
-def _load_own(path: str) -> Any:
-    """A file of hotloop by its place: where hotloop is not installed, its folder is not on the path."""
-    file = Path(__file__).resolve().parents[1] / path
-    return _load(file, f"_hotloop_{file.stem}")
 
 
 def _call(request: dict[str, Any]) -> Any:
@@ -108,10 +72,9 @@ def bench_train(request: dict[str, Any]) -> dict[str, Any]:
             f"{request['function']}() returned {_describe(made)}; it must return (model, loader), (model, loader,"
             " optimizer) or (model, loader, optimizer, loss)"
         )
-    benchmark = _load_own("train/benchmark.py")
     model, loader, optimizer, loss = (*made, None, None)[:4]
     try:
-        found = benchmark.benchmark_training(
+        found = hotloop.benchmark_training(
             model, loader, request.get("device"), optimizer=optimizer, loss=loss, budget_s=request["budget_s"]
         ).as_dict()
     except ValueError as error:
@@ -157,9 +120,7 @@ def bench_loader(request: dict[str, Any]) -> dict[str, Any]:
     pins = [False, True] if can_pin else [bool(loader.pin_memory)]
     if not can_pin:
         notes.append("pinning was not tried: there is no accelerator")
-    # Beside this file and not through the package: where hotloop is not installed, its folder is not on the path.
-    parts = _load(Path(__file__).resolve().parent / "loader_parts.py", "_hotloop_loader_parts")
-    cost = parts.measure_batch_cost(loader, request["cores"], request["budget_s"] / 4)
+    cost = measure_batch_cost(loader, request["cores"], request["budget_s"] / 4)
     arms: list[dict[str, Any]] = []
     for workers in request["workers"]:
         for prefetch in request["prefetch"] if workers else [0]:
@@ -255,6 +216,8 @@ def _rebuild(loader: Any, arm: dict[str, Any]) -> Any:
 
 def bench_compress(request: dict[str, Any]) -> dict[str, Any]:
     """Compressors on random gradients, or on those of the user's model for one batch."""
+    from hotloop.probe.compressors import measure_compressors  # needs a torch with torch.distributed
+
     gradients = None
     if request.get("device"):
         _check_device(request["device"])
@@ -269,14 +232,13 @@ def bench_compress(request: dict[str, Any]) -> dict[str, Any]:
         batch = next(iter(loader), None)
         if batch is None:
             raise BadRequest("the loader is empty; return a loader that yields batches")
-        benchmark = _load_own("train/benchmark.py")
+        benchmark = import_module("hotloop.train.benchmark")
         benchmark.loss_of(model, benchmark.move(batch, device), loss).backward()
         gradients = [one.grad for one in model.parameters() if one.grad is not None and one.grad.is_floating_point()]
         gradients = [one.detach().float() for one in gradients if not one.is_sparse]
         if not gradients:
             raise BadRequest("backward left no dense gradient; return a model with parameters that are trained")
-    answer: dict[str, Any] = _load_own("probe/compressors.py").measure_compressors(request, gradients)
-    return answer
+    return measure_compressors(request, gradients)
 
 
 def _check_device(name: str) -> None:
@@ -377,5 +339,151 @@ def _time(call: Callable[[], Any], loops: int, device: Any) -> float:
     return (time.perf_counter_ns() - begin) / loops
 
 
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3]))
+KEPT_BATCHES = 8
+"""Lists of indices that the measurement takes turns with."""
+LEAST_ROUNDS = 3
+GROUP_COUNT, GROUPS_COUNT = 10, 100
+"""The handover is timed in groups of batches; the shortest counts, for what disturbs one only makes it longer."""
+
+
+class Repeated(torch.utils.data.Dataset[Any]):
+    """The same finished batch again and again: loading it costs the handover alone."""
+
+    def __init__(self, batch: Any, count: int) -> None:
+        self.batch, self.count = batch, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        # A tensor that was sent before already lies in shared memory.
+        return tree_map_only(torch.Tensor, torch.clone, self.batch)
+
+
+def measure_batch_cost(loader: Any, cores: int, budget_s: float) -> dict[str, float | int | None]:
+    """Parts of a batch in ns (see BatchCost), ``batch_bytes`` of its tensors, and how often each was timed.
+
+    ``fetch_cpu_ns`` is the time on a core and the time ready for one. ``send_ns``, ``receive_ns`` and ``start_ns`` are
+    None where a worker could not be started, ``crowding_ratio`` where this system cannot fork or loading mostly waits.
+    """
+    fetch = _fetcher(loader)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a worker
+    try:
+        alone = _time_parts(loader, fetch, budget_s / 3)
+        crowded_ns = _time_crowded(loader, fetch, cores, budget_s / 3) if cores > 1 else None
+        handover = _time_handover(loader, alone["batch"], budget_s / 3)
+    finally:
+        torch.set_num_threads(threads)
+    own_ns = alone["fetch_ns"] + alone["collate_ns"]
+    cpu_ns = alone["fetch_cpu_ns"] + alone["collate_ns"]
+    crowding = None
+    if crowded_ns is not None and cpu_ns > own_ns / 2:  # loading that waits tells nothing of the cores
+        crowding = max(1.0, (crowded_ns - (own_ns - cpu_ns)) / cpu_ns)
+    found: dict[str, float | int | None] = {
+        name: alone[name] for name in ("fetch_ns", "fetch_cpu_ns", "collate_ns", "rounds")
+    }
+    found["crowding_ratio"] = crowding
+    found["batch_bytes"] = sum(one.nbytes for one in tree_leaves(alone["batch"]) if isinstance(one, torch.Tensor))
+    return found | handover
+
+
+def _fetcher(loader: Any) -> Callable[[], Any]:
+    """A function that reads the samples of the next of a few batches, over and over."""
+    data = loader.dataset
+    if isinstance(data, torch.utils.data.IterableDataset):
+        samples = itertools.chain.from_iterable(iter(data) for _ in itertools.repeat(None))
+        size = loader.batch_size
+        return lambda: next(samples) if size is None else list(itertools.islice(samples, size))
+    state = torch.get_rng_state()
+    indices: Iterator[Any] = itertools.cycle(list(itertools.islice(iter(loader._index_sampler), KEPT_BATCHES)))
+    torch.set_rng_state(state)
+    many = getattr(data, "__getitems__", None)
+    if loader.batch_sampler is None:
+        return lambda: data[next(indices)]
+    return lambda: many(next(indices)) if many else [data[index] for index in next(indices)]
+
+
+def _time_parts(loader: Any, fetch: Callable[[], Any], share_s: float) -> dict[str, Any]:
+    fetches: list[int] = []
+    cpus: list[int] = []
+    collates: list[int] = []
+    batch = loader.collate_fn(fetch())  # the first use of a data set opens its files
+    deadline = time.perf_counter() + share_s
+    while len(fetches) < LEAST_ROUNDS or time.perf_counter() < deadline:
+        core_ns, begin_ns = _core_ns(), time.perf_counter_ns()
+        samples = fetch()
+        fetched_ns = time.perf_counter_ns()
+        cpus.append(_core_ns() - core_ns)
+        batch = loader.collate_fn(samples)
+        fetches.append(fetched_ns - begin_ns)
+        collates.append(time.perf_counter_ns() - fetched_ns)
+    fetch_ns = statistics.median(fetches)
+    return {
+        "fetch_ns": fetch_ns,
+        "fetch_cpu_ns": min(fetch_ns, statistics.median(cpus)),
+        "collate_ns": statistics.median(collates),
+        "rounds": len(fetches),
+        "batch": batch,
+    }
+
+
+def _core_ns() -> int:
+    """Time so far for which this process had a core, or was ready for one that others had."""
+    try:
+        with open("/proc/self/schedstat") as file:
+            delay_ns = int(file.read().split()[1])
+    except (OSError, IndexError, ValueError):
+        delay_ns = 0
+    return time.process_time_ns() + delay_ns
+
+
+def _time_crowded(loader: Any, fetch: Callable[[], Any], cores: int, share_s: float) -> float | None:
+    """Wall time of making a batch, in ns, while as many processes as cores make batches."""
+
+    def work(answers: Any) -> None:
+        times: list[int] = []
+        deadline = time.perf_counter() + share_s
+        while len(times) < LEAST_ROUNDS or time.perf_counter() < deadline:
+            begin_ns = time.perf_counter_ns()
+            loader.collate_fn(fetch())
+            times.append(time.perf_counter_ns() - begin_ns)
+        answers.put(round(statistics.median(times)))
+
+    forked = multiprocessing.get_context("fork")
+    answers = forked.SimpleQueue()
+    children = [forked.Process(target=work, args=(answers,), daemon=True) for _ in range(cores)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    found: list[int] = []
+    while not answers.empty():
+        found.append(answers.get())
+    return statistics.fmean(found) if found else None
+
+
+def _time_handover(loader: Any, batch: Any, share_s: float) -> dict[str, float | None]:
+    """What a worker that does nothing else takes for a batch, what this process computes for it, and the start."""
+    settings: dict[str, Any] = {"num_workers": 1, "batch_size": None, "pin_memory": loader.pin_memory}
+    if loader.multiprocessing_context is not None:
+        settings["multiprocessing_context"] = loader.multiprocessing_context
+    repeated = torch.utils.data.DataLoader(Repeated(batch, 2 + GROUP_COUNT * GROUPS_COUNT), **settings)
+    begin_ns = time.perf_counter_ns()
+    try:
+        batches = iter(repeated)
+        next(batches)
+    except (RuntimeError, TypeError, AttributeError, OSError):  # a batch that cannot be sent, or no process to be had
+        return {"send_ns": None, "receive_ns": None, "start_ns": None}
+    start_ns = time.perf_counter_ns() - begin_ns
+    walls: list[float] = []
+    spent: list[float] = []
+    deadline = time.perf_counter() + share_s
+    while len(walls) < GROUPS_COUNT // 2 or (len(walls) < GROUPS_COUNT and time.perf_counter() < deadline):
+        cpu_ns, begin_ns = time.process_time_ns(), time.perf_counter_ns()
+        for _ in range(GROUP_COUNT):
+            next(batches)
+        walls.append((time.perf_counter_ns() - begin_ns) / GROUP_COUNT)
+        spent.append((time.process_time_ns() - cpu_ns) / GROUP_COUNT)
+    del batches
+    return {"send_ns": min(walls), "receive_ns": min(spent), "start_ns": float(start_ns)}

@@ -6,14 +6,16 @@ Each matrix or vector is compressed by itself, on its device, as hotloop's commu
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from hotloop.apply.compression.low_rank import orthogonalize
+from hotloop.apply.compression.quantization import blocks_of, dequantize, levels_of, pack_bits, quantize, unpack_bits
+from hotloop.apply.compression.selection import select_largest
+from hotloop.probe.clock import time_arms
 
 SIDE_COUNT = 1024
 """Rows and columns of the random matrices."""
@@ -35,7 +37,6 @@ class Compressor:
 
 def measure_compressors(request: Mapping[str, Any], gradients: Sequence[torch.Tensor] | None) -> dict[str, Any]:
     """A row for each number of elements and compressor; ``gradients`` None stands for random ones of ``sizes`` Mi."""
-    find_hotloop()
     device = torch.device(request.get("device") or "cpu") if gradients is None else gradients[0].device
     sets: list[Sequence[torch.Tensor]] = [gradients] if gradients else []
     notes = []
@@ -55,8 +56,6 @@ def measure_compressors(request: Mapping[str, Any], gradients: Sequence[torch.Te
 
 
 def _measure_set(gradients: Sequence[torch.Tensor], budget_s: float) -> list[dict[str, Any]]:
-    from hotloop.probe.clock import time_arms
-
     arms: dict[str, Callable[[], object]] = {}
     figures: dict[str, dict[str, Any]] = {}
     wait = _waiter(gradients[0].device)
@@ -108,15 +107,6 @@ def list_compressors() -> list[Compressor]:
 
 
 def _quantizer(num_bits: int) -> Compressor:
-    from hotloop.apply.compression.quantization import (
-        blocks_of,
-        dequantize,
-        levels_of,
-        pack_bits,
-        quantize,
-        unpack_bits,
-    )
-
     def compress(one: torch.Tensor) -> Sent:
         rest = one.reshape(-1).clone()
         codes = torch.empty(rest.numel(), dtype=torch.int8, device=one.device)
@@ -133,8 +123,6 @@ def _quantizer(num_bits: int) -> Compressor:
 
 
 def _choose_largest(one: torch.Tensor) -> Sent:
-    from hotloop.apply.compression.selection import select_largest
-
     flat = one.reshape(-1)
     chosen = select_largest(flat, max(1, round(TOPK_RATIO * flat.numel())))
     return flat[chosen], chosen.to(torch.int32)
@@ -142,6 +130,19 @@ def _choose_largest(one: torch.Tensor) -> Sent:
 
 def _scatter(sent: Sent, one: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(one).view(-1).index_copy_(0, sent[1].long(), sent[0]).view_as(one)
+
+
+def _factorize(one: torch.Tensor) -> Sent:
+    if one.dim() < 2 or 2 * LOW_RANK * (len(one) + one[0].numel()) >= one.numel():
+        return [one]  # as the hook does: factors would be no smaller
+    matrix = one.reshape(len(one), -1)
+    draws = torch.Generator().manual_seed(matrix.shape[1])
+    left = orthogonalize(matrix @ torch.randn(matrix.shape[1], LOW_RANK, generator=draws).to(one.device))
+    return left, matrix.t() @ left
+
+
+def _multiply(sent: Sent, one: torch.Tensor) -> torch.Tensor:
+    return sent[0].clone() if len(sent) == 1 else (sent[0] @ sent[1].t()).view_as(one)
 
 
 def _norm(tensors: Sequence[torch.Tensor]) -> float:
@@ -153,15 +154,3 @@ def _waiter(device: torch.device) -> Callable[[], None]:
         return lambda: None
     synchronize: Callable[[], None] = getattr(torch, device.type).synchronize
     return synchronize
-
-
-def find_hotloop() -> None:
-    """Load the package from this file's place where it is not installed, and nothing that lies beside it."""
-    if "hotloop" in sys.modules:
-        return
-    source = Path(__file__).resolve().parents[1]
-    spec = spec_from_file_location("hotloop", source / "__init__.py", submodule_search_locations=[str(source)])
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot load hotloop from {source}")
-    sys.modules["hotloop"] = module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["hotloop"])

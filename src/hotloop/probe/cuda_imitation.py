@@ -1,7 +1,6 @@
 """What training on a CUDA device keeps in memory otherwise than on the CPU, for tensors that are traced on the CPU.
 
-Each is an operator of the CPU that gets CUDA's rule. Loaded by its path where hotloop is not installed: torch and the
-standard library only.
+Each is an operator of the CPU that gets CUDA's rule.
 """
 
 from __future__ import annotations

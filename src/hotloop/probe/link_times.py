@@ -1,7 +1,7 @@
 """One rank of ``hotloop bench comm``: times collectives, pairs of ranks and an exchange of gradients.
 
-Run as ``python link_times.py IN.json OUT.json`` with torch.distributed's variables (RANK, WORLD_SIZE, MASTER_ADDR,
-MASTER_PORT), or those of ``group`` in the request for ranks of one host. Rank 0 writes what was measured.
+It runs with torch.distributed's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or with the ``store`` of the
+request for ranks of one host. Rank 0 tells what was measured.
 
 All ranks take the same way through the measurement: every decision follows from the slowest rank's times, which all of
 them know.
@@ -9,18 +9,17 @@ them know.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from hotloop.probe.programs import BadRequest
 
 TIMED_NS = 4_000_000
 """Short calls are timed several in a row, about this long."""
@@ -82,22 +81,6 @@ class LinkGroup:
         return taken / count
 
 
-def main(given: str, result: str) -> int:
-    own = Path(__file__).resolve().parent
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != own]
-    request = json.loads(Path(given).read_text(encoding="utf-8"))
-    try:
-        answer = measure(request)
-    except WrongBackend as error:
-        answer = {"error": str(error)}
-    Path(result).write_text(json.dumps(answer), encoding="utf-8")
-    return 0
-
-
-class WrongBackend(Exception):
-    """What the user asked for does not work here; the text is for the user."""
-
-
 def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that was asked for; of another rank than 0 only its number."""
     rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK") or os.environ["RANK"])
@@ -132,9 +115,9 @@ def choose_backend(given: str | None, local_rank: int, local_size: int) -> tuple
     """NCCL where every rank of this host has a device of its own, else gloo; the device of this rank."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if given == "nccl" and (not count or not dist.is_nccl_available()):
-        raise WrongBackend("--backend nccl: this torch sees no CUDA device, or was built without NCCL; use gloo")
+        raise BadRequest("--backend nccl: this torch sees no CUDA device, or was built without NCCL; use gloo")
     if given == "nccl" and count < local_size:
-        raise WrongBackend(f"--backend nccl: {local_size} ranks on this host, but only {count} devices; lower --ranks")
+        raise BadRequest(f"--backend nccl: {local_size} ranks on this host, but only {count} devices; lower --ranks")
     if given == "gloo" or (given is None and (not count or count < local_size or not dist.is_nccl_available())):
         return "gloo", torch.device("cpu")
     torch.cuda.set_device(local_rank)
@@ -304,7 +287,3 @@ def time_gradients(ranks: LinkGroup, bucket_sizes: Sequence[int], budget_s: floa
     while len(times) < 2 or (len(times) < MOST_BLOCKS and ranks.spent_ns - begin_ns + first_ns < budget_s * 1e9):
         times.append(ranks.time_ns(exchange, 1))
     return {"bytes": sum(bucket_sizes), "buckets": len(buckets), "times_ns": times}
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3]))

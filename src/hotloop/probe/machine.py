@@ -1,7 +1,7 @@
 """This interpreter, its torch and its accelerators -> one JSON object of facts on standard output.
 
 Run as ``python machine.py`` with the training's interpreter. It needs the standard library only: without torch it says
-so and tells the rest. It judges nothing. A fact that cannot be had is null; ``notes`` say what went wrong.
+so and tells the rest. It judges nothing. A fact that cannot be had is null.
 """
 
 from __future__ import annotations
@@ -20,19 +20,8 @@ from typing import Any
 
 SCHEMA = "hotloop.machine/1"
 CPU_FLAGS = (
-    "avx2",
-    "avx512f",
-    "avx512_bf16",
-    "avx512_fp16",
-    "avx512_vnni",
-    "amx_tile",
-    "amx_bf16",
-    "amx_int8",
-    "amx_fp16",
-    "asimd",
-    "sve",
-    "bf16",
-    "i8mm",
+    *("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8", "amx_fp16"),
+    *("asimd", "sve", "bf16", "i8mm"),
 )
 """Flags of /proc/cpuinfo that decide which kernels a CPU runs; the last four are ARM's names."""
 MOST_DEVICES = 32
@@ -52,18 +41,12 @@ def main() -> int:
 
 def collect_facts() -> dict[str, Any]:
     """All facts; ``torch`` is null when it cannot be imported, and ``torch_error`` says why."""
-    notes: list[str] = []
-    affinity_before = affinity()
     facts: dict[str, Any] = {
         "schema": SCHEMA,
         "python": platform.python_version(),
         "executable": sys.executable,
-        "free_threaded": not getattr(sys, "_is_gil_enabled", lambda: True)(),
-        "start_method": start_method(),
         "cpu_flags": cpu_flags(),
-        "cpu_model": cpu_model(),
-        "affinity_count": None if affinity_before is None else len(affinity_before),
-        "quota_cores": quota_cores(),
+        "affinity_count": len(os.sched_getaffinity(0)),
         "torch": None,
         "torch_error": None,
     }
@@ -73,68 +56,65 @@ def collect_facts() -> dict[str, Any]:
     except ModuleNotFoundError as error:
         missing = error.name == "torch"
         facts["torch_error"] = {"missing": missing, "message": one_line(error)}
-        return facts | {"notes": notes}
+        return facts
     except Exception as error:  # a broken installation fails in many ways, and each is the answer we look for
         facts["torch_error"] = {"missing": False, "message": one_line(error)}
-        return facts | {"notes": notes}
+        return facts
     import_ns = time.perf_counter_ns() - start_ns
-    about = attempt("torch", notes, lambda: torch_facts(torch, notes))
+    about = attempt(lambda: torch_facts(torch))
     facts["torch"] = (about or {"version": None}) | {"import_ns": import_ns}
-    facts["accelerator"] = attempt("accelerator", notes, lambda: accelerator_facts(torch, notes))
-    facts["distributed"] = attempt("torch.distributed", notes, lambda: distributed_facts(torch, notes))
+    facts["accelerator"] = attempt(lambda: accelerator_facts(torch))
+    facts["distributed"] = attempt(lambda: distributed_facts(torch))
     # A bound main thread hands its mask to every process that it forks, so it is read after torch used its threads.
-    attempt("parallel region", notes, lambda: torch.ones(1 << 16).sum().item())
-    after = affinity()
-    facts["affinity_after_torch_count"] = None if after is None else len(after)
+    attempt(lambda: torch.ones(1 << 16).sum().item())
+    facts["affinity_after_torch_count"] = len(os.sched_getaffinity(0))
     facts["openmp"] = openmp_runtimes()
-    return facts | {"notes": notes}
+    return facts
 
 
-def torch_facts(torch: Any, notes: list[str]) -> dict[str, Any]:
+def torch_facts(torch: Any) -> dict[str, Any]:
     """Version, build and CPU libraries of torch."""
-    show = attempt("build configuration", notes, lambda: str(torch.__config__.show())) or ""
+    show = attempt(lambda: str(torch.__config__.show())) or ""
     settings = dict(re.findall(r"(\w+)=([^,\n]+)", show))
     return {
-        "version": attempt("version", notes, lambda: str(torch.__version__)),
+        "version": attempt(lambda: str(torch.__version__)),
         "cuda": getattr(torch.version, "cuda", None),
         "hip": getattr(torch.version, "hip", None),
         "debug": bool(getattr(torch.version, "debug", False)),
         "build_type": settings.get("BUILD_TYPE"),
         "blas": settings.get("BLAS_INFO"),
-        "mkl": attempt("MKL", notes, lambda: bool(torch.backends.mkl.is_available())),
+        "mkl": attempt(lambda: bool(torch.backends.mkl.is_available())),
         "mkl_version": first_match(r"Math Kernel Library Version (\S+)", show),
-        "onednn": attempt("oneDNN", notes, lambda: bool(torch.backends.mkldnn.is_available())),
+        "onednn": attempt(lambda: bool(torch.backends.mkldnn.is_available())),
         "onednn_version": first_match(r"MKL-DNN v?(\S+)", show),
-        "cpu_capability": attempt("CPU capability", notes, lambda: str(torch.backends.cpu.get_cpu_capability())),
-        "threads": attempt("threads", notes, lambda: int(torch.get_num_threads())),
-        "interop_threads": attempt("threads", notes, lambda: int(torch.get_num_interop_threads())),
+        "cpu_capability": attempt(lambda: str(torch.backends.cpu.get_cpu_capability())),
+        "threads": attempt(lambda: int(torch.get_num_threads())),
     }
 
 
-def accelerator_facts(torch: Any, notes: list[str]) -> dict[str, Any]:
+def accelerator_facts(torch: Any) -> dict[str, Any]:
     """What torch can compute on: {"kind": null | "cuda" | "xpu" | "mps", "devices": [...], "warning": null | text}."""
     captured = io.StringIO()
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(captured):
         warnings.simplefilter("always")
-        cuda = bool(attempt("CUDA", notes, lambda: torch.cuda.is_available()))
+        cuda = bool(attempt(lambda: torch.cuda.is_available()))
     warning = "; ".join(one_line(w.message) for w in caught) or None
     if cuda:
-        devices = attempt("CUDA devices", notes, lambda: cuda_devices(torch)) or []
+        devices = attempt(lambda: cuda_devices(torch)) or []
         return {
             "kind": "cuda",
             "devices": devices,
             "warning": warning,
-            "architectures": attempt("architectures", notes, lambda: list(torch.cuda.get_arch_list())),
-            "peer_access": attempt("peer access", notes, lambda: peer_access(torch, len(devices))),
-            "cudnn_version": attempt("cuDNN", notes, lambda: torch.backends.cudnn.version()),
+            "architectures": attempt(lambda: list(torch.cuda.get_arch_list())),
+            "peer_access": attempt(lambda: peer_access(torch, len(devices))),
         }
     for kind in ("xpu", "mps"):
         module = getattr(torch, kind, None)
         if kind == "mps":
             module = getattr(torch.backends, "mps", None)
         usable = getattr(module, "is_available", None)
-        if usable is not None and attempt(kind, notes, usable):
-            count = attempt(kind, notes, lambda: int(torch.xpu.device_count())) if kind == "xpu" else 1
+        if usable is not None and attempt(usable):
+            count = attempt(lambda: int(torch.xpu.device_count())) if kind == "xpu" else 1
             return {"kind": kind, "devices": [{"index": i} for i in range(count or 0)], "warning": warning}
     return {"kind": None, "devices": [], "warning": warning}
 
@@ -149,7 +129,6 @@ def cuda_devices(torch: Any) -> list[dict[str, Any]]:
                 "name": str(about.name),
                 "total_bytes": int(about.total_memory),
                 "capability": [int(about.major), int(about.minor)],
-                "processors": int(about.multi_processor_count),
             }
         )
     return devices
@@ -163,68 +142,25 @@ def peer_access(torch: Any, count: int) -> list[list[bool]]:
     ]
 
 
-def distributed_facts(torch: Any, notes: list[str]) -> dict[str, Any]:
+def distributed_facts(torch: Any) -> dict[str, Any]:
     """Which backends of torch.distributed this build has."""
     names = ("gloo", "nccl", "mpi", "ucc", "xccl")
-    distributed = attempt("torch.distributed", notes, lambda: __import__("torch.distributed").distributed)
+    distributed = attempt(lambda: __import__("torch.distributed").distributed)
     available = distributed is not None and bool(distributed.is_available())
     backends = {}
     for name in names:
         ask = getattr(distributed, f"is_{name}_available", None) if available else None
-        backends[name] = bool(attempt(name, notes, ask)) if ask is not None else False
+        backends[name] = bool(attempt(ask)) if ask is not None else False
     version = None
     if backends["nccl"]:
-        version = attempt("NCCL version", notes, lambda: ".".join(str(n) for n in torch.cuda.nccl.version()))
-    return {"available": available, "backends": backends, "nccl_version": version}
-
-
-def start_method() -> str | None:
-    import multiprocessing
-
-    return multiprocessing.get_start_method()
-
-
-def affinity() -> set[int] | None:
-    """Cores on which the main thread may run; None where the system does not tell."""
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    return os.sched_getaffinity(0)
-
-
-def quota_cores() -> float | None:
-    """CPU quota of this process's cgroup and its parents in cores, the smallest; None without one."""
-    quotas = []
-    for line in read("/proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        names = controllers.split(",")
-        if number == "0" and not controllers:
-            for folder in folders_up("/sys/fs/cgroup", path):
-                words = read(folder + "/cpu.max").split()
-                if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
-                    quotas.append(int(words[0]) / int(words[1]))
-        elif "cpu" in names:
-            for folder in folders_up("/sys/fs/cgroup/cpu", path):
-                quota, period = read(folder + "/cpu.cfs_quota_us").strip(), read(folder + "/cpu.cfs_period_us").strip()
-                if quota.isdigit() and period.isdigit() and int(period):
-                    quotas.append(int(quota) / int(period))
-    return min(quotas) if quotas else None
-
-
-def folders_up(root: str, path: str) -> list[str]:
-    """The folder of a cgroup and its parents, innermost first, ending at ``root``."""
-    parts = [part for part in path.split("/") if part not in ("", "..")]
-    return [os.path.join(root, *parts[:n]) for n in range(len(parts), -1, -1)]
+        version = attempt(lambda: ".".join(str(n) for n in torch.cuda.nccl.version()))
+    return {"backends": backends, "nccl_version": version}
 
 
 def cpu_flags() -> list[str] | None:
     """Those of CPU_FLAGS that this CPU has; None where /proc/cpuinfo does not tell."""
     found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", read("/proc/cpuinfo"), re.MULTILINE)
     return None if found is None else [flag for flag in CPU_FLAGS if flag in found.group(1).split()]
-
-
-def cpu_model() -> str | None:
-    return first_match(r"^model name\s*:\s*(.+)$", read("/proc/cpuinfo")) or platform.processor() or None
 
 
 def openmp_runtimes() -> list[str] | None:
@@ -235,12 +171,11 @@ def openmp_runtimes() -> list[str] | None:
     return sorted({name for name in ("libgomp", "libiomp5", "libomp") if re.search(rf"/{name}[.-]", maps)})
 
 
-def attempt(what: str, notes: list[str], get: Callable[[], Any]) -> Any:
-    """The value of ``get()``, or None and a note: one odd library must not cost the other facts."""
+def attempt(get: Callable[[], Any]) -> Any:
+    """The value of ``get()``, or None: one odd library must not cost the other facts."""
     try:
         return get()
-    except Exception as error:
-        notes.append(f"{what}: {one_line(error)}")
+    except Exception:  # whatever it raises, the fact is unknown
         return None
 
 

@@ -1,32 +1,30 @@
 """A user's module and batch -> the memory of its training steps, by fake tensors: none of it is allocated.
 
-Run as ``python module_memory.py IN.json OUT.json`` in the user's folder, with the user's Python. The model is built,
-and run for two steps (optimizer states exist from the second on), on fake CPU tensors; for a CUDA device the operators
-that keep other memory there get CUDA's rule (cuda_imitation.py). Tensors of a fake CUDA device would end the process
-on a torch without CUDA: there are none.
+In the user's folder, with the user's Python. The model is built, and run for two steps (optimizer states exist from
+the second on), on fake CPU tensors; for a CUDA device the operators that keep other memory there get CUDA's rule
+(cuda_imitation.py). Tensors of a fake CUDA device would end the process on a torch without CUDA: there are none.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
-import json
 import os
-import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
-
-if importlib.util.find_spec("torch") is None:
-    raise SystemExit(f"hotloop: {sys.executable} has no torch; activate its environment, or give --python FILE")
 
 import torch
 from torch._subclasses import fake_tensor
 from torch.utils._pytree import tree_map_only
+
+from hotloop.probe.cuda_imitation import GRANULE_BYTES, imitate_cuda
+from hotloop.probe.programs import BadRequest, load_function
+from hotloop.probe.storage_ledger import StorageLedger
 
 STEPS = 2
 AT_LEAST_BLOCKS = 4
@@ -40,33 +38,14 @@ OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 VALUE_ERRORS = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
 
 
-class BadModuleRequest(Exception):
-    """What the user gave cannot be traced: the text is for the user."""
-
-
-def main(given: str, result: str) -> int:
-    # This file's own folder was put on the path for it: its names would hide the user's.
-    own = Path(__file__).resolve().parent
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != own]
-    request = json.loads(Path(given).read_text(encoding="utf-8"))
-    warnings.filterwarnings(
-        "ignore", "Accessing the data pointer of FakeTensor"
-    )  # torch's own, where modules are copied
-    try:
-        answer = trace(request)
-    except BadModuleRequest as error:
-        answer = {"error": str(error)}
-    Path(result).write_text(json.dumps(answer), encoding="utf-8")
-    return 0
-
-
-def trace(request: Mapping[str, Any]) -> dict[str, Any]:
+def measure(request: Mapping[str, Any]) -> dict[str, Any]:
     """The memory of the module that the request names: of all its blocks, or extrapolated from 2 and 3 of them."""
     begin_s = time.monotonic()
-    cuda = _load_own("cuda_imitation.py")
     on_cuda = request["device"] == "cuda"
-    with cuda.imitate_cuda() if on_cuda else contextlib.nullcontext([]) as changed:
-        tracer = Tracer(request, cuda.GRANULE_BYTES if on_cuda else 1)
+    warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # torch's own, in copied modules
+    imitation: AbstractContextManager[list[str]] = imitate_cuda() if on_cuda else contextlib.nullcontext([])
+    with imitation as changed:
+        tracer = Tracer(request, GRANULE_BYTES if on_cuda else 1)
         found = extrapolate(tracer) if request["blocks"] == "extrapolate" else tracer.run(None)
     return found | {"imitated": changed, "seconds": time.monotonic() - begin_s, "torch": torch.__version__}
 
@@ -115,7 +94,6 @@ class Tracer:
 
     def __init__(self, request: Mapping[str, Any], round_bytes: int) -> None:
         self.request, self.round_bytes = request, round_bytes
-        self.ledgers = _load_own("storage_ledger.py")
         self.build = load_function(request["file"], request["function"])
         batch = request["batch"]
         self.make_batch = load_function(batch["file"], batch["function"]) if "function" in batch else None
@@ -123,7 +101,7 @@ class Tracer:
     def run(self, block_count: int | None) -> dict[str, Any]:
         """What was held, with so many of the repeated blocks (None: all)."""
         on_cpu = self.request["device"] == "cpu"
-        ledger = self.ledgers.StorageLedger(self.round_bytes, *((WORKSPACES, KEPT) if on_cpu else ({}, {})))
+        ledger = StorageLedger(self.round_bytes, *((WORKSPACES, KEPT) if on_cpu else ({}, {})))
         notes: list[str] = []
         with (
             FakeMode(allow_non_fake_inputs=True) as mode,
@@ -133,7 +111,7 @@ class Tracer:
         ):
             model = self.build()
             if not isinstance(model, torch.nn.Module):
-                raise BadModuleRequest(
+                raise BadRequest(
                     f"{self.request['function']}() returned {type(model).__name__}; it must return a module"
                 )
             if self.request["precision"] == "pure-bf16":
@@ -141,7 +119,7 @@ class Tracer:
             blocks = find_blocks(model)
             if block_count is not None:
                 if blocks is None or len(blocks[1]) < AT_LEAST_BLOCKS:
-                    raise BadModuleRequest("the model has no list of four or more equal blocks to extrapolate from")
+                    raise BadRequest("the model has no list of four or more equal blocks to extrapolate from")
                 del blocks[1][block_count:]
             if blocks is not None:
                 ledger.walk.blocks = name_positions(blocks[1])
@@ -159,10 +137,9 @@ class Tracer:
                 if parameter.requires_grad:
                     parameter.register_post_accumulate_grad_hook(note_gradient)  # type: ignore[no-untyped-call]
             sizes |= self._train(model, batch, ledger, notes)
-        peaks = ledger.peaks(least_step=1)
         return {
             "sizes": sizes,
-            "peaks": [draw_peak(peak) for peak in peaks.values()],
+            "peaks": ledger.peaks(least_step=1),
             "params": sum(one.numel() for one in model.parameters()),
             "trained_params": sum(one.numel() for one in model.parameters() if one.requires_grad),
             "block": describe_blocks(blocks),
@@ -192,7 +169,7 @@ class Tracer:
         name, settings = OPTIMIZERS[self.request["optimizer"]]
         trained = [one for one in model.parameters() if one.requires_grad]
         if not trained:
-            raise BadModuleRequest("no parameter of the model requires a gradient: there is nothing to train")
+            raise BadRequest("no parameter of the model requires a gradient: there is nothing to train")
         foreach = self.request["device"] == "cuda"
         optimizer = getattr(torch.optim, name)(trained, lr=1e-3, foreach=foreach, **settings)
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.request["precision"])
@@ -224,7 +201,7 @@ def find_loss(output: Any) -> tuple[torch.Tensor, str]:
         return own.mean(), f"the output's own loss [{_draw_shape(own)}] is no scalar: its mean stands for it"
     tensors = [one for one in list_tensors(output) if one.requires_grad]
     if not tensors:
-        raise BadModuleRequest(f"the model returned {type(output).__name__} without a tensor that requires a gradient")
+        raise BadRequest(f"the model returned {type(output).__name__} without a tensor that requires a gradient")
     scalar = next((one for one in tensors if one.dim() == 0), None)
     if scalar is not None:
         return scalar, "the loss is the first scalar of the output"
@@ -358,35 +335,15 @@ KEPT: Mapping[str, Callable[[Sequence[Any]], tuple[int, int]]] = {"mkldnn_rnn_la
 # ---- answers and errors
 
 
-def draw_peak(peak: Any) -> dict[str, Any]:
-    return {
-        "total_bytes": peak.total_bytes,
-        **peak.moment._asdict(),
-        "op": peak.op,
-        "by_category": dict(peak.by_category),
-        "by_class": dict(peak.by_class),
-        "block_by_class": dict(peak.block_by_class),
-        "largest": [
-            {
-                "size_bytes": one.size_bytes,
-                "category": one.category,
-                "class": one.place.class_name,
-                "line": os.path.relpath(one.place.line) if one.place.line else "",
-            }
-            for one in peak.largest
-        ],
-    }
-
-
 @contextlib.contextmanager
 def explain(function: str) -> Iterator[None]:
-    """What the user's code raises -> one BadModuleRequest with its line."""
+    """What the user's code raises -> one BadRequest with its line."""
     try:
         yield
-    except BadModuleRequest:
+    except BadRequest:
         raise
     except VALUE_ERRORS as error:
-        raise BadModuleRequest(
+        raise BadRequest(
             f"{_user_line(error)} needs the values of a tensor ({error.func}), and a plan has only shapes: compute with"
             " tensors of fixed shapes there (torch.where, a fixed capacity of each expert), or take numbers from Python"
         ) from error
@@ -394,7 +351,7 @@ def explain(function: str) -> Iterator[None]:
         what = str(error).splitlines()[0][:300] if str(error) else ""
         advice = "; leave the model on the CPU: --gpu says what it is planned for" if "cuda" in what.lower() else ""
         where = _user_line(error) or f"{function}()"
-        raise BadModuleRequest(f"{where} raised {type(error).__name__}: {what}{advice}") from error
+        raise BadRequest(f"{where} raised {type(error).__name__}: {what}{advice}") from error
 
 
 def _user_line(error: BaseException) -> str:
@@ -402,39 +359,3 @@ def _user_line(error: BaseException) -> str:
     skipped = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parent) + os.sep, "<")
     frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(skipped)]
     return f"{os.path.relpath(frames[-1].filename)}:{frames[-1].lineno} ({frames[-1].line})" if frames else ""
-
-
-def load_function(file: str, function: str) -> Callable[[], Any]:
-    """The function of a file, which is imported as a module of its own name and not as __main__."""
-    path = Path(file).resolve()
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    sys.argv = [file]  # a file that reads its arguments while it is imported finds none, and not this program's
-    module = sys.modules.get(path.stem)
-    if getattr(module, "__file__", None) != str(path):
-        module = _load(path, path.stem)
-    found = getattr(module, function, None)
-    if not callable(found):
-        known = ", ".join(sorted(k for k, v in vars(module).items() if callable(v) and not k.startswith("_"))[:20])
-        raise BadModuleRequest(f"{file} has no function {function!r}; it has: {known or 'none'}")
-    return found  # type: ignore[no-any-return]
-
-
-def _load(path: Path, name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise BadModuleRequest(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _load_own(name: str) -> Any:
-    """A file beside this one: where hotloop is not installed, it cannot be imported."""
-    file = Path(__file__).resolve().parent / name
-    return _load(file, f"_hotloop_{file.stem}")
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3]))

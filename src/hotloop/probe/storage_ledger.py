@@ -1,8 +1,7 @@
 """Every tensor storage of a training that runs on fake tensors: when it came, what it is for, when it went.
 
 A storage counts from the operator that returned it until nothing refers to it; what an operator allocates and frees
-within itself is seen only where WORKSPACES says how much it is. Loaded by its path where hotloop is not installed:
-torch and the standard library only.
+within itself is seen only where WORKSPACES says how much it is.
 """
 
 from __future__ import annotations
@@ -67,20 +66,6 @@ class StorageEvent(NamedTuple):
     change_bytes: int
     moment: Moment
     op: str
-
-
-@dataclass(frozen=True)
-class StoragePeak:
-    """What was held at the moment that needs most."""
-
-    total_bytes: int
-    moment: Moment
-    op: str
-    by_category: Mapping[str, int]
-    by_class: Mapping[str, int]
-    block_by_class: Mapping[str, int]
-    """What the first of the repeated blocks keeps for backward."""
-    largest: Sequence[Storage]
 
 
 @dataclass
@@ -191,8 +176,8 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._hold(tensor, StoragePlace("", "before", ""), Moment(self.step, self.phase, "before"), "")
         return self.mark(tensors, category)
 
-    def peaks(self, least_step: int = 0) -> dict[Moment, StoragePeak]:
-        """The peak of every moment from this step on."""
+    def peaks(self, least_step: int = 0) -> list[dict[str, Any]]:
+        """What was held at the peak of every moment from this step on, as plain values for JSON."""
         self._write_sum()
         highest: dict[Moment, tuple[int, int]] = {}
         total = 0
@@ -200,15 +185,15 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             total += event.change_bytes
             if event.change_bytes > 0 and event.moment.step >= least_step:
                 highest[event.moment] = max(highest.get(event.moment, (-1, 0)), (total, -index))
-        wanted = {-index: moment for moment, (_, index) in highest.items()}
-        found, held, workspace = {}, set[Storage](), 0
+        wanted = {-index for _, index in highest.values()}
+        found, held, workspace = list[dict[str, Any]](), set[Storage](), 0
         for index, event in enumerate(self.events):
             if event.storage is None:
                 workspace += event.change_bytes
             else:
                 held ^= {event.storage}  # it comes once and goes once
             if index in wanted:
-                found[wanted[index]] = _describe(event, held, workspace)
+                found.append(_describe(event, held, workspace))
         return found
 
     def _find_place(self) -> StoragePlace:
@@ -268,7 +253,8 @@ def _identity(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _describe(event: StorageEvent, held: set[Storage], workspace_bytes: int) -> StoragePeak:
+def _describe(event: StorageEvent, held: set[Storage], workspace_bytes: int) -> dict[str, Any]:
+    """``block_by_class`` is what the first of the repeated blocks keeps for backward."""
     by_category: Counter[str] = Counter({"workspace": workspace_bytes} if workspace_bytes else {})
     by_class: Counter[str] = Counter()
     block_by_class: Counter[str] = Counter()
@@ -278,10 +264,23 @@ def _describe(event: StorageEvent, held: set[Storage], workspace_bytes: int) -> 
             by_class[storage.place.class_name or "outside of modules"] += storage.size_bytes
         if storage.category == "activations" and storage.place.position == "first":
             block_by_class[storage.place.class_name] += storage.size_bytes
-    largest = sorted(held, key=lambda storage: -storage.size_bytes)[:AT_MOST_LARGEST]
-    return StoragePeak(
-        sum(by_category.values()), event.moment, event.op, by_category, by_class, block_by_class, largest
-    )
+    return {
+        "total_bytes": by_category.total(),
+        **event.moment._asdict(),
+        "op": event.op,
+        "by_category": dict(by_category),
+        "by_class": dict(by_class),
+        "block_by_class": dict(block_by_class),
+        "largest": [
+            {
+                "size_bytes": one.size_bytes,
+                "category": one.category,
+                "class": one.place.class_name,
+                "line": os.path.relpath(one.place.line) if one.place.line else "",
+            }
+            for one in sorted(held, key=lambda storage: -storage.size_bytes)[:AT_MOST_LARGEST]
+        ],
+    }
 
 
 def _find_line() -> str:

@@ -66,13 +66,11 @@ def compare_speed(
 ) -> statistics.PairComparison:
     """Time per unit of work of both sides; with a ratio of the prices of their hours, what it costs."""
     unit = pick_unit([*baseline, *own]) if own else "step"
-    found = statistics.compare(
-        [time_per_unit(one, unit) for one in baseline],
-        [price_ratio * time_per_unit(one, unit) for one in own],
-        level=level,
-        noise=estimate_noise(all_baseline, unit, memory=False),
-        covariates=find_covariates(baseline, own, all_baseline, unit),
-    )
+    # The pace is measured with all compute threads: it counts only where every process has as many.
+    has_pace = len({one.threads_count for one in (*baseline, *own, *all_baseline)}) == 1
+    ways = (_CROWDING, _PACE) if has_pace else (_CROWDING,)
+    time_of = partial(time_per_unit, unit=unit)
+    found = _compare(baseline, own, all_baseline, time_of, ways, level=level, price_ratio=price_ratio)
     if unit != "step" and any(one.work_drifts for one in (*baseline, *own)):
         # Part of a step's time does not grow with its work: other steps have another time per unit, whatever the code.
         why = f"the number of {unit}s per step drifts over the run, and the two sides measured different steps"
@@ -105,18 +103,7 @@ def compare_whole_runs(
         why = "a step has different numbers of samples on the two sides, so their whole times do not compare"
     if why:
         return replace(statistics.compare([], [], level=level), reason=why, decided=True)
-    return statistics.compare(
-        [whole_time(one) for one in baseline],
-        [price_ratio * whole_time(one) for one in own],
-        level=level,
-        noise=estimate_whole_noise(all_baseline),
-        covariates=_find_known_covariates(baseline, own, all_baseline, (_WHOLE_CROWDING,), whole_time),
-    )
-
-
-def estimate_whole_noise(all_baseline: Sequence[Measurement]) -> statistics.Noise | None:
-    """How far the baseline's own processes differ in the time of all their steps, as pairs of them would."""
-    return statistics.noise_of([whole_time(one) for one in all_baseline if one.whole_ns is not None])
+    return _compare(baseline, own, all_baseline, whole_time, (_WHOLE_CROWDING,), level=level, price_ratio=price_ratio)
 
 
 def whole_time(one: Measurement) -> float:
@@ -126,41 +113,37 @@ def whole_time(one: Measurement) -> float:
     return float(one.whole_ns)
 
 
-def find_covariates(
-    baseline: Sequence[Measurement], own: Sequence[Measurement], all_baseline: Sequence[Measurement], unit: str
-) -> list[statistics.Covariate]:
-    """What was seen of the machine beside all of these processes: the cores that other programs used, and its pace.
-
-    The pace only where every process has as many compute threads as the others: it is measured with them.
-    """
-    has_pace = len({one.threads_count for one in (*baseline, *own, *all_baseline)}) == 1
-    ways = (_CROWDING, _PACE) if has_pace else (_CROWDING,)
-    return _find_known_covariates(baseline, own, all_baseline, ways, partial(time_per_unit, unit=unit))
-
-
-def _find_known_covariates(
+def _compare(
     baseline: Sequence[Measurement],
     own: Sequence[Measurement],
     all_baseline: Sequence[Measurement],
-    ways: Sequence[tuple[str, Callable[[Measurement], float | None]]],
-    time_of: Callable[[Measurement], float],
-) -> list[statistics.Covariate]:
-    """The covariates that every process knows."""
-    found = []
-    processes = (*baseline, *own, *all_baseline)
-    for words, value_of in ways:
-        values = {id(one): value_of(one) for one in processes}
+    value_of: Callable[[Measurement], float],
+    ways: Sequence[tuple[str, Callable[[Measurement], float | None]]] = (),
+    *,
+    level: float,
+    price_ratio: float = 1.0,
+) -> statistics.PairComparison:
+    """Pairs by a value of each process, at equal values of those ``ways`` to see the machine that all of them know."""
+    covariates = []
+    for words, seen_of in ways:
+        values = {id(one): seen_of(one) for one in (*baseline, *own, *all_baseline)}
         known = {key: value for key, value in values.items() if value is not None}
         if len(known) == len(values):
-            found.append(
+            covariates.append(
                 statistics.Covariate(
                     baseline=[known[id(one)] for one in baseline],
                     candidate=[known[id(one)] for one in own],
-                    every=[(time_of(one), known[id(one)]) for one in all_baseline],
+                    every=[(value_of(one), known[id(one)]) for one in all_baseline],
                     words=words,
                 )
             )
-    return found
+    return statistics.compare(
+        [value_of(one) for one in baseline],
+        [price_ratio * value_of(one) for one in own],
+        level=level,
+        noise=statistics.noise_of([value_of(one) for one in all_baseline]),
+        covariates=covariates,
+    )
 
 
 def _crowding_of(one: Measurement) -> float | None:
@@ -186,28 +169,17 @@ def compare_memory(
     level: float,
 ) -> statistics.PairComparison:
     """Peak memory of the rank that needs most, the baseline's over the candidate's. Unseen peaks do not count."""
-    pairs = [(peak_of(a), peak_of(b)) for a, b in zip(baseline, own, strict=True)]
-    known = [(a, b) for a, b in pairs if a is not None and b is not None]
-    noise = estimate_noise(all_baseline, "step", memory=True)
-    found = statistics.compare([a for a, _ in known], [b for _, b in known], level=level, noise=noise)
+    known = [(a, b) for a, b in zip(baseline, own, strict=True) if peak_of(a) and peak_of(b)]
+    processes = [one for one in all_baseline if peak_of(one)]
+    found = _compare([a for a, _ in known], [b for _, b in known], processes, peak_of, level=level)
     if own and not known:
         return replace(found, reason="peak memory is unknown", decided=True)
     return found
 
 
-def peak_of(one: Measurement) -> float | None:
-    """Peak bytes of a process's largest rank."""
-    peak = one.rank_peak_bytes or one.peak_bytes
-    return float(peak) if peak else None
-
-
-def estimate_noise(all_baseline: Sequence[Measurement], unit: str, *, memory: bool) -> statistics.Noise | None:
-    """How far the baseline's own processes differ, as pairs of them would: in time per unit of work, or in memory."""
-    if memory:
-        values = [peak for one in all_baseline if (peak := peak_of(one)) is not None]
-    else:
-        values = [time_per_unit(one, unit) for one in all_baseline]
-    return statistics.noise_of(values)
+def peak_of(one: Measurement) -> float:
+    """Peak bytes of a process's largest rank; 0 where that was not seen."""
+    return float(one.rank_peak_bytes or one.peak_bytes or 0)
 
 
 def word_verdict(goal: str, verdict: TrialVerdict) -> TrialVerdict:

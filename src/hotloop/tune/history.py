@@ -19,8 +19,8 @@ _MOST_LINES = 1_000
 """Only the newest count."""
 
 
-def remember_forecasts(tuning: Tuning, history: Path) -> int:
-    """Append the forecast error of every measured trial with a forecast; answers how many there were.
+def remember_forecasts(tuning: Tuning, history: Path) -> None:
+    """Append the forecast error of every measured trial with a forecast.
 
     The error is forecast minus realised saving, both as fractions of the time per unit.
     """
@@ -34,7 +34,6 @@ def remember_forecasts(tuning: Tuning, history: Path) -> int:
     if lines:
         with history.open("a", encoding="utf-8") as file:
             file.write("".join(lines))
-    return len(lines)
 
 
 def read_history(history: Path) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from hotloop.core.tuning import Tuning
 from .goals import COST, DOMINATED, MEMORY, PARETO, SPEED, standing_to_mapping
 from .history import NAME as HISTORY
 from .history import read_history, remember_forecasts
-from .request import Progress, Request
 from .statistics import PairComparison, spread_of
+from .study import Progress, Request
 from .tuner import (
     Arm,
     Campaign,

@@ -9,23 +9,30 @@ from __future__ import annotations
 
 import ast
 import difflib
+import hashlib
 import io
+import json
 import sysconfig
 import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+import msgspec
 
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.errors import UsageError
 from hotloop.core.output_file import open_whole
 from hotloop.core.sources import Arguments, NoSource, Source, TorchCall, Wrapped
 from hotloop.core.techniques import Technique
+from hotloop.core.tuning import PatchCheck
 
 from .script import Refusal, ScriptEdit, apply_edits, overlap, parse_script
 from .source_edits import edit_arguments, plan_arguments, plan_edits
 
 APPLIED = "applied"
+REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
+CANNOT_TELL, NOT_CHECKED = "cannot tell", "not checked"
 MOST_BYTES = 4 << 20
 CONTEXT_LINES = 3
 
@@ -101,9 +108,10 @@ def make_patch(
     files: list[FileChange] = []
     diffs: list[str] = []
     for path, held in sorted(by_file.items()):
-        text = _read_source(path, root)
-        if isinstance(text, Refusal):
-            left_out += [_leave(record, text.why) for record in held if record.status == APPLIED]
+        try:
+            text = _read_source(path, root)
+        except Refusal as refusal:
+            left_out += [_leave(record, str(refusal)) for record in held if record.status == APPLIED]
             continue
         changed, missing, used = patch_source(text, held, techniques)
         left_out += missing
@@ -165,42 +173,39 @@ def patch_source(
     Records that were not applied count too: a line that also built an object which was not changed stays as it is.
     """
     applied = [record for record in records if record.status == APPLIED]
-    script = parse_script(text)
-    if isinstance(script, Refusal):
-        return text, tuple(_leave(record, script.why) for record in applied), ()
+    try:
+        script = parse_script(text)
+    except Refusal as refusal:
+        return text, tuple(_leave(record, str(refusal)) for record in applied), ()
     left_out: list[LeftOut] = []
     edits: list[ScriptEdit] = []
     used: list[str] = []
     wanted: dict[tuple[int, int], _Wanted] = {}
     for record in applied:
-        spoiled = _find_contradiction(record, records) or _why_no_source(record, techniques)
-        if spoiled is not None:
-            left_out.append(_leave(record, spoiled))
-            continue
         source = _source_of(record, techniques)
-        if isinstance(source, Arguments):
-            found = plan_arguments(script, record, source)
-            if isinstance(found, Refusal):
-                left_out.append(_leave(record, found.why))
-                continue
-            call, arguments = found
-            wanted.setdefault((call.lineno, call.col_offset), _Wanted(call)).add(record, arguments)
-            continue
-        planned = plan_edits(script, record, source)
-        if isinstance(planned, Refusal):
-            left_out.append(_leave(record, planned.why))
-        elif isinstance(source, Wrapped) and any(edit.start == edit.end == planned[0].start for edit in edits):
-            left_out.append(_leave(record, "another technique stands around the same call"))
-        elif overlap(planned, edits) and not all(edit in edits for edit in planned):
-            left_out.append(_leave(record, "another technique changes the same statement"))
-        else:
-            edits += [edit for edit in planned if edit not in edits]
-            used.append(record.technique)
+        try:
+            _refuse_contradiction(record, records, techniques)
+            if isinstance(source, Arguments):
+                call, arguments = plan_arguments(script, record, source)
+                wanted.setdefault((call.lineno, call.col_offset), _Wanted(call)).add(record, arguments)
+            else:
+                planned = plan_edits(script, record, source)
+                if isinstance(source, Wrapped) and any(edit.start == edit.end == planned[0].start for edit in edits):
+                    raise Refusal("another technique stands around the same call")
+                if not all(edit in edits for edit in planned):
+                    _refuse_overlap(planned, edits)
+                edits += [edit for edit in planned if edit not in edits]
+                used.append(record.technique)
+        except Refusal as refusal:
+            left_out.append(_leave(record, str(refusal)))
     for one in wanted.values():
-        planned = Refusal(one.clash) if one.clash else edit_arguments(script, one.call, one.arguments)
-        if isinstance(planned, Refusal) or overlap(planned, edits):
-            why = planned.why if isinstance(planned, Refusal) else "another technique changes the same statement"
-            left_out += [_leave(record, why) for record in one.holders]
+        try:
+            if one.clash:
+                raise Refusal(one.clash)
+            planned = edit_arguments(script, one.call, one.arguments)
+            _refuse_overlap(planned, edits)
+        except Refusal as refusal:
+            left_out += [_leave(record, str(refusal)) for record in one.holders]
             continue
         edits += planned
         used += [record.technique for record in one.holders]
@@ -217,21 +222,23 @@ def _source_of(record: AppliedTechnique, techniques: Techniques) -> Source:
     return techniques[record.technique].source if record.technique in techniques else NoSource()
 
 
-def _why_no_source(record: AppliedTechnique, techniques: Techniques) -> str | None:
-    known = record.technique in techniques
-    return techniques[record.technique].why_no_source(record.values) if known else None
+def _refuse_overlap(planned: Sequence[ScriptEdit], edits: Sequence[ScriptEdit]) -> None:
+    if overlap(planned, edits):
+        raise Refusal("another technique changes the same statement")
 
 
-def _find_contradiction(record: AppliedTechnique, records: Sequence[AppliedTechnique]) -> str | None:
-    """Why the line cannot stand for this one object: it made others that were left alone."""
-    if record.where is None:
-        return None
+def _refuse_contradiction(
+    record: AppliedTechnique, records: Sequence[AppliedTechnique], techniques: Techniques
+) -> None:
+    """Raises Refusal where the line made other objects that were left alone, or the values have no form in a source."""
     for other in records:
         if other.technique != record.technique or other.where is None or other.status == APPLIED:
             continue
-        if (other.where.file, other.where.line) == (record.where.file, record.where.line):
-            return f"the line also creates an object that was not changed ({other.detail})"
-    return None
+        if record.where and (other.where.file, other.where.line) == (record.where.file, record.where.line):
+            raise Refusal(f"the line also creates an object that was not changed ({other.detail})")
+    why = techniques[record.technique].why_no_source(record.values) if record.technique in techniques else None
+    if why is not None:
+        raise Refusal(why)
 
 
 def _leave(record: AppliedTechnique, why: str) -> LeftOut:
@@ -239,32 +246,32 @@ def _leave(record: AppliedTechnique, why: str) -> LeftOut:
     return LeftOut(technique=record.technique, place=place, why=why)
 
 
-def _read_source(path: Path, root: Path) -> str | Refusal:
-    """The file's text, exactly; a reason where it may not or cannot be changed."""
+def _read_source(path: Path, root: Path) -> str:
+    """The file's text, exactly. Raises Refusal where it may not or cannot be changed."""
     try:
         real = path.resolve()
         if not real.is_relative_to(root):
-            return Refusal(f"the file is not below {root}")
+            raise Refusal(f"the file is not below {root}")
         if _is_library(real):
-            return Refusal("the file belongs to a library")
+            raise Refusal("the file belongs to a library")
         if real.suffix not in (".py", ""):
-            return Refusal("the file is not Python source")
+            raise Refusal("the file is not Python source")
         with real.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        return Refusal(f"the file cannot be read ({getattr(error, 'strerror', None) or error})")
+        raise Refusal(f"the file cannot be read ({getattr(error, 'strerror', None) or error})") from error
     name = real.relative_to(root).as_posix()
     if len(data) > MOST_BYTES:
-        return Refusal(f"the file is larger than {MOST_BYTES} bytes")
+        raise Refusal(f"the file is larger than {MOST_BYTES} bytes")
     if any(not c.isprintable() or c in '"\\' for c in name):
-        return Refusal("the file's name has characters that a diff cannot contain")
+        raise Refusal("the file's name has characters that a diff cannot contain")
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         if encoding not in ("utf-8", "utf-8-sig"):
-            return Refusal(f"the file is in {encoding}, not UTF-8")
+            raise Refusal(f"the file is in {encoding}, not UTF-8")
         return data.decode("utf-8")
-    except (SyntaxError, UnicodeDecodeError):
-        return Refusal("the file is not UTF-8")
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise Refusal("the file is not UTF-8") from error
 
 
 def _is_library(path: Path) -> bool:
@@ -285,3 +292,126 @@ def _diff(name: str, before: str, after: str) -> str:
     for line in difflib.unified_diff(sides[0], sides[1], f"a/{quoted}", f"b/{quoted}", n=CONTEXT_LINES):
         lines.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(lines)
+
+
+# -- kept in a folder of a tuning, applied whole or not at all ---------------------------------------------------------
+
+SCHEMA = "hotloop.patch/2"
+DIFF, ABOUT = "patch.diff", "patch.json"
+MOST_KEPT_BYTES = 16 << 20
+
+
+class _KeptFile(msgspec.Struct):
+    path: str
+    before_sha256: str
+    after: str
+    techniques: tuple[str, ...]
+
+
+class _KeptCheck(msgspec.Struct):
+    status: str
+    reason: str
+
+
+class _About(msgspec.Struct):
+    """patch.json, as far as it is read."""
+
+    schema: str
+    root: str
+    files: tuple[_KeptFile, ...]
+    check: _KeptCheck
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPatch:
+    """A patch that was read back and fits the files. ``is_there`` says that all of it was applied before."""
+
+    patch: Patch
+    is_there: bool
+
+
+def diff_text(patch: Patch, check: PatchCheck | None) -> str:
+    """The diff under a line that says what is known of it; tools pass over that line. Empty without a change."""
+    if not patch.files or check is None:
+        return patch.diff
+    return f"hotloop: {check.status}: {' '.join(check.reason.split())}\n{patch.diff}"
+
+
+def about_text(patch: Patch, root: Path, check: PatchCheck) -> str:
+    """patch.json: the files by their content before and as they are to be, and the check."""
+    files = [
+        {
+            "path": change.path.relative_to(root.resolve()).as_posix(),
+            "before_sha256": hash_bytes(change.before),
+            "after": change.after.decode(),
+            "techniques": list(change.techniques),
+        }
+        for change in patch.files
+    ]
+    result = {"status": check.status, "reason": check.reason, "n": check.n, "speedup_ratio": check.speedup_ratio}
+    content = {"schema": SCHEMA, "root": str(root.resolve()), "files": files, "check": result}
+    return json.dumps(content, indent=1) + "\n"
+
+
+def hash_bytes(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def load_patch(folder: Path, root: Path) -> KeptPatch:
+    """The patch of a finished tuning, ready to be written. Raises UsageError, naming what does not fit."""
+    about = _read_about(folder)
+    if about.check.status != REPRODUCED:
+        raise UsageError(
+            f"the patch in {folder} was not applied ({about.check.status}: {about.check.reason}); tune again with a "
+            "larger --budget, or apply patch.diff yourself"
+        )
+    if about.root != str(root.resolve()):
+        raise UsageError(f"the patch in {folder} was made in {about.root}; change to that folder to apply it")
+    changes, diffs = [], []
+    for one in about.files:
+        path, after = _place(root, one.path), one.after.encode()
+        before = _read_kept(path)
+        if before == after:
+            continue
+        if hash_bytes(before) != one.before_sha256:
+            raise UsageError(f"{one.path} was changed since the patch was made, so nothing was written; tune again")
+        changes.append(FileChange(path=path, before=before, after=after, techniques=one.techniques))
+        diffs.append(_diff(one.path, before.decode(), one.after))
+    if 0 < len(changes) < len(about.files):
+        raise UsageError("the patch is already applied to some of its files, so nothing was written; tune again")
+    diff = "".join(diffs)
+    if changes and _read_kept(folder / DIFF).partition(b"\n")[2] != diff.encode():
+        raise UsageError(f"{folder / DIFF} was changed since it was checked, so nothing was written; tune again")
+    return KeptPatch(patch=Patch(diff=diff, files=tuple(changes), left_out=()), is_there=not changes)
+
+
+def _place(root: Path, name: str) -> Path:
+    pure = PurePosixPath(name)
+    path = root.resolve() / pure
+    if pure.is_absolute() or ".." in pure.parts or not pure.parts or path.resolve() != path:
+        raise UsageError(f"the patch names {name!r}, which is not a plain file below {root}; nothing was written")
+    return path
+
+
+def _read_kept(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_KEPT_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    if len(content) > MOST_KEPT_BYTES:
+        raise UsageError(f"{path} is larger than {MOST_KEPT_BYTES} bytes; nothing was written")
+    return content
+
+
+def _read_about(folder: Path) -> _About:
+    if not (folder / ABOUT).is_file():
+        raise UsageError(f"{folder} contains no {ABOUT}: it is not a tuning, or no source change was proven")
+    damaged = UsageError(f"{folder / ABOUT} was not written by hotloop tune, or is damaged; tune again")
+    try:
+        about = msgspec.json.decode(_read_kept(folder / ABOUT), type=_About)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise damaged from error
+    if about.schema != SCHEMA or not about.files:
+        raise damaged
+    return about

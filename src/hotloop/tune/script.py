@@ -9,11 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Exception):
     """Why the script is left as it is."""
-
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +108,25 @@ class Script:
         return self.imported.get("torch") == "torch"
 
 
-def parse_script(text: str) -> Script | Refusal:
+def parse_script(text: str) -> Script:
+    """Raises Refusal for a text whose places cannot be told for sure."""
     if "\x0c" in text or "\r" in text.replace("\r\n", ""):
-        return Refusal("the file contains form feeds or bare carriage returns")
+        raise Refusal("the file contains form feeds or bare carriage returns")
     plain = text.removeprefix("\ufeff")
     try:
         tree = ast.parse(plain)
         tokens = list(tokenize.generate_tokens(io.StringIO(plain).readline))
     except (SyntaxError, ValueError, RecursionError, tokenize.TokenError) as error:
-        return Refusal(f"the file cannot be parsed ({type(error).__name__})")
+        raise Refusal(f"the file cannot be parsed ({type(error).__name__})") from error
     if plain != text:
-        return Refusal("the file begins with a byte order mark")
+        raise Refusal("the file begins with a byte order mark")
     return Script(text, tree, tokens)
 
 
-def insert_after(script: Script, statement: ast.stmt, text: str, *, blank: bool = False) -> list[ScriptEdit] | Refusal:
-    """A line of its own after a statement, which must be the last on its line."""
+def insert_after(script: Script, statement: ast.stmt, text: str, *, blank: bool = False) -> list[ScriptEdit]:
+    """A line of its own after a statement. Raises Refusal where that is not the last on its line."""
     if not stands_alone(script, statement):
-        return Refusal(f"line {statement.lineno} contains more than one statement")
+        raise Refusal(f"line {statement.lineno} contains more than one statement")
     row = script.lines[statement.lineno - 1]
     indent = row[: len(row) - len(row.lstrip())]
     line = statement.end_lineno or statement.lineno

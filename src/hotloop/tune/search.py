@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Basis, Finding, Numerics, Safety, Saving, Severity, Value, Where, severity_of
+from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy, StrategyError, chain
 from hotloop.core.techniques import Stage, Technique
+
+from .goals import MEMORY
+from .quality import ORDER
+from .statistics import LEAST_PAIRS
+from .trials import Budget
 
 BASELINE = "baseline"
 LEAST_FORECAST_RATIO = 0.005
@@ -69,7 +76,7 @@ def find_candidates(
             settings = finding.fix.settings if finding.fix is not None and is_named else {}
             # The finding's forecast is for its own fix: what else treats the rule wins at most as much as is lost.
             saving = finding.saving if is_named else None
-            candidate = _make_candidate(technique, settings, saving, finding.rule, check)
+            candidate = _make_candidate(technique.id, technique, settings, saving, finding.rule, check)
             if is_named:
                 places = tuple(_name_line(place, root) for place in finding.where)
                 candidate = replace(candidate, judged=places, judges_process=technique.stage is Stage.RUNTIME)
@@ -125,13 +132,12 @@ def combine(parts: Sequence[Candidate], check: Check) -> Candidate | None:
         taken.append(part)
     if len(taken) < 2:
         return None
-    order = (Numerics.EXACT, Numerics.REORDERED, Numerics.RESAMPLED, Numerics.LOSSY)
     return Candidate(
         id=" + ".join(sorted(one.id for one in taken)),
         strategy=chain(*(one.strategy for one in taken)),
         forecast=None,
         rules=tuple(dict.fromkeys(rule for one in taken for rule in one.rules)),
-        numerics=max((one.numerics for one in taken), key=order.index),
+        numerics=max((one.numerics for one in taken), key=ORDER.index),
     )
 
 
@@ -183,7 +189,12 @@ def keep_affordable(ratios: Mapping[str, float], costs_s: Mapping[str, float], t
 
 
 def _make_candidate(
-    technique: Technique, settings: Mapping[str, Value], saving: Saving | None, rule: str, check: Check
+    name: str,
+    technique: Technique,
+    settings: Mapping[str, Value],
+    saving: Saving | None,
+    rule: str,
+    check: Check,
 ) -> Candidate:
     known = {setting.name for setting in technique.settings}
     kept = {key: value for key, value in settings.items() if key in known and value is not None}
@@ -199,7 +210,7 @@ def _make_candidate(
         except StrategyError as error:
             why_not = str(error)
     return Candidate(
-        id=technique.id,
+        id=name,
         strategy=strategy,
         forecast=saving,
         rules=(rule,),
@@ -251,4 +262,104 @@ def urgency(candidate: Candidate) -> tuple[bool, bool, float, str]:
         not is_material(candidate),
         -promise(candidate),
         candidate.id,
+    )
+
+
+RULE = "memory-pressure"
+FOR_SPEED = "not tried: it improves speed, but the goal is memory"
+
+
+def add_memory_candidates(
+    candidates: Iterable[Candidate],
+    techniques: Mapping[str, Technique],
+    check: Check,
+    *,
+    goal: str,
+    rank_count: int,
+    has_accelerator: bool,
+) -> tuple[Candidate, ...]:
+    """What saves memory, after what findings ask for; under the goal memory in its place.
+
+    Forecasts are of time: under the goal memory none prunes. What can change nothing here is told without a process.
+    """
+    given = tuple(candidates)
+    saving = [(one, one.memory) for one in techniques.values() if one.memory is not None]
+    found = []
+    for technique, memory in sorted(saving, key=lambda pair: pair[1].turn):
+        for form in memory.forms:
+            name = f"{technique.id} ({form.label})" if form.label else technique.id
+            if goal != MEMORY and any(one.id == name for one in given):
+                continue
+            one = _make_candidate(name, technique, form.settings, None, RULE, check)
+            if memory.needs == "ranks" and rank_count == 1:
+                one = replace(one, why_not="not applicable: there is only one rank")
+            elif memory.needs == "an accelerator" and not has_accelerator:
+                one = replace(one, why_not="not applicable: the training ran on the CPU")
+            found.append(one)
+    if goal != MEMORY:
+        return (*given, *found)
+    taken = {one.id for one in found}
+    rest = tuple(replace(one, forecast=None, why_not=one.why_not or FOR_SPEED) for one in given if one.id not in taken)
+    return (*found, *rest)
+
+
+STEADY_BEHIND = 10
+"""Steps that a trial trains behind the start that it has to show, for the steady steps to be compared too."""
+ADVICE = "compare two runs of your own, one with it: hotloop diff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What trials have: ``steps`` in each process, which takes about ``process_s``, from ``now_s`` of the clock on."""
+
+    steps: int
+    process_s: float
+    now_s: float
+    budget: Budget
+
+
+def start_steps(findings: Iterable[Finding]) -> int:
+    """The first steps of a run in which findings see a cost that each start pays once; 0 where none does."""
+    counts = [finding.evidence.get("steps") for finding in findings if finding.base == "run"]
+    return max((count for count in counts if isinstance(count, int)), default=0)
+
+
+def least_steps(findings: Iterable[Finding]) -> int:
+    """Steps that a trial needs to show the start and some steady steps behind it; 0 where nothing is paid once."""
+    first = start_steps(findings)
+    return first + STEADY_BEHIND if first else 0
+
+
+def trial_s(observed: Measurement, steps: int) -> float:
+    """About how long a process of so many steps takes, by one that was observed for longer or shorter."""
+    return max(0.0, observed.duration_s - (observed.whole_count - steps) * observed.step_ns * 1e-9)
+
+
+def leave_out_unjudged(
+    candidates: Sequence[Candidate], findings: Sequence[Finding], room: Room
+) -> tuple[Candidate, ...]:
+    """The candidates; those for the start that these trials cannot judge say so in place of being tried."""
+    why = why_unjudged(findings, room)
+    return tuple(
+        replace(one, why_not=why) if one.is_one_time and not one.why_not and why else one for one in candidates
+    )
+
+
+def why_unjudged(findings: Sequence[Finding], room: Room) -> str:
+    """Why whole runs cannot tell within the budget what the start saves, and what would; empty where they may."""
+    first = start_steps(findings)
+    if not first:
+        return ""  # nothing was seen to lie in the start alone
+    told = f"not tried: its cost is paid once per start, in the first {first} steps"
+    if room.steps < least_steps(findings):
+        return f"{told}, and a trial has only {room.steps}; {ADVICE}"
+    # One process of the baseline is a reference and the first pair's other side; the second reference is one more.
+    needed_s = (2 * LEAST_PAIRS + 1) * room.process_s
+    if room.now_s + needed_s <= room.budget.search_until_s:
+        return ""
+    whole_s = (room.now_s - room.budget.begun_s + needed_s) / (1 - room.budget.kept_ratio)
+    minutes = math.ceil(whole_s / 60)
+    return (
+        f"{told}, so it takes whole runs to judge: {LEAST_PAIRS} pairs of {room.steps} steps take about "
+        f"{math.ceil(needed_s / 60)} min; use --budget {minutes}m, or {ADVICE}"
     )

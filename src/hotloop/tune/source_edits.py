@@ -1,4 +1,7 @@
-"""What a technique applied, and its form in the source -> edits of the script that do the same, or why not."""
+"""What a technique applied, and its form in the source -> edits of the script that do the same.
+
+Raises Refusal, with the reason, where the script has not the one form that is understood.
+"""
 
 from __future__ import annotations
 
@@ -20,39 +23,164 @@ from hotloop.core.sources import (
 )
 
 from .script import Refusal, Script, ScriptEdit, insert_after, stands_alone
-from .tensor_use import BUILTINS, MOVES, Use, doubt_of, find_other_use, read_use
+
+_TENSOR_ATTRIBUTES = frozenset(
+    ("shape", "dtype", "device", "data", "ndim", "grad", "T", "mT", "requires_grad", "grad_fn")
+)
+MOVES = frozenset(
+    ("to", "cuda", "cpu", "long", "int", "view", "reshape", "unsqueeze", "squeeze", "flatten", "contiguous")
+)
+"""Methods of a tensor that compute nothing."""
+_TENSOR_METHODS = MOVES | frozenset(
+    (
+        *("abs", "abs_", "add", "add_", "all", "amax", "amin", "any", "argmax", "argmin", "argsort", "backward"),
+        *("bfloat16", "bool", "chunk", "clamp", "clamp_min", "clone", "cos", "cumsum", "detach", "detach_", "diff"),
+        *("dim", "div", "div_", "double", "eq", "exp", "expand", "expand_as", "flip", "float", "gather", "ge", "gt"),
+        *("half", "is_contiguous", "isfinite", "isnan", "item", "le", "log", "log_softmax", "logsumexp", "lt"),
+        *("masked_fill", "masked_select", "matmul", "max", "mean", "median", "min", "mm", "movedim", "mul", "mul_"),
+        *("nelement", "norm", "numel", "numpy", "permute", "pow", "prod", "register_hook", "relu", "repeat"),
+        *("requires_grad_", "retain_grad", "round", "rsub", "scatter", "sigmoid", "sign", "sin", "size", "softmax"),
+        *("sort", "split", "sqrt", "square", "std", "sub", "sub_", "sum", "swapaxes", "t", "tanh", "tolist", "topk"),
+        *("transpose", "type", "type_as", "unbind", "unflatten", "unfold", "var", "view_as", "zero_"),
+    )
+)
+"""Methods that tensors have, and outputs of other kinds hardly."""
+_TORCH_OF_ANYTHING = frozenset(
+    ("cat", "compile", "concat", "concatenate", "hstack", "is_tensor", "save", "stack", "vstack")
+)
+"""Functions of torch that take more than one tensor, or anything."""
+_TAKE_ANYTHING = ("print", "len", "type", "id", "repr", "str")
+BUILTINS = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
+
+
+def refuse_other_use(script: Script, call: ast.Call, name: str) -> None:
+    """Raises Refusal where what ``call`` answers under this name is used, and not as a tensor.
+
+    A name that is only handed on to code which is not understood may hold a dictionary or an object of the model's own.
+    """
+    uses = []
+    for node in ast.walk(script.scope(call)):
+        if not isinstance(node, ast.Name) or node.id != name or not isinstance(node.ctx, ast.Load):
+            continue
+        uses.append(is_tensor_use(script, node, call))
+        if uses[-1] is False:
+            raise Refusal(doubt_of(script, node))
+    if uses and True not in uses:
+        raise Refusal(NOT_SHOWN.format(name))
+
+
+NOT_SHOWN = "the script does not show that {} is a tensor"
+
+
+def doubt_of(script: Script, value: ast.expr) -> str:
+    """What is said of a value that is used as no tensor is."""
+    line, _, _ = ast.unparse(script.parents[value]).strip().partition("\n")
+    return f"the script uses `{line}`: {ast.unparse(value)} may not be a plain tensor"
+
+
+def is_tensor_use(script: Script, value: ast.expr, call: ast.Call) -> bool | None:
+    """Whether the expression around ``value`` (the model's ``call``, or a name that holds its outcome) is one for a
+    tensor; None where it is passed on, or other types support it too."""
+    parent = script.parents[value]
+    above = script.parents.get(parent)
+    if isinstance(parent, ast.Attribute):
+        is_method = isinstance(above, ast.Call) and above.func is parent
+        return parent.attr in (_TENSOR_METHODS if is_method else _TENSOR_ATTRIBUTES)
+    if isinstance(parent, ast.Subscript) and parent.value is value:
+        return _is_tensor_index(parent.slice)
+    if isinstance(parent, ast.Compare):
+        return _is_tensor_comparison(parent, value)
+    if isinstance(parent, ast.BinOp):
+        return None if isinstance(parent.op, ast.BitOr | ast.Mod) else True
+    if isinstance(parent, ast.keyword):
+        return False if parent.arg is None else _is_tensor_argument(script, above, call)
+    if isinstance(parent, ast.Call):
+        return _is_tensor_argument(script, parent, call)
+    if isinstance(parent, ast.Assign) and any(isinstance(one, ast.Tuple | ast.List) for one in parent.targets):
+        return False
+    if isinstance(parent, ast.Starred | ast.For | ast.comprehension):
+        return False
+    if isinstance(parent, ast.UnaryOp | ast.AugAssign):
+        return None if isinstance(parent.op, ast.Not) else True
+    return None
+
+
+def _is_tensor_index(index: ast.expr) -> bool | None:
+    """``[:, -1]`` has only a tensor; ``[0]`` a tuple and ``["x"]`` a dictionary."""
+    if isinstance(index, ast.Tuple):
+        return True
+    plain = index.operand if isinstance(index, ast.UnaryOp) else index
+    return False if isinstance(plain, ast.Constant) else None
+
+
+def _is_tensor_comparison(comparison: ast.Compare, value: ast.expr) -> bool | None:
+    if any(isinstance(one, ast.Is | ast.IsNot) for one in comparison.ops):
+        return False
+    if any(isinstance(one, ast.In | ast.NotIn) for one in comparison.ops):
+        return None if comparison.left is value else False
+    return True
+
+
+def _is_tensor_argument(script: Script, taker: ast.AST | None, call: ast.Call) -> bool | None:
+    """What it says of a value that ``taker`` gets it as an argument."""
+    assert isinstance(taker, ast.Call)
+    function = taker.func
+    if ast.unparse(function) == ast.unparse(call.func):
+        return False  # a hidden state that the model gets back: of an LSTM it is a tuple
+    name = script.dotted(function)
+    if name is not None:
+        package, _, last = name.rpartition(".")
+        is_of_tensors = package == "torch.nn.functional" or (package == "torch" and last not in _TORCH_OF_ANYTHING)
+        return True if is_of_tensors else None
+    built = [
+        node.value
+        for node in ast.walk(script.tree)
+        if isinstance(node, ast.Assign) and any(ast.unparse(one) == ast.unparse(function) for one in node.targets)
+    ]
+    if built:
+        return True if all(_is_torch_loss(script, one) for one in built) else None
+    if isinstance(function, ast.Name) and function.id in BUILTINS:
+        return True if function.id in ("float", "int", "abs") else None if function.id in _TAKE_ANYTHING else False
+    return None
+
+
+def _is_torch_loss(script: Script, value: ast.expr) -> bool:
+    """``nn.CrossEntropyLoss()``, also moved to a device, or ``F.cross_entropy``."""
+    while isinstance(value, ast.Call) and script.dotted(value.func) is None and isinstance(value.func, ast.Attribute):
+        value = value.func.value
+    if isinstance(value, ast.Call):
+        name = script.dotted(value.func) or ""
+        return name.startswith("torch.nn.") and name.endswith("Loss")
+    return (script.dotted(value) or "").startswith("torch.nn.functional.")
+
 
 NO_FORM = "it cannot be written in the source; it remains in the strategy file"
 
 
-def plan_arguments(
-    script: Script, record: AppliedTechnique, source: Arguments
-) -> tuple[ast.Call, dict[str, str]] | Refusal:
+def plan_arguments(script: Script, record: AppliedTechnique, source: Arguments) -> tuple[ast.Call, dict[str, str]]:
     """The call that builds the record's object, and the arguments that it is to get, as source text."""
     call = _find_call(script, record)
-    if isinstance(call, Refusal):
-        return call
     arguments = {name: _literal(record.values[name]) for name in source.names if name in record.values}
     if not arguments:
-        return Refusal(f"the value chosen for {' or '.join(source.names)} was not recorded")
+        raise Refusal(f"the value chosen for {' or '.join(source.names)} was not recorded")
     for name, written in source.written.items():
         if name in record.values:
             if not script.imports(written.module):
-                return Refusal(written.why_not)
+                raise Refusal(written.why_not)
             arguments[written.name] = written.code.format(_literal(record.values[name]))
     for argument in call.args:
         if isinstance(argument, ast.Starred):
-            return Refusal(f"the call has *{ast.unparse(argument.value)}, which may already contain the argument")
+            raise Refusal(f"the call has *{ast.unparse(argument.value)}, which may already contain the argument")
     if len(call.args) > source.most_positional:
-        return Refusal("the argument may already be given by position")
+        raise Refusal("the argument may already be given by position")
     for keyword in call.keywords:
         if keyword.arg is None:
-            return Refusal(f"the call has **{ast.unparse(keyword.value)}, which may already contain {source.names[0]}")
+            raise Refusal(f"the call has **{ast.unparse(keyword.value)}, which may already contain {source.names[0]}")
         is_off = isinstance(keyword.value, ast.Constant) and not keyword.value.value
         if keyword.arg == source.excludes and not is_off:
             arguments[keyword.arg] = "False"
         if keyword.arg in arguments and not isinstance(keyword.value, ast.Constant):
-            return Refusal(f"the script sets {keyword.arg}={ast.unparse(keyword.value)}")
+            raise Refusal(f"the script sets {keyword.arg}={ast.unparse(keyword.value)}")
     return call, arguments
 
 
@@ -66,7 +194,7 @@ def _literal(value: Value) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
-def _find_call(script: Script, record: AppliedTechnique) -> ast.Call | Refusal:
+def _find_call(script: Script, record: AppliedTechnique) -> ast.Call:
     """The one call at the record's line that names its target."""
     assert record.where is not None
     line = record.where.line
@@ -80,13 +208,13 @@ def _find_call(script: Script, record: AppliedTechnique) -> ast.Call | Refusal:
     exact = [node for node in calls if node.lineno == line]
     found = exact or calls
     if not found:
-        return Refusal(f"line {line} contains no call of {record.target} by its name")
+        raise Refusal(f"line {line} contains no call of {record.target} by its name")
     if len(found) > 1:
-        return Refusal(f"line {line} contains {len(found)} calls of {record.target}")
+        raise Refusal(f"line {line} contains {len(found)} calls of {record.target}")
     return found[0]
 
 
-def edit_arguments(script: Script, call: ast.Call, arguments: Mapping[str, str]) -> list[ScriptEdit] | Refusal:
+def edit_arguments(script: Script, call: ast.Call, arguments: Mapping[str, str]) -> list[ScriptEdit]:
     """The call with these arguments, each in place of the one of its name."""
     edits = []
     missing = dict(arguments)
@@ -100,7 +228,7 @@ def edit_arguments(script: Script, call: ast.Call, arguments: Mapping[str, str])
         return edits
     end = script.span(call)[1] - 1
     if script.text[end] != ")":
-        return Refusal("the end of the call was not found")
+        raise Refusal("the end of the call was not found")
     within = [t for t in script.tokens if t.type not in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)]
     last = max(
         (t for t in within if script.offset(t.end) <= end and t.string),
@@ -108,7 +236,7 @@ def edit_arguments(script: Script, call: ast.Call, arguments: Mapping[str, str])
         default=None,
     )
     if last is None:
-        return Refusal("the end of the call was not found")
+        raise Refusal("the end of the call was not found")
     added = [f"{name}={value}" for name, value in missing.items()]
     after = script.offset(last.end)
     closing_line = call.end_lineno or call.lineno
@@ -129,12 +257,12 @@ def edit_arguments(script: Script, call: ast.Call, arguments: Mapping[str, str])
     return [*edits, ScriptEdit(start, start, "".join(f"{indent}{one},{script.newline}" for one in added))]
 
 
-def plan_edits(script: Script, record: AppliedTechnique, source: Source) -> list[ScriptEdit] | Refusal:
+def plan_edits(script: Script, record: AppliedTechnique, source: Source) -> list[ScriptEdit]:
     """The edits for every form but arguments, which several records may want of one call."""
     if isinstance(source, NoSource | Arguments):
-        return Refusal(getattr(source, "why", "") or NO_FORM)
+        raise Refusal(getattr(source, "why", "") or NO_FORM)
     if not script.has_torch:
-        return Refusal("the file does not `import torch`")
+        raise Refusal("the file does not `import torch`")
     if isinstance(source, TorchCall):
         return _plan_torch_call(script, record, source)
     if isinstance(source, Wrapped):
@@ -146,29 +274,26 @@ def plan_edits(script: Script, record: AppliedTechnique, source: Source) -> list
     return _plan_literal(script, record, source)
 
 
-def _plan_torch_call(script: Script, record: AppliedTechnique, source: TorchCall) -> list[ScriptEdit] | Refusal:
+def _plan_torch_call(script: Script, record: AppliedTechnique, source: TorchCall) -> list[ScriptEdit]:
     """A call on torch after the imports; where the script's own call was overridden, that call with another value."""
     function = source.function
     line = record.where.line if record.explicit and record.where is not None else None
     calls = [n for n in ast.walk(script.tree) if isinstance(n, ast.Call) and script.last_name(n) == function]
     for node in calls:
         if node.lineno != line:
-            return Refusal(f"the script calls {function} itself (line {node.lineno})")
+            raise Refusal(f"the script calls {function} itself (line {node.lineno})")
     value = record.values.get(source.value)
     if value is None:
-        return Refusal(f"the value chosen for {source.value} was not recorded")
+        raise Refusal(f"the value chosen for {source.value} was not recorded")
     text = _literal(value)
     if line is not None:
         if len(calls) != 1 or len(calls[0].args) != 1 or isinstance(calls[0].args[0], ast.Starred):
-            return Refusal(f"line {line} contains no call of {function} with one argument")
+            raise Refusal(f"line {line} contains no call of {function} with one argument")
         return [ScriptEdit(*script.span(calls[0].args[0]), text)]
-    last = _find_last_import(script)
-    if isinstance(last, Refusal):
-        return last
-    return insert_after(script, last, f"torch.{function}({text})", blank=True)
+    return insert_after(script, _find_last_import(script), f"torch.{function}({text})", blank=True)
 
 
-def _find_last_import(script: Script) -> ast.stmt | Refusal:
+def _find_last_import(script: Script) -> ast.stmt:
     """Of those at the top of the file, among which torch's is."""
     last: ast.stmt | None = None
     seen = False
@@ -179,37 +304,28 @@ def _find_last_import(script: Script) -> ast.stmt | Refusal:
         elif seen:
             break
     if last is None or not seen:
-        return Refusal("the file does not import torch at its top")
+        raise Refusal("the file does not import torch at its top")
     return last
 
 
-def _plan_wrapped(script: Script, record: AppliedTechnique, source: Wrapped) -> list[ScriptEdit] | Refusal:
+def _plan_wrapped(script: Script, record: AppliedTechnique, source: Wrapped) -> list[ScriptEdit]:
     """The call that builds the object inside one of hotloop's, which changes it and returns it."""
     call = _find_call(script, record)
-    if isinstance(call, Refusal):
-        return call
     start, end = script.span(call)
     given = [f", {name}={_literal(record.settings[name])}" for name in source.names if record.settings.get(name)]
     edits = [ScriptEdit(start, start, f"hotloop.{source.function}("), ScriptEdit(end, end, "".join(given) + ")")]
     if script.imports("hotloop"):
         return edits
     if any(isinstance(node, ast.Name) and node.id == "hotloop" for node in ast.walk(script.tree)):
-        return Refusal("the script has another meaning for the name hotloop")
-    last = _find_last_import(script)
-    if isinstance(last, Refusal):
-        return last
-    added = insert_after(script, last, "import hotloop")
-    return added if isinstance(added, Refusal) else [*edits, *added]
+        raise Refusal("the script has another meaning for the name hotloop")
+    return [*edits, *insert_after(script, _find_last_import(script), "import hotloop")]
 
 
-def _plan_compile(script: Script, record: AppliedTechnique, source: ModelCompile) -> list[ScriptEdit] | Refusal:
+def _plan_compile(script: Script, record: AppliedTechnique, source: ModelCompile) -> list[ScriptEdit]:
     """``model.compile()`` after the last assignment of the one name that was called and built as this class."""
-    found = _find_forward(script, record)
-    if isinstance(found, Refusal):
-        return found
-    call, _ = found
+    call, _ = _find_forward(script, record)
     if not isinstance(call.func, ast.Name):
-        return Refusal(f"{ast.unparse(call.func)} is not a plain name, so it is not proven where it was built")
+        raise Refusal(f"{ast.unparse(call.func)} is not a plain name, so it is not proven where it was built")
     name, scope = call.func.id, script.scope(call)
     assigned = [
         node
@@ -225,15 +341,15 @@ def _plan_compile(script: Script, record: AppliedTechnique, source: ModelCompile
     ]
     built = [node for node in plain if _builds(script, node.value, record.target)]
     if len(built) != 1 or len(plain) != len(assigned):
-        return Refusal(f"{name} is not built as {record.target} in exactly one place of the function that calls it")
+        raise Refusal(f"{name} is not built as {record.target} in exactly one place of the function that calls it")
     if any("compile" in ast.unparse(node.value) for node in plain):
-        return Refusal(f"the script compiles {name}")
+        raise Refusal(f"the script compiles {name}")
     if _inherits_forward(script, built[0].value, record.target):
-        return Refusal(f"{record.target} runs one of torch's own forwards, which Module.compile does not compile")
+        raise Refusal(f"{record.target} runs one of torch's own forwards, which Module.compile does not compile")
     last = max(plain, key=lambda node: node.lineno)
     block = script.block(built[0])
     if any(script.block(node) is not block for node in plain) or last.lineno >= call.lineno:
-        return Refusal(f"{name} is assigned again in another block")
+        raise Refusal(f"{name} is assigned again in another block")
     given = {key: record.values[key] for key in source.names if record.values.get(key) is not None}
     keywords = ", ".join(f"{key}={value!r}" for key, value in given.items())
     return insert_after(script, last, f"{name}.compile({keywords})")
@@ -272,20 +388,17 @@ def _inherits_forward(script: Script, value: ast.expr, target: str | None) -> bo
     )
 
 
-def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext) -> list[ScriptEdit] | Refusal:
+def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext) -> list[ScriptEdit]:
     """The model's call at the line inside the context, what it answers in float32."""
     if record.values.get(source.value) is None:
-        return Refusal(f"{source.value} was not recorded")
-    found = _find_forward(script, record)
-    if isinstance(found, Refusal):
-        return found
-    call, statement = found
+        raise Refusal(f"{source.value} was not recorded")
+    call, statement = _find_forward(script, record)
     for node in ast.walk(call):
         moves = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MOVES
         if isinstance(node, ast.Call) and node is not call and not moves:
-            return Refusal(f"{ast.unparse(node.func)}() in the arguments would run under autocast, too")
+            raise Refusal(f"{ast.unparse(node.func)}() in the arguments would run under autocast, too")
     if not stands_alone(script, statement) or _spans_string(script, statement):
-        return Refusal(f"line {statement.lineno} is not a simple statement")
+        raise Refusal(f"line {statement.lineno} is not a simple statement")
     row = script.lines[statement.lineno - 1]
     indent = row[: len(row) - len(row.lstrip())]
     unit = "\t" if "\t" in indent else "    "
@@ -294,36 +407,26 @@ def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext
     end_line = statement.end_lineno or statement.lineno
     if isinstance(statement, ast.Assign) and statement.value is call and len(statement.targets) == 1:
         names = _plain_names(statement.targets[0])
-        if names is None:
-            return Refusal("the call's result is not assigned to plain names")
         for one in names:
-            odd = find_other_use(script, call, one)
-            if odd is not None:
-                return Refusal(odd)
+            refuse_other_use(script, call, one)
         lines = [ScriptEdit(script.starts[at], script.starts[at], unit) for at in range(statement.lineno - 1, end_line)]
         statement_text = ", ".join(names) + " = " + ", ".join(f"{name}.float()" for name in names)
-        tail = insert_after(script, statement, statement_text)
-        if isinstance(tail, Refusal):
-            return tail
-        return [ScriptEdit(begin, begin, head + unit), *lines[1:], *tail]
-    before = _find_evaluated_before(statement, call)
-    if before is not None:
-        return Refusal(f"{before} is evaluated before the model is called: the line is not a simple statement")
-    use = read_use(script, call, call)
-    if use is not Use.TENSOR:
-        return Refusal(doubt_of(ast.unparse(script.parents[call]), ast.unparse(call), use))
+        return [ScriptEdit(begin, begin, head + unit), *lines[1:], *insert_after(script, statement, statement_text)]
+    _refuse_evaluated_before(statement, call)
+    if not (use := is_tensor_use(script, call, call)):
+        raise Refusal(NOT_SHOWN.format(ast.unparse(call)) if use is None else doubt_of(script, call))
     used = {node.id for node in ast.walk(script.tree) if isinstance(node, ast.Name)}
     name = next((one for one in ("output", "model_output", "autocast_output") if one not in used), None)
     if name is None:
-        return Refusal("no unused name is available for the model's output")
+        raise Refusal("no unused name is available for the model's output")
     if call.lineno != call.end_lineno:
-        return Refusal("the call of the model spans several lines inside a larger statement")
+        raise Refusal("the call of the model spans several lines inside a larger statement")
     start, end = script.span(call)
     hoisted = f"{head}{indent}{unit}{name} = {script.text[start:end]}{script.newline}"
     return [ScriptEdit(begin, begin, hoisted), ScriptEdit(start, end, f"{name}.float()")]
 
 
-def _find_forward(script: Script, record: AppliedTechnique) -> tuple[ast.Call, ast.stmt] | Refusal:
+def _find_forward(script: Script, record: AppliedTechnique) -> tuple[ast.Call, ast.stmt]:
     """The one call at the line that can be the model's: of a local name or of an attribute of self."""
     assert record.where is not None
     line = record.where.line
@@ -346,15 +449,15 @@ def _find_forward(script: Script, record: AppliedTechnique) -> tuple[ast.Call, a
     exact = [node for node in calls if node.lineno == line] or calls
     if len(exact) != 1:
         count = "no call" if not exact else f"{len(exact)} calls"
-        return Refusal(f"line {line} contains {count} that may be the model's; which one is not proven")
+        raise Refusal(f"line {line} contains {count} that may be the model's; which one is not proven")
     statement = script.statement(exact[0])
     if not isinstance(statement, ast.Assign | ast.Expr | ast.Return | ast.AnnAssign | ast.AugAssign):
-        return Refusal(f"line {line} is not a simple statement")
+        raise Refusal(f"line {line} is not a simple statement")
     for outer in _enclosing(script, exact[0]):
         if isinstance(outer, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.IfExp):
-            return Refusal(f"line {line} calls the model inside a comprehension, lambda or condition")
+            raise Refusal(f"line {line} calls the model inside a comprehension, lambda or condition")
         if isinstance(outer, ast.BoolOp | ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr):
-            return Refusal(f"line {line} is not a simple statement")
+            raise Refusal(f"line {line} is not a simple statement")
     return exact[0], statement
 
 
@@ -364,30 +467,31 @@ def _enclosing(script: Script, node: ast.AST) -> Iterator[ast.AST]:
         node = script.parents[node]
 
 
-def _find_evaluated_before(statement: ast.stmt, call: ast.Call) -> str | None:
-    """A call that Python makes before this one's: the statement must not be taken apart then."""
+def _refuse_evaluated_before(statement: ast.stmt, call: ast.Call) -> None:
+    """Raises Refusal where Python makes a call before this one: the statement must not be taken apart then."""
+    early = f"the old value of {ast.unparse(statement.target)}" if isinstance(statement, ast.AugAssign) else ""
     for node in ast.walk(statement):
         if not isinstance(node, ast.Call) or node is call:
             continue
         around = any(child is call for child in ast.walk(node))
         inside = any(child is node for child in ast.walk(call))
-        if not around and not inside and (node.lineno, node.col_offset) < (call.lineno, call.col_offset):
-            return f"{ast.unparse(node.func)}()"
         # A call around the model's evaluates what it calls first, unless the model's own answer is what is called on.
         below = list(ast.walk(node.func))
-        if around and call not in below and any(isinstance(child, ast.Call) for child in below):
-            return f"{ast.unparse(node.func)}()"
-    if isinstance(statement, ast.AugAssign):
-        return f"the old value of {ast.unparse(statement.target)}"
-    return None
+        calls_first = around and call not in below and any(isinstance(child, ast.Call) for child in below)
+        is_before = not around and not inside and (node.lineno, node.col_offset) < (call.lineno, call.col_offset)
+        if calls_first or is_before:
+            early = f"{ast.unparse(node.func)}()"
+            break
+    if early:
+        raise Refusal(f"{early} is evaluated before the model is called: the line is not a simple statement")
 
 
-def _plain_names(target: ast.expr) -> list[str] | None:
-    if isinstance(target, ast.Name):
-        return [target.id]
-    if isinstance(target, ast.Tuple | ast.List) and all(isinstance(one, ast.Name) for one in target.elts):
-        return [one.id for one in target.elts if isinstance(one, ast.Name)]
-    return None
+def _plain_names(target: ast.expr) -> list[str]:
+    parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+    names = [one.id for one in parts if isinstance(one, ast.Name)]
+    if len(names) < len(parts):
+        raise Refusal("the call's result is not assigned to plain names")
+    return names
 
 
 def _spans_string(script: Script, statement: ast.stmt) -> bool:
@@ -400,7 +504,7 @@ def _spans_string(script: Script, statement: ast.stmt) -> bool:
     )
 
 
-def _plan_literal(script: Script, record: AppliedTechnique, source: OtherLiteral) -> list[ScriptEdit] | Refusal:
+def _plan_literal(script: Script, record: AppliedTechnique, source: OtherLiteral) -> list[ScriptEdit]:
     assert record.where is not None
     calls = [
         node
@@ -408,9 +512,9 @@ def _plan_literal(script: Script, record: AppliedTechnique, source: OtherLiteral
         if isinstance(node, ast.Call) and node.lineno == record.where.line and script.last_name(node) == source.function
     ]
     if len(calls) != 1:
-        return Refusal(f"line {record.where.line} contains {len(calls)} calls of {source.function}")
+        raise Refusal(f"line {record.where.line} contains {len(calls)} calls of {source.function}")
     for keyword in calls[0].keywords:
         value = keyword.value
         if keyword.arg == source.argument and isinstance(value, ast.Constant) and value.value is source.before:
             return [ScriptEdit(*script.span(value), str(source.after))]
-    return Refusal(f"it does not contain {source.argument}={source.before}")
+    raise Refusal(f"it does not contain {source.argument}={source.before}")

@@ -25,8 +25,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
+from hotloop.core.noise import student_quantile
 from hotloop.core.tuning import TrialVerdict
 
 DECISION_LEVEL = 0.01
@@ -95,11 +95,13 @@ class PairComparison:
     reason: str
     n: int
     speedup_ratio: float | None
-    low_ratio: float | None
-    high_ratio: float | None
-    noise_ratio: float | None
-    decided: bool
+    low_ratio: float | None = None
+    high_ratio: float | None = None
+    noise_ratio: float | None = None
+    decided: bool = False
     """No further pair is needed."""
+    noise_freedom: int = 0
+    """Degrees of freedom of what the baseline's processes say of the noise."""
 
 
 def compare(
@@ -130,28 +132,35 @@ def compare(
     ratio = math.exp(math.fsum(logs) / n) if n else None
     look = latest_look(n)
     if look is None:
-        return _comparison(TrialVerdict.CANNOT_TELL, f"{n} of at least {LEAST_PAIRS} pairs", n, ratio)
+        reason = f"{n} of at least {LEAST_PAIRS} pairs"
+        return PairComparison(verdict=TrialVerdict.CANNOT_TELL, reason=reason, n=n, speedup_ratio=ratio)
     # Fitted to the pairs of the look: between two looks nothing new is to be seen.
     levelled = [level_pairs(baseline[:look], candidate[:look], covariate) for covariate in covariates]
     found = _interval(logs, level, noise, levelled)
-    low, high, middle, all_low, all_high = found.low, found.high, found.middle, found.all_low, found.all_high
-    ratio = math.exp(middle)
-    bounds = (math.exp(low), math.exp(high), found.spread)
-    at_end = n >= MOST_PAIRS
-    effect = math.log1p(SMALLEST_EFFECT_RATIO)
-    text = _words(ratio, bounds, n)
+    ratio, low, high = (math.exp(one) for one in (found.middle, found.low, found.high))
+    reason = f"{ratio:.3f}x, {low:.3f}–{high:.3f}, n = {n} pairs of processes with a noise of {found.spread:.1%}"
     if found.levelled is not None:
-        text += f", corrected for changes in {found.levelled.words}"
-    if all_low > 0 and middle >= effect:
-        return _comparison(TrialVerdict.FASTER, text, n, ratio, *bounds, decided=True)
-    if all_high < 0 and middle <= -effect:
-        return _comparison(TrialVerdict.SLOWER, text, n, ratio, *bounds, decided=True)
-    if high < math.log1p(SAME_WITHIN_RATIO):
-        is_same = low > math.log1p(-SAME_WITHIN_RATIO)
-        what = "a difference" if is_same else "any gain"
-        words = f"{what} is below {SAME_WITHIN_RATIO:.0%} ({text})"
-        return _comparison(TrialVerdict.CANNOT_TELL, words, n, ratio, *bounds, decided=True)
-    return _comparison(TrialVerdict.CANNOT_TELL, text, n, ratio, *bounds, decided=at_end)
+        reason += f", corrected for changes in {found.levelled.words}"
+    effect = math.log1p(SMALLEST_EFFECT_RATIO)
+    verdict, decided = TrialVerdict.CANNOT_TELL, n >= MOST_PAIRS
+    if found.all_low > 0 and found.middle >= effect:
+        verdict, decided = TrialVerdict.FASTER, True
+    elif found.all_high < 0 and found.middle <= -effect:
+        verdict, decided = TrialVerdict.SLOWER, True
+    elif high < 1 + SAME_WITHIN_RATIO:
+        what = "a difference" if low > 1 - SAME_WITHIN_RATIO else "any gain"
+        reason, decided = f"{what} is below {SAME_WITHIN_RATIO:.0%} ({reason})", True
+    return PairComparison(
+        verdict=verdict,
+        reason=reason,
+        n=n,
+        speedup_ratio=ratio,
+        low_ratio=low,
+        high_ratio=high,
+        noise_ratio=found.spread,
+        decided=decided,
+        noise_freedom=0 if noise is None else noise.freedom,
+    )
 
 
 def latest_look(n: int) -> int | None:
@@ -216,20 +225,16 @@ def level_pairs(baseline: Sequence[float], candidate: Sequence[float], covariate
         return None
     slope = min(product / square, MOST_SLOPE)
     shifts = [a - b for a, b in zip(x_a, x_b, strict=True)]
-    mean = math.fsum(shifts) / n
-    error = math.sqrt(math.fsum((one - mean) ** 2 for one in shifts) / (n - 1) / n)
-    if abs(mean) > MOST_SHIFT_ERRORS * error:
+    if abs(math.fsum(shifts) / n) > MOST_SHIFT_ERRORS * stdev_of(shifts) / math.sqrt(n):
         return None  # what runs beside one arm may come from that arm: then it is no accident to be levelled out
     pairs = zip(baseline, candidate, shifts, strict=True)
     logs = tuple(math.log(a / b) - slope * shift for a, b, shift in pairs)
     left = [y - slope * x for x, y in zip(*groups[0], strict=True)]
-    middle = math.fsum(left) / len(left)
-    spread = math.sqrt(math.fsum((one - middle) ** 2 for one in left) / (len(left) - 1))
     return Levelled(
         logs=logs,
         shifts=tuple(shifts),
         slope_error=math.sqrt(0.5 / square),
-        noise=Noise(spread_ratio=math.sqrt(2) * spread, freedom=len(left) - 1),
+        noise=Noise(spread_ratio=math.sqrt(2) * stdev_of(left), freedom=len(left) - 1),
         words=covariate.words,
     )
 
@@ -246,9 +251,7 @@ def _interval(logs: Sequence[float], level: float, noise: Noise | None, ways: Se
 
 def _spread_used(logs: Sequence[float], noise: Noise | None) -> tuple[float, int]:
     """Standard deviation of the pairs, not below the baseline's noise, and its degrees of freedom."""
-    n = len(logs)
-    middle = math.fsum(logs) / n
-    spread, freedom = math.sqrt(math.fsum((x - middle) ** 2 for x in logs) / (n - 1)), n - 1
+    spread, freedom = stdev_of(logs), len(logs) - 1
     if noise is None:
         return spread, freedom
     if spread <= SAME_SPREAD_RATIO * noise.spread_ratio:
@@ -285,7 +288,7 @@ def _intersect(logs: Sequence[float], level: float, noise: Noise | None, levelle
     )
 
 
-def pairs_to_decide(found: PairComparison, *, level: float = DECISION_LEVEL, noise: Noise | None = None) -> int | None:
+def pairs_to_decide(found: PairComparison, *, level: float = DECISION_LEVEL) -> int | None:
     """The look that would tell a difference as large as it seems; None when none would, or before the first look."""
     if found.speedup_ratio is None or found.noise_ratio is None:
         return None
@@ -293,7 +296,7 @@ def pairs_to_decide(found: PairComparison, *, level: float = DECISION_LEVEL, noi
     if effect < math.log1p(SMALLEST_EFFECT_RATIO):
         return None
     for pairs, share in LOOKS:
-        freedom = pairs - 1 + (0 if noise is None else noise.freedom)
+        freedom = pairs - 1 + found.noise_freedom
         if found.n < pairs <= MOST_PAIRS and t_bound(freedom, level * share) * found.noise_ratio < effect * pairs**0.5:
             return pairs
     return None
@@ -303,9 +306,13 @@ def spread_of(values: Sequence[float]) -> float | None:
     """Standard deviation of the logarithms: how far two processes of one arm differ. None for fewer than two."""
     if len(values) < 2:
         return None
-    logs = [math.log(value) for value in values]
-    middle = math.fsum(logs) / len(logs)
-    return math.sqrt(math.fsum((x - middle) ** 2 for x in logs) / (len(logs) - 1))
+    return stdev_of([math.log(value) for value in values])
+
+
+def stdev_of(values: Sequence[float]) -> float:
+    """The standard deviation that a sample of two or more shows."""
+    middle = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((one - middle) ** 2 for one in values) / (len(values) - 1))
 
 
 def noise_of(values: Sequence[float]) -> Noise | None:
@@ -326,69 +333,10 @@ def break_even_steps(one_time_ns: float, baseline_step_ns: float, candidate_step
     return max(0, math.ceil(one_time_ns / won))
 
 
-@lru_cache(maxsize=256)
 def t_bound(freedom: int, level: float) -> float:
     """The t that Student's distribution exceeds in absolute value with probability ``level``.
 
     >>> round(t_bound(3, 0.01), 3), round(t_bound(10, 0.05), 3)
     (5.841, 2.228)
     """
-    if not 0 < level < 1 or freedom < 1:
-        raise ValueError(f"no bound for {freedom} degrees of freedom at level {level}")
-    low, high = 0.0, 1.0
-    while 1.0 - inside_t(high, freedom) > level and high < 1e12:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        if 1.0 - inside_t(middle, freedom) > level:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def inside_t(t: float, freedom: int) -> float:
-    """P(|T| <= t) for whole degrees of freedom: Abramowitz and Stegun 26.7.3 (odd) and 26.7.4 (even)."""
-    angle = math.atan2(t, math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    total, term = 0.0, 1.0
-    if freedom % 2:
-        if freedom > 1:
-            term = cosine
-            total = term
-            for k in range(2, freedom - 1, 2):
-                term *= cosine * cosine * k / (k + 1)
-                total += term
-        return 2.0 / math.pi * (angle + sine * total)
-    total = term
-    for k in range(1, freedom - 2, 2):
-        term *= cosine * cosine * k / (k + 1)
-        total += term
-    return sine * total
-
-
-def _words(ratio: float | None, bounds: tuple[float, float, float], n: int) -> str:
-    return f"{ratio:.3f}x, {bounds[0]:.3f}–{bounds[1]:.3f}, n = {n} pairs of processes with a noise of {bounds[2]:.1%}"
-
-
-def _comparison(
-    verdict: TrialVerdict,
-    reason: str,
-    n: int,
-    ratio: float | None,
-    low: float | None = None,
-    high: float | None = None,
-    noise: float | None = None,
-    *,
-    decided: bool = False,
-) -> PairComparison:
-    return PairComparison(
-        verdict=verdict,
-        reason=reason,
-        n=n,
-        speedup_ratio=ratio,
-        low_ratio=low,
-        high_ratio=high,
-        noise_ratio=noise,
-        decided=decided,
-    )
+    return student_quantile(1.0 - level / 2, freedom)

@@ -4,21 +4,121 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import re
 import shutil
+import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from hotloop import __version__
+from hotloop.core.errors import HotloopError
 from hotloop.core.measurement import Measurement
+from hotloop.core.report import Report
 from hotloop.core.strategy import Strategy
+from hotloop.core.techniques import Technique
+from hotloop.core.tuning import PatchCheck
 
-from .request import Request
-from .store import Store
-from .trials import LOST, OK, Bench, Ran, TrialLimits, run_trial
-from .tuner import strategy_key
+from .patch import Patch
+from .trials import LOST, OK, Bench, Budget, Ran, TrialLimits, ran_from_json, ran_to_json, run_trial
+from .tuner import Campaign, strategy_key
 from .workspace import WorkspacePlan, changed_code
+
+
+class TuneError(HotloopError):
+    """The command cannot be tuned; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to tune. ``command`` is resolved; ``variables`` is the environment to start it in."""
+
+    command: tuple[str, ...]
+    variables: Mapping[str, str]
+    cwd: Path
+    folder: Path
+    store: Path
+    budget_s: float
+    goal: str
+    techniques: Mapping[str, Technique] = field(default_factory=dict)
+    """All that may be tried."""
+    price_per_hour: float | None = None
+    """Of everything that the command runs on."""
+    options: tuple[str, ...] = ()
+    """What else was asked for on the command line, to ask for it again."""
+    typed: tuple[str, ...] = ()
+    """The command as it was typed, to ask for it again; ``command`` where that is not known."""
+
+    @property
+    def next_command(self) -> tuple[str, ...]:
+        """The words of the same tuning with a larger budget: its finished processes count. Secrets are included."""
+        out = ("-o", os.path.relpath(self.folder)) if self.store.parent == self.folder else ()
+        budget = f"{Budget(whole_s=self.budget_s).next_minutes}m"
+        return ("hotloop", "tune", "--budget", budget, *self.options, *out, "--", *(self.typed or self.command))
+
+
+@dataclass(slots=True)
+class Progress:
+    """What there is to report so far; filled while tuning, read also after an interruption."""
+
+    report: Report | None = None
+    campaign: Campaign | None = None
+    warnings: tuple[str, ...] = ()
+    patch: Patch | None = None
+    check: PatchCheck | None = None
+    """What is known of the patch; None where it changes nothing."""
+    reference: str = "baseline"
+    """What everything is held against, by name."""
+    launches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """How candidates start the command, by id, where that differs."""
+
+
+class Store:
+    """One sqlite file. A study is the hash of command, code, machine and limits; a process is one of its strategies'.
+
+    Every write is a transaction of its own, so that a kill leaves the file whole.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.has_run = False
+        """Whether this tuning ran a process itself: from then on nothing that is stored stands beside what runs."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._database = sqlite3.connect(path, timeout=30, isolation_level=None)
+        self._database.execute("pragma journal_mode=wal")
+        self._database.execute(
+            "create table if not exists process"
+            " (study text, strategy text, sequence integer, ran text, primary key (study, strategy, sequence))"
+        )
+        self._database.execute("create table if not exists study (study text primary key, steps integer)")
+
+    def keep_steps(self, study: str, steps: int) -> int:
+        """The steps of the study's processes: those of its first tuning, which ``steps`` are when it is new."""
+        self._database.execute("insert or ignore into study values (?, ?)", (study, steps))
+        (kept,) = self._database.execute("select steps from study where study = ?", (study,)).fetchone()
+        return int(kept)
+
+    def get(self, study: str, strategy: str, sequence: int) -> Ran | None:
+        row = self._database.execute(
+            "select ran from process where study = ? and strategy = ? and sequence = ?", (study, strategy, sequence)
+        ).fetchone()
+        if row is None:
+            return None
+        try:
+            return ran_from_json(row[0])
+        except ValueError:
+            return None
+
+    def put(self, study: str, strategy: str, sequence: int, ran: Ran) -> None:
+        self._database.execute(
+            "insert or replace into process values (?, ?, ?, ?)", (study, strategy, sequence, ran_to_json(ran))
+        )
+
+    def close(self) -> None:
+        self._database.close()
+
 
 STEADY_S = 3.0
 STEPS = (30, 400)

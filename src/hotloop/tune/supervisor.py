@@ -25,6 +25,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 0.1
 _SAMPLE_S = 0.25
 _MOST_SAMPLES = 2_000
+_PATIENCE_S = 10.0
 _SETTLE_S = 8.0
 """So long the other ranks and the launcher may take once the first process has stopped as it was asked to."""
 
@@ -38,8 +39,7 @@ def main() -> int:
     try:
         answer = _run(request)
     finally:
-        left = end_processes(request["mark"])
-    answer["left_behind"] = left
+        end_processes(request["mark"])
     try:
         os.write(1, json.dumps(answer).encode() + b"\n")
     except BrokenPipeError:  # tune was killed: nobody reads the answer
@@ -234,9 +234,9 @@ def _reap(keep_pid: int) -> None:
                 continue
 
 
-def end_processes(mark: str, patience_s: float = 10.0) -> int:
-    """Kill every process of the trial, until none is found twice in a row; answers how many could not be ended."""
-    deadline_s = time.monotonic() + patience_s
+def end_processes(mark: str) -> None:
+    """Kill every process of the trial, until none is found twice in a row, or the patience ends."""
+    deadline_s = time.monotonic() + _PATIENCE_S
     clean = 0
     while clean < 2:
         found = find_processes(mark)
@@ -248,9 +248,8 @@ def end_processes(mark: str, patience_s: float = 10.0) -> int:
                 continue
         _reap(0)
         if found and time.monotonic() > deadline_s:
-            return len(found)
+            return
         time.sleep(0.02)
-    return 0
 
 
 def find_processes(mark: str) -> list[int]:

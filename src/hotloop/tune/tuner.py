@@ -15,9 +15,18 @@ from hotloop.core.strategy import Strategy, strategy_to_toml
 from hotloop.core.tuning import Trial, TrialVerdict, forecast_of
 
 from . import goals, statistics
-from .budget import Budget
-from .quality import Bands, Quality, make_bands, make_norm_bands, repeats_bit_for_bit, widest_numerics
-from .quality_guard import GuardBands, Guarded, first_unseen, judge_measured
+from .quality import (
+    Bands,
+    GuardBands,
+    Guarded,
+    Quality,
+    first_unseen,
+    judge_measured,
+    make_bands,
+    make_norm_bands,
+    repeats_bit_for_bit,
+    widest_numerics,
+)
 from .search import (
     BASELINE,
     Candidate,
@@ -31,7 +40,7 @@ from .search import (
     schedule_round,
     urgency,
 )
-from .trials import Ran, pick_unit, ran_together, time_per_unit
+from .trials import Budget, Ran, pick_unit, ran_together, time_per_unit
 
 BASELINE_PROCESSES = 2
 """Before any candidate, at most: with the observed run they make the three that the quality guard needs. One is enough
@@ -50,6 +59,7 @@ MOST_COMBINATIONS = 2
 EQUAL_LEVEL_RATIO = 0.5
 """Share of the decision level that all candidates get alike."""
 HALVING_ROUNDS = (1, 2, 4, 8)
+"""Numbers of pairs after which only the best go on where the time is not enough for all."""
 BUDGET_USED_UP = "the budget ran out"
 
 RunArm = Callable[[Strategy, int], Ran]
@@ -83,8 +93,6 @@ class Arm:
     """Its last word, when nothing more is to be run."""
     guarded: Guarded | None = None
     left_out: str = ""
-    is_look: bool = False
-    """Its pairs are those that it is chosen by: they prove nothing, and no more are added to them."""
     weight: float = 1.0
     """Its share of the decision level, over an equal share."""
     is_out_of_time: bool = False
@@ -118,8 +126,8 @@ class Campaign:
     norm_bands: Bands | None = None
     arms: list[Arm] = field(default_factory=list)
     level: float = statistics.DECISION_LEVEL
-    halving: tuple[int, ...] = HALVING_ROUNDS
-    """Numbers of pairs after which only the best go on where the time is not enough for all; empty: never."""
+    keeps_all: bool = False
+    """Where the time is not enough for all, none is dropped because others look better."""
     price_per_hour: float | None = None
     price_ratios: Mapping[str, float | None] = field(default_factory=dict)
     """Price of an hour of a candidate over the baseline's, where it is another one; None where it has no price."""
@@ -218,7 +226,7 @@ def run_references(campaign: Campaign, observed: Sequence[Measurement]) -> None:
 
 def go_on(campaign: Campaign, until_s: float) -> None:
     """Spend what is left of the time on the open candidate that promises most."""
-    arms = [arm for arm in campaign.arms if arm.ended is None and arm.own and not arm.is_look]
+    arms = [arm for arm in campaign.arms if arm.ended is None and arm.own]
     open_arms = [arm for arm in arms if not judge(campaign, arm).decided]
     best = max(open_arms, key=lambda arm: _promise(campaign, arm), default=None)
     if best is not None:
@@ -294,11 +302,7 @@ def _pairs_left(campaign: Campaign, arm: Arm) -> int | None:
     lefts = []
     for goal in (goals.SPEED, goals.MEMORY) if campaign.goal == goals.PARETO else (campaign.goal,):
         found = compare_arm(campaign, arm, goal)
-        if arm.candidate.is_one_time and goal != goals.MEMORY:
-            noise = goals.estimate_whole_noise(campaign.baseline)
-        else:
-            noise = goals.estimate_noise(campaign.baseline, unit_of(arm), memory=goal == goals.MEMORY)
-        needed = statistics.pairs_to_decide(found, level=_level(campaign, arm), noise=noise)
+        needed = statistics.pairs_to_decide(found, level=_level(campaign, arm))
         lefts += [] if needed is None else [needed - found.n]
     return min(lefts, default=None)
 
@@ -344,7 +348,7 @@ def _after_round(campaign: Campaign, active: list[Arm], until_s: float, others_w
         if not verdict.decided:
             going.append(arm)
     has_others = others_wait or len(going) > 1
-    for arm in going if campaign.halving else ():
+    for arm in () if campaign.keeps_all else going:
         if len(arm.own) >= (statistics.LEAST_PAIRS if has_others else PAIRS_WHEN_ALONE):
             arm.left_out = _why_hopeless(campaign, arm, until_s)
         elif others_wait and not _can_be_decided(campaign, arm, until_s) and _leaves_time(campaign, until_s):
@@ -353,7 +357,7 @@ def _after_round(campaign: Campaign, active: list[Arm], until_s: float, others_w
             )
     going = [arm for arm in going if not arm.left_out]
     pairs = min((len(arm.own) for arm in going), default=0)
-    if pairs in campaign.halving and len(going) > 1:
+    if pairs in HALVING_ROUNDS and len(going) > 1 and not campaign.keeps_all:
         wanted = max(4, (statistics.next_look(pairs) or pairs + 1) - pairs)
         ratios = {arm.candidate.id: _hope(campaign, arm) for arm in going}
         costs_s = {arm.candidate.id: wanted * _pair_s(campaign, arm, shared=True) for arm in going}
@@ -376,15 +380,10 @@ def _pair(
 ) -> None:
     for arm in active:
         measured, base = own.get(arm.candidate.id), baselines.get(beside[arm.candidate.id])
-        if measured is not None and base is not None:
-            add_pair(arm, base, measured)
-
-
-def add_pair(arm: Arm, base: Measurement, own: Measurement) -> None:
-    """Count two processes as a pair, unless one is stored and the other is not of its time."""
-    if ran_together(base, own):
-        arm.baseline.append(base)
-        arm.own.append(own)
+        # One of them may be stored, and not be of the other's time.
+        if measured is not None and base is not None and ran_together(base, measured):
+            arm.baseline.append(base)
+            arm.own.append(measured)
 
 
 def end_arm(campaign: Campaign, arm: Arm, verdict: TrialVerdict, reason: str) -> None:
@@ -410,27 +409,24 @@ def run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
     arm.process_s = max(took_s, DECAY_RATIO * (arm.process_s or 0.0))
     arm.run_count += 1
     if ran.measured is None:
-        arm.ended = _last_word(campaign, arm, TrialVerdict.FAILED, f"{ran.ended}: {ran.reason}")
-    else:
-        overriding = override_explicit(arm.candidate, ran.measured.applied)
-        if overriding is not None:
-            settings = ", ".join(_list_explicit(ran.measured, arm.candidate))
-            campaign.emit(
-                f"{arm.candidate.id}: trying to override {settings}, which the script sets and a rule found to cost "
-                "time"
-            )
-            arm.candidate = overriding
-            return run_candidate(campaign, arm)
-        arm.unapplied = _find_unapplied(arm.candidate, ran.measured)
-        if arm.unapplied is not None:
-            arm.ended = _last_word(campaign, arm, TrialVerdict.REJECTED, arm.unapplied.describe())
-        else:
-            arm.guarded = _judge_quality(campaign, arm, ran.measured)
-            if arm.guarded.quality.status == "rejected":
-                arm.rejected = ran.measured
-                arm.ended = _last_word(campaign, arm, TrialVerdict.REJECTED, arm.guarded.quality.reason)
-    if arm.ended is not None:
-        campaign.emit(f"{arm.candidate.id}: {arm.ended.verdict.value}, {arm.ended.reason}")
+        end_arm(campaign, arm, TrialVerdict.FAILED, f"{ran.ended}: {ran.reason}")
+        return None
+    overriding = override_explicit(arm.candidate, ran.measured.applied)
+    if overriding is not None:
+        settings = ", ".join(_list_explicit(ran.measured, arm.candidate))
+        campaign.emit(
+            f"{arm.candidate.id}: trying to override {settings}, which the script sets and a rule found to cost time"
+        )
+        arm.candidate = overriding
+        return run_candidate(campaign, arm)
+    arm.unapplied = _find_unapplied(arm.candidate, ran.measured)
+    if arm.unapplied is not None:
+        end_arm(campaign, arm, TrialVerdict.REJECTED, arm.unapplied.describe())
+        return None
+    arm.guarded = judge_numbers(campaign, ran.measured, numerics_of(arm.candidate, [ran.measured]))
+    if arm.guarded.quality.status == "rejected":
+        arm.rejected = ran.measured
+        end_arm(campaign, arm, TrialVerdict.REJECTED, arm.guarded.quality.reason)
         return None
     return ran.measured
 
@@ -466,16 +462,8 @@ def _list_explicit(measured: Measurement, candidate: Candidate) -> tuple[str, ..
     return tuple(dict.fromkeys(found))
 
 
-def _judge_quality(campaign: Campaign, arm: Arm, measured: Measurement) -> Guarded:
-    return judge_numbers(campaign, measured, numerics_of(arm.candidate, measured))
-
-
-def numerics_of(candidate: Candidate, measured: Measurement) -> Numerics:
-    """The class of what was really applied in a process of a candidate."""
-    return _widest_applied(candidate, [measured])
-
-
-def _widest_applied(candidate: Candidate, measured: Sequence[Measurement]) -> Numerics:
+def numerics_of(candidate: Candidate, measured: Sequence[Measurement]) -> Numerics:
+    """The class of what was really applied in processes of a candidate."""
     applied = [one.numerics for process in measured for one in process.applied if one.is_applied]
     return widest_numerics([*applied, candidate.least_numerics], candidate.numerics)
 
@@ -623,7 +611,7 @@ def why_not_adopted(campaign: Campaign, arm: Arm) -> str:
         return ""
     if arm.quality.status == "rejected":
         return arm.quality.reason
-    numerics = _widest_applied(arm.candidate, arm.own)
+    numerics = numerics_of(arm.candidate, arm.own)
     if numerics.value in ("exact", "reordered"):
         return ""
     return f"not adopted: its numerics are {numerics.value}, and the loss cannot be checked ({arm.quality.reason})"

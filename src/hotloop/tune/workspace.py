@@ -428,14 +428,11 @@ def _stamp_of(path: Path) -> tuple[int, int] | None:
 
 
 def _digest_of(path: Path) -> str:
-    digest = hashlib.sha256()
     try:
         with open(path, "rb") as file:
-            while part := file.read(SMALL_BYTES):
-                digest.update(part)
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return ""
-    return digest.hexdigest()
 
 
 def _name_some(names: Sequence[str]) -> str:

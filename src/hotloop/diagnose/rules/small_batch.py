@@ -10,7 +10,6 @@ from hotloop.core.findings import Basis, Finding, Fix, Kind, Saving, Skipped, Va
 from hotloop.core.rules import rule
 from hotloop.diagnose.batch_lines import batch_places
 from hotloop.diagnose.comm import exposure_by_cause, needless_buckets
-from hotloop.diagnose.compiled import forecast_of_compiled_model
 from hotloop.diagnose.loading import most_saved_ratio
 from hotloop.diagnose.measured import basis_of_replay, known_count, train_share
 from hotloop.diagnose.optimizers import forecast_of_faster_optimizer
@@ -113,16 +112,10 @@ def _judge_probe(analysis: Analysis, forecast: Forecast, accumulated: bool) -> _
         low -= faster.saving_high_ratio * shared_ratio
         mid -= faster.saving_mid_ratio * shared_ratio
         high -= faster.saving_low_ratio * shared_ratio
-    compiled = forecast_of_compiled_model(analysis)
-    if compiled is not None:
-        # Nor is what starting operators costs, once one call runs many of them. The computing is left.
-        shared = float(compiled.evidence.get("per_call_ratio") or 0.0) * shared_ratio
-        low, mid = low - shared, mid - shared
-    before = [one for one in (faster, compiled) if one is not None]
     evidence: dict[str, Value] = {}
-    if before:
+    if faster is not None:
         evidence["alone_saving_ratio"] = round(forecast.saving_mid_ratio, 4)
-        evidence["after_technique"] = " + ".join(one.technique for one in before)
+        evidence["after_technique"] = faster.technique
     buckets = None if accumulated else _saved_by_buckets(analysis)
     if buckets is not None:
         low_buckets_ratio, mid_buckets_ratio = buckets
@@ -131,8 +124,7 @@ def _judge_probe(analysis: Analysis, forecast: Forecast, accumulated: bool) -> _
         high -= low_buckets_ratio * shared_ratio
     saving = saving_within(most_saved_ratio(rank), low, mid, high, basis_of_replay(low, mid))
     evidence |= dict(forecast.evidence)
-    won = ["torch.compile" if one.technique == "compile-model" else "a faster optimizer" for one in before]
-    won += ["larger buckets"] * (buckets is not None)
+    won = ["a faster optimizer"] * (faster is not None) + ["larger buckets"] * (buckets is not None)
     if not accumulated:
         evidence["convergence"] = "may change: fewer and larger updates per epoch"
     sure = saving.low_ratio >= SURE_RATIO

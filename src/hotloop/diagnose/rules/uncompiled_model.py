@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hotloop.core.analysis import Analysis, Forecast
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Saving, Skipped, Value, saving_within
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Skipped, Value, saving_within
 from hotloop.core.operators import is_fusable
 from hotloop.core.rules import rule
-from hotloop.diagnose.compiled import compiling_is_unsure
-from hotloop.diagnose.loading import most_saved_ratio
-from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, known_places, train_share
+from hotloop.diagnose.measured import batches_vary_in_length, known_places, train_share
 from hotloop.diagnose.thresholds import is_material
-from hotloop.diagnose.wording import SURE_RATIO
 
 LEAST_FUSABLE_RATIO = 0.25
+SURE_RATIO, LIKELY_RATIO, MOST_RATIO, MOST_SURE_RATIO = 0.1, 0.25, 0.6, 0.04
+"""Of the fusable time, what compiling saves at least, probably and at most; and the most that the low end promises of a
+step. Rules of thumb."""
 
 
 def fusable_share(ops: Mapping[str, Any]) -> float:
@@ -43,11 +43,8 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
     Python, dispatch and autograd. A compiler makes one pass of many. Matrix products gain little.
 
     ## How to tell
-    torch.compile was not used, and the step computed from a probe is shorter. After training, the probe times each
-    fusable operator on a part of its recorded shapes that stays in the caches; the data flow between one step's
-    operators shows which of them fuse into one pass and what that pass reads and writes. Nothing is compiled for it, so
-    the saving is `simulated`; docs/compile-forecast.md compares it with compiled trainings. Without a probe, at least a
-    quarter of the recorded operator time is fusable; that alone never raises the finding above low.
+    torch.compile was not used, and at least a quarter of the recorded operator time is in operators that it fuses. What
+    that saves is a rule of thumb, which never raises the finding above low: `hotloop tune` measures it.
 
     ## What to do
     Call `model = torch.compile(model)` after the model is on its device (and after wrapping it in DDP). Measure over
@@ -66,21 +63,24 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
         return None
     if rank.model_is_recurrent:
         return Skipped(reason="the model has torch's LSTM, GRU or RNN layers, which torch.compile does not compile")
-    forecast = rank.forecasts.get("compile-model")
-    if forecast is None and rank.ops is None:
+    if rank.ops is None:
         return Skipped(reason="no operator times were recorded")
-    judged = _judge_counts(analysis) if forecast is None else _judge_probe(analysis, forecast)
-    if judged is None or not is_material(analysis, judged[1].mid_ratio):
+    fusable = fusable_share(rank.ops)
+    cost = fusable * train_share(analysis)
+    if fusable < LEAST_FUSABLE_RATIO or not is_material(analysis, LIKELY_RATIO * cost):
         return None
-    title, saving, evidence = judged
-    if compiling_is_unsure(analysis):
-        # Gradients on in backward: a checkpoint that computes again, or gradients of gradients, which cannot be told
-        # apart; at the latter a compiled model fails.
+    saving = saving_within(
+        cost, min(MOST_SURE_RATIO, SURE_RATIO * cost), LIKELY_RATIO * cost, MOST_RATIO * cost, Basis.RULE_OF_THUMB
+    )
+    evidence: dict[str, Value] = {"fusable_ratio": round(fusable, 3)}
+    varies, is_graded = batches_vary_in_length(rank), bool(rank.ops.get("graded_backward"))
+    if varies or is_graded:
+        # A model is compiled anew for each length. Gradients on in backward: a checkpoint that computes again, or
+        # gradients of gradients, which cannot be told apart; at the latter a compiled model fails.
         saving = replace(saving, low_ratio=0.0)
-        evidence["batches_vary_in_length"] = batches_vary_in_length(rank)
-        evidence["backward_with_gradients_on"] = bool(rank.ops is not None and rank.ops.get("graded_backward"))
+        evidence |= {"batches_vary_in_length": varies, "backward_with_gradients_on": is_graded}
     return Finding(
-        title=title,
+        title=f"{fusable:.0%} of the operator time is in operators that torch.compile could fuse",
         phase="forward",
         cost_ns=round(saving.high_ratio * analysis.step_ns),
         cost_ratio=saving.high_ratio,
@@ -89,31 +89,3 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
         where=known_places(*(line.where for line in rank.lines.get("forward_ns", ())[:1])),
         fix=Fix(technique="compile-model"),
     )
-
-
-_Judged = tuple[str, Saving, dict[str, Value]]
-"""Title, saving and evidence."""
-
-
-def _judge_probe(analysis: Analysis, forecast: Forecast) -> _Judged:
-    """From the operators that a probe timed."""
-    is_unsure, mid_ratio = compiling_is_unsure(analysis), forecast.saving_mid_ratio
-    low_ratio = 0.0 if is_unsure else forecast.saving_low_ratio
-    most_ratio = min(max(train_share(analysis), mid_ratio), most_saved_ratio(analysis.lead))
-    basis = basis_of_replay(low_ratio, mid_ratio)
-    saving = saving_within(most_ratio, low_ratio, mid_ratio, forecast.saving_high_ratio, basis)
-    title = f"torch.compile may save up to {saving.high_ratio:.0%} of the step (likely {saving.mid_ratio:.0%})"
-    if saving.low_ratio >= SURE_RATIO and not is_unsure:  # computed, not timed: the range is what can be said
-        title = f"torch.compile would save {saving.low_ratio:.0%} to {saving.high_ratio:.0%} of the step"
-    return title, saving, dict(forecast.evidence)
-
-
-def _judge_counts(analysis: Analysis) -> _Judged | None:
-    """From the share of the recorded operator time that could be fused, by rule of thumb; None where it is small."""
-    fusable = fusable_share(analysis.lead.ops or {})
-    if fusable < LEAST_FUSABLE_RATIO:
-        return None
-    cost = fusable * train_share(analysis)
-    saving = saving_within(cost, min(0.04, 0.1 * cost), 0.25 * cost, 0.6 * cost, Basis.RULE_OF_THUMB)
-    title = f"{fusable:.0%} of the operator time is in operators that torch.compile could fuse"
-    return title, saving, {"fusable_ratio": round(fusable, 3)}

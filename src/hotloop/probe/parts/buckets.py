@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ import torch
 
 from hotloop.probe.clock import middle
 from hotloop.probe.operators import NotReplayable
-from hotloop.probe.request import Part, ProbeRequest, RecordedBuckets
+from hotloop.probe.opportunities import Part, ProbeRequest
 
-PROGRAM = Path(__file__).resolve().parents[1] / "opportunities.py"
+START = Path(__file__).resolve().parents[1] / "start.py"
 LEAST_TIMEOUT_S = 20.0
 MOST_BACKWARD_NS = 200_000_000
 """A longer backward is cut to this: what buckets win of it is won at its end."""
@@ -35,52 +34,37 @@ WIDTH = 128
 """Of the square matrices whose product stands for a piece of backward: some tens of microseconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketTimes:
-    """ns of a backward that sends all gradients in ``buckets`` present ones, and in ``large_buckets`` default ones;
-    ``compute_ns`` is the same computation without sending."""
-
-    buckets: int
-    large_buckets: int
-    ranks: int
-    present_ns: int
-    large_ns: int
-    compute_ns: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def time_buckets(ddp: RecordedBuckets, timeout_s: float) -> BucketTimes:
+def time_buckets(ddp: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
     """Rank 0's times of both. Raises NotReplayable when a process fails, subprocess.TimeoutExpired."""
     with tempfile.TemporaryDirectory() as folder:
-        plan = asdict(ddp) | {"store": os.path.join(folder, "store")}
         environment = {"GLOO_SOCKET_IFNAME": "lo"} | os.environ | {"OMP_NUM_THREADS": "1"}
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
             environment.pop(name, None)
-        children = [
-            subprocess.Popen(
-                [sys.executable, str(PROGRAM), "--buckets", json.dumps(plan | {"rank": rank})],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-            )
-            for rank in range(ddp.ranks)
-        ]
+        places = [Path(folder) / f"{rank}.json" for rank in range(ddp["ranks"])]
+        children: list[subprocess.Popen[bytes]] = []
         try:
-            outputs = [child.communicate(timeout=timeout_s)[0] for child in children]
+            for rank, place in enumerate(places):
+                place.write_text(json.dumps({**ddp, "store": f"{folder}/store", "rank": rank}))
+                words = [sys.executable, str(START), "parts.buckets", str(place), str(place)]
+                null = subprocess.DEVNULL
+                children.append(subprocess.Popen(words, env=environment, stdout=null, stderr=null))
+            codes = [child.wait(timeout=timeout_s) for child in children]
         finally:
             for child in children:
-                if child.poll() is None:
-                    child.kill()
-                    child.wait()
-    if any(child.returncode for child in children):
-        raise NotReplayable("the processes for the bucket measurement failed")
-    return BucketTimes(**json.loads(outputs[0]))
+                child.kill()
+                child.wait()
+        if any(codes):
+            raise NotReplayable("the processes for the bucket measurement failed")
+        found: dict[str, Any] = json.loads(places[0].read_text())
+        return found
 
 
-def run_buckets(plan: Mapping[str, Any]) -> BucketTimes:
-    """One rank of the bucket measurement."""
+def measure(plan: Mapping[str, Any]) -> dict[str, int]:
+    """One rank of the bucket measurement, a process of its own.
+
+    ns of a backward that sends all gradients in ``buckets`` present ones, and in ``large_buckets`` default ones;
+    ``compute_ns`` is the same computation without sending.
+    """
     import torch.distributed as dist
 
     torch.set_num_threads(1)
@@ -117,14 +101,14 @@ def run_buckets(plan: Mapping[str, Any]) -> BucketTimes:
             if turn:
                 times[name].append(taken)
     dist.destroy_process_group()
-    return BucketTimes(
-        buckets=len(sizes),
-        large_buckets=len(large),
-        ranks=int(plan["ranks"]),
-        present_ns=round(middle(times["present"])),
-        large_ns=round(middle(times["large"])),
-        compute_ns=round(middle(times["none"])),
-    )
+    return {
+        "buckets": len(sizes),
+        "large_buckets": len(large),
+        "ranks": int(plan["ranks"]),
+        "present_ns": round(middle(times["present"])),
+        "large_ns": round(middle(times["large"])),
+        "compute_ns": round(middle(times["none"])),
+    }
 
 
 def split_as_default(count: int, item_bytes: int) -> list[int]:
@@ -155,7 +139,7 @@ def _time_pieces(matrix: torch.Tensor, product: torch.Tensor, pieces: int) -> fl
     return max(1.0, middle(times))
 
 
-def _measure(request: ProbeRequest, budget_s: float) -> BucketTimes | None:
+def _measure(request: ProbeRequest, budget_s: float) -> dict[str, Any] | None:
     return time_buckets(request.ddp, max(LEAST_TIMEOUT_S, budget_s)) if request.ddp else None
 
 

@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from hotloop.probe.clock import middle, time_arms
 from hotloop.probe.operators import NotReplayable
-from hotloop.probe.optimizers import find_optimizer, make_parameters
-from hotloop.probe.request import Part, ProbeRequest, RecordedOptimizer
+from hotloop.probe.opportunities import Part, ProbeRequest, RecordedOptimizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerTimes:
-    """``arms_ns``: ns of a step or of clipping, by arm; an arm that this optimizer does not support is missing."""
+def time_optimizer(facts: RecordedOptimizer, memory_bytes: int, budget_s: float) -> dict[str, Any]:
+    """ns of a step or of clipping by arm, over parameters of the recorded sizes, or of a share of them.
 
-    arms_ns: Mapping[str, int]
-    share_ratio: float
-    """Share of the recorded parameters that was built, 0..1."""
-    tensors: int
-    rounds: int
-    assumed_settings: Mapping[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {f"{name}_ns": ns for name, ns in self.arms_ns.items()} | {
-            "share_ratio": self.share_ratio,
-            "tensors": self.tensors,
-            "rounds": self.rounds,
-            "assumed_settings": dict(self.assumed_settings),
-        }
-
-
-def time_optimizer(facts: RecordedOptimizer, memory_bytes: int, budget_s: float) -> OptimizerTimes:
-    """Times of every arm over parameters of the recorded sizes, or of a share of them. Raises NotReplayable."""
-    kind = find_optimizer(facts)
+    An arm that this optimizer does not support is missing. Raises NotReplayable.
+    """
+    kind = facts.kind
     settings = dict(facts.settings)
     if facts.class_name == "SGD":
         settings.setdefault("momentum", 0.9)
-    parameters, share = make_parameters(facts.numels, memory_bytes // (4 * 8))
+    parameters, share = facts.make_parameters(memory_bytes)
     groups = max(1, min(facts.groups, len(parameters)))
     variants: dict[str, dict[str, Any]] = {
         "present": facts.present,
@@ -71,16 +52,15 @@ def time_optimizer(facts: RecordedOptimizer, memory_bytes: int, budget_s: float)
     arms["clip_by_hand"] = clip_by_hand
     arms["clip_foreach"] = lambda: torch.nn.utils.clip_grad_norm_(parameters, 1e9, foreach=True)
     times = time_arms(arms, budget_s, most=25)
-    return OptimizerTimes(
-        arms_ns={name: round(middle(values)) for name, values in times.items()},
-        share_ratio=round(share, 4),
-        tensors=len(parameters),
-        rounds=len(times["present"]),
-        assumed_settings={} if facts.settings else settings,
-    )
+    return {f"{name}_ns": round(middle(values)) for name, values in times.items()} | {
+        "share_ratio": round(share, 4),
+        "tensors": len(parameters),
+        "rounds": len(times["present"]),
+        "assumed_settings": {} if facts.settings else settings,
+    }
 
 
-def _measure(request: ProbeRequest, budget_s: float) -> OptimizerTimes | None:
+def _measure(request: ProbeRequest, budget_s: float) -> dict[str, Any] | None:
     return time_optimizer(request.optimizer, request.memory_bytes, budget_s) if request.optimizer else None
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,26 +11,18 @@ import torch
 from hotloop.core.operators import PRODUCTS
 from hotloop.probe.clock import time_call
 from hotloop.probe.operators import DTYPES, NOT_TIMED
-from hotloop.probe.request import Part, ProbeRequest
+from hotloop.probe.opportunities import Part, ProbeRequest
 
 SIZE = 1024
 """Rows and columns: far more work (2 x 1024^3) than memory traffic."""
 FEWEST_ROUNDS = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakRates:
-    """FLOPs a second by element type; the fastest of all rounds, since a peak is a bound."""
+def measure_peaks(request: ProbeRequest, budget_s: float) -> dict[str, Any]:
+    """FLOPs a second by element type; the fastest of all rounds, since a peak is a bound.
 
-    flops_per_s: Mapping[str, float]
-    threads: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"flops_per_s": dict(self.flops_per_s), "threads": self.threads}
-
-
-def measure_peaks(request: ProbeRequest, budget_s: float) -> PeakRates:
-    """Of every floating-point type that the recorded products compute in; one that torch cannot multiply is absent."""
+    Of every floating-point type that the recorded products compute in; one that torch cannot multiply is absent.
+    """
     kinds = {DTYPES[name] for op in request.ops if op.name in PRODUCTS for name in op.dtypes if name in DTYPES}
     wanted = sorted((kind for kind in kinds if kind.is_floating_point), key=str)
     found: dict[str, float] = {}
@@ -46,7 +36,7 @@ def measure_peaks(request: ProbeRequest, budget_s: float) -> PeakRates:
         while len(seen) < FEWEST_ROUNDS or time.perf_counter() < deadline_s:
             seen.append(time_call(partial(torch.mm, left, right), 1))
         found[str(kind).removeprefix("torch.")] = 2 * SIZE**3 / (min(seen) * 1e-9)
-    return PeakRates(flops_per_s=found, threads=torch.get_num_threads())
+    return {"flops_per_s": found, "threads": torch.get_num_threads()}
 
 
 def _is_wanted(request: ProbeRequest) -> bool:

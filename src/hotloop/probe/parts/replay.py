@@ -6,8 +6,7 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,49 +26,10 @@ from hotloop.probe.operators import (
     make_inputs,
     scale_batch,
 )
-from hotloop.probe.request import Part, ProbeRequest
+from hotloop.probe.opportunities import Part, ProbeRequest
 
 FRESH_BYTES = 48 << 20
 """More than any block that the allocator keeps."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorTimes:
-    """``arms_ns``: ns per call of one operator with its backward, by arm (base, bf16_cast, bf16_flow, double)."""
-
-    arms_ns: Mapping[str, int]
-    rounds: int
-    spread_ratio: float
-    """Coefficient of variation of the base arm's rounds."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**self.arms_ns, "rounds": self.rounds, "spread_ratio": self.spread_ratio}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """The replayed operators by place in the request, and why others were skipped. Recorded times are ns per step."""
-
-    ops: Mapping[int, tuple[Operator, OperatorTimes]]
-    skipped: Mapping[int, str]
-    engine_ns: int
-    """One call of the autograd engine, which each operator here pays and a step only once."""
-    first_touch_ns_per_byte: float | None
-    recorded_forward_ns: float
-    recorded_backward_ns: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "ops": [
-                {"index": index, "name": op.name, "count": op.count, "recorded_ns": op.cpu_ns, **times.to_dict()}
-                for index, (op, times) in self.ops.items()
-            ],
-            "skipped": [{"index": index, "reason": reason} for index, reason in self.skipped.items()],
-            "engine_ns": self.engine_ns,
-            "first_touch_ns_per_byte": self.first_touch_ns_per_byte,
-            "recorded_forward_ns": self.recorded_forward_ns,
-            "recorded_backward_ns": self.recorded_backward_ns,
-        }
 
 
 def needs_no_input_gradient(op: Operator, recorded: Sequence[Operator]) -> bool:
@@ -121,8 +81,9 @@ def replay_op(
     gradients: bool,
     budget_s: float,
     recorded: Sequence[Operator] = (),
-) -> OperatorTimes:
-    """Times per arm of one operator with its backward, in ns per call; of a first layer without its input's gradient.
+) -> dict[str, Any]:
+    """ns per call of one operator with its backward, by arm (base, bf16_cast, bf16_flow, double); of a first layer
+    without its input's gradient. ``spread_ratio`` is the coefficient of variation of the base arm's rounds.
 
     ``recorded`` are all operators of the step, which say of a product whether it is in a first layer.
     """
@@ -147,15 +108,19 @@ def replay_op(
             overload, _without_input_gradient(op, doubled) if is_first_layer else doubled, False
         )
     times = time_arms(calls, budget_s)
-    return OperatorTimes(
-        arms_ns={name: round(middle(values)) for name, values in times.items()},
-        rounds=len(times["base"]),
-        spread_ratio=round(statistics.pstdev(times["base"]) / max(statistics.fmean(times["base"]), 1.0), 4),
-    )
+    return {name: round(middle(values)) for name, values in times.items()} | {
+        "rounds": len(times["base"]),
+        "spread_ratio": round(statistics.pstdev(times["base"]) / max(statistics.fmean(times["base"]), 1.0), 4),
+    }
 
 
-def replay_ops(request: ProbeRequest, budget_s: float) -> Replay:
-    """Every forward operator that can be replayed, largest first, with its times; and what could not be."""
+def replay_ops(request: ProbeRequest, budget_s: float) -> dict[str, Any]:
+    """Every forward operator that can be replayed, by its place in the request, with its times; and why others were
+    skipped.
+
+    ``engine_ns`` is one call of the autograd engine, which each operator here pays and a step only once. Recorded times
+    are ns per step.
+    """
     recorded = request.ops
     forward = [op for op in recorded if not op.backward]
     gradients = any(op.backward for op in recorded)
@@ -163,34 +128,38 @@ def replay_ops(request: ProbeRequest, budget_s: float) -> Replay:
     total_ns = sum(op.cpu_ns for op in forward) or 1
     deadline_s = time.perf_counter() + budget_s
     allowed_s = max(0.5, budget_s)
-    replayed: dict[int, tuple[Operator, OperatorTimes]] = {}
-    skipped: dict[int, str] = {}
+    replayed: list[dict[str, Any]] = []
+    skipped: list[dict[str, Any]] = []
     for index, op in enumerate(recorded):
         if op.backward:
             continue
+        why = ""
         if op.name in NOT_REPLAYED:
-            skipped[index] = "a view"
-            continue
-        if op.size_bytes * 8 > request.memory_bytes:
-            skipped[index] = "too large for the memory allowed"
-            continue
-        if time.perf_counter() > deadline_s:
-            skipped[index] = "no time left"
+            why = "a view"
+        elif op.size_bytes * 8 > request.memory_bytes:
+            why = "too large for the memory allowed"
+        elif time.perf_counter() > deadline_s:
+            why = "no time left"
+        if why:
+            skipped.append({"index": index, "reason": why})
             continue
         # Half of the time by weight, half evenly: small operators decide how a small model scales.
         share_s = allowed_s * (0.5 * op.cpu_ns / total_ns + 0.5 / len(forward))
         try:
-            replayed[index] = op, replay_op(op, arms, batch, gradients, share_s, recorded)
+            times = replay_op(op, arms, batch, gradients, share_s, recorded)
         except NOT_TIMED as error:
-            skipped[index] = f"{type(error).__name__}: {error}"[:160]
-    return Replay(
-        ops=replayed,
-        skipped=skipped,
-        engine_ns=round(_engine_ns()) if gradients else 0,
-        first_touch_ns_per_byte=round(_first_touch_ns_per_byte(), 4) if "bf16" in arms else None,
-        recorded_forward_ns=sum(op.cpu_ns for op in forward),
-        recorded_backward_ns=sum(op.cpu_ns for op in recorded if op.backward),
-    )
+            skipped.append({"index": index, "reason": f"{type(error).__name__}: {error}"[:160]})
+        else:
+            about = {"index": index, "name": op.name, "count": op.count, "recorded_ns": op.cpu_ns}
+            replayed.append(about | times)
+    return {
+        "ops": replayed,
+        "skipped": skipped,
+        "engine_ns": round(_engine_ns()) if gradients else 0,
+        "first_touch_ns_per_byte": round(_first_touch_ns_per_byte(), 4) if "bf16" in arms else None,
+        "recorded_forward_ns": sum(op.cpu_ns for op in forward),
+        "recorded_backward_ns": sum(op.cpu_ns for op in recorded if op.backward),
+    }
 
 
 def _first_touch_ns_per_byte() -> float:

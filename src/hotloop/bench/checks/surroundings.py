@@ -1,9 +1,11 @@
-"""Facts of the data's folder -> checks of where it lies and how fast it reads."""
+"""Facts of the data's folder and of InfiniBand -> checks of where data lies, how fast it reads, of the ports."""
 
 from __future__ import annotations
 
-from hotloop.bench.host import Host, Reading, file_system_of, format_bytes, plural
-from hotloop.bench.machine_check import ResultMaker, machine_check
+import statistics
+
+from hotloop.bench.checks import ResultMaker, machine_check
+from hotloop.bench.host import Host, Reading, file_system_of, format_bytes, listed, plural
 from hotloop.core.doctor import MachineCheck
 from hotloop.core.findings import Value
 
@@ -13,6 +15,12 @@ SLOW_READ_BYTES_PER_S = 50 << 20
 SLOW_OPEN_NS = 5_000_000
 ENOUGH_BYTES = 4 << 20
 """Less than this says how long a file takes, not how fast the storage is."""
+KINDS = {
+    "storage": "{speed}/s past the page cache ({size} in {files}), {opened}",
+    "cached": "{speed}/s from the page cache, which could not be dropped; {opened}",
+    "unknown": "{speed}/s, from the storage or the page cache (the kernel does not report which); {opened}",
+}
+"""Where the bytes of a reading came from, the surest first, and how its speed is told."""
 
 
 @machine_check("data-folder", "data", "data folder")
@@ -60,45 +68,38 @@ def check_read_speed(host: Host, answer: ResultMaker) -> MachineCheck:
 
 
 def _judge_speed(reading: Reading, answer: ResultMaker) -> MachineCheck:
-    opened = f"opening a file takes {_format_time(reading.open_median_ns)}"
-    values: dict[str, Value] = {
-        "storage_bytes": reading.storage_bytes,
-        "storage_ns": reading.storage_ns,
-        "cached_bytes": reading.cached_bytes,
-        "cached_ns": reading.cached_ns,
-        "unknown_bytes": reading.unknown_bytes,
-        "unknown_ns": reading.unknown_ns,
-        "open_median_ns": reading.open_median_ns,
-        "cached_before_ratio": reading.cached_before_ratio,
+    opened_ns = statistics.median(reading.opens_ns) if reading.opens_ns else None
+    before_ratio = statistics.fmean(reading.cached_before) if reading.cached_before else None
+    values: dict[str, Value] = {}
+    for one in KINDS:
+        values |= {f"{one}_bytes": reading.bytes_by_kind[one], f"{one}_ns": reading.ns_by_kind[one]}
+    values |= {
+        "open_median_ns": None if opened_ns is None else round(opened_ns),
+        "cached_before_ratio": before_ratio,
         "sampled_count": reading.sampled_count,
     }
-    files = plural(reading.sampled_count, "file")
-    if reading.storage_bytes and reading.storage_ns:
-        speed = reading.storage_bytes / (reading.storage_ns * 1e-9)
-        measured = (
-            f"{format_bytes(speed)}/s past the page cache ({format_bytes(reading.storage_bytes)} in {files}), {opened}"
-        )
-        if reading.cached_before_ratio is not None:
-            measured += f"; {reading.cached_before_ratio * 100:.0f}% of the sample was in the page cache before"
-        enough = reading.storage_bytes >= ENOUGH_BYTES
-        if enough and speed < SLOW_READ_BYTES_PER_S:
+    kind = next((one for one in KINDS if reading.bytes_by_kind[one] and reading.ns_by_kind[one]), None)
+    if kind is None:
+        return answer.unknown(f"nothing could be read from {reading.folder}")
+    size_bytes = reading.bytes_by_kind[kind]
+    speed = size_bytes / (reading.ns_by_kind[kind] * 1e-9)
+    measured = KINDS[kind].format(
+        speed=format_bytes(speed),
+        size=format_bytes(size_bytes),
+        files=plural(reading.sampled_count, "file"),
+        opened=f"opening a file takes {_format_time(opened_ns)}",
+    )
+    if kind == "storage":
+        if before_ratio is not None:
+            measured += f"; {before_ratio * 100:.0f}% of the sample was in the page cache before"
+        if size_bytes >= ENOUGH_BYTES and speed < SLOW_READ_BYTES_PER_S:
             return answer.warning(
                 measured,
                 why="slower than a single hard disk; the first epoch may wait for it",
                 fix="copy the data to a local disk, or read larger files in order",
                 **values,
             )
-    elif reading.cached_bytes and reading.cached_ns:
-        speed = reading.cached_bytes / (reading.cached_ns * 1e-9)
-        measured = f"{format_bytes(speed)}/s from the page cache, which could not be dropped; {opened}"
-    elif reading.unknown_bytes and reading.unknown_ns:
-        speed = reading.unknown_bytes / (reading.unknown_ns * 1e-9)
-        measured = (
-            f"{format_bytes(speed)}/s, from the storage or the page cache (the kernel does not report which); {opened}"
-        )
-    else:
-        return answer.unknown(f"nothing could be read from {reading.folder}")
-    if reading.open_median_ns is not None and reading.open_median_ns > SLOW_OPEN_NS:
+    if opened_ns is not None and opened_ns > SLOW_OPEN_NS:
         return answer.warning(
             measured,
             why="with one sample per file, opening files may take longer than a step",
@@ -117,3 +118,34 @@ def _format_time(value_ns: float | None) -> str:
     if value_ns is None:
         return "an unknown time"
     return f"{value_ns / 1e6:.1f} ms" if value_ns >= 1e6 else f"{value_ns / 1e3:.1f} µs"
+
+
+@machine_check("infiniband", "network", "InfiniBand")
+def check_infiniband(host: Host, answer: ResultMaker) -> MachineCheck:
+    base = "sys/class/infiniband"
+    ports = [(d, p) for d in host.names(base) for p in host.names(f"{base}/{d}/ports")]
+    if not ports:
+        return answer.good("none", devices_count=0)
+    active: list[str] = []
+    down: list[str] = []
+    for device, port in ports:
+        state = (host.read(f"{base}/{device}/ports/{port}/state") or "").partition(":")[2].strip()
+        rate = host.read(f"{base}/{device}/ports/{port}/rate") or "rate unknown"
+        (active if state == "ACTIVE" else down).append(f"{device} {rate}" if state == "ACTIVE" else f"{device}:{port}")
+    measured = listed(active) or "no active port"
+    values: dict[str, Value] = {"active_count": len(active), "down_count": len(down)}
+    if down:
+        return answer.warning(
+            f"{measured}; not active: {listed(down)}",
+            why="collectives use only active ports",
+            fix="run ibstat to find out why a port is down",
+            **values,
+        )
+    if host.locked_soft_bytes is not None and 0 <= host.locked_soft_bytes < 64 << 20:
+        return answer.warning(
+            f"{measured}; only {format_bytes(host.locked_soft_bytes)} of memory may be locked",
+            why="the card needs locked memory; initialisation fails without it",
+            fix="ulimit -l unlimited (docker run --ulimit memlock=-1)",
+            **values,
+        )
+    return answer.good(measured, **values)

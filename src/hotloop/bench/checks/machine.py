@@ -1,15 +1,13 @@
-"""Facts of the processor and who else uses it -> checks of cores, threads, clocks and load."""
+"""Facts of processor and memory -> checks of cores, threads, clocks, load and limits, and of who else uses them."""
 
 from __future__ import annotations
 
 import re
 
-from hotloop.bench.host import Host, cgroup_folders, listed, plural
-from hotloop.bench.machine_check import ResultMaker, machine_check
+from hotloop.bench.checks import ResultMaker, machine_check
+from hotloop.bench.host import GIB, Host, cgroup_folders, format_bytes, listed, plural
 from hotloop.core.doctor import MachineCheck
 from hotloop.core.findings import Value
-
-FAST_CLOCKS = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "s390-tod", "timebase")
 
 
 @machine_check("threads", "cpu", "threads and cores")
@@ -105,24 +103,6 @@ def check_load(host: Host, answer: ResultMaker) -> MachineCheck:
     return answer.good(measured, load_ratio=round(load / cores, 3))
 
 
-@machine_check("steal", "cpu", "time taken by the hypervisor")
-def check_steal(host: Host, answer: ResultMaker) -> MachineCheck:
-    found = re.match(r"cpu\s+([\d ]+)", host.read("proc/stat") or "")
-    ticks = [int(t) for t in found.group(1).split()] if found else []
-    if len(ticks) < 8 or sum(ticks[:8]) <= 0:
-        return answer.unknown("the kernel does not report it")
-    ratio = ticks[7] / sum(ticks[:8])
-    measured = f"{ratio * 100:.1f}% since the start of the machine"
-    if ratio > 0.03:
-        return answer.warning(
-            measured,
-            why="other virtual machines use these cores: steps take longer and vary",
-            fix="use dedicated cores",
-            steal_ratio=round(ratio, 4),
-        )
-    return answer.good(measured, steal_ratio=round(ratio, 4))
-
-
 @machine_check("frequency", "cpu", "CPU frequency")
 def check_frequency(host: Host, answer: ResultMaker) -> MachineCheck:
     base = "sys/devices/system/cpu"
@@ -152,18 +132,103 @@ def check_frequency(host: Host, answer: ResultMaker) -> MachineCheck:
     return answer.good(measured)
 
 
-@machine_check("clock-source", "cpu", "clock source")
-def check_clock(host: Host, answer: ResultMaker) -> MachineCheck:
-    source = host.read("sys/devices/system/clocksource/clocksource0/current_clocksource")
-    cost = host.clock_read_ns
-    if not source:
-        return answer.unknown("the kernel does not report it")
-    measured = source if cost is None else f"{source}, {cost:.0f} ns per reading"
-    if source not in FAST_CLOCKS and (cost is None or cost > 250):
+DEFAULT_SHM_BYTES = 64 << 20
+"""What container engines give when they are not told otherwise."""
+SMALL_SHM_BYTES = 1 * GIB
+
+
+@machine_check("memory", "memory", "memory")
+def check_memory(host: Host, answer: ResultMaker) -> MachineCheck:
+    pairs = re.findall(r"^(\w+):\s+(\d+) kB", host.read("proc/meminfo") or "", re.MULTILINE)
+    info = {name: int(kib) << 10 for name, kib in pairs}
+    total, free = info.get("MemTotal"), info.get("MemAvailable")
+    if not total or free is None:
+        return answer.unknown("/proc/meminfo cannot be read")
+    limit_text = ""
+    for folder in cgroup_folders(host, "memory"):
+        limit = _size_in_bytes(host.read(f"{folder}/memory.max") or host.read(f"{folder}/memory.limit_in_bytes"))
+        if limit is None or limit >= total:
+            continue
+        used = _size_in_bytes(host.read(f"{folder}/memory.current") or host.read(f"{folder}/memory.usage_in_bytes"))
+        stat = host.read(f"{folder}/memory.stat") or ""
+        # Cached files count as used by the group, and go first when it needs room.
+        cached = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
+        left = limit - max(0, (used or 0) - (int(cached.group(1)) if cached else 0))
+        total, free, limit_text = limit, min(free, max(0, left)), " (the container's limit)"
+    measured = f"{format_bytes(free)} free of {format_bytes(total)}{limit_text}"
+    values: dict[str, Value] = {"free_bytes": free, "total_bytes": total}
+    if free < 0.02 * total:
+        return answer.harmful(
+            measured,
+            why="a training started now would be killed or cause swapping",
+            fix="stop the programs that use it (top, sorted by memory)",
+            **values,
+        )
+    if free < 0.1 * total:
         return answer.warning(
             measured,
-            why="reading the clock is a system call, so profiling and timing cost more",
-            fix="switch to tsc if the kernel offers it (available_clocksource)",
-            read_ns=cost,
+            why="little is left for data, workers and the page cache",
+            fix="stop the programs that use it (top, sorted by memory)",
+            **values,
         )
-    return answer.good(measured, read_ns=cost)
+    return answer.good(measured, **values)
+
+
+@machine_check("swap", "memory", "swap")
+def check_swap(host: Host, answer: ResultMaker) -> MachineCheck:
+    pairs = re.findall(r"^(\w+):\s+(\d+) kB", host.read("proc/meminfo") or "", re.MULTILINE)
+    info = {name: int(kib) << 10 for name, kib in pairs}
+    total, free = info.get("SwapTotal"), info.get("SwapFree")
+    if total is None or free is None:
+        return answer.unknown("/proc/meminfo cannot be read")
+    if not total:
+        return answer.good("none")
+    found = re.search(r"^some .*avg60=([\d.]+)", host.read("proc/pressure/memory") or "", re.MULTILINE)
+    waiting = float(found.group(1)) / 100 if found else None
+    measured = f"{format_bytes(total - free)} of {format_bytes(total)} used"
+    if waiting is not None and waiting > 0.1:
+        return answer.warning(
+            f"{measured}; tasks waited for memory in {waiting * 100:.0f}% of the last minute",
+            why="programs wait while pages are swapped in and out",
+            fix="stop the programs that use the memory, or use less",
+            used_bytes=total - free,
+            waiting_ratio=waiting,
+        )
+    return answer.good(measured, used_bytes=total - free)
+
+
+@machine_check("shared-memory", "memory", "shared memory (/dev/shm)")
+def check_shared_memory(host: Host, answer: ResultMaker) -> MachineCheck:
+    total, free = host.shm_total_bytes, host.shm_free_bytes
+    if total is None or free is None:
+        return answer.unknown("/dev/shm does not exist, but DataLoader workers need it on Linux")
+    measured = f"{format_bytes(free)} free of {format_bytes(total)}"
+    values: dict[str, Value] = {"free_bytes": free, "total_bytes": total}
+    fix = "docker run --shm-size=8g (or --ipc=host); in Kubernetes an emptyDir of medium Memory at /dev/shm"
+    why = "DataLoader workers pass batches through it and crash with a bus error when it is full"
+    if total <= DEFAULT_SHM_BYTES or free < DEFAULT_SHM_BYTES // 2:
+        return answer.harmful(measured, why=why, fix=fix if total < SMALL_SHM_BYTES else "ls /dev/shm", **values)
+    if free < SMALL_SHM_BYTES:
+        return answer.warning(measured, why=why, fix=fix if total < SMALL_SHM_BYTES else "ls /dev/shm", **values)
+    return answer.good(measured, **values)
+
+
+@machine_check("file-descriptors", "memory", "file descriptors")
+def check_file_descriptors(host: Host, answer: ResultMaker) -> MachineCheck:
+    soft, hard = host.files_soft_count, host.files_hard_count
+    if soft is None or hard is None:
+        return answer.unknown("the system does not report it")
+    measured = f"{soft:,} per process" + (f" (may be raised to {hard:,})" if hard > soft else "")
+    values: dict[str, Value] = {"soft_count": soft, "hard_count": hard}
+    why = "each tensor sent by a DataLoader worker uses one; the training fails with 'Too many open files'"
+    fix = f"ulimit -n {min(hard, 65536)}"
+    if soft < 256:
+        return answer.harmful(measured, why=why, fix=fix, **values)
+    if soft < 1024:
+        return answer.warning(measured, why=why, fix=fix, **values)
+    return answer.good(measured, **values)
+
+
+def _size_in_bytes(text: str | None) -> int | None:
+    """A number of bytes from a cgroup's file; None for 'max' and for numbers that stand for no limit."""
+    return int(text) if text is not None and text.isdigit() and int(text) < 1 << 60 else None

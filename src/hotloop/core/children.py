@@ -1,0 +1,45 @@
+"""A program in a session of its own, which is ended with everything that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+
+@contextlib.contextmanager
+def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """The program without standard input; what is left of its session is ended with the block.
+
+    ``options`` are Popen's. Raises OSError where it cannot be started.
+    """
+    with _interrupts_deferred():
+        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+    try:
+        yield child
+    finally:
+        child.poll()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+@contextlib.contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """Ctrl-C within is raised at the end, so that no child is started that nobody knows of."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    seen: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _frame: seen.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if seen:
+            signal.raise_signal(signal.SIGINT)
