@@ -1,4 +1,4 @@
-"""Files -> findings, without running them. A rule is one file in rules/; each reads one kind of parsed file."""
+"""Files -> findings, without running them. A rule is one function in rules/; each reads one kind of parsed file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from hotloop.core.lint import FILE_KINDS, LintFinding, LintReport, LintRule, Unr
 
 from .batch import parse_batch
 from .builds import parse_build
-from .errors import NotRead
-from .files import SourceFile, find_files, find_ignored
+from .files import NotRead, SourceFile, Surroundings, find_files, find_ignored
 from .manifests import parse_manifests
 from .script import parse_script
-from .surroundings import Surroundings
 from .survey import survey
 
 __all__ = ["LINT_RULES", "lint_file", "lint_paths"]

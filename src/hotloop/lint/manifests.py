@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import NotRead
-from .files import SourceFile
-from .surroundings import Surroundings
+from .files import NotRead, SourceFile, Surroundings
 
 NO_YAML = "YAML is read by an optional package: pip install 'hotloop[interop]'"
 MOST_NESTED = 100

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from .errors import NotRead
-from .files import SourceFile
-from .surroundings import Start, Surroundings
+from .files import NotRead, SourceFile, Start, Surroundings
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = Function | ast.Module
