@@ -30,8 +30,7 @@ from hotloop.core.link_fit import bus_factor
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
 from hotloop.plan.calibrate import MeasuredStep, calibrate, fit_line
 from hotloop.plan.memory import predict_memory
-from hotloop.plan.scaling import scaling_curve
-from hotloop.plan.search import search
+from hotloop.plan.search import scaling_curve, search
 from hotloop.plan.time import predict_step
 
 RESULT = ROOT / "benchmarks" / "results" / "plan" / "time.json"

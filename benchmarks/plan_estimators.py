@@ -19,8 +19,8 @@ from typing import Any
 
 from raw import ROOT, describe_commit, draw_raw
 
+from hotloop.plan.memory import zero_memory
 from hotloop.plan.workload_file import published_params
-from hotloop.plan.zero import zero_memory
 
 OUT = ROOT / "benchmarks" / "results" / "plan" / "estimators.json"
 CHILD = ROOT / "benchmarks" / "plan_models" / "estimators.py"

@@ -12,7 +12,7 @@ from hotloop.cli import main
 from hotloop.cli.tokenize_command import ProgressLine
 from hotloop.data.text_chunks import CutRules
 from hotloop.data.text_files import find_files
-from hotloop.data.tokenize_state import JobState, TokenizeJob
+from hotloop.data.tokenize_job import JobState, TokenizeJob
 from hotloop.data.tokenizer_file import open_tokenizer
 
 

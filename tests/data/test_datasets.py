@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 import hotloop
 from hotloop.core.errors import UsageError
 from hotloop.data import shard_readers
+from hotloop.data.datasets import permute_index
 from hotloop.data.shard_writer import ShardWriter
-from hotloop.data.shuffle import permute_index
 from hotloop.data.token_folder import write_manifest
 
 

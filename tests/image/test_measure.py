@@ -11,9 +11,9 @@ import pytest
 
 from hotloop.core.errors import UsageError
 from hotloop.core.image import ImageContents, ImageReport, ScenarioTimes
+from hotloop.image.fix import write_recipe
 from hotloop.image.measure import ImageRequest, MeasuredImage, count_saved_ns, judge, measure_image
-from hotloop.image.workspace import PREFIX
-from hotloop.image.write import write_recipe
+from hotloop.image.program import PREFIX
 from hotloop.report import render
 
 from .fake_builder import AROUND_NS, CACHED_NS, COPY_NS, FakeBuilder

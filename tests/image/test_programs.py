@@ -11,14 +11,21 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.image.builder import FoundFile
+from hotloop.image.builder import FoundFile, compare_contents
 from hotloop.image.builders import BUILDERS, docker
 from hotloop.image.builders.buildah import read_build
-from hotloop.image.contents import compare_contents
 from hotloop.image.forecast import measure_fetching
 from hotloop.image.image_tree import hash_file, walk
-from hotloop.image.program import BuildFailed, LimitReached, Limits, Output, ProgramLine, run_limited
-from hotloop.image.workspace import open_workspace, remove_abandoned
+from hotloop.image.program import (
+    BuildFailed,
+    LimitReached,
+    Limits,
+    Output,
+    ProgramLine,
+    open_workspace,
+    remove_abandoned,
+    run_limited,
+)
 
 RECORDED = """\
 120 [1/2] STEP 1/3: FROM localhost/base:1 AS wheels
@@ -109,7 +116,7 @@ HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
 from hotloop.image.program import Limits, run_limited
-from hotloop.image.workspace import open_workspace
+from hotloop.image.program import open_workspace
 with open_workspace(Path(sys.argv[1])) as (root, lock):
     limits = Limits(deadline_s=time.monotonic() + 60, least_free_bytes=0, folder=root)
     run_limited(["sh", "-c", f"touch {sys.argv[2]}; sleep 2"], {"PATH": "/usr/bin:/bin"}, limits, lock=lock)

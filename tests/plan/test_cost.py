@@ -13,12 +13,13 @@ from hotloop.plan.cost import (
     pick_price,
     predict_checkpoint,
     predict_cost,
+    predict_spot,
+    spot_break_even,
     waste_ratio,
     young_interval_s,
 )
-from hotloop.plan.sharing import predict_sharing
+from hotloop.plan.search import predict_sharing
 from hotloop.plan.simulate import simulate_hours
-from hotloop.plan.spot import predict_spot, spot_break_even
 from hotloop.plan.time import predict_step
 
 from .build_plan import DEVICE, IDEAL, make_workload

@@ -8,7 +8,7 @@ import pytest
 
 from hotloop.core.utilization import rate_over_peak
 from hotloop.core.workload import DecoderShape
-from hotloop.plan.flops import hardware_flops_per_token, model_flops_per_token
+from hotloop.plan.time import hardware_flops_per_token, model_flops_per_token
 
 from .build_plan import SHAPE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.plan.scaling import scaling_curve
+from hotloop.plan.search import scaling_curve
 
 from .build_plan import DEVICE, IDEAL, make_workload
 

@@ -7,7 +7,7 @@ import pytest
 
 import hotloop
 from hotloop.core.errors import UsageError
-from hotloop.plan.zero import zero_memory
+from hotloop.plan.memory import zero_memory
 
 TABLE_1 = {
     # parameters -> ranks -> GB of stages 1, 2 and 3 as arXiv:1910.02054, table 1 prints them

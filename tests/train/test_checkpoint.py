@@ -19,16 +19,18 @@ from hotloop.core.errors import UsageError
 from hotloop.train.checkpoint import (
     CheckpointError,
     CheckpointWriter,
+    StateError,
     check_files,
+    join_tree,
     latest_checkpoint,
     list_checkpoints,
     load_checkpoint,
     model_state,
     open_checkpoint,
     restore_own,
+    split_tree,
 )
 from hotloop.train.processes import Ranks
-from hotloop.train.trees import StateError, join_tree, split_tree
 
 RANKS = Ranks(rank=0, world_size=1, device=torch.device("cpu"))
 

@@ -66,8 +66,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop import __version__
     from hotloop.cli.show import check_outputs, emit, show_report
     from hotloop.core.errors import UsageError
+    from hotloop.image.fix import write_recipe
     from hotloop.image.measure import ImageRequest, find_ignore, measure_image
-    from hotloop.image.write import write_recipe
 
     check_outputs(arguments.json, arguments.html)
     context = Path(arguments.path)

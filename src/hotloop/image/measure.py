@@ -24,18 +24,15 @@ from hotloop.core.image import (
     Verdict,
 )
 
-from .builder import Build, Builder, FoundFile, Source
-from .contents import compare_contents
+from .builder import Build, Builder, FoundFile, Source, compare_contents
 from .context import Ignore, copy_context, scan_context
-from .edits import bump, choose_edits, edit_file
+from .edits import History, bump, choose_edits, edit_file, read_history
 from .fix import Rewrite, draw_diff
 from .fixes import FIXES
 from .fixes.install_once import canonical_name
 from .forecast import Costs, Observed, StepCost, forecast_ns, learn_costs
-from .history import History, read_history
-from .program import BuildFailed, LimitReached, Limits
+from .program import BuildFailed, LimitReached, Limits, open_workspace, remove_abandoned
 from .recipe import BuildRecipe, list_rerun
-from .workspace import open_workspace, remove_abandoned
 
 SHORT_S = 60.0
 """Scenarios whose build takes no longer are built BUILDS times, others once."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .node_script import NODE_SCRIPT
 from .request import STOPPED_CODE, LaunchRequest
-from .target import MASTER_PORT, TRAINING_OPTIONS, training_environment
+from .target import MASTER_PORT, NODE_SCRIPT, TRAINING_OPTIONS, training_environment
 from .yaml_text import Noted
 
 POD_OPTIONS = TRAINING_OPTIONS | {"spot", "image", "volume", "shm", "rdma", "queue"}

@@ -13,11 +13,10 @@ from hotloop.core.planning import PlanReport
 from hotloop.core.prediction import CostPrediction, StepPrediction
 from hotloop.pipeline.launches import read_training
 from hotloop.plan.calibrate import MeasuredStep, calibrate
-from hotloop.plan.cost import pick_price, predict_cost
+from hotloop.plan.cost import pick_price, predict_cost, predict_spot
 from hotloop.plan.memory import predict_memory
-from hotloop.plan.options import build_scaling, build_search, build_sharing, choose_best
 from hotloop.plan.planner import build_plan
-from hotloop.plan.spot import predict_spot
+from hotloop.plan.search import build_scaling, build_search, build_sharing, choose_best
 from hotloop.plan.strategy import draw_strategy, plan_strategy
 from hotloop.plan.time import predict_step
 from hotloop.plan.workload_file import PlanRequest, read_workload_file

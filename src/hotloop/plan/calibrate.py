@@ -10,7 +10,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware
 from hotloop.core.link_fit import LinkFit
 from hotloop.core.workload import Workload
-from hotloop.plan.efficiency import Efficiency, read_efficiency
+from hotloop.plan.hardware_files import Efficiency, read_efficiency
 from hotloop.plan.time import predict_step
 
 STEPS = 12

@@ -1,17 +1,170 @@
-"""What a workload file asks -> PlanReport: memory, and time and cost where their models are handed in."""
+"""What a workload file asks -> PlanReport: memory, and time and cost where their models are handed in.
+
+A plan that does not fit comes with remedies: changes of the run, each planned again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
-from hotloop.core.planning import PlanReport, ZeroReport, ZeroStage, make_memory, make_range
+from hotloop.core.errors import UsageError
+from hotloop.core.hardware import Hardware
+from hotloop.core.planning import PlanReport, Remedy, ZeroReport, ZeroStage, make_memory, make_range
 from hotloop.core.prediction import CostPrediction, StepPrediction
-from hotloop.core.workload import PlannedRun, field_names
+from hotloop.core.workload import PlannedRun, Workload, field_names
 
-from .memory import layer_parts, predict_memory
-from .remedies import PredictStep, find_remedies
+from .memory import layer_parts, predict_memory, zero_memory
 from .workload_file import PlanRequest
-from .zero import zero_memory
+
+PredictStep = Callable[[Workload, Hardware], StepPrediction]
+
+NUMERICS = {
+    "accumulation": "reordered",
+    "recompute": "exact",
+    "offload": "exact",
+    "sharding": "reordered",
+    "tensor-parallel": "reordered",
+    "attention": "reordered",
+    "loss": "reordered",
+    "batch": "lossy",
+    "precision": "lossy",
+    "optimizer": "lossy",
+}
+"""What a change does to the training's numbers, as docs/techniques.md states it of the techniques."""
+
+STEPS = {
+    "recompute": (("selective", "full"), "recompute"),
+    "sharding": (("zero1", "zero2", "fsdp"), "sharding"),
+    "offload": (("activations", "optimizer", "parameters"), "offload"),
+    "optimizer": (("adamw-8bit",), "optimizer"),
+}
+"""Remedy -> the values that it tries, mildest first, of which key of [run]."""
+
+
+def find_remedies(
+    workload: Workload, hardware: Hardware, predict_step: PredictStep | None = None
+) -> tuple[Remedy, ...]:
+    """Changes that save memory, the mildest of each kind that makes the run fit, else the one that saves most.
+
+    First those that make it fit: what leaves the learning unchanged before what does not, then by time lost, then by
+    bytes saved. Where none fits alone, ``together`` adds up those that leave the learning unchanged, until it fits.
+    """
+    before = predict_memory(workload, hardware).peak_bytes
+    pace = None if predict_step is None else _ns_per_token(workload, hardware, predict_step)
+
+    def judge(name: str, changes: Mapping[str, Any], changed: Workload) -> Remedy:
+        found = predict_memory(changed, hardware)
+        after = None if predict_step is None else _ns_per_token(changed, hardware, predict_step)
+        return Remedy(
+            id=name,
+            changes=changes,
+            saved_bytes=before - found.peak_bytes,
+            peak_bytes=found.peak_bytes,
+            fits=found.fits,
+            slower_ratio=None if pace is None or after is None else after / pace - 1,
+            numerics=NUMERICS.get(name, "reordered"),
+        )
+
+    judged = [judge(name, changes, changed) for name, changes, changed in _alternatives(workload)]
+    kinds: dict[str, Remedy] = {}
+    for one in judged:
+        best = kinds.get(one.id)
+        if one.saved_bytes > 0 and (best is None or (not best.fits and one.saved_bytes > best.saved_bytes)):
+            kinds[one.id] = one
+    helping = list(kinds.values())
+    if helping and not any(one.fits for one in helping):
+        helping.extend(_combine(workload, helping, judge))
+    return tuple(sorted(helping, key=_rank))
+
+
+def _rank(remedy: Remedy) -> tuple[bool, bool, float, int]:
+    slowness = remedy.slower_ratio if remedy.fits and remedy.slower_ratio is not None else 0.0
+    return not remedy.fits, remedy.fits and remedy.numerics == "lossy", round(slowness, 2), -remedy.saved_bytes
+
+
+def _ns_per_token(workload: Workload, hardware: Hardware, predict_step: PredictStep) -> float | None:
+    try:
+        return predict_step(workload, hardware).mid_ns / workload.tokens_per_step
+    except UsageError:
+        return None
+
+
+def _alternatives(workload: Workload) -> Iterator[tuple[str, dict[str, Any], Workload]]:
+    """(remedy, changed keys, changed workload) of each change that can be made."""
+    run, model = workload.run, workload.model
+    for micro in _smaller(run.micro_batch):
+        yield from _try(workload, "accumulation", micro_batch=micro)
+        share = run.micro_batch // micro
+        if run.global_batch % share == 0:
+            yield from _try(workload, "batch", micro_batch=micro, global_batch=run.global_batch // share)
+    if run.precision == "fp32":
+        yield from _try(workload, "precision", precision="bf16")
+    if run.precision != "pure-bf16":
+        yield from _try(workload, "precision", precision="pure-bf16")
+    for name, (values, key) in STEPS.items():
+        present = getattr(run, key)
+        left = values[values.index(present) + 1 :] if present in values else values
+        if name == "sharding" and (workload.data_ranks == 1 or present in ("zero3", "fsdp")):
+            continue
+        for value in left:
+            if key == "offload" and value == "parameters" and run.sharding not in ("zero3", "fsdp", "hsdp"):
+                continue
+            yield from _try(workload, name, **{key: value})
+    if not run.fused_loss:
+        yield from _try(workload, "loss", fused_loss=True)
+    if model.attention == "math":
+        yield "attention", {"model.attention": "flash"}, replace(workload, model=replace(model, attention="flash"))
+    yield from _try(workload, "tensor-parallel", tp=2 * run.tp)
+
+
+def _smaller(micro_batch: int) -> Iterator[int]:
+    """Halves, down to 1."""
+    while micro_batch > 1 and micro_batch % 2 == 0:
+        micro_batch //= 2
+        yield micro_batch
+    if micro_batch > 1:
+        yield 1
+
+
+def _try(workload: Workload, name: str, **changes: Any) -> Iterator[tuple[str, dict[str, Any], Workload]]:
+    try:
+        changed = replace(workload, run=replace(workload.run, **changes))
+    except UsageError:
+        return  # such as a batch that the ranks do not divide
+    yield name, {f"run.{key}": value for key, value in changes.items()}, changed
+
+
+def _combine(
+    workload: Workload,
+    helping: list[Remedy],
+    judge: Callable[[str, Mapping[str, Any], Workload], Remedy],
+) -> Iterator[Remedy]:
+    """The remedies that keep what is learned, the largest first, each added to those before until the run fits."""
+    changes: dict[str, Any] = {}
+    for one in sorted(helping, key=lambda one: -one.saved_bytes):
+        if one.numerics == "lossy" or any(key in changes for key in one.changes):
+            continue
+        wanted = {**changes, **one.changes}
+        try:
+            changed = replace(
+                workload,
+                run=replace(workload.run, **_part(wanted, "run.")),
+                model=replace(workload.model, **_part(wanted, "model.")),
+            )
+        except UsageError:
+            continue
+        changes = wanted
+        found = judge("together", changes, changed)
+        if found.fits:
+            yield found
+            return
+
+
+def _part(changes: Mapping[str, Any], start: str) -> dict[str, Any]:
+    return {key.removeprefix(start): value for key, value in changes.items() if key.startswith(start)}
+
 
 PredictCost = Callable[[StepPrediction, PlanRequest], CostPrediction | None]
 

@@ -1,17 +1,223 @@
-"""Every way to run a model that fits -> the quickest, cheapest or smallest, and the front of time and money."""
+"""Every way to run a model that fits -> the quickest, cheapest or smallest, and the front of time and money.
+
+Also the curve over GPU counts: the same global batch on more devices (strong), or the same work for each (weak).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hotloop.core.errors import UsageError
-from hotloop.core.hardware import Hardware
-from hotloop.core.prediction import CostPrediction, MemoryPrediction, StepPrediction
+from hotloop.core.hardware import Hardware, Price
+from hotloop.core.planning import PlannedOption, PlannedScale, PlannedSearch
+from hotloop.core.prediction import CostPrediction, MemoryPrediction, SharingPrediction, StepPrediction
 from hotloop.core.workload import RECOMPUTES, PlannedRun, Workload, require_choice
 from hotloop.plan.cost import USUAL_FAILURES, Failures, pick_price, predict_cost
-from hotloop.plan.efficiency import Efficiency, read_efficiency
+from hotloop.plan.hardware_files import Efficiency, read_efficiency, read_hardware
 from hotloop.plan.time import predict_step
+
+from .memory import predict_memory
+from .workload_file import PlanRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingPoint:
+    """One GPU count of a curve."""
+
+    gpus: int
+    global_batch: int
+    step: StepPrediction
+    tokens_per_s: float
+    """Of all devices."""
+    efficiency_ratio: float
+    """Tokens a second a device, over those at the curve's first count."""
+
+
+def scaling_curve(
+    workload: Workload,
+    hardware: Hardware,
+    counts: Sequence[int],
+    *,
+    weak: bool = True,
+    efficiency: Efficiency | None = None,
+) -> list[ScalingPoint]:
+    """The curve over the counts that the run's tensor, pipeline and context ranks divide, ascending.
+
+    Strong scaling leaves out counts at which the global batch has no whole micro-batch for each rank. Raises UsageError
+    where no count is left.
+    """
+    points: list[ScalingPoint] = []
+    run = workload.run
+    for gpus in sorted(set(counts)):
+        if gpus < 1 or gpus % run.model_ranks:
+            continue
+        per_step = gpus // run.model_ranks * run.micro_batch
+        batch = per_step * workload.micro_batches if weak else run.global_batch
+        if batch % per_step:
+            continue
+        try:
+            grown = replace(workload, gpus=gpus, run=replace(run, global_batch=batch))
+        except UsageError:
+            # Expert parallelism needs ranks that this count does not have.
+            continue
+        step = predict_step(grown, hardware, efficiency)
+        first = points[0].step.tokens_per_s_per_gpu if points else step.tokens_per_s_per_gpu
+        points.append(
+            ScalingPoint(
+                gpus=gpus,
+                global_batch=batch,
+                step=step,
+                tokens_per_s=step.tokens_per_s_per_gpu * gpus,
+                efficiency_ratio=step.tokens_per_s_per_gpu / first,
+            )
+        )
+    if not points:
+        raise UsageError(
+            f"no GPU count of {', '.join(map(str, counts))} fits tp x pp x cp = {run.model_ranks} and "
+            f"run.global_batch = {run.global_batch}: choose multiples of {run.model_ranks}"
+        )
+    return points
+
+
+def predict_sharing(
+    memory_bytes: float, capacity_bytes: float, utilization_ratio: float | None, price: Price | None = None
+) -> SharingPrediction:
+    """Of equal jobs that each hold ``memory_bytes`` and keep the device busy for ``utilization_ratio`` of their time.
+
+    Where their shares of time add up to no more than 1 the device has time for all. Beyond, each takes as many times as
+    long as they add up to. What switching between processes costs is in neither. Raises UsageError.
+
+    >>> found = predict_sharing(15e9, 80e9, 0.3)
+    >>> found.jobs, found.unslowed_jobs, found.slowdown_ratio
+    (5, 3, 1.5)
+    >>> predict_sharing(15e9, 80e9, None).slowdown_ratio is None
+    True
+    """
+    if not 0 < memory_bytes < float("inf"):
+        raise UsageError(f"sharing.memory_bytes = {memory_bytes:g}: give the bytes that one job holds, above 0")
+    if utilization_ratio is not None and not 0 < utilization_ratio <= 1:
+        raise UsageError(f"sharing.utilization_ratio = {utilization_ratio:g}: give a share above 0 and up to 1")
+    jobs = int(capacity_bytes // memory_bytes)
+    unslowed = None if utilization_ratio is None else min(jobs, int(1 / utilization_ratio + 1e-9))
+    return SharingPrediction(
+        jobs=jobs,
+        unslowed_jobs=unslowed,
+        slowdown_ratio=None if utilization_ratio is None or not jobs else max(1.0, jobs * utilization_ratio),
+        memory_bytes=round(memory_bytes),
+        utilization_ratio=utilization_ratio,
+        usd_per_job_hour=None if price is None or not jobs else price.usd_per_hour / (unslowed or jobs),
+    )
+
+
+SCALES = 8
+"""Points of a scaling curve: each has twice the devices of the one before."""
+
+
+def build_scaling(
+    request: PlanRequest, kind: str, tokens: int, efficiency: Efficiency | None = None
+) -> tuple[PlannedScale, ...]:
+    """The curve from the request's count on, by doubling."""
+    workload, hardware = request.workload, request.hardware
+    price = pick_price(hardware, request.price_kind)
+    counts = [workload.gpus * 2**power for power in range(SCALES) if workload.gpus * 2**power <= GPU_LIMIT]
+    found = []
+    for point in scaling_curve(workload, hardware, counts, weak=kind == "weak", efficiency=efficiency):
+        run = replace(workload.run, global_batch=point.global_batch)
+        grown = replace(workload, gpus=point.gpus, run=run)
+        cost = predict_cost(point.step, grown, hardware, tokens, failures=request.failures, price=price)
+        found.append(
+            PlannedScale(
+                gpus=point.gpus,
+                global_batch=point.global_batch,
+                step_ns=point.step.mid_ns,
+                tokens_per_s=point.tokens_per_s,
+                efficiency_ratio=point.efficiency_ratio,
+                hours=cost.hours,
+                usd=cost.usd,
+                low_tokens_per_s=point.tokens_per_s * point.step.mid_ns / point.step.high_ns,
+                high_tokens_per_s=point.tokens_per_s * point.step.mid_ns / point.step.low_ns,
+            )
+        )
+    return tuple(found)
+
+
+def build_search(
+    request: PlanRequest,
+    goal: str,
+    tokens: int,
+    gpu_counts: Sequence[int] | None,
+    gpus: Sequence[str],
+    hours: float | None,
+    efficiency: Efficiency | None = None,
+) -> PlannedSearch:
+    """The best of what fits, by the goal: over the GPU counts, of the request's device or those in ``gpus``."""
+    found = search(
+        request.workload,
+        [read_hardware(name) for name in gpus] or [request.hardware],
+        predict_memory,
+        optimize=goal,
+        tokens=tokens,
+        hours=hours,
+        gpu_counts=gpu_counts,
+        failures=request.failures,
+        price_kind=request.price_kind,
+        efficiency=efficiency,
+    )
+    return PlannedSearch(
+        goal=goal,
+        tried=found.tried,
+        fitting=found.fitting,
+        options=tuple(_describe_option(option) for option in found.options),
+        front=tuple(_describe_option(option) for option in found.front),
+    )
+
+
+def build_sharing(request: PlanRequest, peak_bytes: int) -> SharingPrediction | None:
+    """Of the file's [sharing], whose jobs hold the plan's own peak where it states no memory."""
+    if request.sharing is None:
+        return None
+    hardware, table = request.hardware, request.sharing
+    return predict_sharing(
+        table.get("memory_bytes", peak_bytes),
+        hardware.memory_bytes,
+        table.get("utilization_ratio"),
+        pick_price(hardware, request.price_kind),
+    )
+
+
+def choose_best(request: PlanRequest, found: PlannedSearch, gpus: Sequence[str]) -> PlanRequest:
+    """The request of the search's first option, over the devices in ``gpus`` as ``build_search``."""
+    best = found.options[0]
+    devices = {device.name: device for device in [read_hardware(name) for name in gpus] or [request.hardware]}
+    changes: dict[str, Any] = {"pipeline_chunks": 1, **best.changes}
+    workload = replace(request.workload, run=replace(request.workload.run, **changes), gpus=best.gpus)
+    return replace(request, workload=workload, hardware=devices[best.device])
+
+
+def _describe_option(option: PlanOption) -> PlannedOption:
+    run, step = option.workload.run, option.step
+    names = (
+        "micro_batch",
+        "recompute",
+        "sharding",
+        "tp",
+        "pp",
+        *(("pipeline_chunks",) if run.pipeline_chunks > 1 else ()),
+    )
+    return PlannedOption(
+        device=option.hardware.name,
+        gpus=option.workload.gpus,
+        changes={name: getattr(run, name) for name in names},
+        peak_bytes=option.memory.peak_bytes,
+        step_ns=step.mid_ns,
+        tokens_per_s=step.tokens_per_s_per_gpu * option.workload.gpus,
+        mfu_ratio=step.mfu_ratio,
+        hours=option.cost.hours,
+        usd=option.cost.usd,
+    )
+
 
 GOALS = ("time", "cost", "memory")
 GPU_LIMIT = 16_384

@@ -8,8 +8,7 @@ from pathlib import Path
 from hotloop.core.frames import decode_object
 from hotloop.core.report import Health
 
-from .manifest import NodeManifest
-from .spool import list_files, write_json
+from .manifest import NodeManifest, list_files, write_json
 from .uploader import CountRows
 
 NAME = "upload.json"

@@ -39,11 +39,17 @@ from .manifest import (
     block_name,
     decode_manifest,
     decode_marker,
+    describe_machine,
     encode_manifest,
     encode_marker,
+    list_files,
+    name_node,
+    read_blocks,
+    read_last,
+    read_start,
     slot_name,
+    write_json,
 )
-from .spool import describe_machine, list_files, name_node, read_blocks, read_last, read_start, write_json
 from .store import RemoteStore, StoreError
 
 T = TypeVar("T")

@@ -6,12 +6,12 @@ import shlex
 from typing import Any
 
 from hotloop.core.errors import UsageError
-from hotloop.launch.node_script import assign_script
 from hotloop.launch.request import LaunchRequest
 from hotloop.launch.target import (
     MASTER_PORT,
     TRAINING_OPTIONS,
     LaunchTarget,
+    assign_script,
     draw_documents,
     gpu_name,
     require_gpu,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from hotloop.launch.node_script import assign_script
 from hotloop.launch.request import STOPPED_CODE, LaunchRequest
 from hotloop.launch.target import (
     MASTER_PORT,
     TRAINING_OPTIONS,
     LaunchTarget,
+    assign_script,
     draw_documents,
     gpu_name,
     require_gpu,

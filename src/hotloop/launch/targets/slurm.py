@@ -8,9 +8,8 @@ import shlex
 from hotloop.core.errors import UsageError
 from hotloop.core.sbatch_options import LONG, find_long
 from hotloop.core.spelling import suggest_known
-from hotloop.launch.node_script import assign_script
 from hotloop.launch.request import STOPPED_CODE, LaunchRequest, find_core_warning
-from hotloop.launch.target import TRAINING_OPTIONS, LaunchTarget, training_environment
+from hotloop.launch.target import TRAINING_OPTIONS, LaunchTarget, assign_script, training_environment
 
 FIRST_PORT, PORTS = 10000, 20000
 """Below the ports that Linux gives to outgoing connections."""

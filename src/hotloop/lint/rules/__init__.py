@@ -1,1 +1,1 @@
-"""The static checks by subject. The catalogue of hotloop.lint finds every rule of any file here; none imports another."""
+"""The static checks by subject. hotloop.lint finds every rule of any file here; none imports another."""
