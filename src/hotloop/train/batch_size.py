@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 import time
 import traceback
@@ -13,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from hotloop.core.errors import HotloopError
 
@@ -57,8 +60,8 @@ class BatchSize:
     def __str__(self) -> str:
         lines = ["  size  outcome          ms/step  us/sample       MiB"]
         for one in self.trials:
-            timed = one.step_ns is not None and one.sample_ns is not None
-            times = f"{(one.step_ns or 0) / 1e6:9.2f}  {(one.sample_ns or 0) / 1e3:9.1f}" if timed else " " * 20
+            is_timed = one.step_ns is not None
+            times = f"{(one.step_ns or 0) / 1e6:9.2f}  {(one.sample_ns or 0) / 1e3:9.1f}" if is_timed else " " * 20
             memory = "" if one.peak_bytes is None else f"{one.peak_bytes / 2**20:8.0f}"
             lines.append(f"{one.size:6d}  {one.outcome:<14}{times}  {memory}  {one.detail}".rstrip())
         return "\n".join([*lines, f"fastest per sample: {self.size}; largest that fits: {self.largest}"])
@@ -137,7 +140,6 @@ def _try_size(build: Build, batch_of: BatchOf, size: int, steps: int, timeout_s:
     """One trial in its own process. ``outcome`` 'error' carries the child's traceback."""
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
-    kills_before = _oom_kills()
     try:
         functions = pickle.dumps((build, batch_of))
         arguments = (sending, functions, size, steps, _device_index())
@@ -148,51 +150,37 @@ def _try_size(build: Build, batch_of: BatchOf, size: int, steps: int, timeout_s:
         return SizeTrial(size=size, outcome="error", detail=f"{type(error).__name__}: {error}")
     finally:
         sending.close()
-    started, answer = False, None
-    until = time.monotonic() + timeout_s
+    answer: SizeTrial | None = None
     try:
-        while not isinstance(answer, SizeTrial):
-            if not receiving.poll(max(0.0, until - time.monotonic())):
-                answer = "late"
-                break
+        if receiving.poll(timeout_s):
             answer = receiving.recv()
-            started = True
+        else:
+            child.kill()
+            answer = SizeTrial(size=size, outcome="too-slow", detail=f"no answer within {timeout_s:g} s")
     except EOFError:
         answer = None
     finally:
         receiving.close()
-        if answer == "late":
-            child.kill()
         child.join()
-    if not started and answer is None and child.exitcode is not None and child.exitcode >= 0:
-        reason = f"the trial's process exited with code {child.exitcode} before it began; see its output above"
-        return SizeTrial(
-            size=size,
-            outcome="error",
-            detail=f'{reason}. It imports the script again; guard the script with `if __name__ == "__main__"`',
-        )
-    if answer == "late":
-        return SizeTrial(size=size, outcome="too-slow", detail=f"no answer within {timeout_s:g} s")
-    if isinstance(answer, SizeTrial):
-        return answer
-    return _how_it_ended(size, child.exitcode, kills_before, _oom_kills())
+    return answer or _how_it_ended(size, child.exitcode)
 
 
-def _how_it_ended(size: int, exit_code: int | None, kills_before: int | None, kills_after: int | None) -> SizeTrial:
-    """A child that ended without an answer: killed for memory, or crashed."""
-    counted = kills_before is not None and kills_after is not None and kills_after > kills_before
+def _how_it_ended(size: int, exit_code: int | None) -> SizeTrial:
+    """A child that ended without an answer: killed for memory, crashed, or never begun."""
     if exit_code == -signal.SIGKILL:
-        reason = "the cgroup counted an OOM kill" if counted else "no OOM kill was counted for this cgroup"
-        return SizeTrial(size=size, outcome="out-of-memory", detail=f"killed by SIGKILL; {reason}")
+        return SizeTrial(size=size, outcome="out-of-memory", detail="killed by SIGKILL")
     if exit_code is not None and exit_code < 0:
         return SizeTrial(size=size, outcome="crashed", detail=f"ended by {signal.Signals(-exit_code).name}")
-    return SizeTrial(size=size, outcome="crashed", detail=f"exited with code {exit_code} without a result")
+    return SizeTrial(
+        size=size,
+        outcome="error",
+        detail=f"the trial's process exited with code {exit_code} without a result; see its output above. It imports "
+        'the script again; guard the script with `if __name__ == "__main__"`',
+    )
 
 
 def _device_index() -> int | None:
     """The GPU that this process trains on, for its trials; None where there is none or nothing tells which."""
-    import torch.distributed as dist
-
     module = _gpu_module()
     if module is None:
         return None
@@ -204,7 +192,6 @@ def _device_index() -> int | None:
 
 
 def _run_child(sending: Any, functions: bytes, size: int, steps: int, device_index: int | None) -> None:
-    sending.send("started")
     try:
         if device_index is not None and device_index < torch.accelerator.device_count():
             torch.accelerator.set_device_index(device_index)
@@ -226,12 +213,13 @@ def memory_that_lacked(error: BaseException) -> str | None:
     if isinstance(error, MemoryError):
         return "host"
     text = str(error).lower()
-    if isinstance(error, RuntimeError) and ("defaultcpuallocator" in text or "cannot allocate memory" in text):
-        return "host"
-    if isinstance(error, RuntimeError) and ("out of memory" in text or "cublas_status_alloc_failed" in text):
-        return "device"
-    if isinstance(error, OSError) and error.errno == 12:  # ENOMEM
-        return "host"
+    if isinstance(error, OSError):
+        return "host" if error.errno == errno.ENOMEM else None
+    if isinstance(error, RuntimeError):
+        if "defaultcpuallocator" in text or "cannot allocate memory" in text:
+            return "host"
+        if "out of memory" in text or "cublas_status_alloc_failed" in text:
+            return "device"
     return None
 
 
@@ -270,34 +258,16 @@ def _used_gpus() -> list[int]:
     return [] if module is None else [i for i in range(module.device_count()) if module.memory_reserved(i) > 0]
 
 
-def _peak_bytes() -> int | None:
+def _peak_bytes() -> int:
     module = _gpu_module()
     if module is not None:
         return max((int(module.max_memory_reserved(index)) for index in _used_gpus()), default=0)
-    try:
-        import resource
-        import sys
-    except ImportError:
-        return None
-    unit_bytes = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes
-
-
-def _oom_kills() -> int | None:
-    """Processes that this cgroup has lost to the OOM killer; None where it is not counted."""
-    try:
-        with open("/sys/fs/cgroup/memory.events") as file:
-            counts = dict(line.split() for line in file)
-        return int(counts["oom_kill"])
-    except (OSError, KeyError, ValueError):
-        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _agree(trial: SizeTrial, group: Any) -> SizeTrial:
     """The trial as all ranks see it: it fits where it fits everywhere, and takes as long as on the slowest."""
-    import torch.distributed as dist
-
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size(group) == 1:
+    if not (dist.is_available() and dist.is_initialized()):
         return trial
     gathered: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(gathered, trial, group=group)
@@ -314,5 +284,5 @@ def agree_on(trials: list[SizeTrial]) -> SizeTrial:
     return replace(
         worst,
         step_ns=max(one.step_ns or 0 for one in trials),
-        peak_bytes=max((one.peak_bytes for one in trials if one.peak_bytes is not None), default=None),
+        peak_bytes=max(one.peak_bytes or 0 for one in trials),
     )

@@ -515,11 +515,8 @@ def _describe(root: Path, files: Iterable[Path]) -> dict[str, Any]:
 
 
 def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with open(file, "rb", buffering=0) as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _sha256_of(value: Any) -> str:
@@ -625,38 +622,32 @@ def _cpu_unless_sharded(tensor: torch.Tensor) -> torch.device:
     return tensor.device if isinstance(tensor, DTensor) else torch.device("cpu")
 
 
-def _empty_of(index: Metadata, name: str) -> torch.Tensor:
+def _entry_of(index: Metadata, name: str) -> TensorStorageMetadata:
     entry = index.state_dict_metadata.get(name)
     if not isinstance(entry, TensorStorageMetadata):
         raise CheckpointError(f"the checkpoint's tensors lack {name}; use an older checkpoint")
+    return entry
+
+
+def _empty_of(index: Metadata, name: str) -> torch.Tensor:
+    entry = _entry_of(index, name)
     return torch.empty(entry.size, dtype=entry.properties.dtype)
 
 
 def _compare_model(path: Path, mine: Mapping[str, torch.Tensor], theirs: set[str], index: Metadata) -> None:
-    for name in sorted(theirs - set(mine)):
-        raise CheckpointError(
-            f"{path} is from a different model: it contains {_key(name)}, which this model does not have"
+    for name in sorted(theirs ^ set(mine)):
+        key = name.removeprefix("model/")
+        what = (
+            f"lacks {key}, which this model has" if name in mine else f"contains {key}, which this model does not have"
         )
+        raise CheckpointError(f"{path} is from a different model: it {what}")
     for name, tensor in mine.items():
-        if name not in theirs:
-            raise CheckpointError(f"{path} is from a different model: it lacks {_key(name)}, which this model has")
-        entry = _empty_of_shape(index, name)
-        if entry != (tuple(tensor.shape), tensor.dtype):
+        entry = _entry_of(index, name)
+        if (entry.size, entry.properties.dtype) != (tensor.shape, tensor.dtype):
             raise CheckpointError(
-                f"{path} is from a different model: {_key(name)} has shape {list(entry[0])} and {entry[1]} there, "
-                f"{list(tensor.shape)} and {tensor.dtype} here"
+                f"{path} is from a different model: {name.removeprefix('model/')} has shape {list(entry.size)} and "
+                f"{entry.properties.dtype} there, {list(tensor.shape)} and {tensor.dtype} here"
             )
-
-
-def _empty_of_shape(index: Metadata, name: str) -> tuple[tuple[int, ...], torch.dtype]:
-    entry = index.state_dict_metadata.get(name)
-    if not isinstance(entry, TensorStorageMetadata):
-        raise CheckpointError(f"the checkpoint's tensors lack {name}; use an older checkpoint")
-    return tuple(entry.size), entry.properties.dtype
-
-
-def _key(name: str) -> str:
-    return name.removeprefix("model/")
 
 
 def _compare_optimizer(checkpoint: Checkpoint, optimizer: Any) -> None:
