@@ -12,7 +12,8 @@ from hotloop.cli import main
 from hotloop.cli.tokenize_command import ProgressLine
 from hotloop.data.text_chunks import CutRules
 from hotloop.data.text_files import find_files
-from hotloop.data.tokenize_job import JobState, TokenizeJob
+from hotloop.data.token_worker import TokenizeJob
+from hotloop.data.tokenize_job import JobState
 from hotloop.data.tokenizer_file import open_tokenizer
 
 
@@ -92,7 +93,7 @@ def test_a_folder_of_another_ending_is_refused_in_words(place: Path, capsys: pyt
     assert main([*words, "--append-eos"]) == 0
     capsys.readouterr()
     assert main(words) == 2
-    assert "the id that --append-eos appends is 1 there and this command appends none;" in capsys.readouterr().err
+    assert "the id that --append-eos appends changed, 1 there and none here;" in capsys.readouterr().err
 
 
 def test_an_empty_folder_of_the_user_stays(place: Path) -> None:

@@ -176,10 +176,8 @@ def write_index(file: Path, lengths: np.ndarray[Any, np.dtype[np.int32]], token_
 
 
 def _digest_of(file: Path, wanted: str) -> Any:
-    digest = hashlib.sha256()
     with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
+        digest = hashlib.file_digest(stream, "sha256")
     if digest.hexdigest() != wanted:
         raise UsageError(f"{file} was changed since it was written; delete the folder and start again")
     return digest

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,15 @@ from hotloop.core.tokenizing import REJECTIONS, Rejection, TokenizeReport
 
 from .documents import Rejected, find_columns
 from .shard_writer import ShardWriter
-from .text_chunks import Chunk, Cursor, CutRules, form_of, name_damage, plan_chunks, read_lines
+from .text_chunks import Chunk, Cursor, CutRules, name_damage, plan_chunks, read_lines
 from .text_files import TABLES, TextFile, open_plain, unpack
 from .token_folder import MANIFEST, TOKEN_BYTES, open_folder, read_json, write_json, write_manifest
-from .token_worker import EncodedChunk, EncodeRules, encode_chunk, start_worker
-from .tokenizer_file import TokenizerFile
+from .token_worker import EncodedChunk, TokenizeJob, encode_chunk, start_worker
 
 JOB, PROGRESS, LOCK = "job.json", "progress.json", ".lock"
-_JOB_SCHEMA = "hotloop.tokenize-job/1"
 _OPTIONS = {
+    "sources": "the sources",
+    "tokenizer": "--tokenizer, its file or the version of its library,",
     "column": "--column",
     "documents": "--documents",
     "document_limit_bytes": "--document-limit in bytes",
@@ -43,35 +43,6 @@ _OPTIONS = {
     "shard_tokens": "--shard-tokens",
 }
 """Keys of a job, as the command line names them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizeJob:
-    """What decides the bytes of a folder of tokens."""
-
-    files: tuple[TextFile, ...]
-    tokenizer: TokenizerFile
-    cut: CutRules
-    end_id: int | None
-    special_tokens: bool
-    shard_tokens: int
-
-    def describe(self) -> dict[str, Any]:
-        """The job as plain JSON; two jobs are the same when these are equal."""
-        return {
-            "schema": _JOB_SCHEMA,
-            "sources": [
-                {"path": redact_text(one.path), "bytes": one.size_bytes, "format": one.form, "version": one.stamp}
-                for one in self.files
-            ],
-            "tokenizer": {"sha256": self.tokenizer.sha256, "library": self.tokenizer.library},
-            "column": self.cut.column,
-            "documents": "file" if self.cut.whole_files else "line",
-            "document_limit_bytes": self.cut.limit_bytes,
-            "end_id": self.end_id,
-            "special_tokens": self.special_tokens,
-            "shard_tokens": self.shard_tokens,
-        }
 
 
 @dataclass(slots=True)
@@ -144,31 +115,11 @@ def check_folder(folder: Path, description: dict[str, Any]) -> bool:
     differing = next((key for key in description if kept.get(key) != description[key]), None)
     if differing is None:
         return True
-    if differing == "sources":
-        shown = f"the sources changed ({_name_changed_source(kept.get('sources'), description['sources'])})"
-    elif differing == "tokenizer":
-        shown = f"the tokenizer is {_name_tokenizer(kept)} there and {_name_tokenizer(description)} here"
-    else:
-        here = description[differing]
-        shown = f"{_OPTIONS.get(differing, differing)} is {_describe(kept.get(differing))} there and "
-        shown += f"{here} here" if here is not None else "this command appends none"
+    shown = f"{_OPTIONS.get(differing, differing)} changed"
+    if differing not in ("sources", "tokenizer"):
+        there, here = ("none" if one.get(differing) is None else one[differing] for one in (kept, description))
+        shown += f", {there} there and {here} here"
     raise UsageError(f"{folder} belongs to another job: {shown}; give a new folder with -o")
-
-
-def _describe(value: Any) -> Any:
-    return "none" if value is None else value
-
-
-def _name_changed_source(kept: Any, sources: Sequence[dict[str, Any]]) -> str:
-    if not isinstance(kept, list) or len(kept) != len(sources):
-        return f"{len(kept) if isinstance(kept, list) else 0} files there, {len(sources)} here"
-    changed = next(new for old, new in zip(kept, sources, strict=True) if old != new)
-    return f"such as {changed['path']}"
-
-
-def _name_tokenizer(description: dict[str, Any]) -> str:
-    kept = description.get("tokenizer")
-    return f"{str(kept.get('sha256'))[:12]} of {kept.get('library')}" if isinstance(kept, dict) else "unknown"
 
 
 def check_place(job: TokenizeJob, folder: Path) -> None:
@@ -193,36 +144,24 @@ def read_progress(folder: Path, writer: ShardWriter) -> JobState:
         raise UsageError(f"{folder}/{PROGRESS} is damaged ({error!r}); delete the folder and start again") from error
 
 
-def write_progress(folder: Path, writer: ShardWriter, state: JobState) -> None:
-    write_json(folder / PROGRESS, {"writer": writer.sync(), "state": asdict(state)})
-
-
-def remove_own_files(folder: Path) -> None:
-    for name in (JOB, PROGRESS):
-        (folder / name).unlink(missing_ok=True)
-
-
 def check_first_file(files: Sequence[TextFile], rules: CutRules) -> None:
-    """That the first file with content has the column. Raises UsageError; a corrupt line is left to be counted."""
+    """That the first file with content has the column, before hours are spent on the rest.
+
+    Raises UsageError; a corrupt line is left to be counted.
+    """
     file = next((one for one in files if one.size_bytes), None)
     if file is None or file.form == "text":
         return
+    if file.form in TABLES:
+        next(plan_chunks([file], Cursor(), rules), None)  # reading a table checks its column
+        return
     with open_plain(file.path) as stored:
-        if file.form in TABLES:
-            from .table_values import list_columns
-
-            names = list_columns(stored, file)
-        else:
-            blocks = read_lines(
-                unpack(stored, file.packing, file.path), file.path, form_of(file, rules), rules.limit_bytes
-            )
-            block = next(name_damage(blocks, file.path), None)
-            line = next((one for one in block.content.split(b"\n") if one.strip()), b"") if block else b""
-            if line.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):
-                raise UsageError(
-                    f"{file.path} is a JSON array, not one object a line; convert it: jq -c '.[]' {file.path}"
-                )
-            names = find_columns(line)
+        blocks = read_lines(unpack(stored, file.packing, file.path), file.path, file.form, rules.limit_bytes)
+        block = next(name_damage(blocks, file.path), None)
+    line = next((one for one in block.content.split(b"\n") if one.strip()), b"") if block else b""
+    if line.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):
+        raise UsageError(f"{file.path} is a JSON array, not one object a line; convert it: jq -c '.[]' {file.path}")
+    names = find_columns(line)
     if names and rules.column not in names:
         raise UsageError(f"{file.path} has no column {rules.column!r}; give --column ({', '.join(names[:20])})")
 
@@ -262,15 +201,7 @@ def run_job(
         write_json(folder / JOB, description)
         before = state.tokens_count
         was_resumed = state.cursor != Cursor()
-        rules = EncodeRules(
-            cut=job.cut,
-            token_type=job.tokenizer.token_type,
-            end_id=job.end_id,
-            unknown_id=job.tokenizer.unknown_id,
-            special_tokens=job.special_tokens,
-            batch_documents=batch_documents,
-        )
-        with closing(writer), _start_pool(job, rules, processes_count) as pool:
+        with closing(writer), _start_pool(job, batch_documents, processes_count) as pool:
             _write_chunks(job, folder, pool, writer, state, processes_count, is_strict, notice)
             _finish(job, folder, writer, state, description)
         wall_s = time.monotonic() - began_s
@@ -308,7 +239,7 @@ def _write_chunks(
                 if notice is not None:
                     notice(state)
                 if time.monotonic() - synced_s > _SYNC_EVERY_S:
-                    write_progress(folder, writer, state)
+                    write_json(folder / PROGRESS, {"writer": writer.sync(), "state": asdict(state)})
                     synced_s = time.monotonic()
     except BrokenProcessPool as error:
         raise HotloopError(
@@ -347,20 +278,21 @@ def _encode_in_order(
             answer.cancel()
 
 
-def _start_pool(job: TokenizeJob, rules: EncodeRules, processes_count: int) -> ProcessPoolExecutor:
+def _start_pool(job: TokenizeJob, batch_documents: int, processes_count: int) -> ProcessPoolExecutor:
     # Forking would copy this process's threads' locks; a fresh interpreter takes a fraction of a second.
     return ProcessPoolExecutor(
         max_workers=processes_count,
         mp_context=get_context("spawn"),
         initializer=start_worker,
-        initargs=(job.tokenizer.content, job.tokenizer.path, rules),
+        initargs=(replace(job, files=()), batch_documents),
     )
 
 
 def _finish(job: TokenizeJob, folder: Path, writer: ShardWriter, state: JobState, description: dict[str, Any]) -> None:
     if not state.documents_count:
         reasons = ", ".join(f"{count} {REJECTIONS[kind]}" for kind, count in sorted(state.rejected.counts.items()))
-        remove_own_files(folder)
+        for name in (JOB, PROGRESS):
+            (folder / name).unlink(missing_ok=True)
         raise UsageError(
             f"no document in {len(job.files)} file{'s' * (len(job.files) != 1)}{f' ({reasons})' if reasons else ''}"
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,8 +150,3 @@ def _read_configured_end(file: Path) -> str | None:
 def _list_special(tokenizer: Any) -> str:
     names = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
     return f" (special tokens: {', '.join(names[:20])})" if names else ""
-
-
-def forbid_threads() -> None:
-    """Keep the library to one thread in this process: the processes already fill the cores."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
