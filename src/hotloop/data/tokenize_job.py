@@ -15,6 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,11 @@ def check_folder(folder: Path, description: dict[str, Any]) -> bool:
     if differing is None:
         return True
     shown = f"{_OPTIONS.get(differing, differing)} changed"
-    if differing not in ("sources", "tokenizer"):
+    if differing == "sources":
+        pairs = zip_longest(kept.get("sources") or (), description["sources"])
+        changed = next(new or old for old, new in pairs if old != new)
+        shown += f" (such as {changed['path']})"
+    elif differing != "tokenizer":
         there, here = ("none" if one.get(differing) is None else one[differing] for one in (kept, description))
         shown += f", {there} there and {here} here"
     raise UsageError(f"{folder} belongs to another job: {shown}; give a new folder with -o")

@@ -51,21 +51,12 @@ class ImageFix:
     rewrite: Callable[[BuildRecipe], Rewrite | Skipped]
 
 
-def skip(reason: str) -> Skipped:
-    """Why a fix does not apply; ``rule`` is filled in by who asks."""
-    return Skipped(reason=reason)
-
-
 @dataclass(frozen=True, slots=True)
 class Block:
     """The lines of one instruction, behind the comments and empty lines that stand above it."""
 
     above: tuple[str, ...]
     lines: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
 
 
 def split_blocks(recipe: BuildRecipe) -> tuple[list[Block], list[str]]:

@@ -45,15 +45,12 @@ def open_workspace(parent: Path) -> Iterator[tuple[Path, int]]:
         remove_tree(root)
 
 
-def remove_abandoned(parent: Path) -> int:
-    """Remove what interrupted measurements of this user left below ``parent``, and count it."""
-    removed_count = 0
+def remove_abandoned(parent: Path) -> None:
+    """Remove what interrupted measurements of this user left below ``parent``."""
     for root in sorted(parent.glob(f"{PREFIX}*")):
         with contextlib.suppress(OSError):
             if root.lstat().st_uid == os.getuid() and root.is_dir() and not _is_held(root / LOCK):
                 remove_tree(root)
-                removed_count += not root.exists()
-    return removed_count
 
 
 def _is_held(lock: Path) -> bool:

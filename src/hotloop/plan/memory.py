@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware
+from hotloop.core.planning import ZeroStage
 from hotloop.core.prediction import MemoryPrediction
 from hotloop.core.workload import OPTIMIZERS, DecoderShape, PlannedRun, Workload, require_choice, require_count
 
@@ -42,21 +43,6 @@ class StateBytes:
         return self.params + self.gradients + self.master + self.optimizer
 
 
-@dataclass(frozen=True, slots=True)
-class ZeroRow:
-    """Bytes on one device at one stage; stage 0 is data-parallel training without sharding."""
-
-    stage: int
-    params_bytes: float
-    gradients_bytes: float
-    optimizer_bytes: float
-    """With the float32 copy of the parameters."""
-
-    @property
-    def total_bytes(self) -> float:
-        return self.params_bytes + self.gradients_bytes + self.optimizer_bytes
-
-
 def state_bytes(precision: str, optimizer: str = "adamw") -> StateBytes:
     """Per parameter: 2 + 2 + 4 + 8 for mixed precision and Adam (16 in all), 4 + 4 + 8 in float32.
 
@@ -71,7 +57,7 @@ def state_bytes(precision: str, optimizer: str = "adamw") -> StateBytes:
 
 def zero_memory(
     params: float, ranks: int, *, optimizer: str = "adamw", precision: str = "mixed"
-) -> tuple[ZeroRow, ZeroRow, ZeroRow, ZeroRow]:
+) -> tuple[ZeroStage, ...]:
     """What stages 0 to 3 of ZeRO leave on one of ``ranks`` devices, in bytes.
 
     ``params`` counts the model's parameters; ``precision`` is mixed or fp32; ``optimizer`` is adamw, sgd (with
@@ -87,19 +73,20 @@ def zero_memory(
     require_count("ranks", ranks)
     each = state_bytes(precision, optimizer)
 
-    def shard(per_param: float, is_sharded: bool) -> float:
-        return params * per_param / (ranks if is_sharded else 1)
-
-    rows = tuple(
-        ZeroRow(
-            stage,
-            shard(each.params, stage >= 3),
-            shard(each.gradients, stage >= 2),
-            shard(each.master + each.optimizer, stage >= 1),
+    found = []
+    for stage in range(4):
+        parts = (each.params, each.gradients, each.master + each.optimizer)
+        held = [params * part / (ranks if stage >= least else 1) for part, least in zip(parts, (3, 2, 1), strict=True)]
+        found.append(
+            ZeroStage(
+                stage=stage,
+                params_bytes=held[0],
+                gradients_bytes=held[1],
+                optimizer_bytes=held[2],
+                total_bytes=sum(held),
+            )
         )
-        for stage in range(4)
-    )
-    return rows[0], rows[1], rows[2], rows[3]
+    return tuple(found)
 
 
 FRAGMENTATION_RATIO = 0.05

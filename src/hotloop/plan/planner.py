@@ -11,7 +11,7 @@ from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware
-from hotloop.core.planning import PlanReport, Remedy, ZeroReport, ZeroStage, make_memory, make_range
+from hotloop.core.planning import PlanReport, Remedy, ZeroReport, make_memory, make_range
 from hotloop.core.prediction import CostPrediction, StepPrediction
 from hotloop.core.workload import PlannedRun, Workload, field_names
 
@@ -215,17 +215,7 @@ def build_plan(
 
 def build_zero_report(params: float, ranks: int, precision: str, optimizer: str, version: str) -> ZeroReport:
     """ZeRO's table. Raises UsageError."""
-    rows = zero_memory(params, ranks, precision=precision, optimizer=optimizer)
-    stages = tuple(
-        ZeroStage(
-            stage=row.stage,
-            params_bytes=row.params_bytes,
-            gradients_bytes=row.gradients_bytes,
-            optimizer_bytes=row.optimizer_bytes,
-            total_bytes=row.total_bytes,
-        )
-        for row in rows
-    )
+    stages = zero_memory(params, ranks, precision=precision, optimizer=optimizer)
     return ZeroReport(
         tool_version=version, params=round(params), ranks=ranks, precision=precision, optimizer=optimizer, stages=stages
     )

@@ -6,7 +6,7 @@ Also the curve over GPU counts: the same global batch on more devices (strong), 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hotloop.core.errors import UsageError
@@ -21,41 +21,52 @@ from hotloop.plan.time import predict_step
 from .memory import predict_memory
 from .workload_file import PlanRequest
 
+GOALS = ("time", "cost", "memory")
+GPU_LIMIT = 16_384
+SCALES = 8
+"""Points of a scaling curve: each has twice the devices of the one before."""
+SEARCHED_SHARDINGS = ("ddp", "zero1", "fsdp", "hsdp")
+MICRO_BATCH_LIMIT = 64
+KEPT_OPTIONS = 10
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingPoint:
-    """One GPU count of a curve."""
+Memory = Callable[[Workload, Hardware], MemoryPrediction]
 
-    gpus: int
-    global_batch: int
-    step: StepPrediction
-    tokens_per_s: float
-    """Of all devices."""
-    efficiency_ratio: float
-    """Tokens a second a device, over those at the curve's first count."""
+
+def build_scaling(
+    request: PlanRequest, kind: str, tokens: int, efficiency: Efficiency | None = None
+) -> tuple[PlannedScale, ...]:
+    """The curve from the request's count on, by doubling."""
+    counts = [request.workload.gpus * 2**power for power in range(SCALES)]
+    return scaling_curve(
+        request,
+        [count for count in counts if count <= GPU_LIMIT],
+        tokens,
+        weak=kind == "weak",
+        efficiency=efficiency,
+    )
 
 
 def scaling_curve(
-    workload: Workload,
-    hardware: Hardware,
+    request: PlanRequest,
     counts: Sequence[int],
+    tokens: int,
     *,
     weak: bool = True,
     efficiency: Efficiency | None = None,
-) -> list[ScalingPoint]:
+) -> tuple[PlannedScale, ...]:
     """The curve over the counts that the run's tensor, pipeline and context ranks divide, ascending.
 
     Strong scaling leaves out counts at which the global batch has no whole micro-batch for each rank. Raises UsageError
     where no count is left.
     """
-    points: list[ScalingPoint] = []
-    run = workload.run
+    workload, hardware = request.workload, request.hardware
+    price = pick_price(hardware, request.price_kind)
+    points: list[PlannedScale] = []
+    run, first_rate = workload.run, 0.0
     for gpus in sorted(set(counts)):
-        if gpus < 1 or gpus % run.model_ranks:
-            continue
         per_step = gpus // run.model_ranks * run.micro_batch
         batch = per_step * workload.micro_batches if weak else run.global_batch
-        if batch % per_step:
+        if gpus % run.model_ranks or not per_step or batch % per_step:
             continue
         try:
             grown = replace(workload, gpus=gpus, run=replace(run, global_batch=batch))
@@ -63,14 +74,20 @@ def scaling_curve(
             # Expert parallelism needs ranks that this count does not have.
             continue
         step = predict_step(grown, hardware, efficiency)
-        first = points[0].step.tokens_per_s_per_gpu if points else step.tokens_per_s_per_gpu
+        cost = predict_cost(step, grown, hardware, tokens, failures=request.failures, price=price)
+        rate = step.tokens_per_s_per_gpu
+        first_rate = first_rate or rate
         points.append(
-            ScalingPoint(
+            PlannedScale(
                 gpus=gpus,
                 global_batch=batch,
-                step=step,
-                tokens_per_s=step.tokens_per_s_per_gpu * gpus,
-                efficiency_ratio=step.tokens_per_s_per_gpu / first,
+                step_ns=step.mid_ns,
+                tokens_per_s=rate * gpus,
+                efficiency_ratio=rate / first_rate,
+                hours=cost.hours,
+                usd=cost.usd,
+                low_tokens_per_s=rate * gpus * step.mid_ns / step.high_ns,
+                high_tokens_per_s=rate * gpus * step.mid_ns / step.low_ns,
             )
         )
     if not points:
@@ -78,7 +95,7 @@ def scaling_curve(
             f"no GPU count of {', '.join(map(str, counts))} fits tp x pp x cp = {run.model_ranks} and "
             f"run.global_batch = {run.global_batch}: choose multiples of {run.model_ranks}"
         )
-    return points
+    return tuple(points)
 
 
 def predict_sharing(
@@ -111,69 +128,6 @@ def predict_sharing(
     )
 
 
-SCALES = 8
-"""Points of a scaling curve: each has twice the devices of the one before."""
-
-
-def build_scaling(
-    request: PlanRequest, kind: str, tokens: int, efficiency: Efficiency | None = None
-) -> tuple[PlannedScale, ...]:
-    """The curve from the request's count on, by doubling."""
-    workload, hardware = request.workload, request.hardware
-    price = pick_price(hardware, request.price_kind)
-    counts = [workload.gpus * 2**power for power in range(SCALES) if workload.gpus * 2**power <= GPU_LIMIT]
-    found = []
-    for point in scaling_curve(workload, hardware, counts, weak=kind == "weak", efficiency=efficiency):
-        run = replace(workload.run, global_batch=point.global_batch)
-        grown = replace(workload, gpus=point.gpus, run=run)
-        cost = predict_cost(point.step, grown, hardware, tokens, failures=request.failures, price=price)
-        found.append(
-            PlannedScale(
-                gpus=point.gpus,
-                global_batch=point.global_batch,
-                step_ns=point.step.mid_ns,
-                tokens_per_s=point.tokens_per_s,
-                efficiency_ratio=point.efficiency_ratio,
-                hours=cost.hours,
-                usd=cost.usd,
-                low_tokens_per_s=point.tokens_per_s * point.step.mid_ns / point.step.high_ns,
-                high_tokens_per_s=point.tokens_per_s * point.step.mid_ns / point.step.low_ns,
-            )
-        )
-    return tuple(found)
-
-
-def build_search(
-    request: PlanRequest,
-    goal: str,
-    tokens: int,
-    gpu_counts: Sequence[int] | None,
-    gpus: Sequence[str],
-    hours: float | None,
-    efficiency: Efficiency | None = None,
-) -> PlannedSearch:
-    """The best of what fits, by the goal: over the GPU counts, of the request's device or those in ``gpus``."""
-    found = search(
-        request.workload,
-        [read_hardware(name) for name in gpus] or [request.hardware],
-        predict_memory,
-        optimize=goal,
-        tokens=tokens,
-        hours=hours,
-        gpu_counts=gpu_counts,
-        failures=request.failures,
-        price_kind=request.price_kind,
-        efficiency=efficiency,
-    )
-    return PlannedSearch(
-        goal=goal,
-        tried=found.tried,
-        fitting=found.fitting,
-        options=tuple(_describe_option(option) for option in found.options),
-        front=tuple(_describe_option(option) for option in found.front),
-    )
-
-
 def build_sharing(request: PlanRequest, peak_bytes: int) -> SharingPrediction | None:
     """Of the file's [sharing], whose jobs hold the plan's own peak where it states no memory."""
     if request.sharing is None:
@@ -187,78 +141,37 @@ def build_sharing(request: PlanRequest, peak_bytes: int) -> SharingPrediction | 
     )
 
 
-def choose_best(request: PlanRequest, found: PlannedSearch, gpus: Sequence[str]) -> PlanRequest:
-    """The request of the search's first option, over the devices in ``gpus`` as ``build_search``."""
-    best = found.options[0]
-    devices = {device.name: device for device in [read_hardware(name) for name in gpus] or [request.hardware]}
-    changes: dict[str, Any] = {"pipeline_chunks": 1, **best.changes}
-    workload = replace(request.workload, run=replace(request.workload.run, **changes), gpus=best.gpus)
-    return replace(request, workload=workload, hardware=devices[best.device])
-
-
-def _describe_option(option: PlanOption) -> PlannedOption:
-    run, step = option.workload.run, option.step
-    names = (
-        "micro_batch",
-        "recompute",
-        "sharding",
-        "tp",
-        "pp",
-        *(("pipeline_chunks",) if run.pipeline_chunks > 1 else ()),
-    )
-    return PlannedOption(
-        device=option.hardware.name,
-        gpus=option.workload.gpus,
-        changes={name: getattr(run, name) for name in names},
-        peak_bytes=option.memory.peak_bytes,
-        step_ns=step.mid_ns,
-        tokens_per_s=step.tokens_per_s_per_gpu * option.workload.gpus,
-        mfu_ratio=step.mfu_ratio,
-        hours=option.cost.hours,
-        usd=option.cost.usd,
+def build_search(
+    request: PlanRequest,
+    goal: str,
+    tokens: int,
+    gpu_counts: Sequence[int] | None,
+    gpus: Sequence[str],
+    hours: float | None,
+    efficiency: Efficiency | None = None,
+) -> PlannedSearch:
+    """The best of what fits, by the goal: over the GPU counts, of the request's device or those in ``gpus``."""
+    return search(
+        request.workload,
+        _list_devices(request, gpus),
+        optimize=goal,
+        tokens=tokens,
+        hours=hours,
+        gpu_counts=gpu_counts,
+        failures=request.failures,
+        price_kind=request.price_kind,
+        efficiency=efficiency,
     )
 
 
-GOALS = ("time", "cost", "memory")
-GPU_LIMIT = 16_384
-SEARCHED_SHARDINGS = ("ddp", "zero1", "fsdp", "hsdp")
-MICRO_BATCH_LIMIT = 64
-
-Memory = Callable[[Workload, Hardware], MemoryPrediction]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOption:
-    """One way to run, and what it is predicted to need."""
-
-    workload: Workload
-    hardware: Hardware
-    memory: MemoryPrediction
-    step: StepPrediction
-    cost: CostPrediction
-
-    @property
-    def hours(self) -> float:
-        return self.cost.hours
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
-    """What a search found, best first."""
-
-    options: tuple[PlanOption, ...]
-    front: tuple[PlanOption, ...]
-    """No other is both quicker and cheaper; quickest first. Empty where no price is known."""
-    tried: int
-    """Configurations whose memory was predicted or known not to fit."""
-    fitting: int
-    """Of those, the ones that fit and end in time."""
+def _list_devices(request: PlanRequest, gpus: Sequence[str]) -> list[Hardware]:
+    return [read_hardware(name) for name in gpus] or [request.hardware]
 
 
 def search(
     workload: Workload,
     hardware: Sequence[Hardware],
-    memory: Memory,
+    memory: Memory = predict_memory,
     *,
     optimize: str = "time",
     tokens: int | None = None,
@@ -267,8 +180,8 @@ def search(
     failures: Failures = USUAL_FAILURES,
     price_kind: str = "on-demand",
     efficiency: Efficiency | None = None,
-    keep: int = 10,
-) -> SearchResult:
+    keep: int = KEPT_OPTIONS,
+) -> PlannedSearch:
     """Micro-batch, recompute, sharding, tensor and pipeline ranks, GPU count and kind; model, global batch and the rest
     of the run stay.
 
@@ -280,61 +193,81 @@ def search(
     if not counts or counts[0] < 1 or counts[-1] > GPU_LIMIT:
         raise UsageError(f"GPU counts {', '.join(map(str, counts)) or 'none'}: give counts of 1 to {GPU_LIMIT}")
     total = workload.tokens_per_step if tokens is None else tokens
-    found: list[PlanOption] = []
+    found: list[PlannedOption] = []
     tried = 0
     for device in hardware:
         constants = read_efficiency(device) if efficiency is None else efficiency
         price = pick_price(device, price_kind)
-        for gpus in counts:
-            for runs in _ladders(workload, device, gpus):
-                for index, run in enumerate(runs):
-                    planned = Workload(model=workload.model, run=run, gpus=gpus)
-                    needed = memory(planned, device)
-                    if not needed.fits:
-                        # A greater micro-batch needs no less.
-                        tried += len(runs) - index
-                        break
-                    tried += 1
-                    step = predict_step(planned, device, constants)
-                    try:
-                        cost = predict_cost(step, planned, device, total, failures=failures, price=price)
-                    except UsageError:
-                        # So many devices are interrupted too often to train at all.
-                        continue
-                    if hours is None or cost.hours <= hours:
-                        found.append(PlanOption(workload=planned, hardware=device, memory=needed, step=step, cost=cost))
+        for gpus, runs in ((count, runs) for count in counts for runs in _ladders(workload, device, count)):
+            tried += len(runs)
+            for run in runs:
+                planned = Workload(model=workload.model, run=run, gpus=gpus)
+                needed = memory(planned, device)
+                if not needed.fits:
+                    break  # a greater micro-batch needs no less
+                step = predict_step(planned, device, constants)
+                try:
+                    cost = predict_cost(step, planned, device, total, failures=failures, price=price)
+                except UsageError:
+                    continue  # so many devices are interrupted too often to train at all
+                if hours is None or cost.hours <= hours:
+                    found.append(_describe_option(planned, device, needed, step, cost))
     if not found:
         by = "" if hours is None else f" within {hours:g} hours"
         raise UsageError(
             f"none of {tried} configurations fits{by}: use more or larger devices, a shorter sequence, or offload"
         )
     found.sort(key=_KEYS[optimize])
-    return SearchResult(options=tuple(found[:keep]), front=_front(found), tried=tried, fitting=len(found))
+    return PlannedSearch(
+        goal=optimize, tried=tried, fitting=len(found), options=tuple(found[:keep]), front=_find_front(found)
+    )
 
 
-def _by_time(option: PlanOption) -> tuple[float, ...]:
-    return (option.hours, option.memory.peak_bytes)
+def _describe_option(
+    workload: Workload, device: Hardware, memory: MemoryPrediction, step: StepPrediction, cost: CostPrediction
+) -> PlannedOption:
+    run = workload.run
+    names = ["micro_batch", "recompute", "sharding", "tp", "pp", *(["pipeline_chunks"] * (run.pipeline_chunks > 1))]
+    return PlannedOption(
+        device=device.name,
+        gpus=workload.gpus,
+        changes={name: getattr(run, name) for name in names},
+        peak_bytes=memory.peak_bytes,
+        step_ns=step.mid_ns,
+        tokens_per_s=step.tokens_per_s_per_gpu * workload.gpus,
+        mfu_ratio=step.mfu_ratio,
+        hours=cost.hours,
+        usd=cost.usd,
+    )
 
 
-def _by_cost(option: PlanOption) -> tuple[float, ...]:
-    usd = option.cost.usd
-    return (float("inf") if usd is None else usd, option.cost.gpu_hours, option.hours)
+def _by_cost(option: PlannedOption) -> tuple[float, ...]:
+    return float("inf") if option.usd is None else option.usd, option.gpus * option.hours, option.hours
 
 
-def _by_memory(option: PlanOption) -> tuple[float, ...]:
-    return (option.memory.peak_bytes, option.hours)
+_KEYS: dict[str, Callable[[PlannedOption], tuple[float, ...]]] = {
+    "time": lambda option: (option.hours, option.peak_bytes),
+    "cost": _by_cost,
+    "memory": lambda option: (option.peak_bytes, option.hours),
+}
 
 
-_KEYS: dict[str, Callable[[PlanOption], tuple[float, ...]]] = {"time": _by_time, "cost": _by_cost, "memory": _by_memory}
-
-
-def _front(options: Sequence[PlanOption]) -> tuple[PlanOption, ...]:
+def _find_front(options: Sequence[PlannedOption]) -> tuple[PlannedOption, ...]:
     least, kept = float("inf"), []
     for option in sorted(options, key=lambda one: (one.hours, _by_cost(one))):
-        if option.cost.usd is not None and option.cost.usd < least:
-            least = option.cost.usd
+        if option.usd is not None and option.usd < least:
+            least = option.usd
             kept.append(option)
     return tuple(kept)
+
+
+def choose_best(request: PlanRequest, found: PlannedSearch, gpus: Sequence[str]) -> PlanRequest:
+    """The request of the search's first option, over the devices in ``gpus`` as ``build_search``."""
+    best = found.options[0]
+    devices = {device.name: device for device in _list_devices(request, gpus)}
+    changes: dict[str, Any] = {"pipeline_chunks": 1, **best.changes}
+    workload = replace(request.workload, run=replace(request.workload.run, **changes), gpus=best.gpus)
+    return replace(request, workload=workload, hardware=devices[best.device])
 
 
 def _ladders(workload: Workload, device: Hardware, gpus: int) -> Iterator[list[PlannedRun]]:

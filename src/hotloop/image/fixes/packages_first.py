@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hotloop.core.findings import Skipped
-from hotloop.image.fix import Block, ImageFix, Rewrite, find_block, join_blocks, skip, split_blocks
+from hotloop.image.fix import Block, ImageFix, Rewrite, find_block, join_blocks, split_blocks
 from hotloop.image.packages import find_needs, read_requirement_files
 from hotloop.image.recipe import BuildRecipe, BuildStep, CopiedTexts
 
@@ -25,7 +25,9 @@ def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
         else:
             moved = rewrite(found)  # the next stage; this one has nothing left to move
             return moved if isinstance(moved, Rewrite) else Rewrite(recipe=found)
-    return skip(next((reason for reason in reasons if reason), "no package is installed behind a copy of the code"))
+    return Skipped(
+        reason=next((reason for reason in reasons if reason), "no package is installed behind a copy of the code")
+    )
 
 
 @dataclass(frozen=True, slots=True)
