@@ -1,4 +1,4 @@
-"""What a workload file asks -> PlanReport: memory, and time and cost where their models are handed in.
+"""What a workload file asks -> PlanReport: memory, time and cost.
 
 A plan that does not fit comes with remedies: changes of the run, each planned again.
 """
@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware
 from hotloop.core.planning import PlanReport, Remedy, ZeroReport, make_memory, make_range
-from hotloop.core.prediction import CostPrediction, StepPrediction
+from hotloop.core.prediction import StepPrediction
 from hotloop.core.workload import PlannedRun, Workload, field_names
 
+from .cost import pick_price, predict_cost
+from .hardware_files import Efficiency
 from .memory import layer_parts, predict_memory, zero_memory
+from .time import predict_step
 from .workload_file import PlanRequest
 
 PredictStep = Callable[[Workload, Hardware], StepPrediction]
@@ -43,20 +47,18 @@ STEPS = {
 """Remedy -> the values that it tries, mildest first, of which key of [run]."""
 
 
-def find_remedies(
-    workload: Workload, hardware: Hardware, predict_step: PredictStep | None = None
-) -> tuple[Remedy, ...]:
+def find_remedies(workload: Workload, hardware: Hardware, forecast: PredictStep | None = None) -> tuple[Remedy, ...]:
     """Changes that save memory, the mildest of each kind that makes the run fit, else the one that saves most.
 
     First those that make it fit: what leaves the learning unchanged before what does not, then by time lost, then by
     bytes saved. Where none fits alone, ``together`` adds up those that leave the learning unchanged, until it fits.
     """
     before = predict_memory(workload, hardware).peak_bytes
-    pace = None if predict_step is None else _ns_per_token(workload, hardware, predict_step)
+    pace = None if forecast is None else _ns_per_token(workload, hardware, forecast)
 
     def judge(name: str, changes: Mapping[str, Any], changed: Workload) -> Remedy:
         found = predict_memory(changed, hardware)
-        after = None if predict_step is None else _ns_per_token(changed, hardware, predict_step)
+        after = None if forecast is None else _ns_per_token(changed, hardware, forecast)
         return Remedy(
             id=name,
             changes=changes,
@@ -84,9 +86,9 @@ def _rank(remedy: Remedy) -> tuple[bool, bool, float, int]:
     return not remedy.fits, remedy.fits and remedy.numerics == "lossy", round(slowness, 2), -remedy.saved_bytes
 
 
-def _ns_per_token(workload: Workload, hardware: Hardware, predict_step: PredictStep) -> float | None:
+def _ns_per_token(workload: Workload, hardware: Hardware, forecast: PredictStep) -> float | None:
     try:
-        return predict_step(workload, hardware).mid_ns / workload.tokens_per_step
+        return forecast(workload, hardware).mid_ns / workload.tokens_per_step
     except UsageError:
         return None
 
@@ -166,30 +168,18 @@ def _part(changes: Mapping[str, Any], start: str) -> dict[str, Any]:
     return {key.removeprefix(start): value for key, value in changes.items() if key.startswith(start)}
 
 
-PredictCost = Callable[[StepPrediction, PlanRequest], CostPrediction | None]
-
-
 def build_plan(
-    request: PlanRequest,
-    version: str,
-    *,
-    predict_step: PredictStep | None = None,
-    predict_cost: PredictCost | None = None,
-    wants_remedies: bool = False,
+    request: PlanRequest, version: str, tokens: int, efficiency: Efficiency | None = None, *, wants_remedies: bool
 ) -> PlanReport:
-    """The plan; with remedies where it does not fit, or fits by less than the error of the forecast."""
+    """The plan of a training on so many tokens; with remedies where they are wanted, where it does not fit, or fits by
+    less than the error of the forecast."""
     workload, hardware = request.workload, request.hardware
-    memory = predict_memory(workload, hardware)
-    step = None if predict_step is None else predict_step(workload, hardware)
-    cost = None if predict_cost is None or step is None else predict_cost(step, request)
-    wants_remedies = wants_remedies or not memory.fits_surely
-    basis = {"memory.states": "formula", "memory.activations": "formula", "memory.context": memory.basis}
-    if step is not None:
-        basis["step"] = step.basis
-    if cost is not None:
-        stall = None if cost.checkpoint is None else cost.checkpoint.stall_s
-        given = request.failures.checkpoint_s is not None
-        basis |= {"cost": "formula", "cost.stall": "assumed" if stall is None else "measured" if given else "formula"}
+    forecast = partial(predict_step, efficiency=efficiency)
+    memory, step = predict_memory(workload, hardware), forecast(workload, hardware)
+    price = pick_price(hardware, request.price_kind)
+    cost = predict_cost(step, workload, hardware, tokens, failures=request.failures, price=price)
+    stall = None if cost.checkpoint is None else cost.checkpoint.stall_s
+    given = request.failures.checkpoint_s is not None
     return PlanReport(
         tool_version=version,
         name=request.name,
@@ -202,14 +192,21 @@ def build_plan(
         tokens_per_step=workload.tokens_per_step,
         fits=memory.fits,
         memory=make_memory(memory, layer_parts(workload)),
-        step=None if step is None else make_range(step),
-        tokens_per_s_per_gpu=None if step is None else step.tokens_per_s_per_gpu,
-        mfu_ratio=None if step is None else step.mfu_ratio,
-        hfu_ratio=None if step is None else step.hfu_ratio,
+        step=make_range(step),
+        tokens_per_s_per_gpu=step.tokens_per_s_per_gpu,
+        mfu_ratio=step.mfu_ratio,
+        hfu_ratio=step.hfu_ratio,
         cost=cost,
-        remedies=find_remedies(workload, hardware, predict_step) if wants_remedies else (),
+        remedies=find_remedies(workload, hardware, forecast) if wants_remedies or not memory.fits_surely else (),
         run={name: getattr(workload.run, name) for name in field_names(PlannedRun)},
-        basis=basis,
+        basis={
+            "memory.states": "formula",
+            "memory.activations": "formula",
+            "memory.context": memory.basis,
+            "step": step.basis,
+            "cost": "formula",
+            "cost.stall": "assumed" if stall is None else "measured" if given else "formula",
+        },
     )
 
 
