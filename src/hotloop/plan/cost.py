@@ -7,7 +7,7 @@ stops training, M the mean time between interruptions, R that of a restart, T th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import exp, expm1, sqrt
 
 from hotloop.core.errors import UsageError
@@ -15,6 +15,7 @@ from hotloop.core.hardware import Hardware, Price
 from hotloop.core.prediction import CheckpointPrediction, CostPrediction, SpotPrediction, StepPrediction
 from hotloop.core.workload import Workload
 
+from .hardware_files import read_number
 from .memory import param_bytes, shard_ranks
 
 SEARCHED_GPU_HOURS = (1e-3, 1e9)
@@ -105,14 +106,6 @@ LEAST_USEFUL_RATIO = 0.01
 """Of the time: where less is left between interruptions, a training does not end."""
 
 
-def _check_number(name: str, value: object, *, above: bool) -> None:
-    if value is None:
-        return
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < float("inf") or (above and value == 0):  # type: ignore[operator]
-        raise UsageError(f"hardware.{name} = {value!r}: give a number {'above 0' if above else 'of 0 or more'}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
     """How often a training is interrupted, and what that costs."""
@@ -129,10 +122,10 @@ class Failures:
     """That all ranks together write to the storage of checkpoints."""
 
     def __post_init__(self) -> None:
-        for name in ("gpu_hours_per_failure", "gpu_hours_per_preemption", "storage_bytes_per_s"):
-            _check_number(name, getattr(self, name), above=True)
-        for name in ("checkpoint_s", "restart_s"):
-            _check_number(name, getattr(self, name), above=False)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                read_number(f"hardware.{field.name}", value, above=field.name not in ("checkpoint_s", "restart_s"))
 
     def mtbf_s(self, gpus: int) -> float:
         """Mean time between two interruptions of a training on so many devices."""

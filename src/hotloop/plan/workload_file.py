@@ -11,11 +11,10 @@ from typing import Any
 
 from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware, Price
-from hotloop.core.spelling import suggest_known
-from hotloop.core.workload import DecoderShape, PlannedRun, Workload, field_names, require_count
+from hotloop.core.workload import DecoderShape, PlannedRun, Workload, field_names, require_choice, require_count
 
 from .cost import USUAL_FAILURES, Failures
-from .hardware_files import PRICE_KINDS, read_hardware
+from .hardware_files import PRICE_KINDS, check_keys, read_hardware, read_number
 
 MODELS = Path(__file__).with_name("models.toml")
 ABOUT_MODEL = ("params", "source", "fused_loss")
@@ -86,16 +85,16 @@ def read_workload_file(path: str) -> PlanRequest:
 
 def parse_workload(tables: Mapping[str, Any], name: str) -> PlanRequest:
     """The request of a workload file's tables. Raises UsageError."""
-    _check_keys("table", tables, ("model", "run", "hardware", "goal", "sharing"))
+    check_keys("table ", tables, ("model", "run", "hardware", "goal", "sharing"))
     model, run, hardware = (_table(tables, one) for one in ("model", "run", "hardware"))
     goal = _table(tables, "goal") if "goal" in tables else {}
-    _check_keys("goal", goal, ("tokens",))
+    check_keys("key goal.", goal, ("tokens",))
     tokens = goal.get("tokens")
     if isinstance(tokens, float) and tokens.is_integer():
         tokens = int(tokens)  # 1e12 is a float in TOML
     if tokens is not None:
         require_count("goal.tokens", tokens)
-    _check_keys("hardware", hardware, HARDWARE_KEYS)
+    check_keys("key hardware.", hardware, HARDWARE_KEYS)
     for key in ("gpu", "count"):
         if key not in hardware:
             raise UsageError(f"hardware.{key} is missing: [hardware] needs gpu and count")
@@ -123,7 +122,7 @@ def _read_sharing(tables: Mapping[str, Any]) -> Mapping[str, float] | None:
     if "sharing" not in tables:
         return None
     table = _table(tables, "sharing")
-    _check_keys("sharing", table, SHARING_KEYS)
+    check_keys("key sharing.", table, SHARING_KEYS)
     return {key: read_number(f"sharing.{key}", value) for key, value in table.items()}
 
 
@@ -134,15 +133,8 @@ def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return table
 
 
-def _check_keys(name: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for key in table:
-        if key not in known:
-            where = key if name == "table" else f"{name}.{key}"
-            raise UsageError(f"unknown {'table' if name == 'table' else 'key'} {where}{suggest_known(key, known)}")
-
-
 def _build_model(table: Mapping[str, Any]) -> DecoderShape:
-    _check_keys("model", table, ("name", *field_names(DecoderShape)))
+    check_keys("key model.", table, ("name", *field_names(DecoderShape)))
     _check_types("model", table, DecoderShape)
     rest = {key: value for key, value in table.items() if key != "name"}
     if isinstance(table.get("name"), str) and ("layers" not in rest or table["name"] in _read_models()):
@@ -152,7 +144,7 @@ def _build_model(table: Mapping[str, Any]) -> DecoderShape:
 
 
 def _build_run(table: Mapping[str, Any], model: Mapping[str, Any]) -> PlannedRun:
-    _check_keys("run", table, field_names(PlannedRun))
+    check_keys("key run.", table, field_names(PlannedRun))
     _check_types("run", table, PlannedRun)
     _require("run", table, ("micro_batch", "global_batch"))
     run = PlannedRun(**table)
@@ -185,8 +177,7 @@ def _check_types(name: str, table: Mapping[str, Any], kind: type) -> None:
 def _price(device: Hardware, table: Mapping[str, Any]) -> Hardware:
     """The device at the price that the file states, where it does."""
     kind = table.get("price_kind", "on-demand")
-    if kind not in PRICE_KINDS:
-        raise UsageError(f"hardware.price_kind = {kind!r}: choose one of {', '.join(PRICE_KINDS)}")
+    require_choice("hardware.price_kind", kind, PRICE_KINDS)
     if kind == "spot" and "usd_per_hour" in table and "spot_usd_per_hour" in table:
         raise UsageError("hardware.usd_per_hour is a spot price here, and so is spot_usd_per_hour: give one of them")
     own = {}
@@ -196,10 +187,3 @@ def _price(device: Hardware, table: Mapping[str, Any]) -> Hardware:
             own[of_kind] = Price(usd_per_hour=usd, provider="own", day="as given", kind=of_kind)
     others = (price for price in device.prices if price.kind not in own)
     return replace(device, prices=(*own.values(), *others))
-
-
-def read_number(name: str, value: object) -> float:
-    """UsageError unless it is a finite number of 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise UsageError(f"{name} = {value!r}: give a number of 0 or more")
-    return float(value)
