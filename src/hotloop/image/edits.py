@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from hotloop.core.errors import UsageError
@@ -17,7 +18,7 @@ from hotloop.core.findings import Skipped
 from hotloop.core.image import EditedFile
 
 from .packages import find_needs, read_requirement_files
-from .recipe import BuildRecipe, CopiedTexts
+from .recipe import BuildRecipe
 
 WINDOW_DAYS = 90.0
 LEAST_DAYS = 1.0
@@ -118,12 +119,12 @@ def choose_edits(
 def _find_lists(recipe: BuildRecipe, copied: set[str]) -> set[str]:
     """Files that name packages: what the installing steps read, else those whose name says so."""
     there: Mapping[str, str] = {path: source for step in recipe.steps for path, source in step.files.items()}
-    texts = CopiedTexts(recipe.context, there)
+    read = partial(recipe.read_copied, there)
     found = set()
     for step in recipe.steps:
         needs = find_needs(step.instruction.script, step.workdir) if step.instruction.name == "RUN" else None
         for need in needs or ():
-            found |= {there[one] for one in read_requirement_files(os.path.normpath(need), texts) or ()}
+            found |= {there[one] for one in read_requirement_files(os.path.normpath(need), read) or ()}
     return found or {path for path in sorted(copied) if REQUIREMENTS.fullmatch(path)}
 
 

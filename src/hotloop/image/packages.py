@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 # fmt: off
 SYSTEM = frozenset((
@@ -147,19 +147,21 @@ def _needs_of_other(words: Sequence[str]) -> list[str] | None:
     return [] if program in SYSTEM or program in HARMLESS else None
 
 
-def read_requirement_files(path: str, texts: Mapping[str, str]) -> frozenset[str] | None:
-    """The file and those that it includes, of ``texts`` (text by path); None where one names a local package.
+def read_requirement_files(path: str, read: Callable[[str], str | None]) -> frozenset[str] | None:
+    """The file and those that it includes, as ``read`` gives their texts (None: not there); None where one names a local package.
 
-    >>> sorted(read_requirement_files("r/a.txt", {"r/a.txt": "-r b.txt", "r/b.txt": "x"}))
+    >>> sorted(read_requirement_files("r/a.txt", {"r/a.txt": "-r b.txt", "r/b.txt": "x"}.get))
     ['r/a.txt', 'r/b.txt']
     """
-    found, left = set(), [path]
+    found: set[str] = set()
+    left = [path]
     while left:
         one = left.pop()
-        if one in found or one not in texts:
+        text = None if one in found else read(one)
+        if text is None:
             continue
         found.add(one)
-        for name, value in _read_lines(texts[one]):
+        for name, value in _read_lines(text):
             if name in REQUIREMENTS:
                 left.append(posixpath.normpath(posixpath.join(posixpath.dirname(one), value)))
             elif name in EDITABLE or name.startswith(("./", "../", "/", "file:")):

@@ -26,17 +26,6 @@ class Noted:
     why: str
 
 
-def strip_notes(value: Any) -> Any:
-    """The value as a reader of the YAML sees it."""
-    if isinstance(value, Noted):
-        return strip_notes(value.value)
-    if isinstance(value, Mapping):
-        return {key: strip_notes(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [strip_notes(one) for one in value]
-    return value
-
-
 def draw_yaml(value: Any) -> str:
     r"""One document.
 

@@ -14,7 +14,6 @@ from hotloop.plan.module_trace import (
     describe_trace,
     find_peak,
     make_request,
-    predict_module_memory,
     read_tensors,
     read_trace,
 )
@@ -45,8 +44,7 @@ def make_module_plan(
         extrapolate=extrapolate,
     )
     trace = read_trace(run_ranks(request, python, PROGRAM, TIMEOUT_S, ({},), what="the trace of the module"))
-    memory = predict_module_memory(trace, hardware, precision, ranks)
-    peak = find_peak(trace, hardware, precision, ranks)
+    peak, memory = find_peak(trace, hardware, precision, ranks)
     return PlanReport(
         tool_version=__version__,
         name=module,

@@ -447,20 +447,18 @@ class Trainer:
         """Load the checkpoint that is asked for. What belongs to the loader waits until that runs."""
         if self.checkpoints is None:
             return None
-        path: Path | None = None
-        error: Exception | None = None
+        chosen: list[str | None] = [None, None]  # the path, and why there is none
         if self.ranks.rank == 0:
             try:
-                path = self._choose_checkpoint(self.checkpoints)
-            except UsageError as raised:
-                error = raised
-        text = first_error(error, self.ranks.control)
-        if text is not None:
-            raise CheckpointError(text) from error
+                found = self._choose_checkpoint(self.checkpoints)
+                chosen[0] = None if found is None else str(found)
+            except UsageError as error:
+                chosen[1] = str(error)
         if self.ranks.control is not None:
-            entries = [None if path is None else str(path)]
-            dist.broadcast_object_list(entries, src=0, group=self.ranks.control)
-            path = None if entries[0] is None else Path(entries[0])
+            dist.broadcast_object_list(chosen, src=0, group=self.ranks.control)
+        path, problem = chosen
+        if problem is not None:
+            raise CheckpointError(problem)
         if path is None:
             return None
         checkpoint = open_checkpoint(path, rank=self.ranks.rank)

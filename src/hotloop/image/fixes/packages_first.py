@@ -7,11 +7,12 @@ import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from hotloop.core.findings import Skipped
 from hotloop.image.fix import Block, ImageFix, Rewrite, find_block, join_blocks, split_blocks
 from hotloop.image.packages import find_needs, read_requirement_files
-from hotloop.image.recipe import BuildRecipe, BuildStep, CopiedTexts
+from hotloop.image.recipe import BuildRecipe, BuildStep
 
 
 def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
@@ -83,7 +84,7 @@ def _find_needs(recipe: BuildRecipe, step: BuildStep, copies: Sequence[BuildStep
     for path in (posixpath.normpath(one) for one in paths):
         inside = {one: source for one, source in there.items() if one.startswith(f"{path}/")}
         if path in there:
-            files = read_requirement_files(path, CopiedTexts(recipe.context, there))
+            files = read_requirement_files(path, partial(recipe.read_copied, there))
             if files is None:
                 return None
             found += [Need(one, there[one], False, frozenset((there[one],))) for one in sorted(files)]
