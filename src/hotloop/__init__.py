@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from hotloop.train.checkpoint import CheckpointError as CheckpointError
     from hotloop.train.checkpoint import latest_checkpoint as latest_checkpoint
     from hotloop.train.checkpoint import load_checkpoint as load_checkpoint
-    from hotloop.train.loader import CachedDataset as CachedDataset
     from hotloop.train.loader import DevicePrefetcher as DevicePrefetcher
     from hotloop.train.loader import LengthGroupedSampler as LengthGroupedSampler
     from hotloop.train.loader import cache_samples as cache_samples
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "CachedDataset": "hotloop.train.loader",
     "LengthGroupedSampler": "hotloop.train.loader",
     "DevicePrefetcher": "hotloop.train.loader",
     "ElasticLoader": "hotloop.data.datasets",

@@ -148,7 +148,9 @@ def _needs_of_other(words: Sequence[str]) -> list[str] | None:
 
 
 def read_requirement_files(path: str, read: Callable[[str], str | None]) -> frozenset[str] | None:
-    """The file and those that it includes, as ``read`` gives their texts (None: not there); None where one names a local package.
+    """The file and those that it includes, by their texts from ``read`` (None: not there).
+
+    None where one names a local package.
 
     >>> sorted(read_requirement_files("r/a.txt", {"r/a.txt": "-r b.txt", "r/b.txt": "x"}.get))
     ['r/a.txt', 'r/b.txt']

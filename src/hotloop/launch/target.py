@@ -84,6 +84,8 @@ class LaunchTarget:
     """Options of the command line that change what ``write`` answers, or what the user is warned of."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Fields of the request that have to be given."""
+    rents: ClassVar[bool] = False
+    """Whether it rents machines by the name of their GPU."""
     submit: ClassVar[tuple[str, ...] | None] = None
     schema: ClassVar[str | None] = None
     """The table of core/manifest_types/ that what ``write`` answers is checked against."""
@@ -107,6 +109,10 @@ class LaunchTarget:
         for name in self.needs:
             if getattr(request, name) is None:
                 raise UsageError(f"--target {self.id} needs --{name.replace('_', '-')}; {NEEDED[name]}")
+        if self.rents and request.gpus_per_node and request.gpu is None:
+            raise UsageError(
+                f"--target {self.id} rents machines by their GPU: give --gpu h100-80g-sxm, or --plan PLAN.toml"
+            )
         if self.suffix != ".yaml" and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", request.name):
             raise UsageError(
                 f"--name {request.name}: use letters, digits, ., _ and -, beginning with a letter or digit"
@@ -144,12 +150,6 @@ def training_environment(request: LaunchRequest) -> dict[str, Any]:
 def gpu_name(request: LaunchRequest) -> str | None:
     """The device as SkyPilot's catalogue names it."""
     return None if request.gpu is None else _GPU_NAMES.get(request.gpu, request.gpu)
-
-
-def require_gpu(target: str, request: LaunchRequest) -> None:
-    """Raises UsageError where GPUs are asked for and nobody said which."""
-    if request.gpus_per_node and request.gpu is None:
-        raise UsageError(f"--target {target} rents machines by their GPU: give --gpu h100-80g-sxm, or --plan PLAN.toml")
 
 
 def draw_documents(head: str, *documents: Mapping[str, Any]) -> str:

@@ -13,7 +13,6 @@ from hotloop.launch.target import (
     assign_script,
     draw_documents,
     gpu_name,
-    require_gpu,
     training_environment,
 )
 from hotloop.launch.yaml_text import Noted
@@ -23,12 +22,9 @@ class SkyPilot(LaunchTarget):
     id = "skypilot"
     summary = "a SkyPilot task, started as a managed job"
     takes = TRAINING_OPTIONS | {"gpu", "spot", "image", "volume"}
+    rents = True
     submit = ("sky", "jobs", "launch", "--yes")
     schema = "skypilot"
-
-    def check(self, request: LaunchRequest) -> None:
-        super().check(request)
-        require_gpu(self.id, request)
 
     def write(self, request: LaunchRequest) -> str:
         resources: dict[str, Any] = {}
