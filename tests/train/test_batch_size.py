@@ -12,7 +12,6 @@ from hotloop.train import batch_size
 from hotloop.train.batch_size import (
     BatchSizeError,
     SizeTrial,
-    _grows_slower,
     _how_it_ended,
     agree_on,
     find_batch_size,
@@ -118,40 +117,3 @@ def test_ranks_agree_on_the_worst() -> None:
     assert agree_on([fits(4, 10), fits(4, 30)]).step_ns == 30
     worst = agree_on([fits(4, 10), SizeTrial(size=4, outcome="out-of-memory", detail="device: full")])
     assert (worst.outcome, worst.detail) == ("out-of-memory", "rank 1: device: full")
-
-
-def test_sizes_that_only_get_slower_are_not_tried_on() -> None:
-    assert _grows_slower([fits(1, 10), fits(2, 40), fits(4, 80)])
-    assert not _grows_slower([fits(1, 10), fits(2, 40), fits(4, 40)])
-
-
-def test_every_gpu_that_holds_something_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``build`` may have chosen another device than the current one."""
-    from hotloop.train import batch_size as module
-
-    waited: list[int] = []
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", {0: 0, 1: 5, 2: 7}.__getitem__)
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", {1: 9, 2: 8}.__getitem__)
-    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
-    module._wait_for_device()
-    assert waited == [1, 2]
-    assert module._peak_bytes() == 9
-
-
-def test_a_trial_uses_the_gpu_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hotloop.train import batch_size as module
-
-    assert module._device_index() is None
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    monkeypatch.setenv("LOCAL_RANK", "3")
-    assert module._device_index() is None  # no ranks that share the machine
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    assert module._device_index() == 3
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    assert module._device_index() == 1

@@ -6,7 +6,6 @@ import pickle
 import resource
 import shutil
 import signal
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -278,18 +277,3 @@ def test_trees_come_back_and_what_cannot_be_kept_is_named() -> None:
     with pytest.raises(StateError, match=r"t/f is a builtins\.function"):
         split_tree({"f": lambda: 0}, "t", tensors)
     assert issubclass(StateError, UsageError)
-
-
-def test_saving_twice_the_same_names_of_tensors_is_apart() -> None:
-    tensors: dict[str, torch.Tensor] = {}
-    split_tree({"a/b": torch.zeros(1), "a": {"b": torch.ones(1)}}, "t", tensors)
-    assert len(tensors) == 2
-
-
-def test_no_warning_reaches_the_user(tmp_path: Path) -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        save(tmp_path, 1)
-        model, optimizer = build()
-        load_checkpoint(tmp_path / "step-00000001", model=model, optimizer=optimizer)
-    assert caught == []

@@ -635,7 +635,7 @@ def _empty_of(index: Metadata, name: str) -> torch.Tensor:
 
 
 def _compare_model(path: Path, mine: Mapping[str, torch.Tensor], theirs: set[str], index: Metadata) -> None:
-    for name in sorted(theirs ^ set(mine)):
+    for name in (*sorted(theirs - set(mine)), *sorted(set(mine) - theirs)):
         key = name.removeprefix("model/")
         what = (
             f"lacks {key}, which this model has" if name in mine else f"contains {key}, which this model does not have"
