@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hotloop.monitor import watch as watch
     from hotloop.pipeline.runs import read_report as read_report
     from hotloop.plan.memory import zero_memory as zero_memory
-    from hotloop.train.batch_size import find_batch_size as find_batch_size
     from hotloop.train.benchmark import benchmark_training as benchmark_training
     from hotloop.train.checkpoint import CheckpointError as CheckpointError
     from hotloop.train.checkpoint import latest_checkpoint as latest_checkpoint
@@ -61,7 +60,6 @@ _HOME = {
     "export_strategy": "hotloop.apply.interop",
     "import_strategy": "hotloop.apply.interop",
     "load_strategy": "hotloop.core.strategy",
-    "find_batch_size": "hotloop.train.batch_size",
     "cache_samples": "hotloop.train.loader",
     "group_by_length": "hotloop.train.loader",
     "make_loader": "hotloop.train.loader",
