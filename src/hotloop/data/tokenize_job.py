@@ -206,7 +206,14 @@ def run_job(
         write_json(folder / JOB, description)
         before = state.tokens_count
         was_resumed = state.cursor != Cursor()
-        with closing(writer), _start_pool(job, batch_documents, processes_count) as pool:
+        # Forking would copy this process's threads' locks; a fresh interpreter takes a fraction of a second.
+        started = ProcessPoolExecutor(
+            max_workers=processes_count,
+            mp_context=get_context("spawn"),
+            initializer=start_worker,
+            initargs=(replace(job, files=()), batch_documents),
+        )
+        with closing(writer), started as pool:
             _write_chunks(job, folder, pool, writer, state, processes_count, is_strict, notice)
             _finish(job, folder, writer, state, description)
         wall_s = time.monotonic() - began_s
@@ -283,16 +290,6 @@ def _encode_in_order(
             answer.cancel()
 
 
-def _start_pool(job: TokenizeJob, batch_documents: int, processes_count: int) -> ProcessPoolExecutor:
-    # Forking would copy this process's threads' locks; a fresh interpreter takes a fraction of a second.
-    return ProcessPoolExecutor(
-        max_workers=processes_count,
-        mp_context=get_context("spawn"),
-        initializer=start_worker,
-        initargs=(replace(job, files=()), batch_documents),
-    )
-
-
 def _finish(job: TokenizeJob, folder: Path, writer: ShardWriter, state: JobState, description: dict[str, Any]) -> None:
     if not state.documents_count:
         reasons = ", ".join(f"{count} {REJECTIONS[kind]}" for kind, count in sorted(state.rejected.counts.items()))
@@ -313,20 +310,16 @@ def _finish(job: TokenizeJob, folder: Path, writer: ShardWriter, state: JobState
             "documents_count": state.documents_count,
             "tokens_count": state.tokens_count,
             "unknown_count": None if job.tokenizer.unknown_id is None else state.unknown_count,
-            "rejections": [asdict(one) for one in _list_rejections(state.rejected)],
+            "rejections": [
+                {"kind": kind, "count": state.rejected.counts[kind], "first": redact_text(state.rejected.firsts[kind])}
+                for kind in REJECTIONS
+                if kind in state.rejected.counts
+            ],
             "sources": sources,
             "shards": [asdict(shard) for shard in writer.shards],
         },
     )
     (folder / PROGRESS).unlink(missing_ok=True)
-
-
-def _list_rejections(rejected: Rejected) -> tuple[Rejection, ...]:
-    return tuple(
-        Rejection(kind=kind, count=rejected.counts[kind], first=redact_text(rejected.firsts[kind]))
-        for kind in REJECTIONS
-        if kind in rejected.counts
-    )
 
 
 def _report(

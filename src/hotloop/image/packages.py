@@ -123,13 +123,9 @@ def _needs_of_pip(words: Sequence[str]) -> list[str] | None:
             next(given, "")
         elif re.match(r"-[rc].", word):
             needs.append(word[2:])
-        elif not word.startswith("-") and _is_path(word):
+        elif (word.startswith(".") or "/" in word) and not any(sign in word for sign in ("://", " @ ")):
             needs.append(word.partition("[")[0])
     return needs
-
-
-def _is_path(word: str) -> bool:
-    return "://" not in word and " @ " not in word and (word.startswith((".", "/")) or "/" in word)
 
 
 def _needs_of_other(words: Sequence[str]) -> list[str] | None:

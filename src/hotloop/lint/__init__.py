@@ -81,9 +81,9 @@ def lint_file(file: SourceFile, rules: Iterable[LintRule], around: Surroundings)
         return [], 0
     found = [replace(one, file=file.path) for rule in rules if rule.reads == file.kind for one in rule.judge(parsed)]
     ignored = find_ignored(file.text)
-    kept = [one for one in dict.fromkeys(found) if not _is_ignored(one, ignored.get(one.line, frozenset()))]
+    kept = [
+        one
+        for one in dict.fromkeys(found)
+        if (off := ignored.get(one.line, frozenset())) is not None and one.rule not in off
+    ]
     return sorted(kept, key=lambda one: (one.line, ORDER[one.severity], one.rule)), len(found) - len(kept)
-
-
-def _is_ignored(finding: LintFinding, rules: frozenset[str] | None) -> bool:
-    return rules is None or finding.rule in rules

@@ -161,7 +161,8 @@ def predict_step(workload: Workload, hardware: Hardware, efficiency: Efficiency 
     head = _head(model, run, rates, tokens)
     share = model.expert_layers / model.layers
     dense_ns = _layer_ns(dense, run, constants, send, model.layer_params)
-    mixed_ns = _layer_ns(mixed, run, constants, send, _local_layer_params(model, run)) if share else dense_ns
+    local_params = model.expert_layer_params - model.expert_params * (1 - 1 / run.ep)  # of one rank, with its experts
+    mixed_ns = _layer_ns(mixed, run, constants, send, local_params) if share else dense_ns
     # Where the ranks of a pipeline do not divide the layers, all wait for the one with a layer more.
     layers = -(-model.layers // run.pp)
     per_layer = tuple(a * (1 - share) + b * share for a, b in zip(dense_ns, mixed_ns, strict=True))
@@ -289,11 +290,6 @@ def _head(model: DecoderShape, run: PlannedRun, rates: _Rates, tokens: float) ->
     # Fused: written, read and overwritten in 16 bits. Else a float32 copy, its log-softmax and both gradients besides.
     loss = (6 if run.fused_loss else 30) * tokens * vocab / rates.memory * 1e9
     return _Pass(forward=product + loss, backward=rates.backward * product)
-
-
-def _local_layer_params(model: DecoderShape, run: PlannedRun) -> float:
-    """Of a layer with experts: those that one rank holds, before tensor parallelism."""
-    return model.expert_layer_params - model.expert_params * (1 - 1 / run.ep)
 
 
 def _layer_ns(

@@ -42,27 +42,18 @@ class PlanRequest:
     """The table of jobs that share one device, where the file has it."""
 
 
-def list_models() -> list[str]:
-    """Names of the models that are known."""
-    return list(_read_models())
-
-
 def read_model(name: str, **changes: Any) -> DecoderShape:
     """A known model with some fields changed. Raises UsageError where it is unknown."""
-    known = _read_models()
+    known = read_models()
     if name not in known:
         raise UsageError(f"unknown model {name!r}: choose one of {', '.join(known)}, or give its shape in [model]")
     shape = {key: value for key, value in known[name].items() if key not in ABOUT_MODEL}
     return DecoderShape(**{**shape, **changes})
 
 
-def published_params(name: str) -> float:
-    """Parameters of a known model as its source states them."""
-    return float(_read_models()[name]["params"])
-
-
 @cache
-def _read_models() -> Mapping[str, Any]:
+def read_models() -> Mapping[str, Any]:
+    """Known models by name: their shapes, and ABOUT_MODEL, of which ``params`` is what the source states."""
     return tomllib.loads(MODELS.read_text(encoding="utf-8"))
 
 
@@ -137,7 +128,7 @@ def _build_model(table: Mapping[str, Any]) -> DecoderShape:
     check_keys("key model.", table, ("name", *field_names(DecoderShape)))
     _check_types("model", table, DecoderShape)
     rest = {key: value for key, value in table.items() if key != "name"}
-    if isinstance(table.get("name"), str) and ("layers" not in rest or table["name"] in _read_models()):
+    if isinstance(table.get("name"), str) and ("layers" not in rest or table["name"] in read_models()):
         return read_model(table["name"], **rest)
     _require("model", rest, ("layers", "hidden", "heads", "vocab", "seq"))
     return DecoderShape(**rest)
@@ -151,8 +142,8 @@ def _build_run(table: Mapping[str, Any], model: Mapping[str, Any]) -> PlannedRun
     usual: dict[str, Any] = {}
     if run.framework == "torch" and run.sharding.startswith("zero"):
         usual["sequence_parallel"] = False  # DeepSpeed has none of its own
-    if model.get("name") in _read_models():
-        usual["fused_loss"] = _read_models()[model["name"]].get("fused_loss", run.fused_loss)
+    if model.get("name") in read_models():
+        usual["fused_loss"] = read_models()[model["name"]].get("fused_loss", run.fused_loss)
     return replace(run, **{key: value for key, value in usual.items() if key not in table})
 
 

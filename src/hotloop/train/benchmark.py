@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 FEWEST_BLOCKS = 3
@@ -56,9 +56,6 @@ class TrainingBenchmark:
     parts: tuple[PartTime, ...]
     memory: TrainingMemory
     notes: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def benchmark_training(

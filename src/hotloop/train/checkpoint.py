@@ -230,7 +230,10 @@ def restore(checkpoint: Checkpoint, *, model: Any, optimizer: Any, plain: Mappin
     wanted: dict[str, torch.Tensor] = {}
     split_tree(mine, "model", wanted)
     _compare_model(checkpoint.path, wanted, set(tensor_names(trees["model"])), index)
-    targets = {name: torch.empty_like(value, device=_cpu_unless_sharded(value)) for name, value in wanted.items()}
+    targets = {
+        name: torch.empty_like(value, device=value.device if isinstance(value, DTensor) else "cpu")
+        for name, value in wanted.items()
+    }
     if optimizer is not None:
         _compare_optimizer(checkpoint, optimizer)
         targets |= _optimizer_targets(trees["optimizer"], optimizer, index)
@@ -297,8 +300,7 @@ def optimizer_state(optimizer: Any, rank: int) -> dict[str, Any]:
         optimizer.consolidate_state_dict(to=0)
         if rank != 0:
             return {"state": {}, "param_groups": []}
-    state: dict[str, Any] = optimizer.state_dict()
-    return state
+    return dict(optimizer.state_dict())
 
 
 def optimizer_kind(optimizer: Any) -> str:
@@ -616,10 +618,6 @@ def _read_tensors(path: Path, index: Metadata, targets: dict[str, torch.Tensor])
         read_distributed(targets, storage_reader=_Reader(path / "tensors", index), no_dist=True)
     except Exception as error:
         raise CheckpointError(f"{path}/tensors cannot be read: {_root_of(error)}; use an older checkpoint") from error
-
-
-def _cpu_unless_sharded(tensor: torch.Tensor) -> torch.device:
-    return tensor.device if isinstance(tensor, DTensor) else torch.device("cpu")
 
 
 def _entry_of(index: Metadata, name: str) -> TensorStorageMetadata:

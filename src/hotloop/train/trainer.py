@@ -548,7 +548,8 @@ class _Run:
     def train_epoch(self, watch: StopWatch) -> int:
         """Train to the end of the epoch or of ``max_steps``; answers the signal that stopped it before, or 0."""
         trainer, place = self.trainer, self.trainer.place
-        taken, left_count = self._samples_of_a_step(), self._steps_left()
+        taken = self.accumulate if self.order is None else self.order.layout.window
+        left_count = self._steps_left()
         end = None if left_count is None else place.step + left_count
         checked, next_check = place.step, place.step + 1
         next_save = self._next_save(place.step)
@@ -612,9 +613,6 @@ class _Run:
 
     def _next_save(self, step: int) -> int:
         return _NEVER if self.writer is None or self._every is None else (step // self._every + 1) * self._every
-
-    def _samples_of_a_step(self) -> int:
-        return self.accumulate if self.order is None else self.order.layout.window
 
     def _steps_left(self) -> int | None:
         """In this epoch, the smaller last step too; None where only the loader's end will tell."""

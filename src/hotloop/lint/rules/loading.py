@@ -126,22 +126,14 @@ def _find_epochs(script: LintedScript, training: LoopStep, sampler: str) -> ast.
     if source is None:
         return None
     loaders = script.assigned.get(script.name(source), [])
-    takes = any(
-        isinstance(one, ast.Call)
-        and isinstance(given := keyword(one, "sampler"), ast.expr)
-        and _uses(script, given, sampler)
-        for one in loaders
-    )
-    if not takes:
+    given = [keyword(one, "sampler") for one in loaders if isinstance(one, ast.Call)]
+    names = [script.name(part) for one in given if one is not None for part in ast.walk(one)]
+    if sampler not in names:
         return None
     around = script.loops_around(training.loop)
     if not around and isinstance(training.scope, ast.FunctionDef):
         around = [loop for call in script.callers(training.scope) for loop in script.loops_around(call)]
     return next((one for one in around if isinstance(one, ast.For) and _counts(script, one)), None)
-
-
-def _uses(script: LintedScript, given: ast.expr, sampler: str) -> bool:
-    return any(script.name(one) == sampler for one in ast.walk(given) if isinstance(one, (ast.Name, ast.Attribute)))
 
 
 def _counts(script: LintedScript, loop: ast.For) -> bool:
@@ -196,7 +188,11 @@ def useless_non_blocking(script: LintedScript) -> Iterator[LintFinding]:
         source = script.loop_source(loop) if isinstance(loop, FORS) else None
         if not isinstance(loop, FORS) or source is None:
             continue
-        copies = [call for call, _ in script.calls if _asks(call) and script.within(call, loop)]
+        copies = [
+            call
+            for call, _ in script.calls
+            if constant(keyword(call, "non_blocking")) is True and script.within(call, loop)
+        ]
         loaders = [one for one in script.assigned.get(script.name(source), []) if isinstance(one, ast.Call)]
         pinned = [one for one in loaders if has_unpacked(one) or keyword(one, "pin_memory") is not None]
         if copies and loaders and not pinned and all(one in script.loaders for one in loaders):
@@ -206,10 +202,6 @@ def useless_non_blocking(script: LintedScript) -> Iterator[LintFinding]:
                 message="non_blocking=True has no effect: the loader does not pin its batches",
                 advice="build the loader with pin_memory=True",
             )
-
-
-def _asks(call: ast.Call) -> bool:
-    return constant(keyword(call, "non_blocking")) is True
 
 
 IN_MEMORY = re.compile(r"TensorDataset|Replay|Rollout")
