@@ -124,7 +124,7 @@ def _find_lists(recipe: BuildRecipe, copied: set[str]) -> set[str]:
     for step in recipe.steps:
         needs = find_needs(step.instruction.script, step.workdir) if step.instruction.name == "RUN" else None
         for need in needs or ():
-            found |= {there[one] for one in read_requirement_files(os.path.normpath(need), read) or ()}
+            found |= {there[one] for one in read_requirement_files(need, read) or ()}
     return found or {path for path in sorted(copied) if REQUIREMENTS.fullmatch(path)}
 
 

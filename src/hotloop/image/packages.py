@@ -107,7 +107,8 @@ def find_needs(script: str, workdir: str) -> tuple[str, ...] | None:
             return None
         is_package |= pip is not None or (bool(words) and posixpath.basename(words[0]) in SYSTEM)
         needs += found
-    return tuple(dict.fromkeys(posixpath.join(workdir, need) for need in needs)) if is_package else None
+    paths = (posixpath.normpath(posixpath.join(workdir, need)) for need in needs)
+    return tuple(dict.fromkeys(paths)) if is_package else None
 
 
 def _needs_of_pip(words: Sequence[str]) -> list[str] | None:

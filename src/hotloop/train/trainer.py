@@ -232,7 +232,7 @@ class Trainer:
         self.model.eval()
         try:
             with self._replicas.mean_weights():
-                losses = [self._step(self.model, self.to_device(batch)).detach() for batch in loader]
+                losses = [self._step(self.model, self._to_device(batch)).detach() for batch in loader]
         finally:
             self.model.train(was_training)
             restore_generators(kept)
@@ -387,14 +387,16 @@ class Trainer:
         self._loaders[id(given)] = (given, loader, order)
         return loader, order
 
-    def to_device(self, batch: Any) -> Any:
+    def _to_device(self, batch: Any) -> Any:
         """The nested batch with its tensors on the device; copies from pinned memory are not waited for."""
         device = self.ranks.device
+        if device.type == "cpu":
+            return batch
 
         def move(leaf: Any) -> Any:
             return leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf.to(device)
 
-        return batch if device.type == "cpu" else move_batch(batch, move)
+        return move_batch(batch, move)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -672,7 +674,7 @@ class _Run:
                     if micro == 0 and left_count is None:
                         return
                     raise UsageError(f"the loader ended before its stated length ({len(self.loader)})")
-                batch = trainer.to_device(batch)
+                batch = trainer._to_device(batch)
                 if trainer.split > 1 and trainer._taken:
                     trainer._check_split(batch)
                 if trainer.split > 1:

@@ -81,7 +81,7 @@ def _find_needs(recipe: BuildRecipe, step: BuildStep, copies: Sequence[BuildStep
         return None
     there = {path: source for copy in copies for path, source in copy.files.items()}
     found: list[Need] = []
-    for path in (posixpath.normpath(one) for one in paths):
+    for path in paths:
         inside = {one: source for one, source in there.items() if one.startswith(f"{path}/")}
         if path in there:
             files = read_requirement_files(path, partial(recipe.read_copied, there))
