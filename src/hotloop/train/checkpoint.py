@@ -47,10 +47,6 @@ from .processes import Ranks, first_error
 _TAGS = ("$tensor", "$tuple", "$pairs", "$set", "$bytes")
 
 
-class StateError(UsageError):
-    """A value cannot be kept in a checkpoint; the text names its key."""
-
-
 def split_tree(tree: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     """The JSON form of ``tree``; its tensors go into ``tensors`` under names that start with ``name``.
 
@@ -74,7 +70,7 @@ def split_tree(tree: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
             return {str(key): value for key, value in pairs}
         for key in tree:
             if not isinstance(key, str | int | float | bool | None):
-                raise StateError(f"{name} has the key {key!r}; only strings and numbers can be keys")
+                raise UsageError(f"{name} has the key {key!r}; only strings and numbers can be keys")
         return {"$pairs": pairs}
     if isinstance(tree, list | tuple):
         parts = [split_tree(value, f"{name}/{index}", tensors) for index, value in enumerate(tree)]
@@ -83,7 +79,7 @@ def split_tree(tree: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
         return {"$set": [split_tree(value, name, tensors) for value in sorted(tree)]}
     if isinstance(tree, bytes):
         return {"$bytes": base64.b64encode(tree).decode("ascii")}
-    raise StateError(
+    raise UsageError(
         f"{name} is a {type(tree).__module__}.{type(tree).__qualname__}: checkpoints support tensors, numbers, "
         "strings, bytes and lists, tuples, sets and dictionaries of these; remove it from the object's "
         "state_dict()"
