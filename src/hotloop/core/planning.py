@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from .decode import decode_contract, encode_contract
 from .findings import Value
 from .prediction import (
     CostPrediction,
@@ -206,15 +204,6 @@ def make_range(found: StepPrediction) -> PlannedRange:
     )
 
 
-def plan_to_json(report: PlanReport) -> dict[str, Any]:
-    return encode_contract(PLAN_SCHEMA, report)
-
-
-def plan_from_json(content: Mapping[str, Any]) -> PlanReport:
-    """The plan that ``plan_to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
-    return decode_contract(PlanReport, content)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroStage:
     """Model states on one device at one stage of ZeRO; stage 0 is data-parallel training without sharding."""
@@ -237,12 +226,3 @@ class ZeroReport:
     precision: str
     optimizer: str
     stages: tuple[ZeroStage, ...]
-
-
-def zero_to_json(report: ZeroReport) -> dict[str, Any]:
-    return encode_contract(ZERO_SCHEMA, report)
-
-
-def zero_from_json(content: Mapping[str, Any]) -> ZeroReport:
-    """The table that ``zero_to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
-    return decode_contract(ZeroReport, content)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 from typing import TypeVar
 
+from hotloop.core.decode import decode_contract, encode_contract
 from hotloop.core.findings import Value
 from hotloop.core.planning import (
     PLAN_SCHEMA,
@@ -14,8 +16,6 @@ from hotloop.core.planning import (
     PlannedSearch,
     PlanReport,
     Remedy,
-    plan_from_json,
-    plan_to_json,
 )
 from hotloop.core.prediction import CostPrediction, SharingPrediction, SimulatedHours, SpotPrediction
 from hotloop.report.document import (
@@ -84,7 +84,7 @@ def describe_plan(report: PlanReport, surface: Surface) -> Document:
     return Document(
         kind="plan",
         subject=report,
-        data=lambda: plan_to_json(report),
+        data=lambda: encode_contract(PLAN_SCHEMA, report),
         version=report.tool_version,
         title=title,
         tone=tone,
@@ -432,4 +432,6 @@ def _word(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-PLAN = View(id="plan", type=PlanReport, schema=PLAN_SCHEMA, describe=describe_plan, read=plan_from_json)
+PLAN = View(
+    id="plan", type=PlanReport, schema=PLAN_SCHEMA, describe=describe_plan, read=partial(decode_contract, PlanReport)
+)

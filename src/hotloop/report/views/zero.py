@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hotloop.core.planning import ZERO_SCHEMA, ZeroReport, zero_from_json, zero_to_json
+from functools import partial
+
+from hotloop.core.decode import decode_contract, encode_contract
+from hotloop.core.planning import ZERO_SCHEMA, ZeroReport
 from hotloop.report.document import Document, Paragraph, Section, Table, write
 from hotloop.report.renderer import Surface
 from hotloop.report.text import clean, format_count
@@ -33,7 +36,7 @@ def describe_zero(report: ZeroReport, surface: Surface) -> Document:
     return Document(
         kind="zero",
         subject=report,
-        data=lambda: zero_to_json(report),
+        data=lambda: encode_contract(ZERO_SCHEMA, report),
         version=report.tool_version,
         title=f"model states of {format_count(report.params)} parameters on {format_count(report.ranks)} ranks",
         lead=(
@@ -47,4 +50,6 @@ def _gigabytes(size_bytes: float) -> str:
     return f"{size_bytes / 1e9:,.2f} GB"
 
 
-ZERO = View(id="zero", type=ZeroReport, schema=ZERO_SCHEMA, describe=describe_zero, read=zero_from_json)
+ZERO = View(
+    id="zero", type=ZeroReport, schema=ZERO_SCHEMA, describe=describe_zero, read=partial(decode_contract, ZeroReport)
+)
