@@ -61,10 +61,6 @@ class ShardWriter:
 
     def add(self, tokens: bytes, lengths: array[int]) -> None:
         """Append documents: their tokens, and how many each has."""
-        total = len(tokens) // self._token_bytes
-        if self._tokens_count + total <= self._most_tokens:
-            self._append(tokens, lengths)
-            return
         first, begin = 0, 0  # the first document of the current shard, and its byte
         for number, end in enumerate(accumulate(lengths)):
             count = end - begin // self._token_bytes

@@ -166,16 +166,12 @@ class LintedScript:
                     found.setdefault(self.name(target), []).append(value)
         return found
 
-    def is_built_by(self, name: str, *constructors: str) -> bool:
-        """Whether everything that is assigned to the name is a call of one of these (as calls_of reads names)."""
-        values = self.assigned.get(name, [])
+    def is_built_by(self, name: str, *constructors: str, anywhere: bool = False) -> bool:
+        """Whether everything that is assigned to the name is a call of one of these (as calls_of reads names);
+        ``anywhere``: at least one of the assignments."""
         built = {id(call) for call in self.calls_of(*constructors)}
-        return bool(values) and all(id(value) in built for value in values)
-
-    def is_built_anywhere_by(self, name: str, *constructors: str) -> bool:
-        """As is_built_by, for at least one of the assignments."""
-        built = {id(call) for call in self.calls_of(*constructors)}
-        return any(id(value) in built for value in self.assigned.get(name, []))
+        are_built = [id(value) in built for value in self.assigned.get(name, [])]
+        return any(are_built) and (anywhere or all(are_built))
 
     @cached_property
     def loaders(self) -> list[ast.Call]:
@@ -200,7 +196,7 @@ class LintedScript:
         if call.args and re.search(r"(?i)scaler|fabric", receiver.split(".")[-1]):
             return self.name(call.args[0])
         last = receiver.split(".")[-1]
-        if self.is_built_anywhere_by(receiver, *TORCH_OPTIMIZERS):
+        if self.is_built_by(receiver, *TORCH_OPTIMIZERS, anywhere=True):
             return receiver
         return receiver if _OPTIMIZER_NAME.search(last) and not _NOT_OPTIMIZER.search(last) else ""
 
@@ -290,7 +286,7 @@ class LintedScript:
         if value is None:
             return False
         name = self.name(value)
-        return self.is_built_anywhere_by(name, ".DataLoader", "DataLoader") or bool(
+        return self.is_built_by(name, ".DataLoader", "DataLoader", anywhere=True) or bool(
             re.search(r"(?i)loader", name.split(".")[-1])
         )
 

@@ -55,7 +55,7 @@ def _drawn_from(script: LintedScript, call: ast.Call) -> str | None:
     if not isinstance(inner, ast.Call) or script.name(inner.func) != "iter" or len(inner.args) != 1:
         return None
     name = script.name(inner.args[0])
-    return name if script.is_built_anywhere_by(name, "DataLoader", ".DataLoader") else None
+    return name if script.is_built_by(name, "DataLoader", ".DataLoader", anywhere=True) else None
 
 
 def _is_gone_through(script: LintedScript, call: ast.Call, container: ast.AST) -> bool:
