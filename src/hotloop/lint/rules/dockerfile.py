@@ -11,8 +11,13 @@ from hotloop.core.lint import LintEdit, LintFinding, lint_rule
 from hotloop.lint.builds import DockerBuild, copies_everything, installs, list_pip_installs
 
 
-@lint_rule("defeated-cache-mount", "a cache is mounted for an installer that is told not to use it", reads="dockerfile")
-def defeated_cache_mount(build: DockerBuild) -> Iterator[LintFinding]:
+@lint_rule(
+    "defeated-cache-mount",
+    "a cache is mounted for an installer that is told not to use it",
+    reads="dockerfile",
+    each="stages",
+)
+def defeated_cache_mount(build: DockerBuild, stage: DockerStage) -> Iterator[LintFinding]:
     """## What it does
     Looks for a `RUN` with a cache mount for pip whose command says `--no-cache-dir`, or whose stage sets
     `PIP_NO_CACHE_DIR`.
@@ -29,18 +34,17 @@ def defeated_cache_mount(build: DockerBuild) -> Iterator[LintFinding]:
     ## When it is wrong
     If the variable is unset again inside the command.
     """
-    for stage in build.stages:
-        for one in stage.instructions:
-            if not any(m["type"] == "cache" and "pip" in m.get("target", m.get("dst", "")) for m in one.mounts):
-                continue
-            if not list_pip_installs(one):
-                continue
-            variable = _find_variable(build, stage, one)
-            if "--no-cache-dir" in one.arguments:
-                yield _describe(one, "--no-cache-dir leaves the mounted cache empty", "remove it", _remove(one))
-            elif variable is not None:
-                text = f"PIP_NO_CACHE_DIR (line {variable}) leaves the mounted cache empty"
-                yield _describe(one, text, "unset it for this stage", ())
+    for one in stage.instructions:
+        if not any(m["type"] == "cache" and "pip" in m.get("target", m.get("dst", "")) for m in one.mounts):
+            continue
+        if not list_pip_installs(one):
+            continue
+        variable = _find_variable(build, stage, one)
+        if "--no-cache-dir" in one.arguments:
+            yield _describe(one, "--no-cache-dir leaves the mounted cache empty", "remove it", _remove(one))
+        elif variable is not None:
+            text = f"PIP_NO_CACHE_DIR (line {variable}) leaves the mounted cache empty"
+            yield _describe(one, text, "unset it for this stage", ())
 
 
 def _describe(one: Instruction, message: str, advice: str, edits: tuple[LintEdit, ...]) -> LintFinding:
@@ -151,8 +155,10 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
             )
 
 
-@lint_rule("source-before-install", "every edit of the source installs all packages again", reads="dockerfile")
-def source_before_install(build: DockerBuild) -> Iterator[LintFinding]:
+@lint_rule(
+    "source-before-install", "every edit of the source installs all packages again", reads="dockerfile", each="stages"
+)
+def source_before_install(build: DockerBuild, stage: DockerStage) -> Iterator[LintFinding]:
     """## What it does
     Looks for `COPY . ...` in front of an instruction that installs packages.
 
@@ -170,24 +176,25 @@ def source_before_install(build: DockerBuild) -> Iterator[LintFinding]:
     ## When it is wrong
     If the installation needs the whole source, as `pip install .` does: then install its dependencies first.
     """
-    for stage in build.stages:
-        copy = next((one for one in stage.instructions if copies_everything(one)), None)
-        late = [one for one in stage.instructions if copy and one.first_line > copy.first_line and installs(one)]
-        if copy is not None and late:
-            yield LintFinding(
-                severity=Severity.LOW,
-                line=copy.first_line,
-                message=f"any edit of the source repeats the installation in line {late[0].first_line}",
-                advice="copy the list of packages alone, install, then copy the source",
-            )
+    copy = next((one for one in stage.instructions if copies_everything(one)), None)
+    late = [one for one in stage.instructions if copy and one.first_line > copy.first_line and installs(one)]
+    if copy is not None and late:
+        yield LintFinding(
+            severity=Severity.LOW,
+            line=copy.first_line,
+            message=f"any edit of the source repeats the installation in line {late[0].first_line}",
+            advice="copy the list of packages alone, install, then copy the source",
+        )
 
 
 UPDATE = re.compile(r"\bapt(-get)?\s+(-\S+\s+)*update\b")
 INSTALL = re.compile(r"\bapt(-get)?\s+(-\S+\s+)*(install|upgrade|dist-upgrade|build-dep)\b")
 
 
-@lint_rule("stale-package-lists", "apt-get update and install stand in different layers", reads="dockerfile")
-def stale_package_lists(build: DockerBuild) -> Iterator[LintFinding]:
+@lint_rule(
+    "stale-package-lists", "apt-get update and install stand in different layers", reads="dockerfile", each="stages"
+)
+def stale_package_lists(build: DockerBuild, stage: DockerStage) -> Iterator[LintFinding]:
     """## What it does
     Looks for `apt-get update` in a `RUN` of its own, with `apt-get install` in a later one.
 
@@ -204,18 +211,17 @@ def stale_package_lists(build: DockerBuild) -> Iterator[LintFinding]:
     ## When it is wrong
     If builds never use a cache.
     """
-    for stage in build.stages:
-        runs = [one for one in stage.instructions if one.name == "RUN"]
-        alone = [one for one in runs if UPDATE.search(one.script) and not INSTALL.search(one.script)]
-        for update in alone[:1]:
-            later = [one for one in runs if one.first_line > update.first_line and INSTALL.search(one.script)]
-            if later and not UPDATE.search(later[0].script):
-                yield LintFinding(
-                    severity=Severity.LOW,
-                    line=update.first_line,
-                    message=f"line {later[0].first_line} installs by lists that this layer may have kept for months",
-                    advice="update and install in one RUN",
-                )
+    runs = [one for one in stage.instructions if one.name == "RUN"]
+    alone = [one for one in runs if UPDATE.search(one.script) and not INSTALL.search(one.script)]
+    for update in alone[:1]:
+        later = [one for one in runs if one.first_line > update.first_line and INSTALL.search(one.script)]
+        if later and not UPDATE.search(later[0].script):
+            yield LintFinding(
+                severity=Severity.LOW,
+                line=update.first_line,
+                message=f"line {later[0].first_line} installs by lists that this layer may have kept for months",
+                advice="update and install in one RUN",
+            )
 
 
 PINNED = re.compile(r"(?<![\w.-])torch\s*==\s*([\d.]+(?:\+cu\d+)?)")
@@ -223,8 +229,8 @@ BASE = re.compile(r"(?:^|/)pytorch/pytorch:(\d+\.\d+(?:\.\d+)?)(?:-cuda(\d+)\.(\
 NVIDIA = re.compile(r"nvcr\.io/nvidia/pytorch:")
 
 
-@lint_rule("torch-twice", "the image holds two installations of torch", reads="dockerfile")
-def torch_twice(build: DockerBuild) -> Iterator[LintFinding]:
+@lint_rule("torch-twice", "the image holds two installations of torch", reads="dockerfile", each="stages")
+def torch_twice(build: DockerBuild, stage: DockerStage) -> Iterator[LintFinding]:
     """## What it does
     Looks for a pinned `pip install torch==X` above a base or layer that already has another version of torch.
 
@@ -242,10 +248,9 @@ def torch_twice(build: DockerBuild) -> Iterator[LintFinding]:
     ## When it is wrong
     If the earlier layer is in a stage from which nothing but files is copied; such stages are not compared.
     """
-    for stage in build.stages:
-        if any(other.base.lower() == stage.name for other in build.stages if stage.name):
-            continue  # judged with the stage that is built on it
-        yield from _judge(build, stage)
+    if any(other.base.lower() == stage.name for other in build.stages if stage.name):
+        return  # judged with the stage that is built on it
+    yield from _judge(build, stage)
 
 
 def _judge(build: DockerBuild, stage: DockerStage) -> Iterator[LintFinding]:
@@ -286,8 +291,8 @@ def _same(one: str, other: str) -> bool:
 LARGE = re.compile(r"(?<![\w-])(torch|tensorflow|vllm|deepspeed)(?![\w-])|-r\s|--requirement|-e\s|\s\.(\[|\s|$)")
 
 
-@lint_rule("uncached-install", "each new layer downloads its packages again", reads="dockerfile")
-def uncached_install(build: DockerBuild) -> Iterator[LintFinding]:
+@lint_rule("uncached-install", "each new layer downloads its packages again", reads="dockerfile", each="stages")
+def uncached_install(build: DockerBuild, stage: DockerStage) -> Iterator[LintFinding]:
     """## What it does
     Looks for `pip install` of torch or of a whole list of packages without a cache mount.
 
@@ -304,17 +309,16 @@ def uncached_install(build: DockerBuild) -> Iterator[LintFinding]:
     ## When it is wrong
     If builds always start on a fresh machine, where a cache mount is empty.
     """
-    for stage in build.stages:
-        for one in stage.instructions:
-            if any(m["type"] == "cache" for m in one.mounts):
-                continue
-            if any(LARGE.search(f" {text}") for text in list_pip_installs(one)):
-                yield LintFinding(
-                    severity=Severity.INFO,
-                    line=one.first_line,
-                    message="a change of this layer downloads all of its packages again",
-                    advice="RUN --mount=type=cache,target=/root/.cache/pip, without --no-cache-dir",
-                )
+    for one in stage.instructions:
+        if any(m["type"] == "cache" for m in one.mounts):
+            continue
+        if any(LARGE.search(f" {text}") for text in list_pip_installs(one)):
+            yield LintFinding(
+                severity=Severity.INFO,
+                line=one.first_line,
+                message="a change of this layer downloads all of its packages again",
+                advice="RUN --mount=type=cache,target=/root/.cache/pip, without --no-cache-dir",
+            )
 
 
 LARGE_BYTES = 1 << 30

@@ -11,8 +11,13 @@ from hotloop.core.lint import LintEdit, LintFinding, lint_rule
 from hotloop.lint.script import TORCH_OPTIMIZERS, LintedScript, LoopStep, constant, keyword
 
 
-@lint_rule("accumulation-without-no-sync", "DDP exchanges gradients for each micro-batch of a step", reads="python")
-def accumulation_without_no_sync(script: LintedScript) -> Iterator[LintFinding]:
+@lint_rule(
+    "accumulation-without-no-sync",
+    "DDP exchanges gradients for each micro-batch of a step",
+    reads="python",
+    each="training",
+)
+def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for gradient accumulation under DistributedDataParallel in a file that never uses `no_sync`.
 
@@ -34,15 +39,14 @@ def accumulation_without_no_sync(script: LintedScript) -> Iterator[LintFinding]:
         return
     if any(word in script.text for word in ("no_sync", "require_backward_grad_sync", "accelerate", "deepspeed")):
         return
-    for training in script.training:
-        count = _find_accumulation(script, training)
-        if count is not None:
-            yield LintFinding(
-                severity=Severity.LOW,
-                line=training.backwards[0].lineno,
-                message=f"DDP sends all gradients in each of {script.source(count)} micro-batches; once is enough",
-                advice="use model.no_sync() for all micro-batches but the last",
-            )
+    count = _find_accumulation(script, training)
+    if count is not None:
+        yield LintFinding(
+            severity=Severity.LOW,
+            line=training.backwards[0].lineno,
+            message=f"DDP sends all gradients in each of {script.source(count)} micro-batches; once is enough",
+            advice="use model.no_sync() for all micro-batches but the last",
+        )
 
 
 CLIPS = tuple(
@@ -51,8 +55,10 @@ CLIPS = tuple(
 )
 
 
-@lint_rule("clip-after-step", "gradients are clipped when the optimizer has used them already", reads="python")
-def clip_after_step(script: LintedScript) -> Iterator[LintFinding]:
+@lint_rule(
+    "clip-after-step", "gradients are clipped when the optimizer has used them already", reads="python", each="training"
+)
+def clip_after_step(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for a clipping of gradients between the optimizer's step and the next backward.
 
@@ -68,19 +74,18 @@ def clip_after_step(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the gradients are kept for the next step on purpose.
     """
-    for training in script.training:
-        clips = [one for one in script.calls_of(*CLIPS) if script.within(one, training.container)]
-        if not (len(clips) == len(training.backwards) == len(training.steps) == 1):
-            continue
-        order = [training.backwards[0], training.steps[0], clips[0]]
-        blocks = {id(_block(script, one)) for one in order}
-        if len(blocks) == 1 and order[0].lineno < order[1].lineno < order[2].lineno:
-            yield LintFinding(
-                severity=Severity.HIGH,
-                line=clips[0].lineno,
-                message="clips gradients behind the step that should use them: it has no effect",
-                advice="clip between backward() and step()",
-            )
+    clips = [one for one in script.calls_of(*CLIPS) if script.within(one, training.container)]
+    if not (len(clips) == len(training.backwards) == len(training.steps) == 1):
+        return
+    order = [training.backwards[0], training.steps[0], clips[0]]
+    blocks = {id(_block(script, one)) for one in order}
+    if len(blocks) == 1 and order[0].lineno < order[1].lineno < order[2].lineno:
+        yield LintFinding(
+            severity=Severity.HIGH,
+            line=clips[0].lineno,
+            message="clips gradients behind the step that should use them: it has no effect",
+            advice="clip between backward() and step()",
+        )
 
 
 def _block(script: LintedScript, call: ast.Call) -> ast.AST:
@@ -90,9 +95,12 @@ def _block(script: LintedScript, call: ast.Call) -> ast.AST:
 
 
 @lint_rule(
-    "clipped-scaled-gradients", "gradients are clipped before the GradScaler's factor is taken out", reads="python"
+    "clipped-scaled-gradients",
+    "gradients are clipped before the GradScaler's factor is taken out",
+    reads="python",
+    each="training",
 )
-def clipped_scaled_gradients(script: LintedScript) -> Iterator[LintFinding]:
+def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for a training loop with a GradScaler that clips gradients without `scaler.unscale_(optimizer)` before it.
 
@@ -112,21 +120,20 @@ def clipped_scaled_gradients(script: LintedScript) -> Iterator[LintFinding]:
     """
     if "unscale_" in script.text or not script.calls_of(".GradScaler", "GradScaler"):
         return
-    for training in script.training:
-        scaled = [one for one in training.backwards if "scale(" in script.source(one)]
-        stepped = [one for one in training.steps if one.args]
-        for call in script.calls_of(*CLIPS):
-            if not script.within(call, training.container):
-                continue
-            before = [one for one in scaled if one.lineno < call.lineno and not script.exclude_each_other(one, call)]
-            after = [one for one in stepped if one.lineno > call.lineno and not script.exclude_each_other(one, call)]
-            if before and after:
-                yield LintFinding(
-                    severity=Severity.HIGH,
-                    line=call.lineno,
-                    message="clips gradients that still hold the scaler's factor: almost nothing is left of a step",
-                    advice="call scaler.unscale_(optimizer) before it",
-                )
+    scaled = [one for one in training.backwards if "scale(" in script.source(one)]
+    stepped = [one for one in training.steps if one.args]
+    for call in script.calls_of(*CLIPS):
+        if not script.within(call, training.container):
+            continue
+        before = [one for one in scaled if one.lineno < call.lineno and not script.exclude_each_other(one, call)]
+        after = [one for one in stepped if one.lineno > call.lineno and not script.exclude_each_other(one, call)]
+        if before and after:
+            yield LintFinding(
+                severity=Severity.HIGH,
+                line=call.lineno,
+                message="clips gradients that still hold the scaler's factor: almost nothing is left of a step",
+                advice="call scaler.unscale_(optimizer) before it",
+            )
 
 
 CLEARED = re.compile(
@@ -134,8 +141,8 @@ CLEARED = re.compile(
 )
 
 
-@lint_rule("missing-zero-grad", "gradients are never cleared between steps", reads="python")
-def missing_zero_grad(script: LintedScript) -> Iterator[LintFinding]:
+@lint_rule("missing-zero-grad", "gradients are never cleared between steps", reads="python", each="training")
+def missing_zero_grad(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for a training loop that calls `backward()` and the `step()` of a `torch.optim` optimizer, while nothing in
     the loop clears the gradients.
@@ -156,23 +163,22 @@ def missing_zero_grad(script: LintedScript) -> Iterator[LintFinding]:
     If another file clears the gradients, for example inside the model's own `forward`; a loop that runs only once.
     """
     clears = [at for at, line in enumerate(script.lines, 1) if CLEARED.search(line.partition("#")[0])]
-    for training in script.training:
-        for step in training.steps:
-            name = script.stepped(step)
-            takes_closure = bool(step.keywords) or (step.args and script.name(step.func) == f"{name}.step")
-            if takes_closure or not script.is_built_by(name, *TORCH_OPTIMIZERS):
-                continue
-            if clears and not _clears_only_before(script, training, clears):
-                continue
-            since = "of all steps so far" if not clears else "of all steps since the loop began"
-            yield LintFinding(
-                severity=Severity.HIGH,
-                line=step.lineno,
-                message=f"{name} steps with the sum of the gradients {since}: nothing in the loop clears them",
-                advice=f"call {name}.zero_grad() once per step",
-                edits=_add_clear(script, training, step, name) if not clears else (),
-            )
-            break
+    for step in training.steps:
+        name = script.stepped(step)
+        takes_closure = bool(step.keywords) or (step.args and script.name(step.func) == f"{name}.step")
+        if takes_closure or not script.is_built_by(name, *TORCH_OPTIMIZERS):
+            continue
+        if clears and not _clears_only_before(script, training, clears):
+            continue
+        since = "of all steps so far" if not clears else "of all steps since the loop began"
+        yield LintFinding(
+            severity=Severity.HIGH,
+            line=step.lineno,
+            message=f"{name} steps with the sum of the gradients {since}: nothing in the loop clears them",
+            advice=f"call {name}.zero_grad() once per step",
+            edits=_add_clear(script, training, step, name) if not clears else (),
+        )
+        break
 
 
 def _clears_only_before(script: LintedScript, training: LoopStep, clears: list[int]) -> bool:
@@ -203,9 +209,12 @@ def _add_clear(script: LintedScript, training: LoopStep, step: ast.Call, name: s
 
 
 @lint_rule(
-    "uncleared-steps", "the optimizer steps for each micro-batch on gradients that are cleared every N", reads="python"
+    "uncleared-steps",
+    "the optimizer steps for each micro-batch on gradients that are cleared every N",
+    reads="python",
+    each="training",
 )
-def uncleared_steps(script: LintedScript) -> Iterator[LintFinding]:
+def uncleared_steps(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for a loop whose optimizer steps each time, while `zero_grad()` stands under a test such as `i % N == 0`.
 
@@ -222,36 +231,38 @@ def uncleared_steps(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If gradients are meant to decay slowly over several steps, as a kind of momentum.
     """
-    for training in script.training:
-        names = {script.stepped(step) for step in training.steps}
-        clears = [
-            call
-            for call in script.calls_of(".zero_grad")
-            if script.within(call, training.container) and _is_cleared(script, call, names)
-        ]
-        if (
-            _accumulates_itself(script, training, names)
-            or not clears
-            or not all(_find_period(script, one, training) for one in clears)
-        ):
-            continue
-        if not all(script.runs_each_time(step, training.container) for step in training.steps):
-            continue
-        yield LintFinding(
-            severity=Severity.HIGH,
-            line=training.steps[0].lineno,
-            message=f"{names.pop()} steps for each micro-batch, but its gradients are cleared only every few of them",
-            advice="step under the same test as zero_grad(), before it",
-        )
+    names = {script.stepped(step) for step in training.steps}
+    clears = [
+        call
+        for call in script.calls_of(".zero_grad")
+        if script.within(call, training.container) and _is_cleared(script, call, names)
+    ]
+    if (
+        _accumulates_itself(script, training, names)
+        or not clears
+        or not all(_find_period(script, one, training) for one in clears)
+    ):
+        return
+    if not all(script.runs_each_time(step, training.container) for step in training.steps):
+        return
+    yield LintFinding(
+        severity=Severity.HIGH,
+        line=training.steps[0].lineno,
+        message=f"{names.pop()} steps for each micro-batch, but its gradients are cleared only every few of them",
+        advice="step under the same test as zero_grad(), before it",
+    )
 
 
 DIVIDES_ITSELF = ("accelerate", "deepspeed", "lightning", "colossalai", "fairscale", "transformers.Trainer")
 
 
 @lint_rule(
-    "undivided-accumulation", "the mean losses of several micro-batches are added up, not averaged", reads="python"
+    "undivided-accumulation",
+    "the mean losses of several micro-batches are added up, not averaged",
+    reads="python",
+    each="training",
 )
-def undivided_accumulation(script: LintedScript) -> Iterator[LintFinding]:
+def undivided_accumulation(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for gradient accumulation over N micro-batches whose loss, a mean, is never divided by N.
 
@@ -271,19 +282,18 @@ def undivided_accumulation(script: LintedScript) -> Iterator[LintFinding]:
     """
     if any(name in script.text for name in DIVIDES_ITSELF):
         return
-    for training in script.training:
-        count = _find_accumulation(script, training)
-        if count is None or constant(count) == 1:
-            continue
-        if _is_scaled(script, count) or not all(_is_mean(script, one) for one in training.backwards):
-            continue
-        shown = script.source(count)
-        yield LintFinding(
-            severity=Severity.MEDIUM,
-            line=training.backwards[0].lineno,
-            message=f"mean losses of {shown} micro-batches add up: the gradient is {shown} times their mean's",
-            advice=f"divide the loss before backward: (loss / {shown}).backward()",
-        )
+    count = _find_accumulation(script, training)
+    if count is None or constant(count) == 1:
+        return
+    if _is_scaled(script, count) or not all(_is_mean(script, one) for one in training.backwards):
+        return
+    shown = script.source(count)
+    yield LintFinding(
+        severity=Severity.MEDIUM,
+        line=training.backwards[0].lineno,
+        message=f"mean losses of {shown} micro-batches add up: the gradient is {shown} times their mean's",
+        advice=f"divide the loss before backward: (loss / {shown}).backward()",
+    )
 
 
 def _is_scaled(script: LintedScript, count: ast.expr) -> bool:
@@ -330,9 +340,12 @@ def _makes_mean(script: LintedScript, value: ast.expr) -> bool:
 
 
 @lint_rule(
-    "zeroed-micro-batches", "accumulated gradients are cleared before the step that should use them", reads="python"
+    "zeroed-micro-batches",
+    "accumulated gradients are cleared before the step that should use them",
+    reads="python",
+    each="training",
 )
-def zeroed_micro_batches(script: LintedScript) -> Iterator[LintFinding]:
+def zeroed_micro_batches(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for a loop whose optimizer steps every N micro-batches, while `zero_grad()` runs for each of them.
 
@@ -349,24 +362,23 @@ def zeroed_micro_batches(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the step is skipped for another reason, and the single batch of the step is what you want.
     """
-    for training in script.training:
-        names = {script.stepped(step) for step in training.steps}
-        if _accumulates_itself(script, training, names) or not all(
-            script.runs_each_time(one, training.container) for one in training.backwards
-        ):
-            continue
-        periods = [_find_period(script, step, training) for step in training.steps]
-        for call in script.calls_of(".zero_grad"):
-            is_each = script.runs_each_time(call, training.container)
-            cleared = _is_cleared(script, call, names)
-            if is_each and cleared and periods and all(periods):
-                period = script.source(periods[0]) if isinstance(periods[0], ast.expr) else ""
-                yield LintFinding(
-                    severity=Severity.HIGH,
-                    line=call.lineno,
-                    message=f"gradients are cleared for each micro-batch, but the optimizer steps only if {period}",
-                    advice="move zero_grad() behind the step, under the same test",
-                )
+    names = {script.stepped(step) for step in training.steps}
+    if _accumulates_itself(script, training, names) or not all(
+        script.runs_each_time(one, training.container) for one in training.backwards
+    ):
+        return
+    periods = [_find_period(script, step, training) for step in training.steps]
+    for call in script.calls_of(".zero_grad"):
+        is_each = script.runs_each_time(call, training.container)
+        cleared = _is_cleared(script, call, names)
+        if is_each and cleared and periods and all(periods):
+            period = script.source(periods[0]) if isinstance(periods[0], ast.expr) else ""
+            yield LintFinding(
+                severity=Severity.HIGH,
+                line=call.lineno,
+                message=f"gradients are cleared for each micro-batch, but the optimizer steps only if {period}",
+                advice="move zero_grad() behind the step, under the same test",
+            )
 
 
 _PERIOD = re.compile(r"(?i)accum|update_freq|grad_acc|iter_size|micro|virtual|batch_multipl|subdivisions")

@@ -11,8 +11,10 @@ from hotloop.core.lint import LintEdit, LintFinding, lint_rule
 from hotloop.lint.script import FORS, LOOPS, LintedScript, LoopStep, constant, has_unpacked, keyword
 
 
-@lint_rule("loader-per-step", "a DataLoader or its iterator is built again in every step", reads="python")
-def loader_per_step(script: LintedScript) -> Iterator[LintFinding]:
+@lint_rule(
+    "loader-per-step", "a DataLoader or its iterator is built again in every step", reads="python", each="training"
+)
+def loader_per_step(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for `DataLoader(...)` or `next(iter(loader))` in the body of the training loop, outside of any test.
 
@@ -30,23 +32,22 @@ def loader_per_step(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the loop's body is a whole training of its own, such as one per client, through helper functions.
     """
-    for training in script.training:
-        if not isinstance(training.container, LOOPS) or not training.steps:
+    if not isinstance(training.container, LOOPS) or not training.steps:
+        return
+    for call, name in script.calls:
+        is_loader = call in script.loaders
+        drawn = _drawn_from(script, call) if name == "next" else None
+        if not (is_loader or drawn) or not script.runs_each_time(call, training.container):
             continue
-        for call, name in script.calls:
-            is_loader = call in script.loaders
-            drawn = _drawn_from(script, call) if name == "next" else None
-            if not (is_loader or drawn) or not script.runs_each_time(call, training.container):
-                continue
-            if is_loader and _is_gone_through(script, call, training.container):
-                continue
-            what = f"next(iter({drawn})) starts the loader anew" if drawn else "a DataLoader is built"
-            yield LintFinding(
-                severity=Severity.MEDIUM,
-                line=call.lineno,
-                message=f"{what} in every step, with its workers and its order, for one batch",
-                advice="build the loader once and go through it: for batch in loader",
-            )
+        if is_loader and _is_gone_through(script, call, training.container):
+            continue
+        what = f"next(iter({drawn})) starts the loader anew" if drawn else "a DataLoader is built"
+        yield LintFinding(
+            severity=Severity.MEDIUM,
+            line=call.lineno,
+            message=f"{what} in every step, with its workers and its order, for one batch",
+            advice="build the loader once and go through it: for batch in loader",
+        )
 
 
 def _drawn_from(script: LintedScript, call: ast.Call) -> str | None:
@@ -207,8 +208,8 @@ def useless_non_blocking(script: LintedScript) -> Iterator[LintFinding]:
 IN_MEMORY = re.compile(r"TensorDataset|Replay|Rollout")
 
 
-@lint_rule("workerless-loader", "a training's DataLoader has no workers", reads="python")
-def workerless_loader(script: LintedScript) -> Iterator[LintFinding]:
+@lint_rule("workerless-loader", "a training's DataLoader has no workers", reads="python", each="training")
+def workerless_loader(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for the DataLoader of a training loop that has `num_workers=0`, which is also the default.
 
@@ -226,21 +227,20 @@ def workerless_loader(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the data is in memory already, or batches are so cheap that workers only add their own cost.
     """
-    for training in script.training:
-        source = script.loop_source(training.loop)
-        if source is None:
+    source = script.loop_source(training.loop)
+    if source is None:
+        return
+    for call in (source, *script.assigned.get(script.name(source), [])):
+        if not isinstance(call, ast.Call) or call not in script.loaders or has_unpacked(call):
             continue
-        for call in (source, *script.assigned.get(script.name(source), [])):
-            if not isinstance(call, ast.Call) or call not in script.loaders or has_unpacked(call):
-                continue
-            data = script.assigned.get(script.name(call.args[0]), []) if call.args else []
-            in_memory = any(isinstance(one, ast.Call) and IN_MEMORY.search(script.name(one.func)) for one in data)
-            workers = keyword(call, "num_workers")
-            if in_memory or len(call.args) > 5 or (workers is not None and constant(workers) != 0):
-                continue
-            yield LintFinding(
-                severity=Severity.LOW,
-                line=call.lineno,
-                message="this loader makes each batch in the training process: num_workers is 0",
-                advice="set num_workers; hotloop run says what the wait for batches costs",
-            )
+        data = script.assigned.get(script.name(call.args[0]), []) if call.args else []
+        in_memory = any(isinstance(one, ast.Call) and IN_MEMORY.search(script.name(one.func)) for one in data)
+        workers = keyword(call, "num_workers")
+        if in_memory or len(call.args) > 5 or (workers is not None and constant(workers) != 0):
+            continue
+        yield LintFinding(
+            severity=Severity.LOW,
+            line=call.lineno,
+            message="this loader makes each batch in the training process: num_workers is 0",
+            advice="set num_workers; hotloop run says what the wait for batches costs",
+        )

@@ -13,8 +13,10 @@ from hotloop.lint.script import FORS, FUNCTIONS, LintedScript, Loop, LoopStep
 MATTERS = re.compile(r"(?i)dropout|batch_?norm|torchvision|timm|transformers|resnet")
 
 
-@lint_rule("eval-mode-kept", "after the first validation the model trains in eval mode", reads="python")
-def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
+@lint_rule(
+    "eval-mode-kept", "after the first validation the model trains in eval mode", reads="python", each="training"
+)
+def eval_mode_kept(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for `model.eval()` inside the loop over epochs or steps, of the model that is trained there, in a file that
     never calls `train()`.
@@ -37,21 +39,20 @@ def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
     if re.search(r"\.train\(|\.training\s*=|set_train|\btrain_mode|model_mode", script.text):
         return
     trained = _list_trained(script)
-    for training in script.training:
-        around = script.loops_around(training.loop) if training.container is training.loop else []
-        outer = (around or [training.loop])[-1]
-        for call in script.calls_of(".eval"):
-            if call.args or not isinstance(call.func, ast.Attribute):
-                continue
-            model = script.name(call.func.value)
-            if model in trained and _runs_in(script, call, outer, training):
-                yield LintFinding(
-                    severity=Severity.HIGH if MATTERS.search(script.text) else Severity.LOW,
-                    line=call.lineno,
-                    message=f"{model} stays in eval mode for all later epochs: nothing calls train() again",
-                    advice=f"call {model}.train() before each epoch's training",
-                )
-                return
+    around = script.loops_around(training.loop) if training.container is training.loop else []
+    outer = (around or [training.loop])[-1]
+    for call in script.calls_of(".eval"):
+        if call.args or not isinstance(call.func, ast.Attribute):
+            continue
+        model = script.name(call.func.value)
+        if model in trained and _runs_in(script, call, outer, training):
+            yield LintFinding(
+                severity=Severity.HIGH if MATTERS.search(script.text) else Severity.LOW,
+                line=call.lineno,
+                message=f"{model} stays in eval mode for all later epochs: nothing calls train() again",
+                advice=f"call {model}.train() before each epoch's training",
+            )
+            return
 
 
 def _list_trained(script: LintedScript) -> set[str]:
@@ -86,8 +87,9 @@ COSTS = {
     "forced-wait-each-step",
     "the loop empties the cache, collects garbage or synchronises in every step",
     reads="python",
+    each="training",
 )
-def forced_wait_each_step(script: LintedScript) -> Iterator[LintFinding]:
+def forced_wait_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for `torch.cuda.empty_cache()`, `torch.cuda.synchronize()` and `gc.collect()` in the body of a training loop,
     outside of any test.
@@ -105,15 +107,14 @@ def forced_wait_each_step(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If steps have very different sizes and memory fragments; then try `expandable_segments:True` first.
     """
-    for training in script.training:
-        for call, name in script.calls:
-            if name in COSTS and script.runs_each_time(call, training.container):
-                yield LintFinding(
-                    severity=Severity.LOW,
-                    line=call.lineno,
-                    message=f"{name}() in every step {COSTS[name]}",
-                    advice="remove it, or call it once per epoch",
-                )
+    for call, name in script.calls:
+        if name in COSTS and script.runs_each_time(call, training.container):
+            yield LintFinding(
+                severity=Severity.LOW,
+                line=call.lineno,
+                message=f"{name}() in every step {COSTS[name]}",
+                advice="remove it, or call it once per epoch",
+            )
 
 
 WITHOUT = re.compile(r"no_grad|inference_mode|set_grad_enabled|requires_grad|volatile")
@@ -167,8 +168,10 @@ def _first(scope: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 READS = ("item", "tolist", "cpu", "numpy")
 
 
-@lint_rule("item-each-step", "the loop reads a value back from the device in every step", reads="python")
-def item_each_step(script: LintedScript) -> Iterator[LintFinding]:
+@lint_rule(
+    "item-each-step", "the loop reads a value back from the device in every step", reads="python", each="training"
+)
+def item_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for `.item()`, `.cpu()`, `.tolist()` and `float()` of the loss in the body of a training loop, outside of any
     test.
@@ -187,12 +190,11 @@ def item_each_step(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the value decides what the next step does, or training is on a CPU.
     """
-    for training in script.training:
-        losses = {_receiver(script, one) for one in training.backwards} - {""}
-        for call, name in script.calls:
-            if _reads_one_of(script, call, name, losses) and script.runs_each_time(call, training.container):
-                yield _describe(script, call)
-                break  # one place a loop: the rest is found by reading on
+    losses = {_receiver(script, one) for one in training.backwards} - {""}
+    for call, name in script.calls:
+        if _reads_one_of(script, call, name, losses) and script.runs_each_time(call, training.container):
+            yield _describe(script, call)
+            break  # one place a loop: the rest is found by reading on
 
 
 def _receiver(script: LintedScript, backward: ast.Call) -> str:
@@ -226,8 +228,8 @@ def _describe(script: LintedScript, call: ast.Call) -> LintFinding:
     )
 
 
-@lint_rule("kept-graph", "a sum of losses keeps a piece of the graph of every step", reads="python")
-def kept_graph(script: LintedScript) -> Iterator[LintFinding]:
+@lint_rule("kept-graph", "a sum of losses keeps a piece of the graph of every step", reads="python", each="training")
+def kept_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for `total += loss` in a training loop, where `loss` goes backward in the same loop and `total` never does.
 
@@ -244,24 +246,23 @@ def kept_graph(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If `total` goes backward in another function.
     """
-    for training in script.training:
-        for node in script.nodes:
-            name = _added_loss(script, node, training)
-            if name is None or not isinstance(node, ast.AugAssign):
-                continue
-            value = node.value
-            end = (value.end_lineno or value.lineno, _column(script, value.end_lineno, value.end_col_offset))
-            yield LintFinding(
-                severity=Severity.LOW,
-                line=node.lineno,
-                message=f"{script.source(node.target)} keeps the graph of each {name}: memory grows with every step",
-                advice=f"add {name}.detach()",
-                edits=(
-                    LintEdit(
-                        first_line=end[0], first_column=end[1], last_line=end[0], last_column=end[1], text=".detach()"
-                    ),
+    for node in script.nodes:
+        name = _added_loss(script, node, training)
+        if name is None or not isinstance(node, ast.AugAssign):
+            continue
+        value = node.value
+        end = (value.end_lineno or value.lineno, _column(script, value.end_lineno, value.end_col_offset))
+        yield LintFinding(
+            severity=Severity.LOW,
+            line=node.lineno,
+            message=f"{script.source(node.target)} keeps the graph of each {name}: memory grows with every step",
+            advice=f"add {name}.detach()",
+            edits=(
+                LintEdit(
+                    first_line=end[0], first_column=end[1], last_line=end[0], last_column=end[1], text=".detach()"
                 ),
-            )
+            ),
+        )
 
 
 def _added_loss(script: LintedScript, node: ast.AST, training: LoopStep) -> str | None:
@@ -290,8 +291,8 @@ def _column(script: LintedScript, line: int | None, offset: int | None) -> int:
     return len(text.encode()[: offset or 0].decode("utf-8", "replace")) + 1
 
 
-@lint_rule("print-each-step", "the training loop prints in every step", reads="python")
-def print_each_step(script: LintedScript) -> Iterator[LintFinding]:
+@lint_rule("print-each-step", "the training loop prints in every step", reads="python", each="training")
+def print_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for `print` in the body of a training loop that steps an optimizer, outside of any test.
 
@@ -308,12 +309,11 @@ def print_each_step(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If a step takes seconds: a line beside it is nothing.
     """
-    for training in script.training:
-        calls = [call for call in script.calls_of("print") if script.runs_each_time(call, training.container)]
-        if calls and training.steps:
-            yield LintFinding(
-                severity=Severity.LOW,
-                line=calls[0].lineno,
-                message="prints in every step",
-                advice="print every N steps",
-            )
+    calls = [call for call in script.calls_of("print") if script.runs_each_time(call, training.container)]
+    if calls and training.steps:
+        yield LintFinding(
+            severity=Severity.LOW,
+            line=calls[0].lineno,
+            message="prints in every step",
+            advice="print every N steps",
+        )
