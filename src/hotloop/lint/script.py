@@ -96,6 +96,15 @@ class LintedScript:
             if any(name.endswith(one) if one.startswith(".") else name == one for one in names)
         ]
 
+    def receiver(self, call: ast.Call) -> str:
+        """Name of the object whose method a call calls; empty where it calls no method."""
+        return self.name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+    def block(self, node: ast.AST) -> ast.AST:
+        """What holds the statement that an expression belongs to."""
+        statement = next(one for one in self.parents(node) if isinstance(one, ast.stmt))
+        return self._parents[statement]
+
     def within(self, node: ast.AST, container: ast.AST) -> bool:
         """Whether a node's code runs as part of the container, and not in a function that is defined there."""
         inner = node
@@ -166,6 +175,18 @@ class LintedScript:
                     found.setdefault(self.name(target), []).append(value)
         return found
 
+    def values(self, node: ast.AST) -> list[ast.expr]:
+        """What the file assigns to that which an expression names; empty where it names nothing that is assigned."""
+        return self.assigned.get(self.name(node), [])
+
+    def mentions(self, value: ast.expr, pattern: re.Pattern[str]) -> bool:
+        """Whether the text of an expression has the pattern, or that of what is assigned to one of its names."""
+        said = [value]
+        for one in ast.walk(value):
+            if isinstance(one, (ast.Name, ast.Attribute)):
+                said += self.values(one)
+        return any(pattern.search(ast.get_source_segment(self.text, one) or "") for one in said)
+
     def is_built_by(self, name: str, *constructors: str, anywhere: bool = False) -> bool:
         """Whether everything that is assigned to the name is a call of one of these (as calls_of reads names);
         ``anywhere``: at least one of the assignments."""
@@ -190,12 +211,10 @@ class LintedScript:
 
     def stepped(self, call: ast.Call) -> str:
         """Name of the optimizer that a ``.step`` call steps; empty where it is none."""
-        if not isinstance(call.func, ast.Attribute):
-            return ""
-        receiver = self.name(call.func.value)
-        if call.args and re.search(r"(?i)scaler|fabric", receiver.split(".")[-1]):
-            return self.name(call.args[0])
+        receiver = self.receiver(call)
         last = receiver.split(".")[-1]
+        if call.args and re.search(r"(?i)scaler|fabric", last):
+            return self.name(call.args[0])
         if self.is_built_by(receiver, *TORCH_OPTIMIZERS, anywhere=True):
             return receiver
         return receiver if _OPTIMIZER_NAME.search(last) and not _NOT_OPTIMIZER.search(last) else ""

@@ -78,7 +78,7 @@ def clip_after_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     if not (len(clips) == len(training.backwards) == len(training.steps) == 1):
         return
     order = [training.backwards[0], training.steps[0], clips[0]]
-    blocks = {id(_block(script, one)) for one in order}
+    blocks = {id(script.block(one)) for one in order}
     if len(blocks) == 1 and order[0].lineno < order[1].lineno < order[2].lineno:
         yield LintFinding(
             severity=Severity.HIGH,
@@ -86,12 +86,6 @@ def clip_after_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
             message="clips gradients behind the step that should use them: it has no effect",
             advice="clip between backward() and step()",
         )
-
-
-def _block(script: LintedScript, call: ast.Call) -> ast.AST:
-    """What holds the statement of a call."""
-    statement = next(one for one in script.parents(call) if isinstance(one, ast.stmt))
-    return next(iter(script.parents(statement)))
 
 
 @lint_rule(
@@ -318,7 +312,7 @@ def _is_mean(script: LintedScript, backward: ast.Call) -> bool:
     if isinstance(value, ast.Call) and script.name(value.func).endswith(".scale") and value.args:
         value = value.args[0]
     if isinstance(value, (ast.Name, ast.Attribute)):
-        values = script.assigned.get(script.name(value), [])
+        values = script.values(value)
         return bool(values) and all(_makes_mean(script, one) for one in values)
     return _makes_mean(script, value)
 
@@ -329,7 +323,7 @@ def _makes_mean(script: LintedScript, value: ast.expr) -> bool:
     name = script.name(value.func)
     if name.startswith("torch.nn.functional.") and name.endswith(("cross_entropy", "mse_loss", "l1_loss", "nll_loss")):
         return keyword(value, "reduction") is None
-    built = script.assigned.get(name, [])
+    built = script.values(value.func)
     return bool(built) and all(
         isinstance(one, ast.Call)
         and script.name(one.func).startswith("torch.nn.")
@@ -414,9 +408,7 @@ def _accumulates_itself(script: LintedScript, training: LoopStep, optimizers: se
 
 def _is_cleared(script: LintedScript, call: ast.Call, optimizers: set[str]) -> bool:
     """Whether a zero_grad is that of one of these optimizers, or of a model where there is one optimizer."""
-    if not isinstance(call.func, ast.Attribute):
-        return False
-    receiver = script.name(call.func.value)
+    receiver = script.receiver(call)
     return receiver in optimizers or (len(optimizers) == 1 and receiver.split(".")[-1] in ("model", "net", "module"))
 
 

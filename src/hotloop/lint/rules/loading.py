@@ -126,7 +126,7 @@ def _find_epochs(script: LintedScript, training: LoopStep, sampler: str) -> ast.
     source = script.loop_source(training.loop)
     if source is None:
         return None
-    loaders = script.assigned.get(script.name(source), [])
+    loaders = script.values(source)
     given = [keyword(one, "sampler") for one in loaders if isinstance(one, ast.Call)]
     names = [script.name(part) for one in given if one is not None for part in ast.walk(one)]
     if sampler not in names:
@@ -150,10 +150,7 @@ def _add_set_epoch(script: LintedScript, name: str, values: list[ast.expr], epoc
     sampler = values[0]
     if len(values) != 1 or "." in name or not isinstance(epochs.target, ast.Name) or epochs.target.id == "_":
         return ()
-    statement = next(one for one in script.parents(sampler) if isinstance(one, ast.stmt))
-    same = script.scope(sampler) is script.scope(epochs)
-    around = next(iter(script.parents(statement)))
-    if not same or around is not script.scope(sampler) or statement.lineno > epochs.lineno:
+    if not script.scope(sampler) is script.scope(epochs) is script.block(sampler) or sampler.lineno > epochs.lineno:
         return ()
     first = epochs.body[0]
     if first.lineno <= epochs.lineno:
@@ -194,7 +191,7 @@ def useless_non_blocking(script: LintedScript) -> Iterator[LintFinding]:
             for call, _ in script.calls
             if constant(keyword(call, "non_blocking")) is True and script.within(call, loop)
         ]
-        loaders = [one for one in script.assigned.get(script.name(source), []) if isinstance(one, ast.Call)]
+        loaders = [one for one in script.values(source) if isinstance(one, ast.Call)]
         pinned = [one for one in loaders if has_unpacked(one) or keyword(one, "pin_memory") is not None]
         if copies and loaders and not pinned and all(one in script.loaders for one in loaders):
             yield LintFinding(
@@ -230,10 +227,10 @@ def workerless_loader(script: LintedScript, training: LoopStep) -> Iterator[Lint
     source = script.loop_source(training.loop)
     if source is None:
         return
-    for call in (source, *script.assigned.get(script.name(source), [])):
+    for call in (source, *script.values(source)):
         if not isinstance(call, ast.Call) or call not in script.loaders or has_unpacked(call):
             continue
-        data = script.assigned.get(script.name(call.args[0]), []) if call.args else []
+        data = script.values(call.args[0]) if call.args else []
         in_memory = any(isinstance(one, ast.Call) and IN_MEMORY.search(script.name(one.func)) for one in data)
         workers = keyword(call, "num_workers")
         if in_memory or len(call.args) > 5 or (workers is not None and constant(workers) != 0):

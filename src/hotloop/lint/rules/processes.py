@@ -13,6 +13,8 @@ from hotloop.lint.script import FUNCTIONS, LintedScript, constant, keyword
 RANK = re.compile(
     r"(?i)rank|world|main|master|primary|is_first|zero|leader|chief|root|writer|logger|log_dir|gpu|device|shard|worker|writes?\b"
 )
+APART = re.compile(r"(?i)rank|local|getpid|hostname|uuid|buffer|BytesIO")
+"""In a path that differs from process to process."""
 ONE_RANK = re.compile(r"(?i)rank|master|primary|once|zero")
 STARTED = re.compile(r"init_process_group|init_distributed|DistributedDataParallel|dist_init")
 MAY_SAVE_APART = re.compile(
@@ -43,7 +45,7 @@ def save_on_every_rank(script: LintedScript) -> Iterator[LintFinding]:
     if not any(STARTED.search(name) for _, name in script.calls) or MAY_SAVE_APART.search(script.text):
         return
     for call in script.calls_of("torch.save"):
-        if len(call.args) < 2 or _names_rank(script, call.args[1]) or not _is_reached_unguarded(script, call, 0):
+        if len(call.args) < 2 or script.mentions(call.args[1], APART) or not _is_reached_unguarded(script, call, 0):
             continue
         if not _is_in_training(script, call):
             continue
@@ -55,20 +57,10 @@ def save_on_every_rank(script: LintedScript) -> Iterator[LintFinding]:
         )
 
 
-def _names_rank(script: LintedScript, path: ast.expr) -> bool:
-    """Whether the path, or what its names were assigned, mentions a rank."""
-    texts = [ast.get_source_segment(script.text, path) or ""]
-    for one in ast.walk(path):
-        if isinstance(one, (ast.Name, ast.Attribute)):
-            values = script.assigned.get(script.name(one), [])
-            texts += [ast.get_source_segment(script.text, value) or "" for value in values]
-    return any(re.search(r"(?i)rank|local|getpid|hostname|uuid|buffer|BytesIO", text) for text in texts)
-
-
 def _is_reached_unguarded(script: LintedScript, node: ast.AST, depth: int) -> bool:
     """Whether some way to the node, through callers of this file, passes no test that may be one of the rank."""
     scope = script.scope(node)
-    if any(isinstance(test, ast.expr) and _asks_rank(script, test) for test in script.conditions(node, scope)):
+    if any(isinstance(test, ast.expr) and script.mentions(test, RANK) for test in script.conditions(node, scope)):
         return False
     if not isinstance(scope, FUNCTIONS):
         return True
@@ -77,21 +69,11 @@ def _is_reached_unguarded(script: LintedScript, node: ast.AST, depth: int) -> bo
     for one in ast.walk(scope):  # if rank != 0: return
         if isinstance(one, ast.If) and one.lineno < getattr(node, "lineno", 0):
             leaves = any(isinstance(inner, (ast.Return, ast.Continue, ast.Raise)) for inner in one.body)
-            if leaves and _asks_rank(script, one.test):
+            if leaves and script.mentions(one.test, RANK):
                 return False
     if any(script.within(step.container, scope) or step.container is scope for step in script.training):
         return True
     return depth < 3 and any(_is_reached_unguarded(script, call, depth + 1) for call in script.callers(scope))
-
-
-def _asks_rank(script: LintedScript, test: ast.expr) -> bool:
-    """Whether a test, or what its names were assigned, may be one of the rank."""
-    texts = [ast.get_source_segment(script.text, test) or ""]
-    for one in ast.walk(test):
-        if isinstance(one, (ast.Name, ast.Attribute)):
-            values = script.assigned.get(script.name(one), [])
-            texts += [ast.get_source_segment(script.text, value) or "" for value in values]
-    return any(RANK.search(text) for text in texts)
 
 
 def _is_in_training(script: LintedScript, call: ast.Call) -> bool:

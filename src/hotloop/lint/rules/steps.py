@@ -42,10 +42,8 @@ def eval_mode_kept(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     around = script.loops_around(training.loop) if training.container is training.loop else []
     outer = (around or [training.loop])[-1]
     for call in script.calls_of(".eval"):
-        if call.args or not isinstance(call.func, ast.Attribute):
-            continue
-        model = script.name(call.func.value)
-        if model in trained and _runs_in(script, call, outer, training):
+        model = script.receiver(call)
+        if not call.args and model in trained and _runs_in(script, call, outer, training):
             yield LintFinding(
                 severity=Severity.HIGH if MATTERS.search(script.text) else Severity.LOW,
                 line=call.lineno,
@@ -141,13 +139,13 @@ def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
     """
     for call in script.calls_of(".eval"):
         scope = script.scope(call)
-        if not isinstance(scope, FUNCTIONS) or not isinstance(call.func, ast.Attribute) or call.args:
+        if not isinstance(scope, FUNCTIONS) or call.args:
             continue
         around = "\n".join(script.lines[_first(scope) - 1 : scope.end_lineno])
         callers = [script.lines[max(0, one.lineno - 4) : one.lineno] for one in script.callers(scope)]
         if WITHOUT.search(around) or WITHOUT.search(str(callers)) or "backward" in around or "autograd" in around:
             continue
-        model = script.name(call.func.value)
+        model = script.receiver(call)
         for loop in ast.walk(scope):
             if isinstance(loop, FORS) and loop.lineno > call.lineno and script.iterates_loader(loop):
                 forwards = [one for one in script.calls_of(model) if script.within(one, loop)]
