@@ -183,7 +183,7 @@ def test_git_says_how_often_a_rebuild_is_paid(tmp_path: Path) -> None:
     found = measure(context, FakeBuilder(RUN_S), with_left_out=False)
     code = found.report.edits["code"]
     assert (code.path, code.commits_count, found.report.days) == ("train.py", 6, 90.0)
-    assert found.report.a_month("code") == 2.0
+    assert code.a_month(found.report.days) == 2.0
     first = variant_of(found.report, "packages-first")
     base = found.report.baseline.times
     assert first.saved_ns_a_month == 2 * (base["code"].median_ns - first.times["code"].median_ns)
