@@ -677,21 +677,15 @@ class _Run:
                 batch = trainer._to_device(batch)
                 if trainer.split > 1 and trainer._taken:
                     trainer._check_split(batch)
-                if trainer.split > 1:
-                    if frees_late and micro == 0:
-                        optimizer.zero_grad()
-                    parts = trainer.split if weights is whole else self._rest_split()
-                    loss = self._split_batch(batch, parts, weight, micro + 1 == len(weights))
-                    shown = loss if shown is None else shown + loss
-                    continue
-                with nullcontext() if micro + 1 == len(weights) else without_exchange(model):
-                    loss = compute(model, batch)
-                    if weight != 1.0:
-                        loss = loss * weight
-                    if frees_late and micro == 0:
-                        optimizer.zero_grad()
-                    (loss if scaler is None else scaler.scale(loss)).backward()
-                shown = loss.detach() if shown is None else shown + loss.detach()
+                for part, share, is_last in self._parts(batch, is_whole=weights is whole):
+                    with nullcontext() if is_last and micro + 1 == len(weights) else without_exchange(model):
+                        loss = compute(model, part)
+                        if weight * share != 1.0:
+                            loss = loss * (weight * share)
+                        if frees_late and shown is None:
+                            optimizer.zero_grad()
+                        (loss if scaler is None else scaler.scale(loss)).backward()
+                    shown = loss.detach() if shown is None else shown + loss.detach()
             if clip_norm is not None:
                 if scaler is not None:
                     scaler.unscale_(optimizer)
@@ -709,22 +703,18 @@ class _Run:
                 after_step()
             yield shown
 
-    def _split_batch(self, batch: Any, count: int, weight: float, is_last: bool) -> torch.Tensor:
-        """Forward and backward of a batch in parts (technique `accumulation`); its loss, detached."""
-        trainer, total = self.trainer, None
-        for part in micro_batches(trainer.model, batch, count):
-            with nullcontext() if is_last and part.is_last else without_exchange(trainer.model):
-                loss = trainer._step(trainer.model, part.batch) * (weight * part.weight)
-                (loss if trainer.scaler is None else trainer.scaler.scale(loss)).backward()
-            total = loss.detach() if total is None else total + loss.detach()
-        return cast(torch.Tensor, total)
+    def _parts(self, batch: Any, *, is_whole: bool) -> Iterable[tuple[Any, float, bool]]:
+        """The parts of a batch (technique `accumulation`), each with its share of the samples and whether it is last.
 
-    def _rest_split(self) -> int:
-        """Parts of a batch in the smaller last step: as many on every rank, or their exchanges would not meet."""
-        if self.order is None:
-            return self.trainer.split
-        layout = self.order.layout
-        return min(self.trainer.split, layout.least_part(layout.rest(self.trainer.place.samples)))
+        In the smaller last step there are as many on every rank, or their exchanges would not meet.
+        """
+        count = self.trainer.split
+        if count > 1 and self.order is not None and not is_whole:
+            layout = self.order.layout
+            count = min(count, layout.least_part(layout.rest(self.trainer.place.samples)))
+        if count == 1:
+            return ((batch, 1.0, True),)
+        return ((one.batch, one.weight, one.is_last) for one in micro_batches(self.trainer.model, batch, count))
 
     def _weights(self) -> tuple[list[float], list[float]]:
         """What each micro-batch's mean loss counts in a step: in all steps, and in the smaller last one (may be empty).
@@ -754,10 +744,7 @@ def _choose(precision: str, accumulate: int, strategy: Strategy | str | Path | N
     source = "strategy" if strategy is None or isinstance(strategy, Strategy) else str(strategy)
     chosen = Strategy() if strategy is None else strategy if isinstance(strategy, Strategy) else load_strategy(strategy)
     if precision != "fp32":
-        technique = _PRECISIONS[precision]
-        if technique not in TECHNIQUES:
-            raise UsageError(f"precision={precision!r} needs the technique {technique}; known: {', '.join(TECHNIQUES)}")
-        chosen = chain(chosen, Strategy(choices=(Choice(technique=technique),)), name=chosen.name)
+        chosen = chain(chosen, Strategy(choices=(Choice(technique=_PRECISIONS[precision]),)), name=chosen.name)
     check_strategy(chosen, TECHNIQUES, source=source)
     named = chosen.get(_ACCUMULATION)
     if named is None:
