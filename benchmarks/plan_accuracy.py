@@ -26,13 +26,12 @@ from plan_fit import ALIKE, FILE, Constants, draw, efficiency, fit, kind_of, pic
 from published_rows import A100_80, FOLDER, H100, H200, ROOT, Row, read_rows
 from raw import describe_commit, draw_raw
 
-from hotloop.core.link_fit import bus_factor
+from hotloop.core.link_fit import LinkFit, bus_factor
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
-from hotloop.plan.calibrate import MeasuredStep, calibrate, fit_line
-from hotloop.plan.memory import predict_memory
-from hotloop.plan.scaling import scaling_curve
-from hotloop.plan.search import search
+from hotloop.plan.calibrate import MeasuredStep, calibrate
+from hotloop.plan.search import scaling_curve, search
 from hotloop.plan.time import predict_step
+from hotloop.plan.workload_file import PlanRequest
 
 RESULT = ROOT / "benchmarks" / "results" / "plan" / "time.json"
 PAGE = ROOT / "docs" / "plan-accuracy.md"
@@ -203,6 +202,22 @@ def calibrate_single_node(rows: Sequence[Row], constants: Constants) -> dict[str
     }
 
 
+def fit_line(points: Sequence[tuple[float, float]]) -> LinkFit:
+    """The line through (wire bytes, ns) by relative least squares, so that small messages count as much as large ones.
+
+    Raises ValueError where fewer than two sizes are given or the larger take no longer.
+    """
+    # Minimum of the sum of (a/t + b x/t - 1)^2.
+    p = [(1 / t, x / t) for x, t in points if t > 0]
+    uu, uv, vv = sum(u * u for u, _ in p), sum(u * v for u, v in p), sum(v * v for _, v in p)
+    u1, v1 = sum(u for u, _ in p), sum(v for _, v in p)
+    scale = uu * vv - uv * uv
+    if len({x for x, _ in points}) < 2 or scale <= 0 or (slope := (uu * v1 - uv * u1) / scale) <= 0:
+        raise ValueError("a link needs times of two or more sizes, of which the larger takes longer")
+    latency = max(0.0, (vv * u1 - uv * v1) / scale)
+    return LinkFit(latency_ns=latency, bytes_per_s=1e9 / slope)
+
+
 def fit_all_reduce() -> list[dict[str, float]]:
     """All-reduce on A100 by NVLink: each line fitted on every eighth size, reported on all others."""
     points: dict[int, list[tuple[float, float]]] = defaultdict(list)
@@ -238,7 +253,12 @@ def report_runs() -> dict[str, float]:
     hours = 30e9 / bought.tokens_per_step * step.mid_ns / 3.6e12
     small = DecoderShape(layers=24, hidden=2048, heads=16, vocab=50368, seq=2048, bias=True, learned_positions=True)
     run = PlannedRun(micro_batch=8, global_batch=64, sharding="fsdp")
-    curve = scaling_curve(Workload(model=small, run=run, gpus=8), A100_80, [8, 32])
+    claimed = Workload(model=small, run=run, gpus=8)
+    curve = scaling_curve(
+        PlanRequest(name="claim", workload=claimed, gpu="a100-80g-sxm", hardware=A100_80),
+        [8, 32],
+        claimed.tokens_per_step,
+    )
     return {
         "llmc_step_ms": step.mid_ns / 1e6,
         "llmc_hours": hours,
@@ -257,7 +277,7 @@ def measure_search() -> dict[str, float]:
     workload = Workload(model=model, run=PlannedRun(micro_batch=1, global_batch=16_384), gpus=8)
     counts = [2**power for power in range(3, 15)]
     start = time.perf_counter()
-    found = search(workload, [A100_80, H100, H200], predict_memory, tokens=10**12, gpu_counts=counts)
+    found = search(workload, [A100_80, H100, H200], tokens=10**12, gpu_counts=counts)
     return {"configurations": found.tried, "fitting": found.fitting, "seconds": time.perf_counter() - start}
 
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from raw import ROOT, describe_commit, draw_raw
 
-from hotloop.plan.workload_file import published_params
-from hotloop.plan.zero import zero_memory
+from hotloop.plan.memory import zero_memory
+from hotloop.plan.workload_file import read_models
 
 OUT = ROOT / "benchmarks" / "results" / "plan" / "estimators.json"
 CHILD = ROOT / "benchmarks" / "plan_models" / "estimators.py"
@@ -96,7 +96,7 @@ def main() -> None:
         "n": len(rows),
         "rows": rows,
         "counted": [
-            {"model": "gpt2", "by": name, "params": params, "published": published_params("gpt2")}
+            {"model": "gpt2", "by": name, "params": params, "published": read_models()["gpt2"]["params"]}
             for name, params in answer["counted"].items()
         ],
         "held": held,

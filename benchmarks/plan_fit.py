@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from published_rows import ROOT, Row
 
-from hotloop.plan.efficiency import Efficiency
+from hotloop.plan.hardware_files import Efficiency
 from hotloop.plan.time import predict_step
 
 FILE = ROOT / "src" / "hotloop" / "plan" / "efficiency.toml"

@@ -24,9 +24,8 @@ from hotloop.core.prediction import MemoryPrediction
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
 from hotloop.plan import memory
 from hotloop.plan.hardware_files import read_hardware
-from hotloop.plan.memory import FRAGMENTATION_RATIO, predict_memory
+from hotloop.plan.memory import FRAGMENTATION_RATIO, predict_memory, zero_memory
 from hotloop.plan.workload_file import read_model
-from hotloop.plan.zero import zero_memory
 
 PUBLISHED = ROOT / "benchmarks" / "published"
 OUT = ROOT / "benchmarks" / "results" / "plan" / "memory.json"

@@ -16,8 +16,8 @@ from hotloop.core.errors import UsageError  # noqa: E402
 from hotloop.core.hardware import Hardware  # noqa: E402
 from hotloop.core.prediction import StepPrediction  # noqa: E402
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload  # noqa: E402
-from hotloop.plan.flops import hardware_flops_per_token  # noqa: E402
 from hotloop.plan.hardware_files import read_hardware  # noqa: E402
+from hotloop.plan.time import hardware_flops_per_token  # noqa: E402
 from hotloop.plan.workload_file import read_model  # noqa: E402
 
 FOLDER = Path(__file__).parent / "published"

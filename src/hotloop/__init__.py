@@ -22,19 +22,16 @@ if TYPE_CHECKING:
     from hotloop.monitor import profile as profile
     from hotloop.monitor import watch as watch
     from hotloop.pipeline.runs import read_report as read_report
-    from hotloop.plan.zero import zero_memory as zero_memory
-    from hotloop.train.activation_memory import compare_memory as compare_memory
-    from hotloop.train.batch_size import find_batch_size as find_batch_size
+    from hotloop.plan.memory import zero_memory as zero_memory
     from hotloop.train.benchmark import benchmark_training as benchmark_training
-    from hotloop.train.cached_dataset import CachedDataset as CachedDataset
     from hotloop.train.checkpoint import CheckpointError as CheckpointError
     from hotloop.train.checkpoint import latest_checkpoint as latest_checkpoint
     from hotloop.train.checkpoint import load_checkpoint as load_checkpoint
-    from hotloop.train.length_sampler import LengthGroupedSampler as LengthGroupedSampler
     from hotloop.train.loader import DevicePrefetcher as DevicePrefetcher
+    from hotloop.train.loader import LengthGroupedSampler as LengthGroupedSampler
+    from hotloop.train.loader import cache_samples as cache_samples
+    from hotloop.train.loader import group_by_length as group_by_length
     from hotloop.train.loader import make_loader as make_loader
-    from hotloop.train.loader_changes import cache_samples as cache_samples
-    from hotloop.train.loader_changes import group_by_length as group_by_length
     from hotloop.train.marker import read_marker as read_marker
     from hotloop.train.packing import PackedBatch as PackedBatch
     from hotloop.train.packing import pack_sequences as pack_sequences
@@ -45,8 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "CachedDataset": "hotloop.train.cached_dataset",
-    "LengthGroupedSampler": "hotloop.train.length_sampler",
+    "LengthGroupedSampler": "hotloop.train.loader",
     "DevicePrefetcher": "hotloop.train.loader",
     "ElasticLoader": "hotloop.data.datasets",
     "CheckpointError": "hotloop.train.checkpoint",
@@ -64,10 +60,8 @@ _HOME = {
     "export_strategy": "hotloop.apply.interop",
     "import_strategy": "hotloop.apply.interop",
     "load_strategy": "hotloop.core.strategy",
-    "compare_memory": "hotloop.train.activation_memory",
-    "find_batch_size": "hotloop.train.batch_size",
-    "cache_samples": "hotloop.train.loader_changes",
-    "group_by_length": "hotloop.train.loader_changes",
+    "cache_samples": "hotloop.train.loader",
+    "group_by_length": "hotloop.train.loader",
     "make_loader": "hotloop.train.loader",
     "PackedBatch": "hotloop.train.packing",
     "pack_sequences": "hotloop.train.packing",
@@ -79,7 +73,7 @@ _HOME = {
     "read_marker": "hotloop.train.marker",
     "read_report": "hotloop.pipeline.runs",
     "watch": "hotloop.monitor",
-    "zero_memory": "hotloop.plan.zero",
+    "zero_memory": "hotloop.plan.memory",
 }
 
 __all__ = sorted(_HOME)

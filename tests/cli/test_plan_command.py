@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from hotloop.cli import main
+from hotloop.core.decode import decode_contract
+from hotloop.core.planning import PlanReport
 from hotloop.report import read_report_json, render
 
 FILE = """
@@ -68,6 +70,7 @@ def test_the_json_contract(place: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert content["remedies"][0]["fits"]
     assert content["basis"]["memory.states"] == "formula"
     again = read_report_json(content)
+    assert again == decode_contract(PlanReport, content)
     assert render("json", again).strip() == json.dumps(content, indent=1, ensure_ascii=False)
     page = (place / "plan.html").read_text(encoding="utf-8")
     assert "does not fit" in page

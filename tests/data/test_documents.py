@@ -20,9 +20,9 @@ from hotloop.core.errors import UsageError
 from hotloop.core.tokenizing import REJECTIONS
 from hotloop.data import text_chunks
 from hotloop.data.documents import Rejected, read_documents
-from hotloop.data.first_file import check_first_file
 from hotloop.data.text_chunks import Chunk, Cursor, CutRules, plan_chunks
 from hotloop.data.text_files import find_files
+from hotloop.data.tokenize_job import check_first_file
 
 from .small import TEXTS, write_jsonl
 

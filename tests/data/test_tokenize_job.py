@@ -138,7 +138,7 @@ def test_another_job_may_not_write_into_the_folder(tokenizer: Path, tmp_path: Pa
     tokenize(make_job([source], tokenizer), tmp_path / "out")
     with pytest.raises(
         UsageError,
-        match="belongs to another job: the id that --append-eos appends is 0 there and this command appends none",
+        match="belongs to another job: the id that --append-eos appends changed, 0 there and none here",
     ):
         tokenize(make_job([source], tokenizer, end_id=None), tmp_path / "out")
     other = write_jsonl(tmp_path / "b.jsonl")

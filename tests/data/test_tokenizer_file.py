@@ -22,7 +22,7 @@ def test_the_folder_of_a_tokenizer_is_as_good_as_its_file(tmp_path: Path) -> Non
 def test_a_slow_tokenizer_is_named_and_the_way_out_shown(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"\0")
     for path in (tmp_path, tmp_path / name):
-        with pytest.raises(UsageError, match=rf"{name} belong to a slow tokenizer, which runs in Python; convert it"):
+        with pytest.raises(UsageError, match=r"no tokenizer\.json; convert a slow tokenizer .* once: python -c"):
             open_tokenizer(str(path))
 
 
@@ -41,8 +41,6 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
             open_tokenizer(str(file))
     with pytest.raises(UsageError, match="no such file"):
         open_tokenizer(str(tmp_path / "gpt2"))
-    with pytest.raises(UsageError, match=r"holds no tokenizer\.json"):
-        open_tokenizer(str(tmp_path))
 
 
 def test_the_end_token_is_the_named_the_configured_or_the_only_usual_one(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from hotloop.core.errors import UsageError
 from hotloop.core.image import ImageContents, ImageReport, ScenarioTimes
+from hotloop.image.fix import write_recipe
 from hotloop.image.measure import ImageRequest, MeasuredImage, count_saved_ns, judge, measure_image
-from hotloop.image.workspace import PREFIX
-from hotloop.image.write import write_recipe
-from hotloop.report import read_report_json, render
+from hotloop.image.program import PREFIX
+from hotloop.report import render
 
 from .fake_builder import AROUND_NS, CACHED_NS, COPY_NS, FakeBuilder
 
@@ -184,7 +184,7 @@ def test_git_says_how_often_a_rebuild_is_paid(tmp_path: Path) -> None:
     found = measure(context, FakeBuilder(RUN_S), with_left_out=False)
     code = found.report.edits["code"]
     assert (code.path, code.commits_count, found.report.days) == ("train.py", 6, 90.0)
-    assert found.report.a_month("code") == 2.0
+    assert code.a_month(found.report.days) == 2.0
     first = variant_of(found.report, "packages-first")
     base = found.report.baseline.times
     assert first.saved_ns_a_month == 2 * (base["code"].median_ns - first.times["code"].median_ns)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hotloop.core.errors import UsageError
 from hotloop.launch import TARGETS
 from hotloop.launch.manifest_check import check_manifest, find_schema
-from hotloop.launch.node_script import NODE_SCRIPT
 from hotloop.launch.request import CLOUDS, LaunchRequest, MeasuredRun, Volume
+from hotloop.launch.target import NODE_SCRIPT
 
 from .build_request import make_request
 

@@ -14,11 +14,6 @@ def test_the_notice_follows_from_the_measured_save_and_step() -> None:
     assert "2 x (a save of 4 s + a step of 1.2 s) + 10 s" in make_request(save_s=4.0, step_s=1.2).notice_reason
 
 
-def test_seconds_are_written_as_people_write_them() -> None:
-    assert "6010 s = 2 x a save of 3000 s + 10 s" in make_request(save_s=3000.0).notice_reason
-    assert "a step of 0.00002 s)" in make_request(save_s=4.0, step_s=0.00002).notice_reason
-
-
 def test_lint_advises_what_launch_sets(tmp_path: Path) -> None:
     (tmp_path / "train.sbatch").write_text("#!/bin/bash\n#SBATCH --signal=TERM@30\nsrun python train.py\n")
     report, _ = lint_paths([str(tmp_path)], "0", save_s=120.0)

@@ -9,7 +9,7 @@ from hotloop.core.hardware import Hardware, Price
 from hotloop.core.link_fit import LinkFit
 from hotloop.core.prediction import MemoryPrediction
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
-from hotloop.plan.efficiency import Efficiency
+from hotloop.plan.hardware_files import Efficiency
 
 DEVICE = Hardware(
     name="round",

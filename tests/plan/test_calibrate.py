@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.plan.calibrate import MeasuredStep, calibrate, fit_line
+from hotloop.plan.calibrate import MeasuredStep, calibrate
 from hotloop.plan.time import predict_step
 
 from .build_plan import DEVICE, IDEAL, make_workload
@@ -58,11 +58,3 @@ def test_rows_that_nothing_explains_are_refused() -> None:
         calibrate([], START)
     with pytest.raises(UsageError, match="takes 0 ns"):
         calibrate([MeasuredStep(workload=make_workload(), hardware=DEVICE, step_ns=0)], START)
-
-
-def test_a_line_is_found_by_shares() -> None:
-    line = fit_line([(x, 5_000 + x / 10) for x in (1e3, 1e5, 1e7)])
-    assert line.latency_ns == pytest.approx(5_000)
-    assert line.bytes_per_s == pytest.approx(1e10)
-    with pytest.raises(UsageError, match="two or more sizes"):
-        fit_line([(1e3, 5.0)])

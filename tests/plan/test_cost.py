@@ -13,12 +13,12 @@ from hotloop.plan.cost import (
     pick_price,
     predict_checkpoint,
     predict_cost,
+    predict_spot,
+    spot_break_even,
     waste_ratio,
-    young_interval_s,
 )
-from hotloop.plan.sharing import predict_sharing
+from hotloop.plan.search import predict_sharing
 from hotloop.plan.simulate import simulate_hours
-from hotloop.plan.spot import predict_spot, spot_break_even
 from hotloop.plan.time import predict_step
 
 from .build_plan import DEVICE, IDEAL, make_workload
@@ -57,13 +57,6 @@ def test_the_cheapest_price_of_a_kind_is_taken() -> None:
     assert pick_price(DEVICE, "reserved") is None
 
 
-def test_checkpoint_intervals_are_those_of_young_and_daly() -> None:
-    assert young_interval_s(50, 10_000) == 1000
-    # Daly: 1000 (1 + 1/3 sqrt(0.0025) + 0.0025 / 9) - 50.
-    assert daly_interval_s(50, 10_000) == pytest.approx(1000 * (1 + 0.05 / 3 + 0.0025 / 9) - 50)
-    assert daly_interval_s(300, 100) == 100
-
-
 @pytest.mark.parametrize(("mtbf_min", "interval_min"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
 def test_the_interval_is_the_published_one(mtbf_min: float, interval_min: float) -> None:
     """Daly 2006, figures 3 to 5: a checkpoint of 5 minutes."""
@@ -79,10 +72,6 @@ def test_the_expected_waste_by_hand() -> None:
     # Rare interruptions: Young's first order, C/T + (T/2 + R)/M, here 0.05 + 0.006.
     assert waste_ratio(1000, 50, 100_000, 100) == pytest.approx(0.056, rel=0.06)
     assert waste_ratio(1000, 50, 1, 3600) == 1
-
-
-def test_llama_3s_interruptions_come_every_three_hours() -> None:
-    assert Failures().mtbf_s(16_384) / 3600 == pytest.approx(3.05, abs=0.01)
 
 
 def test_spot_pays_below_its_break_even_and_not_above() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from hotloop.core.utilization import rate_over_peak
 from hotloop.core.workload import DecoderShape
-from hotloop.plan.flops import hardware_flops_per_token, model_flops_per_token
+from hotloop.plan.time import hardware_flops_per_token, model_flops_per_token
 
 from .build_plan import SHAPE
 
@@ -24,24 +24,20 @@ def test_a_published_rate_has_its_published_mfu() -> None:
     assert rate_over_peak(10643, model_flops_per_token(MPT_7B), 989.5e12) == pytest.approx(0.4644, abs=0.0005)
 
 
-def test_grouped_queries_change_parameters_and_not_attention() -> None:
+MIXED = replace(SHAPE, experts=8, experts_per_token=2)
+ATTENTION = 8 * 1024 * 1024
+"""Layers x hidden x sequence."""
+
+
+def test_parameters_count_by_what_a_token_uses() -> None:
     grouped = replace(SHAPE, kv_heads=4)
     assert model_flops_per_token(SHAPE) - model_flops_per_token(grouped) == 6 * (SHAPE.params - grouped.params)
+    assert model_flops_per_token(MIXED) == 6 * MIXED.active_params + 12 * ATTENTION < 6 * MIXED.params
 
 
-def test_experts_count_by_what_a_token_uses() -> None:
-    mixed = replace(SHAPE, experts=8, experts_per_token=2)
-    assert model_flops_per_token(mixed) < 6 * mixed.params
-    assert model_flops_per_token(mixed) == 6 * mixed.active_params + 12 * 8 * 1024 * 1024
-
-
-def test_full_recomputation_computes_the_layers_a_third_more() -> None:
-    layers = 8 * SHAPE.layer_params
-    again = hardware_flops_per_token(SHAPE, "full") - model_flops_per_token(SHAPE)
-    assert again == 2 * layers + 4 * 8 * 1024 * 1024
-
-
-def test_selective_recomputation_repeats_attention_alone() -> None:
-    again = hardware_flops_per_token(SHAPE, "selective") - model_flops_per_token(SHAPE)
-    assert again == 4 * 8 * 1024 * 1024
-    assert hardware_flops_per_token(SHAPE, "none") == model_flops_per_token(SHAPE)
+@pytest.mark.parametrize(
+    ("recompute", "again"),
+    [("none", 0), ("selective", 4 * ATTENTION), ("full", 2 * 8 * SHAPE.layer_params + 4 * ATTENTION)],
+)
+def test_recomputation_repeats_attention_or_a_forward_of_the_layers(recompute: str, again: int) -> None:
+    assert hardware_flops_per_token(SHAPE, recompute) - model_flops_per_token(SHAPE) == again

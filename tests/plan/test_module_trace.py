@@ -10,7 +10,6 @@ from hotloop.plan.module_trace import (
     describe_trace,
     find_peak,
     make_request,
-    predict_module_memory,
     read_tensors,
     read_trace,
 )
@@ -50,13 +49,13 @@ def answer(**more: Any) -> dict[str, Any]:
 
 
 def test_one_device_holds_the_worst_moment_with_context_and_cublas() -> None:
-    found = predict_module_memory(read_trace(answer()), read_hardware("a100-80g-sxm"), "pure-bf16")
+    found = find_peak(read_trace(answer()), read_hardware("a100-80g-sxm"), "pure-bf16")[1]
     hardware = read_hardware("a100-80g-sxm")
     assert (found.when, found.logits_bytes, found.buffers_bytes) == ("backward", 500, WORKSPACE_BYTES)
     assert found.peak_bytes == 15_500 + WORKSPACE_BYTES + hardware.context_bytes
-    hopper = predict_module_memory(read_trace(answer()), read_hardware("h100-80g-sxm"), "pure-bf16")
+    hopper = find_peak(read_trace(answer()), read_hardware("h100-80g-sxm"), "pure-bf16")[1]
     assert hopper.buffers_bytes == HOPPER_WORKSPACE_BYTES
-    cpu = predict_module_memory(read_trace(answer(imitated=[])), read_hardware("cpu"), "pure-bf16")
+    cpu = find_peak(read_trace(answer(imitated=[])), read_hardware("cpu"), "pure-bf16")[1]
     assert cpu.peak_bytes == 15_500
 
 
@@ -69,21 +68,21 @@ def test_ranks_divide_float32_states_and_add_gathered_layers() -> None:
     )
     hardware = read_hardware("h100-80g-sxm")
     trace = read_trace(answer(peaks=[at_loss]))
-    found = predict_module_memory(trace, hardware, "bf16", ranks=4)
+    found = find_peak(trace, hardware, "bf16", ranks=4)[1]
     assert (found.buffers_bytes, found.logits_bytes) == (2 * (200 + 100) + HOPPER_WORKSPACE_BYTES, 500)
     trace = read_trace(answer(peaks=[in_block, at_loss]))
-    found = predict_module_memory(trace, hardware, "bf16", ranks=4)
+    found = find_peak(trace, hardware, "bf16", ranks=4)[1]
     gathered = 2 * (200 + 2 * 100) + 2 * (200 + 100) + 4 * 100
     assert found.when == "backward"
     assert (found.params_bytes, found.optimizer_bytes) == (4 * PARAMS // 4, 8 * PARAMS // 4)
     assert found.buffers_bytes == 500 + gathered + HOPPER_WORKSPACE_BYTES
     assert (found.activations_bytes, found.logits_bytes) == (9000, 0)
-    assert find_peak(trace, hardware, "bf16", ranks=4).position == "last"
+    assert find_peak(trace, hardware, "bf16", ranks=4)[0].position == "last"
 
 
 def test_more_ranks_never_need_more() -> None:
     trace, hardware = read_trace(answer()), read_hardware("h100-80g-sxm")
-    sizes = [predict_module_memory(trace, hardware, "bf16", ranks).peak_bytes for ranks in (2, 4, 8, 64, 1024)]
+    sizes = [find_peak(trace, hardware, "bf16", ranks)[1].peak_bytes for ranks in (2, 4, 8, 64, 1024)]
     assert sizes == sorted(sizes, reverse=True)
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from hotloop.apply import TECHNIQUES, check_strategy
 from hotloop.cli import main
+from hotloop.core.decode import decode_contract, encode_contract
+from hotloop.core.planning import PLAN_SCHEMA, PlanReport
 from hotloop.core.strategy import load_strategy
 from hotloop.pipeline.plans import make_plan
 from hotloop.plan.workload_file import read_workload_file
@@ -54,7 +56,7 @@ def test_the_plan_has_time_and_cost_and_survives_json(workload_file: str) -> Non
     assert report.search is not None
     assert 0 < report.search.fitting < report.search.tried
     assert [one.usd for one in report.search.options] == sorted(one.usd or 0 for one in report.search.options)
-    assert read_report_json(json.loads(render("json", report))) == report
+    assert decode_contract(PlanReport, json.loads(json.dumps(encode_contract(PLAN_SCHEMA, report)))) == report
 
 
 def test_the_terminal_shows_step_cost_scaling_and_search(
@@ -90,7 +92,7 @@ def test_spot_simulation_and_sharing_are_in_the_json_and_on_the_terminal(
     assert content["basis"]["cost.stall"] == "formula"
     assert content["spot"]["usd"] < content["cost"]["usd"]
     assert content["sharing"]["jobs"] == 4
-    assert json.loads(render("json", read_report_json(content))) == content
+    assert encode_contract(PLAN_SCHEMA, decode_contract(PlanReport, content)) == content
     assert main(["plan", workload_file, "--spot", "--simulate"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     for words in ("1,000 simulated (seed 0)", "ON SPOT DEVICES", "cheaper than on-demand below", "stops training for"):

@@ -9,7 +9,7 @@ from hotloop.core.prediction import StepPrediction
 from hotloop.core.workload import PlannedRun, Workload
 from hotloop.plan.hardware_files import read_hardware
 from hotloop.plan.memory import predict_memory
-from hotloop.plan.remedies import find_remedies
+from hotloop.plan.planner import find_remedies
 from hotloop.plan.workload_file import read_model
 
 H100 = read_hardware("h100-80g-sxm")

@@ -7,11 +7,8 @@ from dataclasses import replace
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.plan.efficiency import read_efficiency
-from hotloop.plan.flops import hardware_flops_per_token
-from hotloop.plan.hardware_files import list_hardware, read_hardware
-from hotloop.plan.links import Group, collective_ns, group, hops_ns
-from hotloop.plan.time import predict_step
+from hotloop.plan.hardware_files import list_hardware, read_efficiency, read_hardware
+from hotloop.plan.time import Group, collective_ns, group, hardware_flops_per_token, hops_ns, predict_step
 
 from .build_plan import DEVICE, IDEAL, SHAPE, make_workload, without_memory_time
 

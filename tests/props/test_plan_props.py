@@ -18,9 +18,8 @@ from hotloop.core.workload import (
     Workload,
 )
 from hotloop.plan.hardware_files import read_hardware
-from hotloop.plan.memory import predict_memory
-from hotloop.plan.remedies import find_remedies
-from hotloop.plan.zero import zero_memory
+from hotloop.plan.memory import predict_memory, zero_memory
+from hotloop.plan.planner import find_remedies
 
 H100 = read_hardware("h100-80g-sxm")
 ROUNDING = 16

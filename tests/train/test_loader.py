@@ -63,11 +63,6 @@ def test_what_the_caller_sets_stays() -> None:
     assert (loader.num_workers, loader.persistent_workers, loader.drop_last, loader.batch_size) == (1, False, True, 2)
 
 
-def test_a_prefetch_factor_asks_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applier, "count_cores", lambda: 1)
-    assert make_loader(Rows(), prefetch_factor=4).num_workers == 1
-
-
 def test_any_nesting_moves_and_keeps_its_types() -> None:
     batch = {
         "pair": Pair(torch.ones(1), [torch.ones(2), "text"]),
@@ -103,10 +98,3 @@ def test_errors_come_when_their_batch_is_asked_for_and_the_position_counts_what_
     with pytest.raises(OSError, match="the disk is gone"):
         next(iterator)
     assert prefetcher.position == 1
-
-
-def test_what_else_the_loader_has_is_there() -> None:
-    prefetcher = DevicePrefetcher(make_loader(Rows(), batch_size=4, num_workers=0), "cpu")
-    assert prefetcher.batch_size == 4
-    with pytest.raises(AttributeError):
-        _ = prefetcher.nothing

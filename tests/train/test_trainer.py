@@ -31,6 +31,25 @@ def _generators() -> Iterator[None]:
     random.setstate(python)
 
 
+def start_phases(folder: Path, phases: list[list[Any]]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), json.dumps(phases)], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+
+
+def run_phases(folder: Path, phases: list[list[Any]]) -> list[list[dict[str, Any]]]:
+    """What each phase's ranks left behind; every phase has to end as it should."""
+    ended = start_phases(folder, phases)
+    ends = {"stop_at": 75, "kill_at": -9}
+    stops = [next((ends[key] for one in phase if (key := str(one).partition("=")[0]) in ends), 0) for phase in phases]
+    codes = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert codes == [[code] * phase[0] for code, phase in zip(stops, phases, strict=True)], ended.stderr
+    return [
+        [json.loads((folder / f"{name}.{rank}").read_text()) for rank in range(ranks) if code != -9]
+        for code, (ranks, _, name, *_) in zip(stops, phases, strict=True)
+    ]
+
+
 def run_whole(folder: Path, **options: Any) -> dict[int, float]:
     callback = Losses()
     make_trainer(callback, checkpoint=folder, **options).fit(make_loader(), epochs=3)
@@ -102,19 +121,14 @@ def test_a_batch_in_parts_takes_the_same_steps_as_a_whole_one(tmp_path: Path) ->
 
 
 def test_two_ranks_then_one_then_two_take_the_same_samples(tmp_path: Path) -> None:
-    phases: list[list[Any]] = [
-        [2, "whole", "whole"],
-        [2, "cut", "a", "max_steps=4"],
-        [1, "cut", "b", "max_steps=9"],
-        [2, "cut", "c"],
-    ]
-    ended = subprocess.run(
-        [sys.executable, str(SCRIPT), json.dumps(phases)], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert ended.stdout.split("\n")[:4] == ["[0, 0]", "[0, 0]", "[0]", "[0, 0]"], ended.stderr
-    whole, *parts = (
-        [json.loads((tmp_path / f"{name}.{rank}").read_text()) for rank in range(ranks)]
-        for ranks, _, name, *_ in phases
+    whole, *parts = run_phases(
+        tmp_path,
+        [
+            [2, "whole", "whole"],
+            [2, "cut", "a", "max_steps=4"],
+            [1, "cut", "b", "max_steps=9"],
+            [2, "cut", "c"],
+        ],
     )
     seen, losses = {}, {}
     for part in parts:
@@ -133,25 +147,16 @@ def test_two_ranks_then_one_then_two_take_the_same_samples(tmp_path: Path) -> No
 
 def test_a_sharded_model_resumes_with_equal_bits_and_on_other_ranks(tmp_path: Path) -> None:
     """Trains as copied models do; resumed on as many ranks to the bit, then on one, and on two again."""
-    phases: list[list[Any]] = [
-        [2, "copied", "copied", "technique=", "accumulate=2"],
-        [2, "whole", "whole", "technique=fsdp2", "accumulate=2"],
-        [2, "cut", "a", "technique=fsdp2", "accumulate=2", "stop_at=4"],
-        [2, "cut", "b", "technique=fsdp2", "accumulate=2", "max_steps=7"],
-        [1, "cut", "c", "technique=fsdp2", "accumulate=4", "max_steps=10"],
-        [2, "cut", "d", "technique=fsdp2", "accumulate=2"],
-        [2, "none", "none", "technique=fsdp2", "cpu_offload=1"],
-    ]
-    ended = subprocess.run(
-        [sys.executable, str(SCRIPT), json.dumps(phases)], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    codes = ["[0, 0]", "[0, 0]", "[75, 75]", "[0, 0]", "[0]", "[0, 0]", "[1, 1]"]
-    assert ended.stdout.split() == " ".join(codes).split(), ended.stderr
-    assert "fsdp2 cannot shard the model over the 2 ranks: cpu_offload: the model is already on the CPU" in ended.stderr
-    assert not (tmp_path / "none").exists()  # refused, and not trained on each rank apart
-    copied, whole, *parts = (
-        [json.loads((tmp_path / f"{name}.{rank}").read_text()) for rank in range(ranks)]
-        for ranks, _, name, *_ in phases[:-1]
+    copied, whole, *parts = run_phases(
+        tmp_path,
+        [
+            [2, "copied", "copied", "technique=", "accumulate=2"],
+            [2, "whole", "whole", "technique=fsdp2", "accumulate=2"],
+            [2, "cut", "a", "technique=fsdp2", "accumulate=2", "stop_at=4"],
+            [2, "cut", "b", "technique=fsdp2", "accumulate=2", "max_steps=7"],
+            [1, "cut", "c", "technique=fsdp2", "accumulate=4", "max_steps=10"],
+            [2, "cut", "d", "technique=fsdp2", "accumulate=2"],
+        ],
     )
     assert sum(rank["parameters_count"] for rank in whole) == copied[0]["parameters_count"]
     assert max(rank["parameters_count"] for rank in whole) < 0.6 * copied[0]["parameters_count"]
@@ -172,19 +177,12 @@ def test_a_sharded_model_resumes_with_equal_bits_and_on_other_ranks(tmp_path: Pa
             }
 
 
-def run_phases(folder: Path, phases: list[list[Any]]) -> list[list[dict[str, Any]]]:
-    """What each phase's ranks left behind; every phase has to end as it should."""
-    ended = subprocess.run(
-        [sys.executable, str(SCRIPT), json.dumps(phases)], cwd=folder, capture_output=True, text=True, timeout=300
-    )
-    ends = {"stop_at": 75, "kill_at": -9}
-    stops = [next((ends[key] for one in phase if (key := str(one).partition("=")[0]) in ends), 0) for phase in phases]
-    codes = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert codes == [[code] * phase[0] for code, phase in zip(stops, phases, strict=True)], ended.stderr
-    return [
-        [json.loads((folder / f"{name}.{rank}").read_text()) for rank in range(ranks) if code != -9]
-        for code, (ranks, _, name, *_) in zip(stops, phases, strict=True)
-    ]
+def test_ranks_that_cannot_share_out_the_model_are_refused(tmp_path: Path) -> None:
+    phases = [[2, "none", "none", "technique=fsdp2", "cpu_offload=1"]]
+    ended = start_phases(tmp_path, phases)
+    assert ended.stdout.split() == ["[1,", "1]"]
+    assert "fsdp2 cannot shard the model over the 2 ranks: cpu_offload: the model is already on the CPU" in ended.stderr
+    assert not (tmp_path / "none").exists()  # and not trained on each rank apart
 
 
 def test_an_optimizer_shared_out_over_ranks_is_saved_whole_and_resumed_on_one_too(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TextIO
 
-    from hotloop.data.tokenize_state import JobState, TokenizeJob
+    from hotloop.data.token_worker import TokenizeJob
+    from hotloop.data.tokenize_job import JobState
 
 ORDER, SUMMARY = 10, "turn texts into memory-mapped tokens"
 MIB = 1 << 20
@@ -129,7 +130,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
 def _read_job(arguments: argparse.Namespace) -> tuple[TokenizeJob, int]:
     from hotloop.data.text_chunks import CutRules
     from hotloop.data.text_files import find_files
-    from hotloop.data.tokenize_state import TokenizeJob
+    from hotloop.data.token_worker import TokenizeJob
     from hotloop.data.tokenizer_file import find_end_id, open_tokenizer
 
     tokenizer = open_tokenizer(arguments.tokenizer)

@@ -48,11 +48,10 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heredoc:
-    """A here-document. ``text`` is its body."""
+    """A here-document; ``text`` is its body."""
 
     name: str
     text: str
-    first_line: int
     last_line: int
 
 
@@ -61,7 +60,7 @@ class Instruction:
     """One instruction. Lines are 1-based and inclusive, those of its heredocs included.
 
     ``name`` is in upper case; ``arguments`` is what follows the flags, continued lines joined. ``lines`` holds the
-    number and text of each line that is neither comment nor heredoc. ``trigger`` is what an ONBUILD defers.
+    number and text of each line that is neither comment nor heredoc.
     """
 
     name: str
@@ -71,7 +70,6 @@ class Instruction:
     first_line: int
     last_line: int
     lines: tuple[tuple[int, str], ...] = ()
-    trigger: Instruction | None = None
 
     @property
     def exec_form(self) -> tuple[str, ...] | None:
@@ -112,10 +110,6 @@ class DockerStage:
     @property
     def first_line(self) -> int:
         return self.instructions[0].first_line
-
-    @property
-    def last_line(self) -> int:
-        return self.instructions[-1].last_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,36 +163,30 @@ def _read_directives(lines: Sequence[str]) -> tuple[dict[str, str], int]:
     return found, len(lines)
 
 
-def _says_nothing(line: str) -> bool:
-    """Whether it is empty or a comment."""
-    return not line.strip() or line.lstrip().startswith("#")
-
-
 def _read_instructions(lines: Sequence[str], at: int, escape: str) -> Iterator[Instruction]:
     continued = re.compile(rf"(?:^|[^{re.escape(escape)}]){re.escape(escape)}[ \t]*$")
+
+    def is_passed_over(line: str) -> bool:
+        return not line.strip() or line.lstrip().startswith("#")
+
     while at < len(lines):
-        if _says_nothing(lines[at]):
+        if is_passed_over(lines[at]):
             at += 1
             continue
-        first, parts = at, []
+        parts: list[tuple[int, str]] = []
         while at < len(lines):
             line = lines[at]
             at += 1
-            if at - 1 > first and _says_nothing(line):
-                continue  # these do not end a continued instruction
+            if parts and is_passed_over(line):
+                continue  # comments and empty lines do not end a continued instruction
             goes_on = continued.search(line) is not None
             parts.append((at, line[: line.rindex(escape)] if goes_on else line))
             if not goes_on:
                 break
-        last = parts[-1][0]
-        read = _read_one("".join(part for _, part in parts).strip(), first + 1, last)
-        heredocs, at = _read_heredocs(read, lines, at if read.name in WITH_HEREDOCS or read.trigger else last)
-        if heredocs:
-            last = heredocs[-1].last_line
-        else:
-            at = last  # what the continuation passed over, at the end of the file, is read as comments again
-        trigger = read.trigger and replace(read.trigger, heredocs=heredocs, last_line=last)
-        yield replace(read, heredocs=heredocs, last_line=last, lines=tuple(parts), trigger=trigger)
+        read = _read_one("".join(part for _, part in parts).strip(), parts[0][0], parts[-1][0])
+        heredocs = tuple(_read_heredocs(read, lines, at))
+        last_line = at = heredocs[-1].last_line if heredocs else read.last_line
+        yield replace(read, heredocs=heredocs, last_line=last_line, lines=tuple(parts))
 
 
 def _read_one(text: str, first_line: int, last_line: int) -> Instruction:
@@ -206,19 +194,11 @@ def _read_one(text: str, first_line: int, last_line: int) -> Instruction:
     if name.upper() not in INSTRUCTIONS:
         raise DockerfileError(first_line, f"unknown instruction {name[:40]!r}")
     flags, arguments = _read_flags(rest)
-    trigger = None
     if name.upper() == "ONBUILD" and arguments:
         if re.match(r"(?i)onbuild\b", arguments):
             raise DockerfileError(first_line, "ONBUILD may not trigger another ONBUILD")
-        trigger = _read_one(arguments, first_line, last_line)
-    return Instruction(
-        name=name.upper(),
-        arguments=arguments,
-        flags=flags,
-        first_line=first_line,
-        last_line=last_line,
-        trigger=trigger,
-    )
+        _read_one(arguments, first_line, last_line)  # what it defers is refused as it would be by itself
+    return Instruction(name=name.upper(), arguments=arguments, flags=flags, first_line=first_line, last_line=last_line)
 
 
 def _read_flags(rest: str) -> tuple[tuple[Flag, ...], str]:
@@ -229,30 +209,26 @@ def _read_flags(rest: str) -> tuple[tuple[Flag, ...], str]:
     return tuple(flags), rest.strip()
 
 
-def _read_heredocs(read: Instruction, lines: Sequence[str], at: int) -> tuple[tuple[Heredoc, ...], int]:
-    """The here-documents that the instruction opens, whose bodies begin at index ``at``; and the index behind them."""
-    opener = read.trigger or read
-    if opener.name not in WITH_HEREDOCS:
-        return (), at
-    found = []
-    for word in _split_words(opener.arguments):
-        match = _HEREDOC.match(word)
-        if match is None:
+def _read_heredocs(read: Instruction, lines: Sequence[str], at: int) -> Iterator[Heredoc]:
+    """The here-documents that the instruction opens, whose bodies begin at index ``at``."""
+    name, _, deferred = read.arguments.partition(" ") if read.name == "ONBUILD" else (read.name, "", read.arguments)
+    if name.upper() not in WITH_HEREDOCS:
+        return
+    for match in (_HEREDOC.match(word) for word in _split_words(deferred)):
+        end = re.sub(r"[\"'\\]", "", match.group(2)) if match else ""
+        if match is None or not end:
             continue
-        strips, quoted = match.group(1) == "-", match.group(2)
-        name = quoted.replace('"', "").replace("'", "").replace("\\", "")
-        if not name:
-            continue
-        first = at
-        while at < len(lines) and (lines[at].lstrip("\t") if strips else lines[at]) != name:
-            at += 1
-        if at == len(lines):
-            raise DockerfileError(read.first_line, f"the heredoc {name[:40]!r} has no end")
-        body = [line.lstrip("\t") if strips else line for line in lines[first:at]]
-        at += 1
-        text = "\n".join(body)
-        found.append(Heredoc(name=name, text=text, first_line=first + 1, last_line=at))
-    return tuple(found), at
+        strips = match.group(1) == "-"
+        body: list[str] = []
+        for line in lines[at:]:
+            text = line.lstrip("\t") if strips else line
+            if text == end:
+                break
+            body.append(text)
+        else:
+            raise DockerfileError(read.first_line, f"the heredoc {end[:40]!r} has no end")
+        at += len(body) + 1
+        yield Heredoc(name=end, text="\n".join(body), last_line=at)
 
 
 def _split_words(text: str) -> Iterator[str]:

@@ -100,6 +100,10 @@ class EditedFile:
     path: str
     commits_count: int | None
 
+    def a_month(self, days: float | None) -> float | None:
+        """Rebuilds a month after such an edit, one a commit, where commits were counted over so many days."""
+        return None if self.commits_count is None or not days else self.commits_count / days * DAYS_A_MONTH
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageReport:
@@ -131,9 +135,11 @@ class ImageReport:
     def baseline(self) -> Variant:
         return self.variants[0]
 
-    def a_month(self, scenario: str) -> float | None:
-        """Rebuilds a month after such an edit, one a commit."""
-        edit = self.edits.get(scenario)
-        if edit is None or edit.commits_count is None or not self.days:
-            return None
-        return edit.commits_count / self.days * DAYS_A_MONTH
+    def to_json(self) -> dict[str, Any]:
+        """The plain dict of schema hotloop.image/1."""
+        return encode_contract(IMAGE_SCHEMA, self)
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> ImageReport:
+        """The report that ``to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
+        return decode_contract(ImageReport, content)

@@ -81,7 +81,7 @@ class LintReport:
         return any(one.severity in (Severity.HIGH, Severity.MEDIUM) for one in self.findings)
 
 
-Judge = Callable[[Any], Iterable[LintFinding]]
+Judge = Callable[..., Iterable[LintFinding]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +95,16 @@ class LintRule:
     judge: Judge
 
 
-def lint_rule(rule_id: str, summary: str, *, reads: str) -> Callable[[Judge], LintRule]:
-    """Make a LintRule of a function that yields findings; its docstring is the manual."""
+def lint_rule(rule_id: str, summary: str, *, reads: str, each: str | None = None) -> Callable[[Judge], LintRule]:
+    """Make a LintRule of a function from a parsed file to its findings; its docstring is the manual.
+
+    ``each``: a property of the file, such as ``training``. The function is then given the file and one value of it.
+    """
 
     def make(judge: Judge) -> LintRule:
         def judge_and_sign(file: Any) -> tuple[LintFinding, ...]:
-            return tuple(replace(one, rule=rule_id) for one in judge(file))
+            parts = [()] if each is None else [(part,) for part in getattr(file, each)]
+            return tuple(replace(one, rule=rule_id) for part in parts for one in judge(file, *part))
 
         manual = inspect.cleandoc(judge.__doc__ or "")
         return LintRule(id=rule_id, summary=summary, reads=reads, manual=manual, judge=judge_and_sign)

@@ -206,12 +206,13 @@ def make_range(found: StepPrediction) -> PlannedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroStage:
-    """Model states on one device at one stage of ZeRO."""
+    """Model states on one device at one stage of ZeRO; stage 0 is data-parallel training without sharding."""
 
     stage: int
     params_bytes: float
     gradients_bytes: float
     optimizer_bytes: float
+    """With the float32 copy of the parameters."""
     total_bytes: float
 
 

@@ -15,6 +15,8 @@ from typing import Any
 from hotloop.core.errors import UsageError
 from hotloop.core.redact import redact_text
 
+from .text_files import find_system
+
 BLOCK_BYTES = 8 << 20
 """What is fetched at a time: large enough for object stores, small enough that a training starts at once."""
 _LOCKS_COUNT = 16
@@ -143,13 +145,9 @@ class StreamedFiles:
 
 def read_remote(url: str, start: int | None = None, size_bytes: int | None = None) -> bytes:
     """The bytes of a file behind an fsspec URL, or ``size_bytes`` of them from ``start``. Raises UsageError."""
+    system, path = find_system(url)
+    end = None if start is None or size_bytes is None else start + size_bytes
     try:
-        from fsspec.core import url_to_fs  # type: ignore[import-untyped,import-not-found,unused-ignore]
-    except ImportError:
-        raise UsageError(f"{redact_text(url)} needs fsspec, which is not installed; run: pip install fsspec") from None
-    try:
-        system, path = url_to_fs(url)
-        end = None if start is None or size_bytes is None else start + size_bytes
         content: bytes = system.cat_file(path, start=start, end=end)
     except Exception as error:  # every driver has its own errors, and none of them is ours
         raise UsageError(f"{redact_text(url)} cannot be read: {type(error).__name__}: {error}") from error

@@ -61,10 +61,6 @@ class ShardWriter:
 
     def add(self, tokens: bytes, lengths: array[int]) -> None:
         """Append documents: their tokens, and how many each has."""
-        total = len(tokens) // self._token_bytes
-        if self._tokens_count + total <= self._most_tokens:
-            self._append(tokens, lengths)
-            return
         first, begin = 0, 0  # the first document of the current shard, and its byte
         for number, end in enumerate(accumulate(lengths)):
             count = end - begin // self._token_bytes
@@ -176,10 +172,8 @@ def write_index(file: Path, lengths: np.ndarray[Any, np.dtype[np.int32]], token_
 
 
 def _digest_of(file: Path, wanted: str) -> Any:
-    digest = hashlib.sha256()
     with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
+        digest = hashlib.file_digest(stream, "sha256")
     if digest.hexdigest() != wanted:
         raise UsageError(f"{file} was changed since it was written; delete the folder and start again")
     return digest

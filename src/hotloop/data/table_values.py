@@ -17,7 +17,12 @@ def read_values(stored: BinaryIO, file: TextFile, column: str, block_bytes: int)
 
     Raises UsageError where pyarrow or the column is missing, or the file is no such table.
     """
-    arrow = _import_pyarrow(file.path)
+    try:
+        import pyarrow as arrow
+    except ImportError:
+        raise UsageError(
+            f"{file.path} needs pyarrow, which is not installed; run: pip install 'hotloop[data]'"
+        ) from None
     read = _read_parquet if file.form == "parquet" else _read_arrow
     row = 0
     try:
@@ -27,28 +32,6 @@ def read_values(stored: BinaryIO, file: TextFile, column: str, block_bytes: int)
                 row += len(values)
     except arrow.ArrowException as error:
         raise UsageError(f"{file.path} is no {file.form} file, or a damaged one: {error}") from error
-
-
-def list_columns(stored: BinaryIO, file: TextFile) -> list[str]:
-    """The names of the columns. Raises UsageError where pyarrow is missing or the file is of another kind."""
-    arrow = _import_pyarrow(file.path)
-    try:
-        if file.form == "parquet":
-            import pyarrow.parquet
-
-            return list(pyarrow.parquet.ParquetFile(stored).schema_arrow.names)
-        return list(_open_arrow(stored).schema.names)
-    except arrow.ArrowException as error:
-        raise UsageError(f"{file.path} is no {file.form} file, or a damaged one: {error}") from error
-
-
-def _import_pyarrow(path: str) -> Any:
-    try:
-        import pyarrow
-        import pyarrow.ipc
-    except ImportError:
-        raise UsageError(f"{path} needs pyarrow, which is not installed; run: pip install 'hotloop[data]'") from None
-    return pyarrow
 
 
 def _read_parquet(stored: BinaryIO, file: TextFile, column: str, block_bytes: int) -> Iterator[Any]:
@@ -61,25 +44,20 @@ def _read_parquet(stored: BinaryIO, file: TextFile, column: str, block_bytes: in
     used_bytes = sum(whole.row_group(one).total_byte_size for one in range(whole.num_row_groups))
     rows = max(1, min(65_536, int(whole.num_rows * block_bytes / max(1, used_bytes))))
     for batch in parquet.iter_batches(batch_size=rows, columns=[column], use_threads=False):
-        yield batch.column(0)
+        yield batch.column(column)
 
 
 def _read_arrow(stored: BinaryIO, file: TextFile, column: str, block_bytes: int) -> Iterator[Any]:
-    reader = _open_arrow(stored)
-    _check_column(reader.schema, file, column)
-    at = reader.schema.get_field_index(column)
-    batches = reader if hasattr(reader, "__iter__") else map(reader.get_batch, range(reader.num_record_batches))
-    for batch in batches:
-        yield batch.column(at)
-
-
-def _open_arrow(stored: BinaryIO) -> Any:
-    """A reader of either of Arrow's two layouts: the stream of ``save_to_disk``, or the file with a footer."""
+    """Either of Arrow's two layouts: the stream of ``save_to_disk``, or the file with a footer."""
     import pyarrow.ipc
 
     magic = stored.read(6)
     stored.seek(0)
-    return pyarrow.ipc.open_file(stored) if magic == b"ARROW1" else pyarrow.ipc.open_stream(stored)
+    reader = pyarrow.ipc.open_file(stored) if magic == b"ARROW1" else pyarrow.ipc.open_stream(stored)
+    _check_column(reader.schema, file, column)
+    batches = reader if hasattr(reader, "__iter__") else map(reader.get_batch, range(reader.num_record_batches))
+    for batch in batches:
+        yield batch.column(column)
 
 
 def _check_column(schema: Any, file: TextFile, column: str) -> None:

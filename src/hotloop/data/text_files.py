@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import re
@@ -86,7 +87,7 @@ def open_plain(path: str) -> BinaryIO:
     """The file's bytes as they are stored, local or behind a URL; seekable. Raises UsageError."""
     try:
         if is_remote(path):
-            system, inner = _find_system(path)
+            system, inner = find_system(path)
             return cast(BinaryIO, system.open(inner, "rb"))
         return open(path, "rb", buffering=_BUFFER_BYTES)
     except (OSError, ImportError) as error:
@@ -95,19 +96,6 @@ def open_plain(path: str) -> BinaryIO:
 
 def unpack(file: BinaryIO, packing: str, path: str) -> BinaryIO:
     """The unpacked bytes of an open file. Raises UsageError where the compressor's package is missing."""
-    if packing == ".gz":
-        from isal import igzip
-
-        opened: Any = igzip.IGzipFile
-        return cast(BinaryIO, opened(fileobj=file, mode="rb"))
-    if packing == ".xz":
-        import lzma
-
-        return cast(BinaryIO, lzma.open(file, "rb"))
-    if packing == ".bz2":
-        import bz2
-
-        return cast(BinaryIO, bz2.open(file, "rb"))
     if packing == ".zst":
         try:
             import zstandard
@@ -116,6 +104,9 @@ def unpack(file: BinaryIO, packing: str, path: str) -> BinaryIO:
                 f"{path} needs zstandard, which is not installed; run: pip install 'hotloop[data]'"
             ) from None
         return io.BufferedReader(ZstdFrames(file, zstandard.ZstdDecompressor()), _BUFFER_BYTES)
+    if packing:
+        module = importlib.import_module({".gz": "isal.igzip", ".xz": "lzma", ".bz2": "bz2"}[packing])
+        return cast(BinaryIO, module.open(file, "rb"))
     return file
 
 
@@ -202,7 +193,8 @@ def _list_saved_dataset(folder: Path) -> list[Path] | None:
     return [folder / Path(str(one["filename"])).name for one in names]
 
 
-def _find_system(url: str) -> tuple[Any, str]:
+def find_system(url: str) -> tuple[Any, str]:
+    """The fsspec file system of a URL, and the path in it. Raises UsageError."""
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except ImportError:
@@ -215,7 +207,7 @@ def _find_system(url: str) -> tuple[Any, str]:
 
 
 def _list_remote(url: str) -> tuple[list[tuple[str, int, str]], bool]:
-    system, path = _find_system(url)
+    system, path = find_system(url)
     try:
         is_folder = bool(system.isdir(path))
         targets = sorted(system.find(path)) if is_folder else [path]

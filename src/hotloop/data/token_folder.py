@@ -117,14 +117,11 @@ def verify_folder(folder: TokenFolder) -> None:
 
 def hash_file(file: Path) -> str:
     """SHA-256 of a file's bytes. Raises UsageError where it cannot be read."""
-    digest = hashlib.sha256()
     try:
         with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
+            return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error
-    return digest.hexdigest()
 
 
 def read_json(path: Path) -> Any:

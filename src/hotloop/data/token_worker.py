@@ -1,4 +1,4 @@
-"""What a tokenizing process does: a chunk of text -> the bytes of its tokens."""
+"""What decides the bytes of a folder of tokens, and what a tokenizing process does: a chunk of text -> its tokens."""
 
 from __future__ import annotations
 
@@ -13,26 +13,46 @@ from multiprocessing import connection, parent_process
 from typing import Any
 
 from hotloop.core.errors import UsageError
+from hotloop.core.redact import redact_text
 
 from .documents import Rejected, read_documents
 from .text_chunks import Chunk, CutRules
-from .tokenizer_file import forbid_threads, load_tokenizer
+from .text_files import TextFile
+from .tokenizer_file import TokenizerFile, load_tokenizer
 
 BATCH_CHARS = 1 << 19
 """A batch ends here if not before: the library keeps more than 100 bytes for each token of a batch."""
+_JOB_SCHEMA = "hotloop.tokenize-job/1"
 _TYPE_CODES = {"uint16": "H", "int32": "i"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncodeRules:
-    """How documents become tokens. ``end_id`` is appended to each; None appends nothing."""
+class TokenizeJob:
+    """What decides the bytes of a folder of tokens."""
 
+    files: tuple[TextFile, ...]
+    tokenizer: TokenizerFile
     cut: CutRules
-    token_type: str
     end_id: int | None
-    unknown_id: int | None
     special_tokens: bool
-    batch_documents: int
+    shard_tokens: int
+
+    def describe(self) -> dict[str, Any]:
+        """The job as plain JSON; two jobs are the same when these are equal."""
+        return {
+            "schema": _JOB_SCHEMA,
+            "sources": [
+                {"path": redact_text(one.path), "bytes": one.size_bytes, "format": one.form, "version": one.stamp}
+                for one in self.files
+            ],
+            "tokenizer": {"sha256": self.tokenizer.sha256, "library": self.tokenizer.library},
+            "column": self.cut.column,
+            "documents": "file" if self.cut.whole_files else "line",
+            "document_limit_bytes": self.cut.limit_bytes,
+            "end_id": self.end_id,
+            "special_tokens": self.special_tokens,
+            "shard_tokens": self.shard_tokens,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,42 +63,6 @@ class EncodedChunk:
     lengths: array[int]
     unknown_count: int
     rejected: Rejected
-
-
-class ChunkEncoder:
-    """A tokenizer and the rules of a job."""
-
-    def __init__(self, content: str, path: str, rules: EncodeRules) -> None:
-        self._tokenizer = load_tokenizer(content, path)
-        self._rules = rules
-
-    def encode(self, chunk: Chunk) -> EncodedChunk:
-        """The chunk's tokens. Raises UsageError where the tokenizer cannot read a text."""
-        rules = self._rules
-        tokens, lengths, rejected = array(_TYPE_CODES[rules.token_type]), array("i"), Rejected()
-        unknown_count = 0
-        documents = read_documents(chunk, rules.cut, rejected)
-        for batch in _cut_batches(documents, rules.batch_documents):
-            for encoding in self._encode_batch(batch, chunk):
-                ids = encoding.ids
-                if not ids:
-                    rejected.add("empty", f"a document of {chunk.parts[0].path}")
-                    continue
-                if rules.unknown_id is not None:
-                    unknown_count += ids.count(rules.unknown_id)
-                if rules.end_id is not None:
-                    ids.append(rules.end_id)
-                tokens.extend(ids)
-                lengths.append(len(ids))
-        if sys.byteorder == "big":
-            tokens.byteswap()
-        return EncodedChunk(tokens=tokens.tobytes(), lengths=lengths, unknown_count=unknown_count, rejected=rejected)
-
-    def _encode_batch(self, batch: list[str], chunk: Chunk) -> Any:
-        try:
-            return self._tokenizer.encode_batch_fast(batch, add_special_tokens=self._rules.special_tokens)
-        except Exception as error:  # the library raises plain Exception
-            raise UsageError(f"the tokenizer cannot encode a text of {chunk.parts[0].path}: {error}") from error
 
 
 def _cut_batches(documents: Iterable[str], most_documents: int) -> Iterator[list[str]]:
@@ -94,23 +78,47 @@ def _cut_batches(documents: Iterable[str], most_documents: int) -> Iterator[list
         yield batch
 
 
-_ENCODER: ChunkEncoder | None = None
-"""Of this process: a pool hands its work to plain functions."""
+_WORKER: tuple[TokenizeJob, int, Any] | None = None
+"""Of this process, as a pool hands its work to plain functions: the job, documents of a batch, and the tokenizer."""
 
 
-def start_worker(content: str, path: str, rules: EncodeRules) -> None:
+def start_worker(job: TokenizeJob, batch_documents: int) -> None:
     """Prepare this process; it ends with its parent, even one that was killed."""
-    global _ENCODER
+    global _WORKER
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    forbid_threads()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes already fill the cores
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _ENCODER = ChunkEncoder(content, path, rules)
+    _WORKER = job, batch_documents, load_tokenizer(job.tokenizer.content, job.tokenizer.path)
 
 
 def encode_chunk(chunk: Chunk) -> EncodedChunk:
-    """As ChunkEncoder.encode, in a process that ``start_worker`` prepared."""
-    assert _ENCODER is not None
-    return _ENCODER.encode(chunk)
+    """The chunk's tokens, in a process that ``start_worker`` prepared.
+
+    Raises UsageError where the tokenizer cannot read a text.
+    """
+    assert _WORKER is not None
+    job, batch_documents, tokenizer = _WORKER
+    tokens, lengths, rejected = array(_TYPE_CODES[job.tokenizer.token_type]), array("i"), Rejected()
+    unknown_count = 0
+    for batch in _cut_batches(read_documents(chunk, job.cut, rejected), batch_documents):
+        try:
+            encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=job.special_tokens)
+        except Exception as error:  # the library raises plain Exception
+            raise UsageError(f"the tokenizer cannot encode a text of {chunk.parts[0].path}: {error}") from error
+        for encoding in encodings:
+            ids = encoding.ids
+            if not ids:
+                rejected.add("empty", f"a document of {chunk.parts[0].path}")
+                continue
+            if job.tokenizer.unknown_id is not None:
+                unknown_count += ids.count(job.tokenizer.unknown_id)
+            if job.end_id is not None:
+                ids.append(job.end_id)
+            tokens.extend(ids)
+            lengths.append(len(ids))
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    return EncodedChunk(tokens=tokens.tobytes(), lengths=lengths, unknown_count=unknown_count, rejected=rejected)
 
 
 def _end_with_parent() -> None:

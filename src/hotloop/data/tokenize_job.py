@@ -6,13 +6,16 @@ same for any number of processes. About once a second it brings the shards to th
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
-from dataclasses import asdict
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -22,24 +25,151 @@ from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.redact import redact_text
 from hotloop.core.tokenizing import REJECTIONS, Rejection, TokenizeReport
 
-from .documents import Rejected
-from .first_file import check_first_file
+from .documents import Rejected, find_columns
 from .shard_writer import ShardWriter
-from .text_chunks import Chunk, Cursor, plan_chunks
-from .token_folder import MANIFEST, TOKEN_BYTES, open_folder, write_json, write_manifest
-from .token_worker import EncodedChunk, EncodeRules, encode_chunk, start_worker
-from .tokenize_state import (
-    JOB,
-    PROGRESS,
-    JobState,
-    TokenizeJob,
-    check_folder,
-    check_place,
-    hold_folder,
-    read_progress,
-    remove_own_files,
-    write_progress,
-)
+from .text_chunks import Chunk, Cursor, CutRules, name_damage, plan_chunks, read_lines
+from .text_files import TABLES, TextFile, open_plain, unpack
+from .token_folder import MANIFEST, TOKEN_BYTES, open_folder, read_json, write_json, write_manifest
+from .token_worker import EncodedChunk, TokenizeJob, encode_chunk, start_worker
+
+JOB, PROGRESS, LOCK = "job.json", "progress.json", ".lock"
+_OPTIONS = {
+    "sources": "the sources",
+    "tokenizer": "--tokenizer, its file or the version of its library,",
+    "column": "--column",
+    "documents": "--documents",
+    "document_limit_bytes": "--document-limit in bytes",
+    "end_id": "the id that --append-eos appends",
+    "special_tokens": "--special-tokens",
+    "shard_tokens": "--shard-tokens",
+}
+"""Keys of a job, as the command line names them."""
+
+
+@dataclass(slots=True)
+class JobState:
+    """How far a job is; ``size_bytes`` counts stored bytes of the sources."""
+
+    cursor: Cursor = field(default_factory=Cursor)
+    size_bytes: int = 0
+    documents_count: int = 0
+    tokens_count: int = 0
+    unknown_count: int = 0
+    rejected: Rejected = field(default_factory=Rejected)
+
+    def take(self, chunk: Chunk, encoded: EncodedChunk, token_bytes: int) -> None:
+        """Count a chunk that was written."""
+        self.cursor = chunk.following
+        self.size_bytes += chunk.size_bytes
+        self.documents_count += len(encoded.lengths)
+        self.tokens_count += len(encoded.tokens) // token_bytes
+        self.unknown_count += encoded.unknown_count
+        for kind, count in encoded.rejected.counts.items():
+            self.rejected.add(kind, encoded.rejected.firsts[kind], count)
+
+
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Make the folder and keep others from writing into it; take it back if nothing came of it. Raises UsageError."""
+    was_there = folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        names = {entry.name for entry in folder.iterdir()} - {LOCK, JOB + ".tmp"}
+        if names and JOB not in names:
+            raise UsageError(f"{folder} holds other files ({min(names)}); give a new or empty folder with -o")
+        descriptor = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error.strerror}; give another folder with -o") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(
+                f"another hotloop tokenize is writing {folder}; wait for it, or give another folder"
+            ) from None
+        if os.fstat(descriptor).st_nlink == 0:  # removed by the one that held it
+            raise UsageError(f"another hotloop tokenize has just given up {folder}; type the same command again")
+        try:
+            yield
+        except BaseException:
+            _remove_empty(folder, was_there)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _remove_empty(folder: Path, was_there: bool) -> None:
+    """Of a job that wrote nothing leave no lock, and no folder that it made."""
+    if {entry.name for entry in folder.iterdir()} == {LOCK}:
+        (folder / LOCK).unlink()
+        if not was_there:
+            folder.rmdir()
+
+
+def check_folder(folder: Path, description: dict[str, Any]) -> bool:
+    """Whether the folder belongs to this very job already. Raises UsageError where it belongs to another."""
+    if not (folder / JOB).is_file():
+        return False
+    kept = read_json(folder / JOB)
+    if not isinstance(kept, dict):
+        raise UsageError(f"{folder}/{JOB} is damaged; give a new folder with -o")
+    differing = next((key for key in description if kept.get(key) != description[key]), None)
+    if differing is None:
+        return True
+    shown = f"{_OPTIONS.get(differing, differing)} changed"
+    if differing == "sources":
+        pairs = zip_longest(kept.get("sources") or (), description["sources"])
+        changed = next(new or old for old, new in pairs if old != new)
+        shown += f" (such as {changed['path']})"
+    elif differing != "tokenizer":
+        there, here = ("none" if one.get(differing) is None else one[differing] for one in (kept, description))
+        shown += f", {there} there and {here} here"
+    raise UsageError(f"{folder} belongs to another job: {shown}; give a new folder with -o")
+
+
+def check_place(job: TokenizeJob, folder: Path) -> None:
+    """An output beside the inputs would be read as one of them by the next run."""
+    place = folder.resolve()
+    for file in job.files:
+        if place in Path(file.path).resolve().parents:
+            raise UsageError(f"-o {folder} holds the source {file.path}; give a folder of its own")
+
+
+def read_progress(folder: Path, writer: ShardWriter) -> JobState:
+    """The state of a job that was interrupted, and the writer's files cut back to it."""
+    if not (folder / PROGRESS).is_file():
+        writer.resume({"shards": [], "tokens_count": 0, "documents_count": 0, "sha256": ""})
+        return JobState()
+    kept = read_json(folder / PROGRESS)
+    try:
+        state = kept["state"]
+        writer.resume(kept["writer"])
+        return JobState(**{**state, "cursor": Cursor(**state["cursor"]), "rejected": Rejected(**state["rejected"])})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{folder}/{PROGRESS} is damaged ({error!r}); delete the folder and start again") from error
+
+
+def check_first_file(files: Sequence[TextFile], rules: CutRules) -> None:
+    """That the first file with content has the column, before hours are spent on the rest.
+
+    Raises UsageError; a corrupt line is left to be counted.
+    """
+    file = next((one for one in files if one.size_bytes), None)
+    if file is None or file.form == "text":
+        return
+    if file.form in TABLES:
+        next(plan_chunks([file], Cursor(), rules), None)  # reading a table checks its column
+        return
+    with open_plain(file.path) as stored:
+        blocks = read_lines(unpack(stored, file.packing, file.path), file.path, file.form, rules.limit_bytes)
+        block = next(name_damage(blocks, file.path), None)
+    line = next((one for one in block.content.split(b"\n") if one.strip()), b"") if block else b""
+    if line.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):
+        raise UsageError(f"{file.path} is a JSON array, not one object a line; convert it: jq -c '.[]' {file.path}")
+    names = find_columns(line)
+    if names and rules.column not in names:
+        raise UsageError(f"{file.path} has no column {rules.column!r}; give --column ({', '.join(names[:20])})")
+
 
 _SYNC_EVERY_S = 1.0
 
@@ -76,15 +206,14 @@ def run_job(
         write_json(folder / JOB, description)
         before = state.tokens_count
         was_resumed = state.cursor != Cursor()
-        rules = EncodeRules(
-            cut=job.cut,
-            token_type=job.tokenizer.token_type,
-            end_id=job.end_id,
-            unknown_id=job.tokenizer.unknown_id,
-            special_tokens=job.special_tokens,
-            batch_documents=batch_documents,
+        # Forking would copy this process's threads' locks; a fresh interpreter takes a fraction of a second.
+        started = ProcessPoolExecutor(
+            max_workers=processes_count,
+            mp_context=get_context("spawn"),
+            initializer=start_worker,
+            initargs=(replace(job, files=()), batch_documents),
         )
-        with closing(writer), _start_pool(job, rules, processes_count) as pool:
+        with closing(writer), started as pool:
             _write_chunks(job, folder, pool, writer, state, processes_count, is_strict, notice)
             _finish(job, folder, writer, state, description)
         wall_s = time.monotonic() - began_s
@@ -122,7 +251,7 @@ def _write_chunks(
                 if notice is not None:
                     notice(state)
                 if time.monotonic() - synced_s > _SYNC_EVERY_S:
-                    write_progress(folder, writer, state)
+                    write_json(folder / PROGRESS, {"writer": writer.sync(), "state": asdict(state)})
                     synced_s = time.monotonic()
     except BrokenProcessPool as error:
         raise HotloopError(
@@ -161,20 +290,11 @@ def _encode_in_order(
             answer.cancel()
 
 
-def _start_pool(job: TokenizeJob, rules: EncodeRules, processes_count: int) -> ProcessPoolExecutor:
-    # Forking would copy this process's threads' locks; a fresh interpreter takes a fraction of a second.
-    return ProcessPoolExecutor(
-        max_workers=processes_count,
-        mp_context=get_context("spawn"),
-        initializer=start_worker,
-        initargs=(job.tokenizer.content, job.tokenizer.path, rules),
-    )
-
-
 def _finish(job: TokenizeJob, folder: Path, writer: ShardWriter, state: JobState, description: dict[str, Any]) -> None:
     if not state.documents_count:
         reasons = ", ".join(f"{count} {REJECTIONS[kind]}" for kind, count in sorted(state.rejected.counts.items()))
-        remove_own_files(folder)
+        for name in (JOB, PROGRESS):
+            (folder / name).unlink(missing_ok=True)
         raise UsageError(
             f"no document in {len(job.files)} file{'s' * (len(job.files) != 1)}{f' ({reasons})' if reasons else ''}"
         )
@@ -190,20 +310,16 @@ def _finish(job: TokenizeJob, folder: Path, writer: ShardWriter, state: JobState
             "documents_count": state.documents_count,
             "tokens_count": state.tokens_count,
             "unknown_count": None if job.tokenizer.unknown_id is None else state.unknown_count,
-            "rejections": [asdict(one) for one in _list_rejections(state.rejected)],
+            "rejections": [
+                {"kind": kind, "count": state.rejected.counts[kind], "first": redact_text(state.rejected.firsts[kind])}
+                for kind in REJECTIONS
+                if kind in state.rejected.counts
+            ],
             "sources": sources,
             "shards": [asdict(shard) for shard in writer.shards],
         },
     )
     (folder / PROGRESS).unlink(missing_ok=True)
-
-
-def _list_rejections(rejected: Rejected) -> tuple[Rejection, ...]:
-    return tuple(
-        Rejection(kind=kind, count=rejected.counts[kind], first=redact_text(rejected.firsts[kind]))
-        for kind in REJECTIONS
-        if kind in rejected.counts
-    )
 
 
 def _report(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 from hotloop.core.errors import UsageError
 
 _USUAL_ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|end▁of▁sentence|>")
-_SLOW_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt", "merges.txt")
 _MOST_BYTES = 1 << 30
 
 
@@ -35,7 +33,7 @@ class TokenizerFile:
 
 
 def open_tokenizer(path: str) -> TokenizerFile:
-    """Read ``path``: a tokenizer.json or a folder with one. Raises UsageError, which names slow Python tokenizers."""
+    """Read ``path``: a tokenizer.json or a folder with one. Raises UsageError."""
     file = _find_file(Path(path))
     try:
         with file.open("rb") as stream:
@@ -101,26 +99,18 @@ def find_end_id(tokenizer: TokenizerFile, word: str | None) -> int:
 
 
 def _find_file(path: Path) -> Path:
-    if path.is_dir():
-        if (path / "tokenizer.json").is_file():
-            return path / "tokenizer.json"
-        slow = [name for name in _SLOW_FILES if (path / name).is_file()]
-        if slow:
-            raise UsageError(_describe_slow(path, ", ".join(slow)))
-        raise UsageError(f"--tokenizer {path}: the folder holds no tokenizer.json; give a folder or file with one")
-    if not path.is_file():
+    """Raises UsageError, which shows the way out of a slow Python tokenizer."""
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not path.exists():
         raise UsageError(f"--tokenizer {path}: no such file; give a tokenizer.json (hotloop does not download any)")
-    if path.name in _SLOW_FILES or path.suffix == ".model":
-        raise UsageError(_describe_slow(path.parent, path.name))
-    return path
-
-
-def _describe_slow(folder: Path, names: str) -> str:
-    return (
-        f"--tokenizer {folder}: {names} belong to a slow tokenizer, which runs in Python; convert it once: python -c "
-        f"\"from transformers import AutoTokenizer; AutoTokenizer.from_pretrained('{folder}', use_fast=True)"
-        f".save_pretrained('{folder}')\""
-    )
+    if not file.is_file() or file.suffix in (".model", ".txt"):
+        folder = path if path.is_dir() else path.parent
+        raise UsageError(
+            f"--tokenizer {path}: no tokenizer.json; convert a slow tokenizer (vocab.json, *.model) once: python -c "
+            f"\"from transformers import AutoTokenizer; AutoTokenizer.from_pretrained('{folder}', use_fast=True)"
+            f".save_pretrained('{folder}')\""
+        )
+    return file
 
 
 def _check_json(content: bytes, file: Path) -> str:
@@ -151,8 +141,3 @@ def _read_configured_end(file: Path) -> str | None:
 def _list_special(tokenizer: Any) -> str:
     names = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
     return f" (special tokens: {', '.join(names[:20])})" if names else ""
-
-
-def forbid_threads() -> None:
-    """Keep the library to one thread in this process: the processes already fill the cores."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from hotloop.core.errors import UsageError
 
-IGNORE_FILE = ".dockerignore"
-
 
 @dataclass(frozen=True, slots=True)
 class Ignore:

@@ -1,14 +1,37 @@
-"""Fix: a change of a Dockerfile and its .dockerignore that should make builds faster. One file each under fixes/."""
+"""Fix: a change of a Dockerfile and its .dockerignore that should make builds faster. The fixes are under fixes/."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from hotloop.core.errors import UsageError
 from hotloop.core.findings import Skipped
+from hotloop.core.output_file import open_whole
 
 from .recipe import BuildRecipe, BuildStep
+
+
+def write_recipe(before: BuildRecipe, after: BuildRecipe, dockerfile: Path, ignore: Path) -> tuple[Path, ...]:
+    """The files that were changed, each written whole.
+
+    Raises UsageError, and writes nothing, where one is no longer what was measured.
+    """
+    pairs = ((dockerfile, before.text, after.text), (ignore, before.ignore_text, after.ignore_text))
+    for path, old, _ in pairs:
+        now = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if now != old:
+            raise UsageError(f"{path} was changed during the measurement: nothing was written; measure again")
+    changed = [(path, new) for path, old, new in pairs if new != old]
+    for path, new in changed:
+        try:
+            with open_whole(path) as file:
+                file.write(new.encode())
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    return tuple(path for path, _ in changed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,21 +51,12 @@ class ImageFix:
     rewrite: Callable[[BuildRecipe], Rewrite | Skipped]
 
 
-def skip(reason: str) -> Skipped:
-    """Why a fix does not apply; ``rule`` is filled in by who asks."""
-    return Skipped(reason=reason)
-
-
 @dataclass(frozen=True, slots=True)
 class Block:
     """The lines of one instruction, behind the comments and empty lines that stand above it."""
 
     above: tuple[str, ...]
     lines: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
 
 
 def split_blocks(recipe: BuildRecipe) -> tuple[list[Block], list[str]]:

@@ -13,7 +13,6 @@ from hotloop.core.errors import UsageError
 from hotloop.core.findings import Skipped
 from hotloop.core.image import (
     AS_IS,
-    DAYS_A_MONTH,
     SCENARIOS,
     TOGETHER,
     EditedFile,
@@ -24,18 +23,15 @@ from hotloop.core.image import (
     Verdict,
 )
 
-from .builder import Build, Builder, FoundFile, Source
-from .contents import compare_contents
+from .builder import Build, Builder, FoundFile, Source, compare_contents
 from .context import Ignore, copy_context, scan_context
-from .edits import bump, choose_edits, edit_file
+from .edits import History, bump, choose_edits, edit_file, read_history
 from .fix import Rewrite, draw_diff
 from .fixes import FIXES
 from .fixes.install_once import canonical_name
 from .forecast import Costs, Observed, StepCost, forecast_ns, learn_costs
-from .history import History, read_history
-from .program import BuildFailed, LimitReached, Limits
+from .program import BuildFailed, LimitReached, Limits, open_workspace, remove_abandoned
 from .recipe import BuildRecipe, list_rerun
-from .workspace import open_workspace, remove_abandoned
 
 SHORT_S = 60.0
 """Scenarios whose build takes no longer are built BUILDS times, others once."""
@@ -141,7 +137,9 @@ class _Run:
         tell: Progress,
     ) -> None:
         self._request, self._recipe, self._history, self._edits, self._tell = request, recipe, history, edits, tell
+        self._edited = {"cold": None, **{scenario: edit.path for scenario, edit in edits.items()}}
         self._builder = request.builder
+        self._days = history.days if isinstance(history, History) else None
         self._limits = Limits(
             deadline_s=time.monotonic() + request.limit_s,
             least_free_bytes=request.least_free_bytes,
@@ -157,7 +155,10 @@ class _Run:
         self._number = 0
 
     def measure(self) -> MeasuredImage:
-        name = self._name_builder()
+        try:
+            name = self._builder.describe()
+        except UsageError as error:
+            raise NotBuildable(str(error)) from error
         remove_abandoned(self._request.work)
         with open_workspace(self._request.work) as (folder, lock):
             self._context = folder / "context"
@@ -169,12 +170,6 @@ class _Run:
             finally:
                 self._builder.close()
         return self._describe(name, variants, skipped, proven, stopped=stopped)
-
-    def _name_builder(self) -> str:
-        try:
-            return self._builder.describe()
-        except UsageError as error:
-            raise NotBuildable(str(error)) from error
 
     def _prepare(self, folder: Path, lock: int) -> list[tuple[float, float]]:
         """Fetch the base images, and measure what copying one small file costs: (run_ns, cached_ns) of each build."""
@@ -302,19 +297,16 @@ class _Run:
                 skipped.append(replace(answer, rule=fix.id))
             else:
                 found.append(self._candidate(fix.id, fix.title, (fix.id,), answer, recipe, costs))
-        return sorted(found, key=lambda one: self._forecast_total(one)), skipped
-
-    def _forecast_total(self, candidate: ImageVariant) -> float:
-        """Seconds of all scenarios; a fix without a forecast comes last."""
-        values = candidate.forecasts_ns.values()
-        return sum(one if one is not None else float("inf") for one in values)
+        # By the seconds of all scenarios; a fix without a forecast comes last.
+        found.sort(key=lambda one: sum(float("inf") if ns is None else ns for ns in one.forecasts_ns.values()))
+        return found, skipped
 
     def _candidate(
         self, name: str, title: str, fixes: tuple[str, ...], answer: Rewrite, recipe: BuildRecipe, costs: Costs
     ) -> ImageVariant:
-        edited = {"cold": None, **{scenario: edit.path for scenario, edit in self._edits.items()}}
         forecasts_ns = {
-            scenario: forecast_ns(answer.recipe, recipe, costs, scenario, path) for scenario, path in edited.items()
+            scenario: forecast_ns(answer.recipe, recipe, costs, scenario, path)
+            for scenario, path in self._edited.items()
         }
         return ImageVariant(id=name, title=title, fixes=fixes, rewrite=answer, forecasts_ns=forecasts_ns)
 
@@ -383,19 +375,13 @@ class _Run:
         best = min(allowed, key=lambda one: sum(each.median_ns or 0 for each in one.times.values()), default=None)
         return rewrites[best.id] if best is not None else None
 
-    def _a_month(self, scenario: str) -> float | None:
-        edit = self._edits.get(scenario)
-        if edit is None or edit.commits_count is None or not isinstance(self._history, History):
-            return None
-        return edit.commits_count / self._history.days * DAYS_A_MONTH
-
     def _count_month(self, before: Mapping[str, ScenarioTimes], after: Mapping[str, ScenarioTimes]) -> int | None:
         parts = [
-            (rate, count_saved_ns(before[scenario], after[scenario]))
-            for scenario in self._edits
-            if (rate := self._a_month(scenario)) is not None and scenario in before and scenario in after
+            rate * count_saved_ns(before[scenario], after[scenario])
+            for scenario, edit in self._edits.items()
+            if (rate := edit.a_month(self._days)) is not None and scenario in before and scenario in after
         ]
-        return round(sum(rate * saved_ns for rate, saved_ns in parts)) if parts else None
+        return round(sum(parts)) if parts else None
 
     def _draw(self, recipe: BuildRecipe) -> str:
         context = self._request.context
@@ -417,10 +403,9 @@ class _Run:
 
     def _count_steps(self, recipe: BuildRecipe) -> dict[str, ScenarioTimes]:
         count = len(recipe.steps)
-        edited = {"cold": None, **{scenario: edit.path for scenario, edit in self._edits.items()}}
         return {
             scenario: ScenarioTimes(steps_count=count, cached_count=count - len(list_rerun(recipe, path)))
-            for scenario, path in edited.items()
+            for scenario, path in self._edited.items()
         }
 
     def _describe(
@@ -440,7 +425,7 @@ class _Run:
             builder=builder,
             reason=reason,
             context_bytes=sum(self._recipe.admitted.values()),
-            days=self._history.days if isinstance(self._history, History) else None,
+            days=self._days,
             edits=self._edits,
             variants=tuple(variants),
             skipped=(*skipped, *([self._history] if isinstance(self._history, Skipped) else [])),

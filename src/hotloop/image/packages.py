@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 # fmt: off
 SYSTEM = frozenset((
@@ -107,7 +107,8 @@ def find_needs(script: str, workdir: str) -> tuple[str, ...] | None:
             return None
         is_package |= pip is not None or (bool(words) and posixpath.basename(words[0]) in SYSTEM)
         needs += found
-    return tuple(dict.fromkeys(posixpath.join(workdir, need) for need in needs)) if is_package else None
+    paths = (posixpath.normpath(posixpath.join(workdir, need)) for need in needs)
+    return tuple(dict.fromkeys(paths)) if is_package else None
 
 
 def _needs_of_pip(words: Sequence[str]) -> list[str] | None:
@@ -123,13 +124,9 @@ def _needs_of_pip(words: Sequence[str]) -> list[str] | None:
             next(given, "")
         elif re.match(r"-[rc].", word):
             needs.append(word[2:])
-        elif not word.startswith("-") and _is_path(word):
+        elif (word.startswith(".") or "/" in word) and not any(sign in word for sign in ("://", " @ ")):
             needs.append(word.partition("[")[0])
     return needs
-
-
-def _is_path(word: str) -> bool:
-    return "://" not in word and " @ " not in word and (word.startswith((".", "/")) or "/" in word)
 
 
 def _needs_of_other(words: Sequence[str]) -> list[str] | None:
@@ -147,19 +144,23 @@ def _needs_of_other(words: Sequence[str]) -> list[str] | None:
     return [] if program in SYSTEM or program in HARMLESS else None
 
 
-def read_requirement_files(path: str, texts: Mapping[str, str]) -> frozenset[str] | None:
-    """The file and those that it includes, of ``texts`` (text by path); None where one names a local package.
+def read_requirement_files(path: str, read: Callable[[str], str | None]) -> frozenset[str] | None:
+    """The file and those that it includes, by their texts from ``read`` (None: not there).
 
-    >>> sorted(read_requirement_files("r/a.txt", {"r/a.txt": "-r b.txt", "r/b.txt": "x"}))
+    None where one names a local package.
+
+    >>> sorted(read_requirement_files("r/a.txt", {"r/a.txt": "-r b.txt", "r/b.txt": "x"}.get))
     ['r/a.txt', 'r/b.txt']
     """
-    found, left = set(), [path]
+    found: set[str] = set()
+    left = [path]
     while left:
         one = left.pop()
-        if one in found or one not in texts:
+        text = None if one in found else read(one)
+        if text is None:
             continue
         found.add(one)
-        for name, value in _read_lines(texts[one]):
+        for name, value in _read_lines(text):
             if name in REQUIREMENTS:
                 left.append(posixpath.normpath(posixpath.join(posixpath.dirname(one), value)))
             elif name in EDITABLE or name.startswith(("./", "../", "/", "file:")):

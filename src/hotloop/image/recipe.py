@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -69,6 +69,11 @@ class BuildRecipe:
             text=self.text if text is None else text,
             ignore_text=self.ignore_text if ignore_text is None else ignore_text,
         )
+
+    def read_copied(self, there: Mapping[str, str], path: str) -> str | None:
+        """Text of a copied file by its path in the image, of which ``there`` has the paths in the context."""
+        source = there.get(path)
+        return None if source is None else (self.context.root / source).read_text(encoding="utf-8", errors="replace")
 
     @cached_property
     def dockerfile(self) -> Dockerfile:
@@ -168,25 +173,6 @@ class BuildRecipe:
             if mount["type"] == "bind" and not mount.get("from")
         ]
         return replace(step, reads=frozenset(match_sources(bound, self.admitted)) if bound else frozenset())
-
-
-class CopiedTexts(Mapping[str, str]):
-    """Texts of copied files by their paths in the image, read when they are asked for."""
-
-    def __init__(self, context: BuildContext, there: Mapping[str, str]) -> None:
-        self._context, self._there = context, there
-
-    def __getitem__(self, path: str) -> str:
-        return (self._context.root / self._there[path]).read_text(encoding="utf-8", errors="replace")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._there)
-
-    def __len__(self) -> int:
-        return len(self._there)
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._there
 
 
 def _images_of(one: Instruction) -> tuple[str, ...]:

@@ -5,8 +5,10 @@ The tables of fields, and how a kind is written in them: core/manifest_tables.py
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,10 +23,8 @@ _DEVICE = re.compile(r"(gpu|nvidia\.com/gpu|amd\.com/gpu)")
 
 def read_manifest(text: str, name: str) -> list[Any]:
     """The documents of a YAML or JSON text. Raises UsageError."""
-    try:
+    with contextlib.suppress(ValueError):
         return [json.loads(text)]
-    except ValueError:
-        pass
     try:
         import yaml
     except ImportError:
@@ -106,20 +106,26 @@ def _check_fields(value: Any, fields: Mapping[str, str], path: str, types: Mappi
             yield from _check(one, known[key], f"{dot}{key}", types)
 
 
+_TYPES: dict[str, tuple[type | types.UnionType, str]] = {
+    "int": (int, "a whole number"),
+    "number": (int | float, "a number"),
+    "bool": (bool, "true or false"),
+    "string": (str, "a string (in quotes)"),
+    "object": (dict, "a map"),
+}
+_NAMES = {
+    "strings": "a map of strings (numbers in quotes)",
+    "quantity": "a quantity such as 500m, 8 or 16Gi",
+}
+
+
 def _fits(value: Any, kind: str) -> bool:
-    least = re.fullmatch(r"int>=(\d+)", kind)
-    if kind == "int" or least:
-        return isinstance(value, int) and not isinstance(value, bool) and (not least or value >= int(least[1]))
-    if kind == "number":
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if kind == "bool":
-        return isinstance(value, bool)
-    if kind == "string":
-        return isinstance(value, str)
+    if kind in _TYPES:
+        return isinstance(value, _TYPES[kind][0]) and isinstance(value, bool) == (kind == "bool")
+    if kind.startswith("int>="):
+        return _fits(value, "int") and value >= int(kind.removeprefix("int>="))
     if kind == "strings":
         return isinstance(value, dict) and all(isinstance(one, str) for one in [*value, *value.values()])
-    if kind == "object":
-        return isinstance(value, dict)
     if kind == "quantity":
         return not isinstance(value, bool) and _QUANTITY.fullmatch(str(value)) is not None
     if kind.startswith("/"):
@@ -127,27 +133,15 @@ def _fits(value: Any, kind: str) -> bool:
     return kind == "any" or value in kind.split("|")
 
 
-_NAMES = {
-    "int": "a whole number",
-    "number": "a number",
-    "bool": "true or false",
-    "string": "a string (in quotes)",
-    "strings": "a map of strings (numbers in quotes)",
-    "object": "a map",
-    "quantity": "a quantity such as 500m, 8 or 16Gi",
-}
-
-
 def _name(kind: str) -> str:
-    least = re.fullmatch(r"int>=(\d+)", kind)
-    if least:
-        return f"a whole number of {least[1]} or more"
+    if kind in _TYPES:
+        return _TYPES[kind][1]
+    if kind.startswith("int>="):
+        return f"a whole number of {kind.removeprefix('int>=')} or more"
     if kind.startswith("/"):
         return f"a string that fits {kind}"
-    if kind[0] in "@{":
-        return "a map"
-    if kind.startswith("["):
-        return "a list"
+    if kind[0] in "@{[":
+        return "a list" if kind.startswith("[") else "a map"
     return _NAMES.get(kind) or f"one of {kind.replace('|', ', ')}"
 
 

@@ -196,10 +196,3 @@ def find_warnings(request: LaunchRequest) -> tuple[str, ...]:
             "or save faster"
         )
     return tuple(found)
-
-
-def find_core_warning(request: LaunchRequest) -> str | None:
-    """Slurm gives a task one core unless it is asked for more; all ranks of a node are one task here."""
-    if request.cpus is not None or request.is_whole_node:
-        return None
-    return "Slurm gives a task one core: add --cpus N, the cores that all ranks of a node share"

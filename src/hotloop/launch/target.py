@@ -1,4 +1,9 @@
-"""What a kind of cluster answers to a LaunchRequest: a manifest, and how it is handed in."""
+"""What a kind of cluster answers to a LaunchRequest: a manifest, and how it is handed in.
+
+NODE_SCRIPT runs once on every node, whatever cluster started it. It exists for one purpose: a stop signal has to reach
+the ranks, and only them. torchrun passes SIGTERM to whole process groups and Slurm to every process of a step; both end
+DataLoader workers, and the rank fails before it has saved.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,44 @@ from typing import Any, ClassVar
 
 from hotloop.core.errors import UsageError
 
-from .request import LaunchRequest, find_warnings
+from .request import STOPPED_CODE, LaunchRequest, find_warnings
 from .yaml_text import Noted, draw_yaml
+
+NODE_SCRIPT = f"""\
+# "$@" is the training command. SIGTERM or SIGUSR1 to this shell becomes SIGTERM to the ranks alone: DataLoader workers
+# that get it end at once, and their rank fails before it has saved. Ranks are the processes that torchrun gave a
+# LOCAL_RANK.
+ranks() {{
+  for child in $(cat /proc/"$1"/task/*/children 2>/dev/null); do
+    if tr '\\0' '\\n' 2>/dev/null < /proc/"$child"/environ | grep -q '^LOCAL_RANK='; then
+      echo "$child"
+    else
+      ranks "$child"
+    fi
+  done
+}}
+stop() {{
+  asked=1
+  found=$(ranks "$agent")
+  kill -TERM ${{found:-$agent}} 2>/dev/null
+}}
+asked= agent=
+trap stop TERM USR1
+(trap '' USR1; exec "$@") &
+agent=$!
+[ -z "$asked" ] || stop
+until wait "$agent"; code=$?; ! kill -0 "$agent" 2>/dev/null; do :; done
+# Exit 0 after a stop would count as finished: {STOPPED_CODE} says that the training has to continue.
+[ -z "$asked" ] || exit {STOPPED_CODE}
+exit "$code"
+"""
+"""POSIX shell; needs cat, tr and grep."""
+
+
+def assign_script(name: str) -> str:
+    """Shell lines that put the script into the variable ``name``."""
+    return f"{name}=$(cat <<'END_OF_NODE'\n{NODE_SCRIPT}END_OF_NODE\n)\n"
+
 
 TRAINING_OPTIONS = frozenset(
     {"plan", "nodes", "gpus_per_node", "cpus", "strategy", "run", "save_s", "interface", "name", "command"}
@@ -43,6 +84,8 @@ class LaunchTarget:
     """Options of the command line that change what ``write`` answers, or what the user is warned of."""
     needs: ClassVar[tuple[str, ...]] = ()
     """Fields of the request that have to be given."""
+    rents: ClassVar[bool] = False
+    """Whether it rents machines by the name of their GPU."""
     submit: ClassVar[tuple[str, ...] | None] = None
     schema: ClassVar[str | None] = None
     """The table of core/manifest_types/ that what ``write`` answers is checked against."""
@@ -66,6 +109,10 @@ class LaunchTarget:
         for name in self.needs:
             if getattr(request, name) is None:
                 raise UsageError(f"--target {self.id} needs --{name.replace('_', '-')}; {NEEDED[name]}")
+        if self.rents and request.gpus_per_node and request.gpu is None:
+            raise UsageError(
+                f"--target {self.id} rents machines by their GPU: give --gpu h100-80g-sxm, or --plan PLAN.toml"
+            )
         if self.suffix != ".yaml" and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", request.name):
             raise UsageError(
                 f"--name {request.name}: use letters, digits, ., _ and -, beginning with a letter or digit"
@@ -103,12 +150,6 @@ def training_environment(request: LaunchRequest) -> dict[str, Any]:
 def gpu_name(request: LaunchRequest) -> str | None:
     """The device as SkyPilot's catalogue names it."""
     return None if request.gpu is None else _GPU_NAMES.get(request.gpu, request.gpu)
-
-
-def require_gpu(target: str, request: LaunchRequest) -> None:
-    """Raises UsageError where GPUs are asked for and nobody said which."""
-    if request.gpus_per_node and request.gpu is None:
-        raise UsageError(f"--target {target} rents machines by their GPU: give --gpu h100-80g-sxm, or --plan PLAN.toml")
 
 
 def draw_documents(head: str, *documents: Mapping[str, Any]) -> str:

@@ -5,8 +5,9 @@ Only what cannot be misread is written plain; every other string is quoted as in
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,17 +24,6 @@ class Noted:
 
     value: Any
     why: str
-
-
-def strip_notes(value: Any) -> Any:
-    """The value as a reader of the YAML sees it."""
-    if isinstance(value, Noted):
-        return strip_notes(value.value)
-    if isinstance(value, Mapping):
-        return {key: strip_notes(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [strip_notes(one) for one in value]
-    return value
 
 
 def draw_yaml(value: Any) -> str:
@@ -56,38 +46,28 @@ def _lines(value: Any) -> list[str]:
     if isinstance(value, Noted):
         return [*_comment(value.why), *_lines(value.value)]
     if isinstance(value, Mapping) and value:
-        return [line for key, one in value.items() for line in _entry(str(key), one)]
-    if isinstance(value, Sequence) and not isinstance(value, str) and value:
-        return [line for one in value for line in _item(one)]
+        return [line for key, one in value.items() for line in _place(f"{_scalar(str(key))}:", one)]
+    if isinstance(value, list | tuple) and value:
+        return [line for one in value for line in _place("-", one)]
     return [_scalar(value)]
 
 
-def _entry(key: str, value: Any) -> list[str]:
+def _place(head: str, value: Any) -> list[str]:
+    """The lines of a value with its key or its dash."""
     if isinstance(value, Noted):
-        return [*_comment(value.why), *_entry(key, value.value)]
-    head = f"{_scalar(key)}:"
+        return [*_comment(value.why), *_place(head, value.value)]
     if isinstance(value, str) and _fits_block(value):
-        return [f"{head} |", *(f"  {line}" if line else "" for line in value[:-1].split("\n"))]
-    if isinstance(value, Mapping | list | tuple) and value:
-        return [head, *(f"  {line}" if line else "" for line in _lines(value))]
-    return [f"{head} {_scalar(value)}"]
+        return [f"{head} |", *_indent(value[:-1].split("\n"))]
+    lines = _lines(value)
+    if head != "-" and isinstance(value, Mapping | list | tuple) and value:
+        return [head, *_indent(lines)]
+    # A comment on the first key of an item stands above the dash.
+    at = next(index for index, line in enumerate(lines) if not line.startswith("#"))
+    return [*lines[:at], f"{head} {lines[at]}", *_indent(lines[at + 1 :])]
 
 
-def _item(value: Any) -> list[str]:
-    if isinstance(value, Noted):
-        return [*_comment(value.why), *_item(value.value)]
-    if isinstance(value, str) and _fits_block(value):
-        return ["- |", *(f"  {line}" if line else "" for line in value[:-1].split("\n"))]
-    first, *rest = _lines(value)
-    if first.startswith("#"):  # a comment on the first key of an item stands above the dash
-        at = next(i for i, line in enumerate([first, *rest]) if not line.startswith("#"))
-        every = [first, *rest]
-        return [*every[:at], *_dashed(every[at:])]
-    return _dashed([first, *rest])
-
-
-def _dashed(lines: list[str]) -> list[str]:
-    return [f"- {lines[0]}", *(f"  {line}" if line else "" for line in lines[1:])]
+def _indent(lines: list[str]) -> list[str]:
+    return [f"  {line}" if line else "" for line in lines]
 
 
 def _comment(text: str) -> list[str]:
@@ -107,17 +87,11 @@ def _fits_block(text: str) -> bool:
 
 
 def _scalar(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, Mapping):
-        return "{}"
+    if isinstance(value, Mapping | list | tuple):
+        return "{}" if isinstance(value, Mapping) else "[]"
+    if value is None or isinstance(value, int):
+        return json.dumps(value)
     if not isinstance(value, str):
-        if isinstance(value, Sequence):
-            return "[]"
         raise TypeError(f"{type(value).__name__} has no place in a manifest")
     if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value

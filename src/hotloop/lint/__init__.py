@@ -1,4 +1,4 @@
-"""Files -> findings, without running them. A rule is one file in rules/; each reads one kind of parsed file."""
+"""Files -> findings, without running them. A rule is one function in rules/; each reads one kind of parsed file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from hotloop.core.lint import FILE_KINDS, LintFinding, LintReport, LintRule, Unr
 
 from .batch import parse_batch
 from .builds import parse_build
-from .errors import NotRead
-from .files import SourceFile, find_files, find_ignored
+from .files import NotRead, SourceFile, Surroundings, find_files, find_ignored
 from .manifests import parse_manifests
 from .script import parse_script
-from .surroundings import Surroundings
 from .survey import survey
 
 __all__ = ["LINT_RULES", "lint_file", "lint_paths"]
@@ -83,9 +81,9 @@ def lint_file(file: SourceFile, rules: Iterable[LintRule], around: Surroundings)
         return [], 0
     found = [replace(one, file=file.path) for rule in rules if rule.reads == file.kind for one in rule.judge(parsed)]
     ignored = find_ignored(file.text)
-    kept = [one for one in dict.fromkeys(found) if not _is_ignored(one, ignored.get(one.line, frozenset()))]
+    kept = [
+        one
+        for one in dict.fromkeys(found)
+        if (off := ignored.get(one.line, frozenset())) is not None and one.rule not in off
+    ]
     return sorted(kept, key=lambda one: (one.line, ORDER[one.severity], one.rule)), len(found) - len(kept)
-
-
-def _is_ignored(finding: LintFinding, rules: frozenset[str] | None) -> bool:
-    return rules is None or finding.rule in rules

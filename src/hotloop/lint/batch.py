@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from hotloop.core.sbatch_options import FLAGS, SHORT
 
-from .files import SourceFile
-from .surroundings import Surroundings
+from .files import SourceFile, Surroundings
 
 _HEREDOC = re.compile(r"<<-?\s*([\"']?)(\w+)\1")
 

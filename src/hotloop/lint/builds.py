@@ -11,9 +11,7 @@ from pathlib import Path
 
 from hotloop.core.dockerfile import Dockerfile, DockerfileError, DockerStage, Instruction, parse_dockerfile
 
-from .errors import NotRead
-from .files import SourceFile
-from .surroundings import Surroundings
+from .files import NotRead, SourceFile, Surroundings
 
 MOST_ENTRIES = 100_000
 """Files of a folder that are counted."""

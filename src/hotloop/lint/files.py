@@ -7,11 +7,11 @@ import os
 import re
 import stat
 import tokenize
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.lint import FILE_KINDS, Unread
 
 MOST_BYTES = 2 << 20
@@ -26,6 +26,10 @@ _TEST = re.compile(r"(test_.*|.*_test|conftest)\.py$")
 _IGNORE = re.compile(r"#\s*hotloop:\s*ignore(?:\[([\w\s,-]*)\])?")
 
 
+class NotRead(HotloopError):
+    """A file is not what its name says, or beyond what is read; the text is one line."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
     """``path`` as it was given or found; ``data`` are its bytes, of which ``text`` was decoded. ``kind`` is a key of
@@ -35,6 +39,25 @@ class SourceFile:
     kind: str
     data: bytes
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A job starts a script and warns it by a signal. ``is_asked`` where the job's file asks for that signal itself."""
+
+    file: str
+    line: int
+    signal: str
+    when: str
+    is_asked: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """``save_s`` is how long a checkpoint takes, if that is known; ``starts`` are by the path of the script."""
+
+    save_s: float | None = None
+    starts: Mapping[str, Start] = field(default_factory=dict)
 
 
 def find_files(paths: Sequence[str], kinds: Sequence[str] = tuple(FILE_KINDS)) -> Iterator[SourceFile | Unread]:

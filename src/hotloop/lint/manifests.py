@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import NotRead
-from .files import SourceFile
-from .surroundings import Surroundings
+from .files import NotRead, SourceFile, Surroundings
 
 NO_YAML = "YAML is read by an optional package: pip install 'hotloop[interop]'"
 MOST_NESTED = 100
 """Depth up to which the fast reader, which is written in C and recurses, is used."""
+GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi")
 TRAINING_KINDS = ("PyTorchJob", "TrainJob")
 _TRAINS = re.compile(
     r"(?i)torchrun|torch\.distributed|accelerate\s+launch|deepspeed|\btrain\w*\.py|finetun\w*\.py|pretrain"
@@ -168,8 +167,4 @@ def find_specs(one: Field) -> Iterator[Field]:
 
 def gpu_resources(container: Field, part: str) -> list[tuple[str, Field]]:
     """GPUs under ``resources.limits`` or ``resources.requests``."""
-    return [(name, value) for name, value in container[f"resources.{part}"].items if is_gpu(name)]
-
-
-def is_gpu(name: str) -> bool:
-    return name in ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi")
+    return [(name, value) for name, value in container[f"resources.{part}"].items if name in GPUS]

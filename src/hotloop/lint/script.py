@@ -8,9 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from .errors import NotRead
-from .files import SourceFile
-from .surroundings import Start, Surroundings
+from .files import NotRead, SourceFile, Start, Surroundings
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = Function | ast.Module
@@ -98,6 +96,15 @@ class LintedScript:
             if any(name.endswith(one) if one.startswith(".") else name == one for one in names)
         ]
 
+    def receiver(self, call: ast.Call) -> str:
+        """Name of the object whose method a call calls; empty where it calls no method."""
+        return self.name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+    def block(self, node: ast.AST) -> ast.AST:
+        """What holds the statement that an expression belongs to."""
+        statement = next(one for one in self.parents(node) if isinstance(one, ast.stmt))
+        return self._parents[statement]
+
     def within(self, node: ast.AST, container: ast.AST) -> bool:
         """Whether a node's code runs as part of the container, and not in a function that is defined there."""
         inner = node
@@ -168,16 +175,24 @@ class LintedScript:
                     found.setdefault(self.name(target), []).append(value)
         return found
 
-    def is_built_by(self, name: str, *constructors: str) -> bool:
-        """Whether everything that is assigned to the name is a call of one of these (as calls_of reads names)."""
-        values = self.assigned.get(name, [])
-        built = {id(call) for call in self.calls_of(*constructors)}
-        return bool(values) and all(id(value) in built for value in values)
+    def values(self, node: ast.AST) -> list[ast.expr]:
+        """What the file assigns to that which an expression names; empty where it names nothing that is assigned."""
+        return self.assigned.get(self.name(node), [])
 
-    def is_built_anywhere_by(self, name: str, *constructors: str) -> bool:
-        """As is_built_by, for at least one of the assignments."""
+    def mentions(self, value: ast.expr, pattern: re.Pattern[str]) -> bool:
+        """Whether the text of an expression has the pattern, or that of what is assigned to one of its names."""
+        said = [value]
+        for one in ast.walk(value):
+            if isinstance(one, (ast.Name, ast.Attribute)):
+                said += self.values(one)
+        return any(pattern.search(ast.get_source_segment(self.text, one) or "") for one in said)
+
+    def is_built_by(self, name: str, *constructors: str, anywhere: bool = False) -> bool:
+        """Whether everything that is assigned to the name is a call of one of these (as calls_of reads names);
+        ``anywhere``: at least one of the assignments."""
         built = {id(call) for call in self.calls_of(*constructors)}
-        return any(id(value) in built for value in self.assigned.get(name, []))
+        are_built = [id(value) in built for value in self.assigned.get(name, [])]
+        return any(are_built) and (anywhere or all(are_built))
 
     @cached_property
     def loaders(self) -> list[ast.Call]:
@@ -196,13 +211,11 @@ class LintedScript:
 
     def stepped(self, call: ast.Call) -> str:
         """Name of the optimizer that a ``.step`` call steps; empty where it is none."""
-        if not isinstance(call.func, ast.Attribute):
-            return ""
-        receiver = self.name(call.func.value)
-        if call.args and re.search(r"(?i)scaler|fabric", receiver.split(".")[-1]):
-            return self.name(call.args[0])
+        receiver = self.receiver(call)
         last = receiver.split(".")[-1]
-        if self.is_built_anywhere_by(receiver, *TORCH_OPTIMIZERS):
+        if call.args and re.search(r"(?i)scaler|fabric", last):
+            return self.name(call.args[0])
+        if self.is_built_by(receiver, *TORCH_OPTIMIZERS, anywhere=True):
             return receiver
         return receiver if _OPTIMIZER_NAME.search(last) and not _NOT_OPTIMIZER.search(last) else ""
 
@@ -292,7 +305,7 @@ class LintedScript:
         if value is None:
             return False
         name = self.name(value)
-        return self.is_built_anywhere_by(name, ".DataLoader", "DataLoader") or bool(
+        return self.is_built_by(name, ".DataLoader", "DataLoader", anywhere=True) or bool(
             re.search(r"(?i)loader", name.split(".")[-1])
         )
 

@@ -7,10 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from .batch import parse_batch
-from .errors import NotRead
-from .files import SourceFile, find_files
+from .files import NotRead, SourceFile, Start, Surroundings, find_files
 from .manifests import Pod, parse_manifests
-from .surroundings import Start, Surroundings
 
 _HANDLES = re.compile(r"\bSIG(TERM|USR|INT|HUP|CONT)|signal\.signal\b|add_signal_handler")
 _PREEMPTED = re.compile(r"terminationGracePeriodSeconds|(?i:spot|preemptible)")

@@ -1,35 +1,20 @@
-"""A workload file's request, or a function that builds a module -> its PlanReport."""
+"""A workload file's request -> its PlanReport, calibrated by recorded runs where they are given."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from hotloop import __version__
 from hotloop.analyze.measurement import measure_step_ns
 from hotloop.core.errors import UsageError
-from hotloop.core.planning import PlanReport, make_memory
-from hotloop.core.prediction import CostPrediction, StepPrediction
-from hotloop.core.workload import require_choice, require_count
+from hotloop.core.planning import PlanReport
 from hotloop.pipeline.launches import read_training
 from hotloop.plan.calibrate import MeasuredStep, calibrate
-from hotloop.plan.cost import pick_price, predict_cost
-from hotloop.plan.hardware_files import read_hardware
+from hotloop.plan.cost import predict_spot
 from hotloop.plan.memory import predict_memory
-from hotloop.plan.module_trace import (
-    OPTIMIZERS,
-    PRECISIONS,
-    describe_trace,
-    find_peak,
-    make_request,
-    predict_module_memory,
-    read_tensors,
-    read_trace,
-)
-from hotloop.plan.options import build_scaling, build_search, build_sharing, choose_best
 from hotloop.plan.planner import build_plan
-from hotloop.plan.spot import predict_spot
+from hotloop.plan.search import build_scaling, build_search, build_sharing, choose_best
 from hotloop.plan.strategy import draw_strategy, plan_strategy
 from hotloop.plan.time import predict_step
 from hotloop.plan.workload_file import PlanRequest, read_workload_file
@@ -65,25 +50,15 @@ def make_plan(
     total = tokens or request.tokens or USUAL_TOKENS
     efficiency = calibrate([read_measured(one) for one in measured]) if measured else None
 
-    def price(step: StepPrediction, asked: PlanRequest) -> CostPrediction:
-        paid = pick_price(asked.hardware, asked.price_kind)
-        return predict_cost(step, asked.workload, asked.hardware, total, failures=asked.failures, price=paid)
-
-    forecast = partial(predict_step, efficiency=efficiency)
-    report = build_plan(
-        request,
-        __version__,
-        predict_step=forecast,
-        predict_cost=price,
-        wants_remedies=wants_remedies,
-    )
+    report = build_plan(request, __version__, total, efficiency, wants_remedies=wants_remedies)
     if simulated_runs is not None and report.cost is not None:
         from hotloop.plan.simulate import simulate_hours  # numpy takes a tenth of a second to load
 
         report = replace(report, simulated=simulate_hours(report.cost, seed=seed, runs=simulated_runs))
     if spot:
         workload, hardware = request.workload, request.hardware
-        found = predict_spot(forecast(workload, hardware), workload, hardware, total, request.failures)
+        step = predict_step(workload, hardware, efficiency)
+        found = predict_spot(step, workload, hardware, total, request.failures)
         report = replace(report, spot=found)
     return replace(
         report,

@@ -11,11 +11,17 @@ from hotloop.core.errors import HotloopError, RecordingError, UsageError
 from hotloop.core.redact import redact_text
 from hotloop.remote.fetch import default_cache, fetch_run, is_store
 from hotloop.remote.follow import UploadProcess, process_words
-from hotloop.remote.outcome import Uploaded, count_uploaded, write_uploaded
 from hotloop.remote.store import RemoteStore, check_driver, protocol_of
-from hotloop.remote.uploader import PrefixTaken, Uploader, hold_folder, read_state
-from hotloop.trace import recording
-from hotloop.trace.recording import find_run
+from hotloop.remote.uploader import (
+    PrefixTaken,
+    Uploaded,
+    Uploader,
+    count_uploaded,
+    hold_folder,
+    read_state,
+    write_uploaded,
+)
+from hotloop.trace.recording import find_run, read_tail
 
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 JOB_ID = "SLURM_JOB_ID"

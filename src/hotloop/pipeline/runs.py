@@ -39,7 +39,7 @@ from hotloop.export.exporter import describe_exports
 from hotloop.pipeline.recordings import locate_run
 from hotloop.prescribe import combine_savings, rank_findings, state_rule_savings
 from hotloop.remote.fetch import describe_fetch, is_store
-from hotloop.remote.outcome import describe_upload
+from hotloop.remote.uploader import describe_upload
 from hotloop.telemetry.devices import NAME as DEVICES
 from hotloop.telemetry.devices import describe_devices, read_device_use
 from hotloop.telemetry.host_load import describe_load, read_host_load

@@ -8,9 +8,8 @@ from math import exp, log
 
 from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware
-from hotloop.core.link_fit import LinkFit
 from hotloop.core.workload import Workload
-from hotloop.plan.efficiency import Efficiency, read_efficiency
+from hotloop.plan.hardware_files import Efficiency, read_efficiency
 from hotloop.plan.time import predict_step
 
 STEPS = 12
@@ -86,19 +85,3 @@ def _forecast_error(rows: Sequence[MeasuredStep], start: Efficiency) -> float:
         trial = start.scaled(compute=compute, host=host, error_ratio=start.error_ratio)
         left.append(abs(log(predict_step(row.workload, row.hardware, trial).mid_ns / row.step_ns)))
     return max(LEAST_ERROR, exp(sorted(left)[-(-4 * len(left) // 5) - 1]) - 1)
-
-
-def fit_line(points: Sequence[tuple[float, float]]) -> LinkFit:
-    """The line through (wire bytes, ns) by relative least squares, so that small messages count as much as large ones.
-
-    Raises UsageError where fewer than two sizes are given or the larger take no longer.
-    """
-    # Minimum of the sum of (a/t + b x/t - 1)^2.
-    p = [(1 / t, x / t) for x, t in points if t > 0]
-    uu, uv, vv = sum(u * u for u, _ in p), sum(u * v for u, v in p), sum(v * v for _, v in p)
-    u1, v1 = sum(u for u, _ in p), sum(v for _, v in p)
-    scale = uu * vv - uv * uv
-    if len({x for x, _ in points}) < 2 or scale <= 0 or (slope := (uu * v1 - uv * u1) / scale) <= 0:
-        raise UsageError("a link needs times of two or more sizes, of which the larger takes longer")
-    latency = max(0.0, (vv * u1 - uv * v1) / scale)
-    return LinkFit(latency_ns=latency, bytes_per_s=1e9 / slope)

@@ -1,23 +1,104 @@
-"""Name of a device, or path of a TOML file -> Hardware. The files in hardware/ are the devices that are known.
+"""Name of a device, or path of a TOML file -> Hardware, and what such devices reach of their data sheet in training.
 
-A user's own file may begin with ``base = "h100-80g-sxm"``: what it states overrides the base, the rest stays.
+The files in hardware/ are the devices that are known. A user's own file may begin with ``base = "h100-80g-sxm"``: what
+it states overrides the base, the rest stays. The efficiencies are the constants of plan/efficiency.toml.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from hotloop.core.errors import UsageError, suggest_known
 from hotloop.core.hardware import Hardware, Price
 from hotloop.core.link_fit import LinkFit
+from hotloop.core.spelling import suggest_known
+from hotloop.core.workload import field_names, require_choice, require_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """Shares of data-sheet rates, and costs that no data sheet states."""
+
+    product_ratio: float
+    """Of the 16-bit (or 32-bit) peak, by a product so large that its bytes do not matter."""
+    fp8_ratio: float
+    """The same of the 8-bit peak."""
+    attention_ratio: float
+    """Of the 16-bit peak, by fused attention in PyTorch; the causal half counted."""
+    megatron_attention_ratio: float
+    """The same in Megatron, which takes it from cuDNN."""
+    idle_outputs: float
+    """Elements of a product's result that could have been computed in its last wave of tiles besides."""
+    backward_ratio: float
+    """Backward time over twice the forward time, which its FLOPs and bytes are."""
+    memory_ratio: float
+    """Of the memory's bandwidth."""
+    eager_passes: float
+    """Times that the bytes of everything but products move, over the least they could: uncompiled PyTorch."""
+    compiled_passes: float
+    megatron_passes: float
+    """Megatron's own fused kernels."""
+    host_ns: float
+    """Until the host has launched one layer's forward pass; uncompiled PyTorch."""
+    megatron_host_ns: float
+    step_host_ns: float
+    """Once a step: the optimizer's launches, clipping, schedule, the next batch."""
+    contention_ratio: float
+    """What compute and communication beside each other add, as a share of the shorter one."""
+    inside_ratio: float
+    """Of the bandwidth inside a node."""
+    between_ratio: float
+    """Of the bandwidth between nodes."""
+    hop_ratio: float
+    """A ring's step from node to node, over the latency of the link between them."""
+    compute_factor: float = 1.0
+    """Measured over predicted; by calibration."""
+    host_factor: float = 1.0
+    error_ratio: float
+    """Four fifths of the published steps that were not fitted lie within this share of the prediction, or more."""
+    megatron_error_ratio: float
+    basis: str = "formula"
+
+    def scaled(self, *, compute: float, host: float, error_ratio: float) -> Efficiency:
+        """Corrected by what was measured."""
+        return replace(
+            self,
+            compute_factor=compute,
+            host_factor=host,
+            error_ratio=error_ratio,
+            megatron_error_ratio=error_ratio,
+            basis="calibrated",
+        )
+
+
+def read_efficiency(hardware: Hardware) -> Efficiency:
+    """The constants of this device: its own where published rows show them, by words of its name; else those of any."""
+    tables = _tables()
+    words = set(re.split(r"[^a-z0-9]+", hardware.name.lower()))
+    values = {name: entry["value"] for name, entry in tables["all"].items()}
+    errors = dict(tables["errors"]["other"])
+    for kind in ("other", *sorted(words & tables["devices"].keys())):
+        values |= {name: entry["value"] for name, entry in tables["devices"][kind].items()}
+        errors |= tables["errors"].get(kind, {})
+    return Efficiency(**values, error_ratio=errors["torch"], megatron_error_ratio=errors["megatron"])
+
+
+@cache
+def _tables() -> dict[str, Any]:
+    return tomllib.loads(files(__package__).joinpath("efficiency.toml").read_text(encoding="utf-8"))
+
 
 FOLDER = Path(__file__).with_name("hardware")
 DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")
 PRICE_KINDS = ("on-demand", "spot", "reserved")
+NUMBERS = ("memory_bytes", "memory_bytes_per_s", "host_bytes_per_s", "context_bytes", "power_watt")
 LINK_KEYS = ("latency_ns", "bytes_per_s")
 PRICE_KEYS = ("usd_per_hour", "provider", "day", "kind", "source")
 
@@ -29,7 +110,11 @@ def list_hardware() -> list[str]:
 
 def read_hardware(name: str) -> Hardware:
     """The device of this name, or of the TOML file at this path. Raises UsageError."""
-    return _build(name, _read_tables(name))
+    tables = _read_tables(name)
+    try:
+        return _build(tables)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from error
 
 
 def _read_tables(name: str) -> dict[str, Any]:
@@ -61,70 +146,61 @@ def _merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return both
 
 
-def _build(name: str, tables: Mapping[str, Any]) -> Hardware:
-    keys = [field.name for field in fields(Hardware)]
-    _check_keys(name, "", tables, keys)
+def _build(tables: Mapping[str, Any]) -> Hardware:
+    check_keys("key ", tables, field_names(Hardware))
     needed = [field.name for field in fields(Hardware) if field.default is MISSING and field.default_factory is MISSING]
-    for key in needed:
-        if key not in tables:
-            raise UsageError(f"{name}: {key} is missing; a hardware file needs {', '.join(needed)}")
-    peaks = _table(name, "peak_flops", tables["peak_flops"], DTYPES)
-    gpus_per_node = tables["gpus_per_node"]
-    if not isinstance(gpus_per_node, int) or gpus_per_node < 1:
-        raise UsageError(f"{name}: gpus_per_node = {gpus_per_node!r}: give a whole number of 1 or more")
-    power = tables.get("power_watt")
+    missing = [key for key in needed if key not in tables]
+    if missing:
+        raise UsageError(f"{missing[0]} is missing; a hardware file needs {', '.join(needed)}")
+    require_count("gpus_per_node", tables["gpus_per_node"])
+    peaks = _table("peak_flops", tables["peak_flops"], DTYPES)
+    values: dict[str, Any] = {key: read_number(key, tables[key], above=True) for key in NUMBERS if key in tables}
+    values |= {key: int(values[key]) for key in ("memory_bytes", "context_bytes") if key in values}
     return Hardware(
         name=str(tables["name"]),
-        memory_bytes=int(_number(name, "memory_bytes", tables["memory_bytes"])),
-        memory_bytes_per_s=_number(name, "memory_bytes_per_s", tables["memory_bytes_per_s"]),
-        peak_flops={dtype: _number(name, f"peak_flops.{dtype}", value) for dtype, value in peaks.items()},
-        gpus_per_node=gpus_per_node,
-        inside=_link(name, "inside", tables["inside"]),
-        between=_link(name, "between", tables["between"]),
-        host_bytes_per_s=_number(name, "host_bytes_per_s", tables["host_bytes_per_s"]),
-        context_bytes=int(_number(name, "context_bytes", tables["context_bytes"])) if "context_bytes" in tables else 0,
-        power_watt=None if power is None else _number(name, "power_watt", power),
-        prices=tuple(_price(name, one) for one in tables.get("prices", ())),
+        peak_flops={dtype: read_number(f"peak_flops.{dtype}", value, above=True) for dtype, value in peaks.items()},
+        gpus_per_node=tables["gpus_per_node"],
+        inside=_link("inside", tables["inside"]),
+        between=_link("between", tables["between"]),
+        prices=tuple(_price(one) for one in tables.get("prices", ())),
         sources={str(key): str(text) for key, text in tables.get("sources", {}).items()},
+        **values,
     )
 
 
-def _check_keys(name: str, where: str, table: Mapping[str, Any], known: Any) -> None:
-    for key in table:
-        if key not in known:
-            raise UsageError(f"{name}: unknown key {where}{key}{suggest_known(key, known)}")
+def check_keys(where: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raises UsageError for a key that nobody reads; ``where`` stands before it."""
+    unknown = next((key for key in table if key not in known), None)
+    if unknown is not None:
+        raise UsageError(f"unknown {where}{unknown}{suggest_known(unknown, known)}")
 
 
-def _table(name: str, key: str, value: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
+def read_number(name: str, value: object, *, above: bool = False) -> float:
+    """Raises UsageError unless it is a finite number of 0 or more, or ``above`` 0."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+    if not is_number or (above and not value):
+        raise UsageError(f"{name} = {value!r}: give a number {'above 0' if above else 'of 0 or more'}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _table(key: str, value: Any, known: Sequence[str]) -> Mapping[str, Any]:
     if not isinstance(value, dict) or not value:
-        raise UsageError(f"{name}: {key} is no table; give {', '.join(known)} in [{key}]")
-    _check_keys(name, f"{key}.", value, known)
+        raise UsageError(f"{key} is no table; give {', '.join(known)} in [{key}]")
+    check_keys(f"key {key}.", value, known)
     return value
 
 
-def _number(name: str, key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise UsageError(f"{name}: {key} = {value!r}: give a number above 0")
-    return float(value)
+def _link(key: str, value: Any) -> LinkFit:
+    table = _table(key, value, LINK_KEYS)
+    return LinkFit(**{each: read_number(f"{key}.{each}", table.get(each), above=True) for each in LINK_KEYS})
 
 
-def _link(name: str, key: str, value: Any) -> LinkFit:
-    table = _table(name, key, value, LINK_KEYS)
-    for needed in LINK_KEYS:
-        if needed not in table:
-            raise UsageError(f"{name}: {key}.{needed} is missing")
-    return LinkFit(**{each: _number(name, f"{key}.{each}", table[each]) for each in LINK_KEYS})
-
-
-def _price(name: str, value: Any) -> Price:
-    table = _table(name, "prices", value, PRICE_KEYS)
-    if "usd_per_hour" not in table:
-        raise UsageError(f"{name}: a price without usd_per_hour")
+def _price(value: Any) -> Price:
+    table = _table("prices", value, PRICE_KEYS)
     kind = table.get("kind", "on-demand")
-    if kind not in PRICE_KINDS:
-        raise UsageError(f"{name}: prices.kind = {kind!r}: choose one of {', '.join(PRICE_KINDS)}")
+    require_choice("prices.kind", kind, PRICE_KINDS)
     return Price(
-        usd_per_hour=_number(name, "prices.usd_per_hour", table["usd_per_hour"]),
+        usd_per_hour=read_number("prices.usd_per_hour", table.get("usd_per_hour"), above=True),
         provider=str(table.get("provider", "own")),
         day=str(table.get("day", "unknown")),
         kind=kind,

@@ -1,6 +1,7 @@
 """Workload + Hardware -> MemoryPrediction: bytes of the device that needs most, by what they are for.
 
-States follow ZeRO (arXiv:1910.02054). Activations follow Korthikanti et al., "Reducing Activation Recomputation in
+States follow Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models"
+(arXiv:1910.02054, section 5 and table 1). Activations follow Korthikanti et al., "Reducing Activation Recomputation in
 Large Transformer Models" (arXiv:2205.05198): sbh (34 + 5 a s / h) bytes a layer for 16-bit GPT with dropout, split by
 tensor and sequence parallelism. What they leave open is derived from the tensors that autograd keeps: gated
 feed-forward blocks, grouped queries, flash attention, float32 residuals under autocast, the loss over a vocabulary.
@@ -13,11 +14,80 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware
+from hotloop.core.planning import ZeroStage
 from hotloop.core.prediction import MemoryPrediction
-from hotloop.core.workload import DecoderShape, PlannedRun, Workload
+from hotloop.core.workload import OPTIMIZERS, DecoderShape, PlannedRun, Workload, require_choice, require_count
 
-from .zero import STATE_BYTES, StateBytes
+ZERO_PRECISIONS = ("mixed", "fp32")
+"""mixed: 16-bit parameters and gradients, float32 parameters and optimizer states. fp32: everything in float32."""
+
+STATE_BYTES = {"adamw": 8.0, "sgd": 4.0, "adafactor": 0.0, "adamw-8bit": 2.0 * (1 + 4 / 256)}
+"""Of an optimizer's states, per parameter. sgd with momentum; adafactor's rows and columns are too small to count;
+8-bit Adam keeps a float32 scale for each block of 256 (bitsandbytes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Of one parameter, on a device that holds all of it: what each part needs."""
+
+    params: float
+    gradients: float
+    master: float
+    """A float32 copy of the parameters beside them."""
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        return self.params + self.gradients + self.master + self.optimizer
+
+
+def state_bytes(precision: str, optimizer: str = "adamw") -> StateBytes:
+    """Per parameter: 2 + 2 + 4 + 8 for mixed precision and Adam (16 in all), 4 + 4 + 8 in float32.
+
+    >>> state_bytes("mixed").total, state_bytes("fp32").total
+    (16.0, 16.0)
+    """
+    require_choice("precision", precision, ZERO_PRECISIONS)
+    require_choice("optimizer", optimizer, OPTIMIZERS)
+    states = STATE_BYTES[optimizer]
+    return StateBytes(2, 2, 4, states) if precision == "mixed" else StateBytes(4, 4, 0, states)
+
+
+def zero_memory(
+    params: float, ranks: int, *, optimizer: str = "adamw", precision: str = "mixed"
+) -> tuple[ZeroStage, ...]:
+    """What stages 0 to 3 of ZeRO leave on one of ``ranks`` devices, in bytes.
+
+    ``params`` counts the model's parameters; ``precision`` is mixed or fp32; ``optimizer`` is adamw, sgd (with
+    momentum), adafactor or adamw-8bit. Formula of arXiv:1910.02054, table 1. Raises UsageError.
+
+    >>> [round(row.total_bytes / 1e9, 2) for row in zero_memory(7.5e9, 64)]
+    [120.0, 31.41, 16.64, 1.88]
+    >>> [round(row.total_bytes / 1e9, 2) for row in zero_memory(175e9, 64, precision="fp32")]
+    [2800.0, 1421.88, 732.81, 43.75]
+    """
+    if isinstance(params, bool) or not isinstance(params, int | float) or not 1 <= params < 1e18:
+        raise UsageError(f"params = {params!r}: give the number of parameters, such as 175e9")
+    require_count("ranks", ranks)
+    each = state_bytes(precision, optimizer)
+
+    found = []
+    for stage in range(4):
+        parts = (each.params, each.gradients, each.master + each.optimizer)
+        held = [params * part / (ranks if stage >= least else 1) for part, least in zip(parts, (3, 2, 1), strict=True)]
+        found.append(
+            ZeroStage(
+                stage=stage,
+                params_bytes=held[0],
+                gradients_bytes=held[1],
+                optimizer_bytes=held[2],
+                total_bytes=sum(held),
+            )
+        )
+    return tuple(found)
+
 
 FRAGMENTATION_RATIO = 0.05
 """Of what is allocated: what the allocator reserves beyond it. Mean of SimuMax's ten rows with both (0.028 to 0.079

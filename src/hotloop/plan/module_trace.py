@@ -156,26 +156,18 @@ def read_trace(answer: Mapping[str, Any]) -> ModuleTrace:
     )
 
 
-def predict_module_memory(trace: ModuleTrace, hardware: Hardware, precision: str, ranks: int = 1) -> MemoryPrediction:
-    """Memory of one device at the moment that needs most, with context and cuBLAS on a GPU."""
-    return max((one for _, one in _predict_all(trace, hardware, precision, ranks)), key=lambda one: one.peak_bytes)
-
-
-def find_peak(trace: ModuleTrace, hardware: Hardware, precision: str, ranks: int = 1) -> HeldAt:
-    """The moment of ``predict_module_memory``."""
-    return max(_predict_all(trace, hardware, precision, ranks), key=lambda pair: pair[1].peak_bytes)[0]
-
-
-def _predict_all(
-    trace: ModuleTrace, hardware: Hardware, precision: str, ranks: int
-) -> list[tuple[HeldAt, MemoryPrediction]]:
+def find_peak(
+    trace: ModuleTrace, hardware: Hardware, precision: str, ranks: int = 1
+) -> tuple[HeldAt, MemoryPrediction]:
+    """The moment that needs most, and the memory of one device then, with context and cuBLAS on a GPU."""
     workspace = 0
     if trace.imitated:
         workspace = HOPPER_WORKSPACE_BYTES if any(name in hardware.name for name in HOPPER) else WORKSPACE_BYTES
-    alone = [(moment, _predict_moment(moment, hardware, workspace)) for moment in trace.moments]
-    if ranks == 1:
-        return alone
-    return [(moment, _predict_shard(trace, moment, one, precision, ranks)) for moment, one in alone]
+    found = []
+    for moment in trace.moments:
+        memory = _predict_moment(moment, hardware, workspace)
+        found.append((moment, memory if ranks == 1 else _predict_shard(trace, moment, memory, precision, ranks)))
+    return max(found, key=lambda pair: pair[1].peak_bytes)
 
 
 def _predict_moment(moment: HeldAt, hardware: Hardware, workspace_bytes: int) -> MemoryPrediction:

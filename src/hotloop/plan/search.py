@@ -1,58 +1,177 @@
-"""Every way to run a model that fits -> the quickest, cheapest or smallest, and the front of time and money."""
+"""Every way to run a model that fits -> the quickest, cheapest or smallest, and the front of time and money.
+
+Also the curve over GPU counts: the same global batch on more devices (strong), or the same work for each (weak).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from hotloop.core.errors import UsageError
-from hotloop.core.hardware import Hardware
-from hotloop.core.prediction import CostPrediction, MemoryPrediction, StepPrediction
+from hotloop.core.hardware import Hardware, Price
+from hotloop.core.planning import PlannedOption, PlannedScale, PlannedSearch
+from hotloop.core.prediction import CostPrediction, MemoryPrediction, SharingPrediction, StepPrediction
 from hotloop.core.workload import RECOMPUTES, PlannedRun, Workload, require_choice
 from hotloop.plan.cost import USUAL_FAILURES, Failures, pick_price, predict_cost
-from hotloop.plan.efficiency import Efficiency, read_efficiency
+from hotloop.plan.hardware_files import Efficiency, read_efficiency, read_hardware
 from hotloop.plan.time import predict_step
+
+from .memory import predict_memory
+from .workload_file import PlanRequest
 
 GOALS = ("time", "cost", "memory")
 GPU_LIMIT = 16_384
+SCALES = 8
+"""Points of a scaling curve: each has twice the devices of the one before."""
 SEARCHED_SHARDINGS = ("ddp", "zero1", "fsdp", "hsdp")
 MICRO_BATCH_LIMIT = 64
+KEPT_OPTIONS = 10
 
 Memory = Callable[[Workload, Hardware], MemoryPrediction]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOption:
-    """One way to run, and what it is predicted to need."""
+def build_scaling(
+    request: PlanRequest, kind: str, tokens: int, efficiency: Efficiency | None = None
+) -> tuple[PlannedScale, ...]:
+    """The curve from the request's count on, by doubling."""
+    counts = [request.workload.gpus * 2**power for power in range(SCALES)]
+    return scaling_curve(
+        request,
+        [count for count in counts if count <= GPU_LIMIT],
+        tokens,
+        weak=kind == "weak",
+        efficiency=efficiency,
+    )
 
-    workload: Workload
-    hardware: Hardware
-    memory: MemoryPrediction
-    step: StepPrediction
-    cost: CostPrediction
 
-    @property
-    def hours(self) -> float:
-        return self.cost.hours
+def scaling_curve(
+    request: PlanRequest,
+    counts: Sequence[int],
+    tokens: int,
+    *,
+    weak: bool = True,
+    efficiency: Efficiency | None = None,
+) -> tuple[PlannedScale, ...]:
+    """The curve over the counts that the run's tensor, pipeline and context ranks divide, ascending.
+
+    Strong scaling leaves out counts at which the global batch has no whole micro-batch for each rank. Raises UsageError
+    where no count is left.
+    """
+    workload, hardware = request.workload, request.hardware
+    price = pick_price(hardware, request.price_kind)
+    points: list[PlannedScale] = []
+    run, first_rate = workload.run, 0.0
+    for gpus in sorted(set(counts)):
+        per_step = gpus // run.model_ranks * run.micro_batch
+        batch = per_step * workload.micro_batches if weak else run.global_batch
+        if gpus % run.model_ranks or not per_step or batch % per_step:
+            continue
+        try:
+            grown = replace(workload, gpus=gpus, run=replace(run, global_batch=batch))
+        except UsageError:
+            # Expert parallelism needs ranks that this count does not have.
+            continue
+        step = predict_step(grown, hardware, efficiency)
+        cost = predict_cost(step, grown, hardware, tokens, failures=request.failures, price=price)
+        rate = step.tokens_per_s_per_gpu
+        first_rate = first_rate or rate
+        points.append(
+            PlannedScale(
+                gpus=gpus,
+                global_batch=batch,
+                step_ns=step.mid_ns,
+                tokens_per_s=rate * gpus,
+                efficiency_ratio=rate / first_rate,
+                hours=cost.hours,
+                usd=cost.usd,
+                low_tokens_per_s=rate * gpus * step.mid_ns / step.high_ns,
+                high_tokens_per_s=rate * gpus * step.mid_ns / step.low_ns,
+            )
+        )
+    if not points:
+        raise UsageError(
+            f"no GPU count of {', '.join(map(str, counts))} fits tp x pp x cp = {run.model_ranks} and "
+            f"run.global_batch = {run.global_batch}: choose multiples of {run.model_ranks}"
+        )
+    return tuple(points)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
-    """What a search found, best first."""
+def predict_sharing(
+    memory_bytes: float, capacity_bytes: float, utilization_ratio: float | None, price: Price | None = None
+) -> SharingPrediction:
+    """Of equal jobs that each hold ``memory_bytes`` and keep the device busy for ``utilization_ratio`` of their time.
 
-    options: tuple[PlanOption, ...]
-    front: tuple[PlanOption, ...]
-    """No other is both quicker and cheaper; quickest first. Empty where no price is known."""
-    tried: int
-    """Configurations whose memory was predicted or known not to fit."""
-    fitting: int
-    """Of those, the ones that fit and end in time."""
+    Where their shares of time add up to no more than 1 the device has time for all. Beyond, each takes as many times as
+    long as they add up to. What switching between processes costs is in neither. Raises UsageError.
+
+    >>> found = predict_sharing(15e9, 80e9, 0.3)
+    >>> found.jobs, found.unslowed_jobs, found.slowdown_ratio
+    (5, 3, 1.5)
+    >>> predict_sharing(15e9, 80e9, None).slowdown_ratio is None
+    True
+    """
+    if not 0 < memory_bytes < float("inf"):
+        raise UsageError(f"sharing.memory_bytes = {memory_bytes:g}: give the bytes that one job holds, above 0")
+    if utilization_ratio is not None and not 0 < utilization_ratio <= 1:
+        raise UsageError(f"sharing.utilization_ratio = {utilization_ratio:g}: give a share above 0 and up to 1")
+    jobs = int(capacity_bytes // memory_bytes)
+    unslowed = None if utilization_ratio is None else min(jobs, int(1 / utilization_ratio + 1e-9))
+    return SharingPrediction(
+        jobs=jobs,
+        unslowed_jobs=unslowed,
+        slowdown_ratio=None if utilization_ratio is None or not jobs else max(1.0, jobs * utilization_ratio),
+        memory_bytes=round(memory_bytes),
+        utilization_ratio=utilization_ratio,
+        usd_per_job_hour=None if price is None or not jobs else price.usd_per_hour / (unslowed or jobs),
+    )
+
+
+def build_sharing(request: PlanRequest, peak_bytes: int) -> SharingPrediction | None:
+    """Of the file's [sharing], whose jobs hold the plan's own peak where it states no memory."""
+    if request.sharing is None:
+        return None
+    hardware, table = request.hardware, request.sharing
+    return predict_sharing(
+        table.get("memory_bytes", peak_bytes),
+        hardware.memory_bytes,
+        table.get("utilization_ratio"),
+        pick_price(hardware, request.price_kind),
+    )
+
+
+def build_search(
+    request: PlanRequest,
+    goal: str,
+    tokens: int,
+    gpu_counts: Sequence[int] | None,
+    gpus: Sequence[str],
+    hours: float | None,
+    efficiency: Efficiency | None = None,
+) -> PlannedSearch:
+    """The best of what fits, by the goal: over the GPU counts, of the request's device or those in ``gpus``."""
+    return search(
+        request.workload,
+        _list_devices(request, gpus),
+        optimize=goal,
+        tokens=tokens,
+        hours=hours,
+        gpu_counts=gpu_counts,
+        failures=request.failures,
+        price_kind=request.price_kind,
+        efficiency=efficiency,
+    )
+
+
+def _list_devices(request: PlanRequest, gpus: Sequence[str]) -> list[Hardware]:
+    return [read_hardware(name) for name in gpus] or [request.hardware]
 
 
 def search(
     workload: Workload,
     hardware: Sequence[Hardware],
-    memory: Memory,
+    memory: Memory = predict_memory,
     *,
     optimize: str = "time",
     tokens: int | None = None,
@@ -61,8 +180,8 @@ def search(
     failures: Failures = USUAL_FAILURES,
     price_kind: str = "on-demand",
     efficiency: Efficiency | None = None,
-    keep: int = 10,
-) -> SearchResult:
+    keep: int = KEPT_OPTIONS,
+) -> PlannedSearch:
     """Micro-batch, recompute, sharding, tensor and pipeline ranks, GPU count and kind; model, global batch and the rest
     of the run stay.
 
@@ -74,61 +193,81 @@ def search(
     if not counts or counts[0] < 1 or counts[-1] > GPU_LIMIT:
         raise UsageError(f"GPU counts {', '.join(map(str, counts)) or 'none'}: give counts of 1 to {GPU_LIMIT}")
     total = workload.tokens_per_step if tokens is None else tokens
-    found: list[PlanOption] = []
+    found: list[PlannedOption] = []
     tried = 0
     for device in hardware:
         constants = read_efficiency(device) if efficiency is None else efficiency
         price = pick_price(device, price_kind)
-        for gpus in counts:
-            for runs in _ladders(workload, device, gpus):
-                for index, run in enumerate(runs):
-                    planned = Workload(model=workload.model, run=run, gpus=gpus)
-                    needed = memory(planned, device)
-                    if not needed.fits:
-                        # A greater micro-batch needs no less.
-                        tried += len(runs) - index
-                        break
-                    tried += 1
-                    step = predict_step(planned, device, constants)
-                    try:
-                        cost = predict_cost(step, planned, device, total, failures=failures, price=price)
-                    except UsageError:
-                        # So many devices are interrupted too often to train at all.
-                        continue
-                    if hours is None or cost.hours <= hours:
-                        found.append(PlanOption(workload=planned, hardware=device, memory=needed, step=step, cost=cost))
+        for gpus, runs in ((count, runs) for count in counts for runs in _ladders(workload, device, count)):
+            tried += len(runs)
+            for run in runs:
+                planned = Workload(model=workload.model, run=run, gpus=gpus)
+                needed = memory(planned, device)
+                if not needed.fits:
+                    break  # a greater micro-batch needs no less
+                step = predict_step(planned, device, constants)
+                try:
+                    cost = predict_cost(step, planned, device, total, failures=failures, price=price)
+                except UsageError:
+                    continue  # so many devices are interrupted too often to train at all
+                if hours is None or cost.hours <= hours:
+                    found.append(_describe_option(planned, device, needed, step, cost))
     if not found:
         by = "" if hours is None else f" within {hours:g} hours"
         raise UsageError(
             f"none of {tried} configurations fits{by}: use more or larger devices, a shorter sequence, or offload"
         )
     found.sort(key=_KEYS[optimize])
-    return SearchResult(options=tuple(found[:keep]), front=_front(found), tried=tried, fitting=len(found))
+    return PlannedSearch(
+        goal=optimize, tried=tried, fitting=len(found), options=tuple(found[:keep]), front=_find_front(found)
+    )
 
 
-def _by_time(option: PlanOption) -> tuple[float, ...]:
-    return (option.hours, option.memory.peak_bytes)
+def _describe_option(
+    workload: Workload, device: Hardware, memory: MemoryPrediction, step: StepPrediction, cost: CostPrediction
+) -> PlannedOption:
+    run = workload.run
+    names = ["micro_batch", "recompute", "sharding", "tp", "pp", *(["pipeline_chunks"] * (run.pipeline_chunks > 1))]
+    return PlannedOption(
+        device=device.name,
+        gpus=workload.gpus,
+        changes={name: getattr(run, name) for name in names},
+        peak_bytes=memory.peak_bytes,
+        step_ns=step.mid_ns,
+        tokens_per_s=step.tokens_per_s_per_gpu * workload.gpus,
+        mfu_ratio=step.mfu_ratio,
+        hours=cost.hours,
+        usd=cost.usd,
+    )
 
 
-def _by_cost(option: PlanOption) -> tuple[float, ...]:
-    usd = option.cost.usd
-    return (float("inf") if usd is None else usd, option.cost.gpu_hours, option.hours)
+def _by_cost(option: PlannedOption) -> tuple[float, ...]:
+    return float("inf") if option.usd is None else option.usd, option.gpus * option.hours, option.hours
 
 
-def _by_memory(option: PlanOption) -> tuple[float, ...]:
-    return (option.memory.peak_bytes, option.hours)
+_KEYS: dict[str, Callable[[PlannedOption], tuple[float, ...]]] = {
+    "time": lambda option: (option.hours, option.peak_bytes),
+    "cost": _by_cost,
+    "memory": lambda option: (option.peak_bytes, option.hours),
+}
 
 
-_KEYS: dict[str, Callable[[PlanOption], tuple[float, ...]]] = {"time": _by_time, "cost": _by_cost, "memory": _by_memory}
-
-
-def _front(options: Sequence[PlanOption]) -> tuple[PlanOption, ...]:
+def _find_front(options: Sequence[PlannedOption]) -> tuple[PlannedOption, ...]:
     least, kept = float("inf"), []
     for option in sorted(options, key=lambda one: (one.hours, _by_cost(one))):
-        if option.cost.usd is not None and option.cost.usd < least:
-            least = option.cost.usd
+        if option.usd is not None and option.usd < least:
+            least = option.usd
             kept.append(option)
     return tuple(kept)
+
+
+def choose_best(request: PlanRequest, found: PlannedSearch, gpus: Sequence[str]) -> PlanRequest:
+    """The request of the search's first option, over the devices in ``gpus`` as ``build_search``."""
+    best = found.options[0]
+    devices = {device.name: device for device in _list_devices(request, gpus)}
+    changes: dict[str, Any] = {"pipeline_chunks": 1, **best.changes}
+    workload = replace(request.workload, run=replace(request.workload.run, **changes), gpus=best.gpus)
+    return replace(request, workload=workload, hardware=devices[best.device])
 
 
 def _ladders(workload: Workload, device: Hardware, gpus: int) -> Iterator[list[PlannedRun]]:

@@ -5,21 +5,101 @@ efficiency saturates with its size; attention by its FLOPs (fused) or by product
 by the bytes that it moves; and no layer is quicker than the host launches it. Collectives of tensor and context
 parallelism and of experts are not hidden. Those of data parallelism run beside compute, and contend with it. The
 pipeline's bubble is (p-1)/(v m) of the work (Narayanan et al., arXiv:2104.04473, section 2.2).
+
+FLOPs: a multiplication with an addition is two operations. Attention is counted over the whole square, as if it were
+not causal, by the convention of PaLM (arXiv:2204.02311, appendix B), so that figures compare with published ones.
+
+Collectives: ring formulas as in NCCL (nccl-tests, doc/PERFORMANCE.md). Of a message of S bytes a rank sends 2 (n-1)/n S
+in an all-reduce and (n-1)/n S in an all-gather or reduce-scatter. A ring over several nodes runs at the slower of the
+link inside and what all its ranks of a node send between nodes together; every further node adds a hop, of which an
+all-reduce by a tree takes only log2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log2
 
 from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware
+from hotloop.core.link_fit import bus_factor
 from hotloop.core.prediction import StepPrediction
 from hotloop.core.utilization import rate_over_peak
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
-from hotloop.plan.efficiency import Efficiency, read_efficiency
-from hotloop.plan.flops import hardware_flops_per_token, model_flops_per_token
-from hotloop.plan.links import Group, collective_ns, group, hops_ns
+from hotloop.plan.hardware_files import Efficiency, read_efficiency
+
+
+def attention_flops_per_token(model: DecoderShape) -> float:
+    """Scores and weighted values of all layers, forward and backward: 12 L h s, where h is the width of all queries (of
+    latent attention, half of that of queries and values)."""
+    return 6.0 * model.layers * (model.attention_width + model.output_width) * model.seq
+
+
+def model_flops_per_token(model: DecoderShape) -> float:
+    """Forward and backward, nothing computed twice: 6 N + 12 L h s (PaLM, appendix B); of experts, N has a token's own.
+
+    Grouped queries change N, not the second term: every query meets every key.
+
+    >>> round(model_flops_per_token(DecoderShape(layers=32, hidden=4096, heads=32, vocab=50368, seq=2048)) / 1e9, 1)
+    43.1
+    """
+    return 6.0 * model.active_params + attention_flops_per_token(model)
+
+
+def hardware_flops_per_token(model: DecoderShape, recompute: str) -> float:
+    """What a device computes: with ``full`` the layers' forward twice, with ``selective`` attention's forward twice
+    (Korthikanti et al., arXiv:2205.05198, section 4 and appendix A)."""
+    again = {"none": 0.0, "selective": attention_flops_per_token(model) / 3}
+    if recompute not in again:
+        layers = model.active_params - model.embedding_params - model.head_params
+        again[recompute] = 2.0 * layers + attention_flops_per_token(model) / 3
+    return model_flops_per_token(model) + again[recompute]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Devices that communicate: how many, and how many of them share a node."""
+
+    ranks: int
+    per_node: int
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.ranks // self.per_node)
+
+
+def group(ranks: int, stride: int, gpus_per_node: int) -> Group:
+    """``ranks`` devices, each ``stride`` after the one before, where devices are numbered node by node."""
+    return Group(ranks, max(1, min(ranks, gpus_per_node // stride)))
+
+
+def collective_ns(
+    kind: str, message_bytes: float, members: Group, hardware: Hardware, *, inside_ratio: float, between_ratio: float
+) -> float:
+    """Time of one collective without its hops between nodes; 0 for one rank. Bytes as ``bus_factor`` counts them."""
+    ranks = members.ranks
+    if ranks < 2:
+        return 0.0
+    rounds = 2 if kind == "all-reduce" else 1
+    # A ring over fewer devices has fewer hops; half of the latency is the launch.
+    share = 0.5 + 0.5 * min(1.0, (members.per_node - 1) / max(1, hardware.gpus_per_node - 1))
+    rate = hardware.inside.bytes_per_s * inside_ratio
+    if members.nodes > 1:
+        node_rate = members.per_node * hardware.between.bytes_per_s * between_ratio
+        rate = min(rate, node_rate) if members.per_node > 1 else node_rate
+    wire_bytes = message_bytes * bus_factor(kind, ranks)
+    return hardware.inside.latency_ns * share * rounds / 2 + wire_bytes / rate * 1e9
+
+
+def hops_ns(kind: str, members: Group, hardware: Hardware, hop_ratio: float) -> float:
+    """Time until the first bytes have gone round all nodes: a ring's hops, or of an all-reduce a tree's."""
+    nodes = members.nodes
+    if nodes < 2:
+        return 0.0
+    hops = min(2 * log2(nodes), 2.0 * (nodes - 1)) if kind == "all-reduce" else nodes - 1
+    return hops * hardware.between.latency_ns * hop_ratio
+
 
 ADAM_BYTES = 28
 """A parameter's weight, gradient and two moments read, weight and moments written, in float32."""
@@ -81,7 +161,8 @@ def predict_step(workload: Workload, hardware: Hardware, efficiency: Efficiency 
     head = _head(model, run, rates, tokens)
     share = model.expert_layers / model.layers
     dense_ns = _layer_ns(dense, run, constants, send, model.layer_params)
-    mixed_ns = _layer_ns(mixed, run, constants, send, _local_layer_params(model, run)) if share else dense_ns
+    local_params = model.expert_layer_params - model.expert_params * (1 - 1 / run.ep)  # of one rank, with its experts
+    mixed_ns = _layer_ns(mixed, run, constants, send, local_params) if share else dense_ns
     # Where the ranks of a pipeline do not divide the layers, all wait for the one with a layer more.
     layers = -(-model.layers // run.pp)
     per_layer = tuple(a * (1 - share) + b * share for a, b in zip(dense_ns, mixed_ns, strict=True))
@@ -209,11 +290,6 @@ def _head(model: DecoderShape, run: PlannedRun, rates: _Rates, tokens: float) ->
     # Fused: written, read and overwritten in 16 bits. Else a float32 copy, its log-softmax and both gradients besides.
     loss = (6 if run.fused_loss else 30) * tokens * vocab / rates.memory * 1e9
     return _Pass(forward=product + loss, backward=rates.backward * product)
-
-
-def _local_layer_params(model: DecoderShape, run: PlannedRun) -> float:
-    """Of a layer with experts: those that one rank holds, before tensor parallelism."""
-    return model.expert_layer_params - model.expert_params * (1 - 1 / run.ep)
 
 
 def _layer_ns(

@@ -11,10 +11,10 @@ from typing import Any
 
 from hotloop.core.errors import UsageError, suggest_known
 from hotloop.core.hardware import Hardware, Price
-from hotloop.core.workload import DecoderShape, PlannedRun, Workload, field_names, require_count
+from hotloop.core.workload import DecoderShape, PlannedRun, Workload, field_names, require_choice, require_count
 
 from .cost import USUAL_FAILURES, Failures
-from .hardware_files import PRICE_KINDS, read_hardware
+from .hardware_files import PRICE_KINDS, check_keys, read_hardware, read_number
 
 MODELS = Path(__file__).with_name("models.toml")
 ABOUT_MODEL = ("params", "source", "fused_loss")
@@ -42,27 +42,18 @@ class PlanRequest:
     """The table of jobs that share one device, where the file has it."""
 
 
-def list_models() -> list[str]:
-    """Names of the models that are known."""
-    return list(_read_models())
-
-
 def read_model(name: str, **changes: Any) -> DecoderShape:
     """A known model with some fields changed. Raises UsageError where it is unknown."""
-    known = _read_models()
+    known = read_models()
     if name not in known:
         raise UsageError(f"unknown model {name!r}: choose one of {', '.join(known)}, or give its shape in [model]")
     shape = {key: value for key, value in known[name].items() if key not in ABOUT_MODEL}
     return DecoderShape(**{**shape, **changes})
 
 
-def published_params(name: str) -> float:
-    """Parameters of a known model as its source states them."""
-    return float(_read_models()[name]["params"])
-
-
 @cache
-def _read_models() -> Mapping[str, Any]:
+def read_models() -> Mapping[str, Any]:
+    """Known models by name: their shapes, and ABOUT_MODEL, of which ``params`` is what the source states."""
     return tomllib.loads(MODELS.read_text(encoding="utf-8"))
 
 
@@ -85,16 +76,16 @@ def read_workload_file(path: str) -> PlanRequest:
 
 def parse_workload(tables: Mapping[str, Any], name: str) -> PlanRequest:
     """The request of a workload file's tables. Raises UsageError."""
-    _check_keys("table", tables, ("model", "run", "hardware", "goal", "sharing"))
+    check_keys("table ", tables, ("model", "run", "hardware", "goal", "sharing"))
     model, run, hardware = (_table(tables, one) for one in ("model", "run", "hardware"))
     goal = _table(tables, "goal") if "goal" in tables else {}
-    _check_keys("goal", goal, ("tokens",))
+    check_keys("key goal.", goal, ("tokens",))
     tokens = goal.get("tokens")
     if isinstance(tokens, float) and tokens.is_integer():
         tokens = int(tokens)  # 1e12 is a float in TOML
     if tokens is not None:
         require_count("goal.tokens", tokens)
-    _check_keys("hardware", hardware, HARDWARE_KEYS)
+    check_keys("key hardware.", hardware, HARDWARE_KEYS)
     for key in ("gpu", "count"):
         if key not in hardware:
             raise UsageError(f"hardware.{key} is missing: [hardware] needs gpu and count")
@@ -122,7 +113,7 @@ def _read_sharing(tables: Mapping[str, Any]) -> Mapping[str, float] | None:
     if "sharing" not in tables:
         return None
     table = _table(tables, "sharing")
-    _check_keys("sharing", table, SHARING_KEYS)
+    check_keys("key sharing.", table, SHARING_KEYS)
     return {key: read_number(f"sharing.{key}", value) for key, value in table.items()}
 
 
@@ -133,33 +124,26 @@ def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return table
 
 
-def _check_keys(name: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for key in table:
-        if key not in known:
-            where = key if name == "table" else f"{name}.{key}"
-            raise UsageError(f"unknown {'table' if name == 'table' else 'key'} {where}{suggest_known(key, known)}")
-
-
 def _build_model(table: Mapping[str, Any]) -> DecoderShape:
-    _check_keys("model", table, ("name", *field_names(DecoderShape)))
+    check_keys("key model.", table, ("name", *field_names(DecoderShape)))
     _check_types("model", table, DecoderShape)
     rest = {key: value for key, value in table.items() if key != "name"}
-    if isinstance(table.get("name"), str) and ("layers" not in rest or table["name"] in _read_models()):
+    if isinstance(table.get("name"), str) and ("layers" not in rest or table["name"] in read_models()):
         return read_model(table["name"], **rest)
     _require("model", rest, ("layers", "hidden", "heads", "vocab", "seq"))
     return DecoderShape(**rest)
 
 
 def _build_run(table: Mapping[str, Any], model: Mapping[str, Any]) -> PlannedRun:
-    _check_keys("run", table, field_names(PlannedRun))
+    check_keys("key run.", table, field_names(PlannedRun))
     _check_types("run", table, PlannedRun)
     _require("run", table, ("micro_batch", "global_batch"))
     run = PlannedRun(**table)
     usual: dict[str, Any] = {}
     if run.framework == "torch" and run.sharding.startswith("zero"):
         usual["sequence_parallel"] = False  # DeepSpeed has none of its own
-    if model.get("name") in _read_models():
-        usual["fused_loss"] = _read_models()[model["name"]].get("fused_loss", run.fused_loss)
+    if model.get("name") in read_models():
+        usual["fused_loss"] = read_models()[model["name"]].get("fused_loss", run.fused_loss)
     return replace(run, **{key: value for key, value in usual.items() if key not in table})
 
 
@@ -184,8 +168,7 @@ def _check_types(name: str, table: Mapping[str, Any], kind: type) -> None:
 def _price(device: Hardware, table: Mapping[str, Any]) -> Hardware:
     """The device at the price that the file states, where it does."""
     kind = table.get("price_kind", "on-demand")
-    if kind not in PRICE_KINDS:
-        raise UsageError(f"hardware.price_kind = {kind!r}: choose one of {', '.join(PRICE_KINDS)}")
+    require_choice("hardware.price_kind", kind, PRICE_KINDS)
     if kind == "spot" and "usd_per_hour" in table and "spot_usd_per_hour" in table:
         raise UsageError("hardware.usd_per_hour is a spot price here, and so is spot_usd_per_hour: give one of them")
     own = {}
@@ -195,10 +178,3 @@ def _price(device: Hardware, table: Mapping[str, Any]) -> Hardware:
             own[of_kind] = Price(usd_per_hour=usd, provider="own", day="as given", kind=of_kind)
     others = (price for price in device.prices if price.kind not in own)
     return replace(device, prices=(*own.values(), *others))
-
-
-def read_number(name: str, value: object) -> float:
-    """UsageError unless it is a finite number of 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise UsageError(f"{name} = {value!r}: give a number of 0 or more")
-    return float(value)

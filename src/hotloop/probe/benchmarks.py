@@ -12,8 +12,9 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from importlib import import_module
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -74,11 +75,12 @@ def bench_train(request: dict[str, Any]) -> dict[str, Any]:
         )
     model, loader, optimizer, loss = (*made, None, None)[:4]
     try:
-        found = hotloop.benchmark_training(
+        measured = benchmark.benchmark_training(
             model, loader, request.get("device"), optimizer=optimizer, loss=loss, budget_s=request["budget_s"]
-        ).as_dict()
+        )
     except ValueError as error:
         raise BadRequest(str(error)) from error
+    found = asdict(measured)
     step = next(p["median_ns"] for p in found["parts"] if p["part"] == "whole step")
     rows = [
         {

@@ -24,8 +24,7 @@ from hotloop.core.errors import RecordingError
 from hotloop.core.frames import decode_object
 from hotloop.core.report import Health
 
-from .manifest import BLOCK_BYTES, MARKER, NODES, ZEROS, FileState, NodeManifest, block_name, decode_marker
-from .spool import write_json
+from .manifest import BLOCK_BYTES, MARKER, NODES, ZEROS, FileState, NodeManifest, block_name, decode_marker, write_json
 from .store import ATTEMPTS, RemoteStore
 from .uploader import read_node, read_nodes, url_key
 

@@ -39,31 +39,25 @@ NICENESS = 19
 _MOST_LINE_BYTES = 65_536
 
 
-def follow(
-    request: dict[str, Any], count_rows: CountRows, source: BinaryIO, say: Callable[[dict[str, Any]], None]
-) -> int:
-    """Upload the folder in ``request`` until the training has ended and everything has arrived; 0 then."""
-    folder = Path(request["folder"])
-    with hold_folder(folder):
-        return _Following(request, folder, count_rows, source, say).run()
-
-
 class _Following:
+    """Uploads the folder in ``request`` until the training has ended and everything has arrived."""
+
     def __init__(
         self,
         request: dict[str, Any],
-        folder: Path,
         count_rows: CountRows,
         source: BinaryIO,
         say: Callable[[dict[str, Any]], None],
     ) -> None:
-        self._request, self._folder, self._count_rows = request, folder, count_rows
+        self._request, self._count_rows = request, count_rows
+        self.folder = Path(request["folder"])
         self._source, self._say = source, say
         self._uploader: Uploader | None = None
         self._joined = self._ended = False
         self._until_s: float | None = None  # of an orphan
 
     def run(self) -> int:
+        """0 once that is so, 1 where it is given up."""
         interval_s, retry_s = FIRST_S, RETRY_S
         while self._until_s is None or time.monotonic() < self._until_s:
             cpu_s = time.process_time()
@@ -91,7 +85,7 @@ class _Following:
         if self._uploader is None:
             store = RemoteStore(self._request["url"], notice=lambda text: self._say({"reason": text}))
             self._uploader = Uploader(
-                self._folder,
+                self.folder,
                 store,
                 run_id=self._request["run_id"],
                 count_rows=self._count_rows,
@@ -134,7 +128,9 @@ def serve_standard_input(count_rows: CountRows) -> int:
             os.write(sink, json.dumps(message).encode() + b"\n")
 
     try:
-        return follow(json.loads(source.readline()), count_rows, source, say)
+        following = _Following(json.loads(source.readline()), count_rows, source, say)
+        with hold_folder(following.folder):
+            return following.run()
     except Exception as error:  # a bug costs the upload, never the training; its owner says so
         say({"reason": describe_error(error)})
         return 1

@@ -1,20 +1,126 @@
-"""What belongs to a node's recording in the store: files, sizes, rows, and the blocks by the checksum of their content.
+"""Which files of a run folder are sent, in which blocks, and the manifest of a node that says so.
 
 Manifests come from a store that anybody may have written to: nothing that they say is trusted before it was checked.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
+import os
 import re
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from hotloop.core.errors import RecordingError
 from hotloop.core.frames import HEAD_BYTES, decode_object
+
+T = TypeVar("T")
+
+POINTER_SUFFIX = ".where"
+_MAX_POINTER_BYTES = 1 << 16
+
+
+def list_files(folder: Path) -> dict[str, Path]:
+    """Name in the store -> path, recordings first. Recordings that still lie elsewhere on this machine are followed."""
+    found: dict[str, Path] = {}
+    for part in ("processes", "", "traces"):
+        try:
+            names = sorted(os.listdir(folder / part))
+        except OSError:
+            continue
+        for name in names:
+            path, sent = folder / part / name, f"{part}/{name}" if part else name
+            if part == "processes" and name.endswith(".hlr" + POINTER_SUFFIX):
+                path, sent = _follow(path), sent.removesuffix(POINTER_SUFFIX)
+            if is_recorded_name(sent) and (sent not in found) and path.is_file() and len(found) < MAX_FILES:
+                found[sent] = path
+    return found
+
+
+def read_blocks(path: Path) -> tuple[int, Iterator[tuple[int, bytes]]]:
+    """Size in bytes, and (number, content) of each block: the first one, then from the last to the second.
+
+    A recording's first block says how many rows there are. Rows are written from front to back, so whatever it counts
+    lies in blocks that are read later, and rows written meanwhile at the end cannot make earlier ones look lost.
+    Raises OSError, also for a file of more than MAX_FILE_BYTES.
+    """
+    file = path.open("rb")
+    size_bytes = os.fstat(file.fileno()).st_size
+    if size_bytes > MAX_FILE_BYTES:
+        file.close()
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    def read() -> Iterator[tuple[int, bytes]]:
+        count = math.ceil(size_bytes / BLOCK_BYTES)
+        with file:
+            for number in (*range(min(count, 1)), *range(count - 1, 0, -1)):
+                file.seek(number * BLOCK_BYTES)
+                wanted = min(BLOCK_BYTES, size_bytes - number * BLOCK_BYTES)
+                yield number, file.read(wanted).ljust(wanted, b"\0")  # shorter only if it was truncated meanwhile
+
+    return size_bytes, read()
+
+
+def read_start(folder: Path) -> tuple[float, int]:
+    """When the run in a folder began (seconds since 1970), and the pid of its ``hotloop run``; 0 where unknown."""
+    try:
+        manifest = decode_object((folder / "run.json").read_bytes()) or {}
+    except OSError:
+        manifest = {}
+    began, pid = manifest.get("started_wall_s"), manifest.get("pid")
+    return float(began) if isinstance(began, (int, float)) else 0.0, pid if isinstance(pid, int) and pid > 0 else 0
+
+
+def read_last(folder: Path) -> float:
+    """When a run's files were last written, in seconds since 1970; 0 without any."""
+    times = [0.0]
+    for path in list_files(folder).values():
+        try:
+            times.append(path.stat().st_mtime)
+        except OSError:
+            continue
+    return max(times)
+
+
+def describe_machine() -> str:
+    """A name of this machine as far as its process ids reach: kernel boot and pid namespace."""
+    try:
+        name = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        name = secrets.token_hex(16)  # nothing tells: no other node is taken for one of this machine
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def name_node(host: str) -> str:
+    """A name for this node that no other has, even on a host of the same name."""
+    return f"{re.sub(r'[^A-Za-z0-9-]', '-', host.partition('.')[0])[:40].strip('-') or 'node'}-{secrets.token_hex(4)}"
+
+
+def write_json(path: Path, content: object) -> None:
+    """Replace a file whole. Raises OSError."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(content))
+    part.replace(path)
+
+
+def _follow(pointer: Path) -> Path:
+    """What a pointer to a node's own disk names, as far as that is a recording; else a path that does not exist."""
+    try:
+        with pointer.open("rb") as file:
+            target = (decode_object(file.read(_MAX_POINTER_BYTES)) or {}).get("path")
+    except OSError:
+        target = None
+    return Path(target) if isinstance(target, str) and target.endswith(".hlr") else pointer.with_suffix(".absent")
+
 
 SCHEMA = "hotloop.node/1"
 MARKER_SCHEMA = "hotloop.remote/1"
@@ -34,7 +140,6 @@ MAX_FILES = 100_000
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,80}")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,80}")
-_CHECKSUM = re.compile(r"[0-9a-f]{64}")
 _FILE_NAME = re.compile(
     r"processes/[A-Za-z0-9][A-Za-z0-9_.@+-]{0,200}\.(?:hlr|samples)"
     r"|traces/[A-Za-z0-9][A-Za-z0-9_.@+-]{0,200}\.json(?:\.gz)?"
@@ -42,14 +147,29 @@ _FILE_NAME = re.compile(
 )
 
 
+def _matching(pattern: str) -> Meta:
+    return Meta(pattern=rf"^(?:{pattern})\Z")
+
+
+RunId = Annotated[str, _matching(RUN_ID.pattern)]
+FileName = Annotated[str, _matching(_FILE_NAME.pattern)]
+Checksum = Annotated[str, _matching(r"[0-9a-f]{64}|")]
+Seconds = Annotated[float, Meta(ge=0, lt=1e11)]
+"""Since 1970."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileState:
     """A file as it was sent. ``rows_count`` is None for what is no recording; a file may have grown by a few rows
     while it was read, so it is the least that arrived."""
 
-    size_bytes: int
-    rows_count: int | None
-    blocks: tuple[str, ...]
+    size_bytes: Annotated[int, Meta(ge=0, le=MAX_FILE_BYTES)]
+    rows_count: Annotated[int, Meta(ge=0, le=1 << 60)] | None
+    blocks: tuple[Checksum, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.blocks) != math.ceil(self.size_bytes / BLOCK_BYTES):
+            raise ValueError(f"a file of {self.size_bytes:,} bytes has not {len(self.blocks):,} blocks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +179,15 @@ class NodeManifest:
     ``updated_wall_s`` is when it was last known to record: of one that has ended, when its last file was written.
     """
 
-    run_id: str
-    node: str
-    machine: str
-    pid: int
-    began_wall_s: float
-    generation: int = 0
-    updated_wall_s: float = 0.0
+    run_id: RunId
+    node: Annotated[str, _matching(NODE_NAME.pattern)]
+    machine: Annotated[str, Meta(max_length=64)]
+    pid: Annotated[int, Meta(ge=0, le=1 << 32)]
+    began_wall_s: Seconds
+    generation: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
+    updated_wall_s: Seconds = 0.0
     ended: bool = False
-    files: Mapping[str, FileState] = field(default_factory=dict)
+    files: Annotated[dict[FileName, FileState], Meta(max_length=MAX_FILES)] = field(default_factory=dict)
 
     @property
     def checksums(self) -> frozenset[str]:
@@ -79,8 +199,8 @@ class NodeManifest:
 class Marker:
     """The run that a URL belongs to. ``is_named``: its id was given, so other nodes have to give it too."""
 
-    run_id: str
-    began_wall_s: float
+    run_id: RunId
+    began_wall_s: Seconds
     is_named: bool
 
 
@@ -111,23 +231,7 @@ def decode_manifest(data: bytes, name: str) -> NodeManifest:
     text = json.dumps(given, separators=(",", ":"), sort_keys=True)
     if not isinstance(given, dict) or hashlib.sha256(text.encode()).hexdigest() != whole.get("sha256"):
         raise RecordingError(f"{name} is damaged: its checksum is wrong")
-    files = given.get("files")
-    if not isinstance(files, dict) or len(files) > MAX_FILES:
-        raise RecordingError(f"{name} is refused: it lists no files, or more than {MAX_FILES:,}")
-    try:
-        return NodeManifest(
-            run_id=_checked(given["run_id"], RUN_ID),
-            node=_checked(given["node"], NODE_NAME),
-            machine=str(given["machine"])[:64],
-            pid=_count(given["pid"], 1 << 32),
-            began_wall_s=_seconds(given["began_wall_s"]),
-            generation=_count(given["generation"], 1 << 53),
-            updated_wall_s=_seconds(given["updated_wall_s"]),
-            ended=given["ended"] is True,
-            files={_file_name(one): _read_file(state) for one, state in files.items()},
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise RecordingError(f"{name} is refused: {str(error)[:160]}") from None
+    return _convert(given, NodeManifest, name)
 
 
 def encode_marker(marker: Marker) -> bytes:
@@ -135,15 +239,14 @@ def encode_marker(marker: Marker) -> bytes:
 
 
 def decode_marker(data: bytes, name: str) -> Marker:
-    given = _read_schema(data, MARKER_SCHEMA, name)
+    return _convert(_read_schema(data, MARKER_SCHEMA, name), Marker, name)
+
+
+def _convert(given: dict[str, Any], kind: type[T], name: str) -> T:
     try:
-        return Marker(
-            run_id=_checked(given["run_id"], RUN_ID),
-            began_wall_s=_seconds(given["began_wall_s"]),
-            is_named=given["is_named"] is True,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise RecordingError(f"{name} is refused: {str(error)[:160]}") from None
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise RecordingError(f"{name} is refused: {' '.join(str(error).split())[:160]}") from None
 
 
 def _read_schema(data: bytes, schema: str, name: str) -> dict[str, Any]:
@@ -155,38 +258,3 @@ def _read_schema(data: bytes, schema: str, name: str) -> dict[str, Any]:
             f"{name} has the schema {str(content.get('schema'))[:40]!r}; this version reads {schema}: upgrade hotloop"
         )
     return content
-
-
-def _file_name(name: str) -> str:
-    if not is_recorded_name(name):
-        raise ValueError(f"it names {name[:80]!r}, which is no file of a recording")
-    return name
-
-
-def _read_file(given: Any) -> FileState:
-    size_bytes, rows, blocks = _count(given["size_bytes"], MAX_FILE_BYTES), given["rows_count"], given["blocks"]
-    if not isinstance(blocks, list) or len(blocks) != math.ceil(size_bytes / BLOCK_BYTES):
-        raise ValueError(f"a file of {size_bytes:,} bytes has not {len(blocks):,} blocks")
-    return FileState(
-        size_bytes=size_bytes,
-        rows_count=None if rows is None else _count(rows, 1 << 60),
-        blocks=tuple(block if block == ZEROS else _checked(block, _CHECKSUM) for block in blocks),
-    )
-
-
-def _count(value: Any, most: int) -> int:
-    if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"{str(value)[:40]} is no whole number from 0 to {most:,}")
-    return value
-
-
-def _seconds(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < 1e11:
-        raise ValueError(f"{str(value)[:40]} is no time in seconds since 1970")
-    return float(value)
-
-
-def _checked(value: Any, pattern: re.Pattern[str]) -> str:
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise ValueError(f"{str(value)[:40]!r} is no name that hotloop gives")
-    return value

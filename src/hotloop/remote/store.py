@@ -17,7 +17,6 @@ R = TypeVar("R")
 ATTEMPTS = 5
 FIRST_WAIT_S = 0.2
 """Between two attempts at one object, doubled each time, times a random 0.5 to 1."""
-_LOCAL = ("file", "local")
 _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "http", "https"})
 """Stores without folders; of a bucket that does not exist, none is made."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")

@@ -2,13 +2,15 @@
 
 Nothing is queued: each pass compares the files with what was sent, block by block. So an endpoint that is dead or slow
 costs no memory, and what changed twice meanwhile is sent once. Blocks are named by their content; a manifest that is
-written after them makes them count. A pass that fails leaves the manifest before it, which is whole.
+written after them makes them count. A pass that fails leaves the manifest before it, which is whole. upload.json says
+what did not arrive, from the end of ``hotloop run --record`` to the reports of the run.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import socket
 import time
@@ -17,13 +19,18 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from hotloop.core.errors import RecordingError, UsageError
+from hotloop.core.frames import decode_object
+from hotloop.core.report import Health
 
 from .manifest import (
     MARKER,
@@ -39,14 +46,19 @@ from .manifest import (
     block_name,
     decode_manifest,
     decode_marker,
+    describe_machine,
     encode_manifest,
     encode_marker,
+    list_files,
+    name_node,
+    read_blocks,
+    read_last,
+    read_start,
     slot_name,
+    write_json,
 )
-from .spool import describe_machine, list_files, name_node, read_blocks, read_last, read_start, write_json
 from .store import RemoteStore, StoreError
 
-T = TypeVar("T")
 CountRows = Callable[[Path, int], "int | None"]
 """Rows in a recording, of which that many were there before; None where it cannot be read yet."""
 
@@ -58,6 +70,71 @@ PUBLISH_S = 15.0
 GRACE_S = 60.0
 """So long a node that has not said that it ended counts as recording after it was last heard of."""
 _MAX_NODES = 10_000
+UPLOAD_FILE = "upload.json"
+SCHEMA = "hotloop.upload/1"
+UNREADABLE = "what is missing could not be read, or is larger than 2 GiB"
+_MOST_BYTES = 1 << 20
+Count = Annotated[int, Meta(ge=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uploaded:
+    """What became of the recording of one node. ``lost_rows_count`` is what lies on this disk and is not known to
+    have arrived, ``late_files_count`` in how many files something is missing; ``reason`` is None if all arrived."""
+
+    url: str
+    rows_count: Count
+    lost_rows_count: Count
+    late_files_count: Count
+    reason: str | None
+
+    def describe(self) -> str:
+        """What is missing, in one sentence."""
+        return (
+            f"{self.lost_rows_count:,} of {self.rows_count:,} rows, in {self.late_files_count} files, did not arrive "
+            f"at {self.url} ({self.reason})"
+        )
+
+
+def count_uploaded(
+    folder: Path, url: str, arrived: NodeManifest | None, count_rows: CountRows, reason: str | None
+) -> Uploaded:
+    """Compare the folder with what is known to have arrived. ``reason`` is why not all of it may have."""
+    files = {} if arrived is None else arrived.files
+    rows = lost = late = 0
+    for name, path in list_files(folder).items():
+        state = files.get(name)
+        if not name.endswith(".hlr"):
+            late += state is None
+            continue
+        known = (0 if state is None else state.rows_count) or 0
+        here = max(known, count_rows(path, known) or 0)
+        rows, lost, late = rows + here, lost + here - known, late + (here > known)
+    has_ended = arrived is not None and arrived.ended
+    is_whole = has_ended and not late
+    return Uploaded(
+        url=url,
+        rows_count=rows,
+        lost_rows_count=lost,
+        late_files_count=late,
+        reason=None if is_whole else reason or (UNREADABLE if has_ended else "the store did not take it in time"),
+    )
+
+
+def write_uploaded(folder: Path, uploaded: Uploaded) -> None:
+    """Raises OSError."""
+    write_json(folder / UPLOAD_FILE, {"schema": SCHEMA, **asdict(uploaded)})
+
+
+def describe_upload(folder: Path) -> tuple[Health, ...]:
+    """One warning where not all arrived; nothing where all went well or the file is no such."""
+    try:
+        with (folder / UPLOAD_FILE).open("rb") as file:
+            uploaded = msgspec.convert(decode_object(file.read(_MOST_BYTES)), Uploaded)
+    except (OSError, msgspec.ValidationError):
+        return ()
+    text = f"{uploaded.describe()[:700]}; hotloop upload {folder.name} URL sends the rest"
+    return () if uploaded.reason is None else (Health(level="warning", message=text),)
 
 
 class PrefixTaken(UsageError):
@@ -236,8 +313,6 @@ def url_key(shown: str) -> str:
 
 def read_state(folder: Path, shown: str) -> NodeManifest | None:
     """What is known to have arrived at a URL (as it is shown, without secrets); None where nothing is known."""
-    import json
-
     try:
         kept = json.loads((folder / STATE_FILE).read_text())
         return decode_manifest(kept["manifest"].encode(), STATE_FILE) if kept["url"] == url_key(shown) else None

@@ -8,9 +8,8 @@ optimizer.step()
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,29 +46,30 @@ def micro_batches(model: Any, batch: Any, count: int) -> Iterator[MicroBatch]:
             batch=take(batch, start, stop, size),
             weight=(stop - start) / size,
             is_last=is_last,
-            exchange=lambda is_last=is_last: contextlib.nullcontext() if is_last else without_exchange(model),  # type: ignore[misc]
+            exchange=lambda is_last=is_last: nullcontext() if is_last else without_exchange(model),  # type: ignore[misc]
         )
         start = stop
 
 
-@contextlib.contextmanager
-def without_exchange(model: Any) -> Iterator[None]:
+def without_exchange(model: Any) -> AbstractContextManager[Any]:
     """Backwards in here leave gradients on their rank: DDP's no_sync, FSDP2's switch, nothing for a plain module.
 
     FSDP2 then keeps the whole gradients in memory between the micro-batches.
     """
     switch = getattr(model, "set_requires_gradient_sync", None)
     if switch is not None:
-        switch(False)
-        try:
-            yield
-        finally:
-            switch(True)
-    elif isinstance(model, torch.nn.parallel.DistributedDataParallel):
-        with model.no_sync():
-            yield
-    else:
+        return _switched_off(switch)
+    no_sync: Callable[[], AbstractContextManager[Any]] = getattr(model, "no_sync", nullcontext)
+    return no_sync()
+
+
+@contextmanager
+def _switched_off(switch: Callable[[bool], None]) -> Iterator[None]:
+    switch(False)
+    try:
         yield
+    finally:
+        switch(True)
 
 
 def batch_size(batch: Any) -> int:

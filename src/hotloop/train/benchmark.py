@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 FEWEST_BLOCKS = 3
@@ -56,9 +56,6 @@ class TrainingBenchmark:
     parts: tuple[PartTime, ...]
     memory: TrainingMemory
     notes: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def benchmark_training(
@@ -113,11 +110,11 @@ def _measure(
     raw = [data.take() for _ in range(KEPT_BATCHES)]
     batches = itertools.cycle([move(batch, device) for batch in raw])
 
-    def compute_loss() -> Any:
-        return loss_of(model, next(batches), loss)
+    def compute_loss(take: Callable[[], Any] = batches.__next__) -> Any:
+        return loss_of(model, take(), loss)
 
     is_parallel = hasattr(model, "no_sync") and hasattr(model, "require_backward_grad_sync")
-    parts = _list_parts(model, data, raw[0], batches, device, optimizer, loss, is_parallel)
+    parts = _list_parts(model, data, raw[0], device, optimizer, compute_loss, is_parallel)
     memory = _measure_memory(model, optimizer, parameters, compute_loss, device)
     seen, blocks = _time_parts(parts, data, budget_s, is_parallel)
     if data.restarts:
@@ -142,30 +139,21 @@ def _list_parts(
     model: Any,
     data: _Batches,
     first: Any,
-    batches: Iterator[Any],
     device: Any,
     optimizer: Any,
-    loss: Callable[[Any, Any], Any] | None,
+    compute_loss: Callable[..., Any],
     is_parallel: bool,
 ) -> dict[str, Callable[[], int]]:
     """Each part of a step as a call that runs it once and returns its ns."""
+    clock = _Clock(device)
 
-    def compute_loss() -> Any:
-        return loss_of(model, next(batches), loss)
-
-    def train_on(value: Any) -> None:
-        loss_of(model, value, loss).backward()
+    def train(*take: Callable[[], Any]) -> None:
+        compute_loss(*take).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    clock = _Clock(device)
-
-    def time_forward() -> int:
-        return clock.time(compute_loss)
-
     def time_backward() -> int:
-        value = compute_loss()
-        spent = clock.time(value.backward)
+        spent = clock.time(compute_loss().backward)
         optimizer.zero_grad(set_to_none=True)
         return spent
 
@@ -175,23 +163,18 @@ def _list_parts(
         optimizer.zero_grad(set_to_none=True)
         return spent
 
-    def time_compute() -> int:
-        return clock.time(lambda: train_on(next(batches)))
-
     def time_without_sync() -> int:
         with model.no_sync():
-            return clock.time(lambda: train_on(next(batches)))
-
-    def time_step() -> int:
-        return clock.time(lambda: train_on(move(data.take(), device)))
+            return clock.time(train)
 
     parts: dict[str, Callable[[], int]] = {"data": lambda: clock.time(data.take)}
     if device.type != "cpu":
         parts["copy to device"] = lambda: clock.time(lambda: move(first, device))
-    parts |= {"forward": time_forward, "backward": time_backward, "optimizer": time_optimizer, "compute": time_compute}
+    parts |= {"forward": lambda: clock.time(compute_loss), "backward": time_backward, "optimizer": time_optimizer}
+    parts["compute"] = lambda: clock.time(train)
     if is_parallel:
         parts["compute without sync"] = time_without_sync
-    parts["whole step"] = time_step
+    parts["whole step"] = lambda: clock.time(lambda: train(lambda: move(data.take(), device)))
     return parts
 
 
@@ -225,10 +208,8 @@ class _Clock:
     def __init__(self, device: Any) -> None:
         import torch
 
-        backend = getattr(torch, device.type, None)
-        self._wait: Callable[[], Any] = getattr(backend, "synchronize", None) or (lambda: None)
-        if device.type == "cpu":
-            self._wait = lambda: None
+        backend = None if device.type == "cpu" else getattr(torch, device.type, None)
+        self._wait: Callable[[], Any] = getattr(backend, "synchronize", lambda: None)
 
     def time(self, call: Callable[[], Any]) -> int:
         self._wait()
@@ -299,25 +280,21 @@ def _measure_memory(
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         value = compute_loss()
     value.backward()
-    gradients = sum(_bytes(p.grad) for p in parameters if p.grad is not None)
+    gradients = sum(p.grad.nbytes for p in parameters if p.grad is not None)
     optimizer.step()
     peak = backend.max_memory_allocated(device) if backend is not None and reset is not None else None
     state = sum(
-        _bytes(one) for held in optimizer.state.values() for one in held.values() if isinstance(one, torch.Tensor)
+        one.nbytes for held in optimizer.state.values() for one in held.values() if isinstance(one, torch.Tensor)
     )
     optimizer.zero_grad(set_to_none=True)
     return TrainingMemory(
-        parameters_bytes=sum(_bytes(p) for p in model.parameters()),
-        buffers_bytes=sum(_bytes(b) for b in model.buffers()),
+        parameters_bytes=sum(p.nbytes for p in model.parameters()),
+        buffers_bytes=sum(b.nbytes for b in model.buffers()),
         gradients_bytes=gradients,
         optimizer_state_bytes=state,
         saved_bytes=sum(saved.values()),
         peak_bytes=peak,
     )
-
-
-def _bytes(tensor: Any) -> int:
-    return int(tensor.numel()) * int(tensor.element_size())
 
 
 def loss_of(model: Any, batch: Any, loss: Callable[[Any, Any], Any] | None) -> Any:
@@ -375,90 +352,50 @@ def _kept(model: Any, optimizer: Any, loader: Any, device: Any) -> Iterator[None
 
     # An optimizer may step parameters that are not the model's, and a forward may put new objects in a module's names.
     groups = [] if optimizer is None else optimizer.param_groups
+    mappings = [names for module in model.modules() for names in (module._parameters, module._buffers)]
+    if optimizer is not None:
+        mappings += [vars(optimizer), optimizer.state, *optimizer.state.values(), *groups]
+    held = [(mapping, dict(mapping.items())) for mapping in mappings]
     parameters = _distinct([*model.parameters(), *(p for group in groups for p in group["params"])])
-    tensors = _distinct([*parameters, *model.buffers()])
-    values = [t.detach().clone() for t in tensors]
+    values = [one for _, before in held for one in before.values() if isinstance(one, torch.Tensor)]
+    bits = [(tensor, tensor.detach().clone()) for tensor in _distinct([*parameters, *values])]
     gradients = [(p, p.grad, None if p.grad is None else p.grad.detach().clone()) for p in parameters]
-    names = [(m, dict(m._parameters.items()), dict(m._buffers.items())) for m in model.modules()]
     modes = [(module, module.training) for module in model.modules()]
-    restore_optimizer = _keep_optimizer(optimizer) if optimizer is not None else None
-    generators = [g for g in _generators(loader) if isinstance(g, torch.Generator)]
-    states = [g.get_state() for g in generators]
+    owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
+    generators = [one for owner in owners if isinstance(one := getattr(owner, "generator", None), torch.Generator)]
+    states = [(generator, generator.get_state()) for generator in generators]
     numpy = sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy is not None else None
-    python_state, cpu_state = random.getstate(), torch.random.get_rng_state()
-    backend = getattr(torch, device.type, None) if device.type != "cpu" else None
-    device_state = backend.get_rng_state(device) if backend is not None else None
+    python_state = random.getstate()
+    is_cpu = device.type == "cpu"
     try:
-        yield
+        with torch.random.fork_rng([] if is_cpu else [device], device_type="cuda" if is_cpu else device.type):
+            yield
     finally:
-        for module, own_parameters, own_buffers in names:
-            _put_names_back(module._parameters, own_parameters)
-            _put_names_back(module._buffers, own_buffers)
+        for mapping, before in held:
+            _put_back(mapping, before)
         with torch.no_grad():
-            for tensor, value in zip(tensors, values, strict=True):
+            for tensor, value in bits:
                 tensor.copy_(value)
             for p, gradient, value in gradients:
                 p.grad = gradient
                 if gradient is not None:
                     gradient.copy_(value)
-            if restore_optimizer is not None:
-                restore_optimizer()
         for module, mode in modes:
             module.training = mode
-        for generator, state in zip(generators, states, strict=True):
+        for generator, state in states:
             generator.set_state(state)
         if numpy is not None:
             numpy.random.set_state(numpy_state)
         random.setstate(python_state)
-        torch.random.set_rng_state(cpu_state)
-        if backend is not None:
-            backend.set_rng_state(device_state, device)
 
 
 def _distinct(tensors: list[Any]) -> list[Any]:
     return list({id(t): t for t in tensors}.values())
 
 
-def _put_names_back(now: Any, before: dict[str, Any]) -> None:
-    """The names of a module with the objects that they had."""
+def _put_back(now: Any, before: dict[Any, Any]) -> None:
+    """The entries of a mapping as they were; one that did not change may not be writable (a scripted module's)."""
     if list(now.keys()) != list(before) or any(now[name] is not one for name, one in before.items()):
         now.clear()
         now.update(before)
-
-
-def _keep_optimizer(optimizer: Any) -> Callable[[], None]:
-    """Answers what puts the optimizer's state, groups and counters back."""
-    import torch
-
-    def keep(value: Any) -> Any:
-        return (value, value.detach().clone()) if isinstance(value, torch.Tensor) else (value, None)
-
-    def put_back(held: Any) -> Any:
-        value, bits = held
-        if bits is not None:
-            value.copy_(bits)
-        return value
-
-    state = {p: {k: keep(v) for k, v in own.items()} for p, own in optimizer.state.items()}
-    groups = [{k: keep(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    counters = {k: v for k, v in vars(optimizer).items() if isinstance(v, (bool, int, float))}
-
-    def restore() -> None:
-        optimizer.state.clear()
-        for p, own in state.items():
-            optimizer.state[p] = {k: put_back(v) for k, v in own.items()}
-        for group, held in zip(optimizer.param_groups, groups, strict=True):
-            for key in [k for k in group if k != "params" and k not in held]:
-                del group[key]
-            group.update({k: put_back(v) for k, v in held.items()})
-        for key in [k for k, v in vars(optimizer).items() if isinstance(v, (bool, int, float)) and k not in counters]:
-            delattr(optimizer, key)
-        vars(optimizer).update(counters)
-
-    return restore
-
-
-def _generators(loader: Any) -> Iterator[Any]:
-    for owner in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
-        yield getattr(owner, "generator", None)

@@ -14,6 +14,7 @@ the folder: the only pickle in it (DCP's index) may name nothing but DCP's own p
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
 import hashlib
@@ -41,7 +42,80 @@ from torch.distributed.tensor import DTensor
 from hotloop.core.errors import UsageError
 
 from .processes import Ranks, first_error
-from .trees import join_tree, split_tree, tensor_names
+
+_TAGS = ("$tensor", "$tuple", "$pairs", "$set", "$bytes")
+
+
+def split_tree(tree: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """The JSON form of ``tree``; its tensors go into ``tensors`` under names that start with ``name``.
+
+    >>> tensors = {}
+    >>> split_tree({"lr": 0.1, "w": torch.zeros(2), 3: (1,)}, "a", tensors)
+    {'$pairs': [['lr', 0.1], ['w', {'$tensor': 'a/w'}], [3, {'$tuple': [1]}]]}
+    >>> list(tensors)
+    ['a/w']
+    """
+    if tree is None or isinstance(tree, bool | int | float | str):
+        return tree
+    if isinstance(tree, torch.Tensor):
+        while name in tensors:
+            name += "~"
+        tensors[name] = tree.detach()
+        return {"$tensor": name}
+    if isinstance(tree, Mapping):
+        plain = all(isinstance(key, str) for key in tree) and not any(tag in tree for tag in _TAGS)
+        pairs = [[key, split_tree(value, f"{name}/{key}", tensors)] for key, value in tree.items()]
+        if plain:
+            return {str(key): value for key, value in pairs}
+        for key in tree:
+            if not isinstance(key, str | int | float | bool | None):
+                raise UsageError(f"{name} has the key {key!r}; only strings and numbers can be keys")
+        return {"$pairs": pairs}
+    if isinstance(tree, list | tuple):
+        parts = [split_tree(value, f"{name}/{index}", tensors) for index, value in enumerate(tree)]
+        return parts if isinstance(tree, list) else {"$tuple": parts}
+    if isinstance(tree, set | frozenset):
+        return {"$set": [split_tree(value, name, tensors) for value in sorted(tree)]}
+    if isinstance(tree, bytes):
+        return {"$bytes": base64.b64encode(tree).decode("ascii")}
+    raise UsageError(
+        f"{name} is a {type(tree).__module__}.{type(tree).__qualname__}: checkpoints support tensors, numbers, "
+        "strings, bytes and lists, tuples, sets and dictionaries of these; remove it from the object's "
+        "state_dict()"
+    )
+
+
+def join_tree(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """What ``split_tree`` was given; mappings come back as plain dictionaries."""
+    if isinstance(tree, list):
+        return [join_tree(value, tensors) for value in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if len(tree) == 1:
+        tag, value = next(iter(tree.items()))
+        if tag == "$tensor":
+            return tensors[value]
+        if tag == "$tuple":
+            return tuple(join_tree(one, tensors) for one in value)
+        if tag == "$pairs":
+            return {key: join_tree(one, tensors) for key, one in value}
+        if tag == "$set":
+            return {join_tree(one, tensors) for one in value}
+        if tag == "$bytes":
+            return base64.b64decode(value)
+    return {key: join_tree(value, tensors) for key, value in tree.items()}
+
+
+def tensor_names(tree: Any) -> list[str]:
+    """Names of the tensors that a JSON form refers to, in its order."""
+    if isinstance(tree, list):
+        return [name for value in tree for name in tensor_names(value)]
+    if not isinstance(tree, dict):
+        return []
+    if len(tree) == 1 and "$tensor" in tree:
+        return [str(tree["$tensor"])]
+    return [name for value in tree.values() for name in tensor_names(value)]
+
 
 SCHEMA = "hotloop.checkpoint/1"
 _NAME = re.compile(r"step-(\d{8,})")
@@ -151,7 +225,10 @@ def restore(checkpoint: Checkpoint, *, model: Any, optimizer: Any, plain: Mappin
     wanted: dict[str, torch.Tensor] = {}
     split_tree(mine, "model", wanted)
     _compare_model(checkpoint.path, wanted, set(tensor_names(trees["model"])), index)
-    targets = {name: torch.empty_like(value, device=_cpu_unless_sharded(value)) for name, value in wanted.items()}
+    targets = {
+        name: torch.empty_like(value, device=value.device if isinstance(value, DTensor) else "cpu")
+        for name, value in wanted.items()
+    }
     if optimizer is not None:
         _compare_optimizer(checkpoint, optimizer)
         targets |= _optimizer_targets(trees["optimizer"], optimizer, index)
@@ -217,8 +294,7 @@ def optimizer_state(optimizer: Any, rank: int) -> dict[str, Any]:
         optimizer.consolidate_state_dict(to=0)
         if rank != 0:
             return {"state": {}, "param_groups": []}
-    state: dict[str, Any] = optimizer.state_dict()
-    return state
+    return dict(optimizer.state_dict())
 
 
 def optimizer_kind(optimizer: Any) -> str:
@@ -435,11 +511,8 @@ def _describe(root: Path, files: Iterable[Path]) -> dict[str, Any]:
 
 
 def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with open(file, "rb", buffering=0) as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _sha256_of(value: Any) -> str:
@@ -541,42 +614,32 @@ def _read_tensors(path: Path, index: Metadata, targets: dict[str, torch.Tensor])
         raise CheckpointError(f"{path}/tensors cannot be read: {_root_of(error)}; use an older checkpoint") from error
 
 
-def _cpu_unless_sharded(tensor: torch.Tensor) -> torch.device:
-    return tensor.device if isinstance(tensor, DTensor) else torch.device("cpu")
-
-
-def _empty_of(index: Metadata, name: str) -> torch.Tensor:
+def _entry_of(index: Metadata, name: str) -> TensorStorageMetadata:
     entry = index.state_dict_metadata.get(name)
     if not isinstance(entry, TensorStorageMetadata):
         raise CheckpointError(f"the checkpoint's tensors lack {name}; use an older checkpoint")
+    return entry
+
+
+def _empty_of(index: Metadata, name: str) -> torch.Tensor:
+    entry = _entry_of(index, name)
     return torch.empty(entry.size, dtype=entry.properties.dtype)
 
 
 def _compare_model(path: Path, mine: Mapping[str, torch.Tensor], theirs: set[str], index: Metadata) -> None:
-    for name in sorted(theirs - set(mine)):
-        raise CheckpointError(
-            f"{path} is from a different model: it contains {_key(name)}, which this model does not have"
+    for name in (*sorted(theirs - set(mine)), *sorted(set(mine) - theirs)):
+        key = name.removeprefix("model/")
+        what = (
+            f"lacks {key}, which this model has" if name in mine else f"contains {key}, which this model does not have"
         )
+        raise CheckpointError(f"{path} is from a different model: it {what}")
     for name, tensor in mine.items():
-        if name not in theirs:
-            raise CheckpointError(f"{path} is from a different model: it lacks {_key(name)}, which this model has")
-        entry = _empty_of_shape(index, name)
-        if entry != (tuple(tensor.shape), tensor.dtype):
+        entry = _entry_of(index, name)
+        if (entry.size, entry.properties.dtype) != (tensor.shape, tensor.dtype):
             raise CheckpointError(
-                f"{path} is from a different model: {_key(name)} has shape {list(entry[0])} and {entry[1]} there, "
-                f"{list(tensor.shape)} and {tensor.dtype} here"
+                f"{path} is from a different model: {name.removeprefix('model/')} has shape {list(entry.size)} and "
+                f"{entry.properties.dtype} there, {list(tensor.shape)} and {tensor.dtype} here"
             )
-
-
-def _empty_of_shape(index: Metadata, name: str) -> tuple[tuple[int, ...], torch.dtype]:
-    entry = index.state_dict_metadata.get(name)
-    if not isinstance(entry, TensorStorageMetadata):
-        raise CheckpointError(f"the checkpoint's tensors lack {name}; use an older checkpoint")
-    return tuple(entry.size), entry.properties.dtype
-
-
-def _key(name: str) -> str:
-    return name.removeprefix("model/")
 
 
 def _compare_optimizer(checkpoint: Checkpoint, optimizer: Any) -> None:

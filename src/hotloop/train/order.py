@@ -48,8 +48,7 @@ class Layout:
         >>> Layout(samples_count=5, batch_size=4, world_size=2, rank=1).rest_parts(5)
         [(3, 2)]
         """
-        rounds = -(-rest // (self.batch_size * self.world_size))
-        count = rounds * self.world_size
+        count = self._parts_count(rest)
         size, longer = divmod(rest, count)
         starts = [index * size + min(index, longer) for index in range(count + 1)]
         return [(starts[i], starts[i + 1] - starts[i]) for i in range(self.rank, count, self.world_size)]
@@ -60,8 +59,10 @@ class Layout:
         >>> Layout(samples_count=3, batch_size=4, world_size=2).least_part(3)
         1
         """
-        rounds = -(-rest // (self.batch_size * self.world_size))
-        return max(1, rest // max(1, rounds * self.world_size))
+        return max(1, rest // max(1, self._parts_count(rest)))
+
+    def _parts_count(self, rest: int) -> int:
+        return -(-rest // (self.batch_size * self.world_size)) * self.world_size
 
 
 class BatchOrder(Sampler[list[int]]):
@@ -80,15 +81,6 @@ class BatchOrder(Sampler[list[int]]):
     def set_position(self, epoch: int, start: int) -> None:
         """``start``: samples of this epoch that all ranks together have already taken."""
         self.epoch, self.start = epoch, start
-
-    def set_epoch(self, epoch: int) -> None:
-        """The beginning of an epoch."""
-        self.set_position(epoch, 0)
-
-    @property
-    def batches_before(self) -> int:
-        """Batches of this rank in this epoch before the position."""
-        return self.start // self.layout.window * self.layout.accumulate
 
     @property
     def pass_seed(self) -> int:
@@ -112,9 +104,7 @@ class BatchOrder(Sampler[list[int]]):
         return whole + ([count for _, count in layout.rest_parts(rest)] if rest else [])
 
     def __len__(self) -> int:
-        layout = self.layout
-        rest = layout.rest(self.start)
-        return layout.full_steps(self.start) * layout.accumulate + (len(layout.rest_parts(rest)) if rest else 0)
+        return len(self.sizes())
 
     def __iter__(self) -> Iterator[list[int]]:
         layout, start = self.layout, self.start

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,13 +17,14 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 from hotloop.apply import TECHNIQUES, check_strategy, settings_of
 from hotloop.apply.applier import Applier, make_context
 from hotloop.apply.compression import hooks_of
+from hotloop.apply.device_batches import move_batch
 from hotloop.apply.modules import is_sharded
 from hotloop.apply.offer import Offer, offered_choices
 from hotloop.core.applied import APPLIED, NOT_APPLICABLE, AppliedTechnique
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.strategy import Choice, Strategy, StrategyError, chain, load_strategy, strategy_to_mapping
 
-from .accumulate import batch_size, micro_batches
+from .accumulate import batch_size, micro_batches, without_exchange
 from .checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -40,8 +41,8 @@ from .checkpoint import (
 )
 from .marker import remove_marker, write_marker
 from .order import BatchOrder, Layout
-from .processes import Ranks, first_error, join_ranks
-from .random_state import read_generators, restore_generators, seed_generators
+from .processes import Ranks, first_error, join_ranks, read_generators, restore_generators, seed_generators
+from .replicas import Replicas
 from .stopping import StopWatch, keep_from_signals
 
 Step = Callable[[Any, Any], torch.Tensor]
@@ -279,7 +280,6 @@ class Trainer:
 
     def _build_model(self, model: torch.nn.Module) -> Any:
         model.to(self.ranks.device)
-        built: Any = model
         synchronises = isinstance(model, torch.nn.parallel.DistributedDataParallel) or any(
             is_sharded(part) for part in model.modules()
         )
@@ -287,7 +287,7 @@ class Trainer:
             if self.strategy.get(_SHARDING) is not None:
                 return self._shard_model(model)
             return self._applier.model_met(self._wrap_model(model))
-        return self._applier.model_met(built)
+        return self._applier.model_met(model)
 
     def _wrap_model(self, model: Any) -> Any:
         arguments: dict[str, Any] = {"module": model}
@@ -369,7 +369,15 @@ class Trainer:
         return loader, order
 
     def _to_device(self, batch: Any) -> Any:
-        return batch if self.ranks.device.type == "cpu" else move_batch(batch, self.ranks.device)
+        """The nested batch with its tensors on the device; copies from pinned memory are not waited for."""
+        device = self.ranks.device
+        if device.type == "cpu":
+            return batch
+
+        def move(leaf: Any) -> Any:
+            return leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf.to(device)
+
+        return move_batch(batch, move)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -422,20 +430,18 @@ class Trainer:
         """Load the checkpoint that is asked for. What belongs to the loader waits until that runs."""
         if self.checkpoints is None:
             return None
-        path: Path | None = None
-        error: Exception | None = None
+        chosen: list[str | None] = [None, None]  # the path, and why there is none
         if self.ranks.rank == 0:
             try:
-                path = self._choose_checkpoint(self.checkpoints)
-            except UsageError as raised:
-                error = raised
-        text = first_error(error, self.ranks.control)
-        if text is not None:
-            raise CheckpointError(text) from error
+                found = self._choose_checkpoint(self.checkpoints)
+                chosen[0] = None if found is None else str(found)
+            except UsageError as error:
+                chosen[1] = str(error)
         if self.ranks.control is not None:
-            entries = [None if path is None else str(path)]
-            dist.broadcast_object_list(entries, src=0, group=self.ranks.control)
-            path = None if entries[0] is None else Path(entries[0])
+            dist.broadcast_object_list(chosen, src=0, group=self.ranks.control)
+        path, problem = chosen
+        if problem is not None:
+            raise CheckpointError(problem)
         if path is None:
             return None
         checkpoint = open_checkpoint(path, rank=self.ranks.rank)
@@ -523,22 +529,18 @@ class _Run:
 
     def train_epoch(self, watch: StopWatch) -> int:
         """Train to the end of the epoch or of ``max_steps``; answers the signal that stopped it before, or 0."""
-        place = self.trainer.place
-        trainer, listeners = self.trainer, self._listeners
-        taken, left_count = self._samples_of_a_step(), self._steps_left()
+        trainer, place = self.trainer, self.trainer.place
+        taken = self.accumulate if self.order is None else self.order.layout.window
+        left_count = self._steps_left()
         end = None if left_count is None else place.step + left_count
         checked, next_check = place.step, place.step + 1
         next_save = self._next_save(place.step)
-        event = min(next_check, next_save)
-        signal_number = 0
         self.epoch_ended = False
         for loss in self._steps(self._begin_epoch()):
             place.step += 1
             place.samples += taken
-            for listener in listeners:
+            for listener in self._listeners:
                 listener(trainer, loss)
-            if place.step < event:
-                continue
             if place.step >= next_save:
                 self.save()
                 next_save = self._next_save(place.step)
@@ -551,7 +553,6 @@ class _Run:
                 if place.step != end:
                     return 0
                 break
-            event = min(next_check, next_save, next_check if self.max_steps is None else self.max_steps)
         place.epoch += 1
         place.samples = 0
         self.epoch_ended = True
@@ -592,9 +593,6 @@ class _Run:
 
     def _next_save(self, step: int) -> int:
         return _NEVER if self.writer is None or self._every is None else (step // self._every + 1) * self._every
-
-    def _samples_of_a_step(self) -> int:
-        return self.accumulate if self.order is None else self.order.layout.window
 
     def _steps_left(self) -> int | None:
         """In this epoch, the smaller last step too; None where only the loader's end will tell."""
@@ -639,10 +637,9 @@ class _Run:
         model, optimizer, scheduler, scaler = trainer.model, trainer.optimizer, trainer.scheduler, trainer.scaler
         compute, clip_norm = trainer._step, trainer.clip_norm
         parameters = [one for group in optimizer.param_groups for one in group["params"]] if clip_norm else []
-        device = None if trainer.ranks.device.type == "cpu" else trainer.ranks.device
         # On a CPU gradients are freed just before backward, which takes their warm memory again: 11 % less CPU time at
         # steps of 24 ms (n = 24 pairs). An accelerator's allocator keeps its memory, and forward needs more of it.
-        frees_late = device is None
+        frees_late = trainer.ranks.device.type == "cpu"
         after_step = trainer._applier.after_step if trainer._applier.step_watchers else None
         whole, rest = self._weights()
         left_count = self._steps_left()
@@ -655,31 +652,18 @@ class _Run:
                     if micro == 0 and left_count is None:
                         return
                     raise UsageError(f"the loader ended before its stated length ({len(self.loader)})")
-                if device is not None:
-                    batch = move_batch(batch, device)
+                batch = trainer._to_device(batch)
                 if trainer.split > 1 and trainer._taken:
                     trainer._check_split(batch)
-                if trainer.split > 1:
-                    if frees_late and micro == 0:
-                        optimizer.zero_grad()
-                    parts = trainer.split if weights is whole else self._rest_split()
-                    loss = self._split_batch(batch, parts, weight, micro + 1 == len(weights))
-                    shown = loss if shown is None else shown + loss
-                    continue
-                if micro + 1 == len(weights):
-                    loss = compute(model, batch)
-                    if weight != 1.0:
-                        loss = loss * weight
-                    if frees_late and micro == 0:
-                        optimizer.zero_grad()
-                    (loss if scaler is None else scaler.scale(loss)).backward()
-                else:
-                    with _unsynchronised(model):
-                        loss = compute(model, batch) * weight
-                        if frees_late and micro == 0:
+                for part, share, is_last in self._parts(batch, is_whole=weights is whole):
+                    with nullcontext() if is_last and micro + 1 == len(weights) else without_exchange(model):
+                        loss = compute(model, part)
+                        if weight * share != 1.0:
+                            loss = loss * (weight * share)
+                        if frees_late and shown is None:
                             optimizer.zero_grad()
                         (loss if scaler is None else scaler.scale(loss)).backward()
-                shown = loss.detach() if shown is None else shown + loss.detach()
+                    shown = loss.detach() if shown is None else shown + loss.detach()
             if clip_norm is not None:
                 if scaler is not None:
                     scaler.unscale_(optimizer)
@@ -697,22 +681,18 @@ class _Run:
                 after_step()
             yield shown
 
-    def _split_batch(self, batch: Any, count: int, weight: float, is_last: bool) -> torch.Tensor:
-        """Forward and backward of a batch in parts (technique `accumulation`); its loss, detached."""
-        trainer, total = self.trainer, None
-        for part in micro_batches(trainer.model, batch, count):
-            with nullcontext() if is_last and part.is_last else _unsynchronised(trainer.model):
-                loss = trainer._step(trainer.model, part.batch) * (weight * part.weight)
-                (loss if trainer.scaler is None else trainer.scaler.scale(loss)).backward()
-            total = loss.detach() if total is None else total + loss.detach()
-        return cast(torch.Tensor, total)
+    def _parts(self, batch: Any, *, is_whole: bool) -> Iterable[tuple[Any, float, bool]]:
+        """The parts of a batch (technique `accumulation`), each with its share of the samples and whether it is last.
 
-    def _rest_split(self) -> int:
-        """Parts of a batch in the smaller last step: as many on every rank, or their exchanges would not meet."""
-        if self.order is None:
-            return self.trainer.split
-        layout = self.order.layout
-        return min(self.trainer.split, layout.least_part(layout.rest(self.trainer.place.samples)))
+        In the smaller last step there are as many on every rank, or their exchanges would not meet.
+        """
+        count = self.trainer.split
+        if count > 1 and self.order is not None and not is_whole:
+            layout = self.order.layout
+            count = min(count, layout.least_part(layout.rest(self.trainer.place.samples)))
+        if count == 1:
+            return ((batch, 1.0, True),)
+        return ((one.batch, one.weight, one.is_last) for one in micro_batches(self.trainer.model, batch, count))
 
     def _weights(self) -> tuple[list[float], list[float]]:
         """What each micro-batch's mean loss counts in a step: in all steps, and in the smaller last one (may be empty).
@@ -733,19 +713,6 @@ _END = object()
 _NEVER = 1 << 62
 
 
-def move_batch(batch: Any, device: torch.device) -> Any:
-    """The tensors of a nested batch on the device; copies from pinned memory are not waited for."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: move_batch(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(move_batch(value, device) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(move_batch(value, device) for value in batch)
-    return batch.to(device) if hasattr(batch, "to") else batch
-
-
 def _choose(precision: str, accumulate: int, strategy: Strategy | str | Path | None) -> tuple[Strategy, int, int]:
     """The strategy with the shorthands in it, the batches of a step, and the parts that each of them is split into."""
     if precision not in ("fp32", *_PRECISIONS):
@@ -755,10 +722,7 @@ def _choose(precision: str, accumulate: int, strategy: Strategy | str | Path | N
     source = "strategy" if strategy is None or isinstance(strategy, Strategy) else str(strategy)
     chosen = Strategy() if strategy is None else strategy if isinstance(strategy, Strategy) else load_strategy(strategy)
     if precision != "fp32":
-        technique = _PRECISIONS[precision]
-        if technique not in TECHNIQUES:
-            raise UsageError(f"precision={precision!r} needs the technique {technique}; known: {', '.join(TECHNIQUES)}")
-        chosen = chain(chosen, Strategy(choices=(Choice(technique=technique),)), name=chosen.name)
+        chosen = chain(chosen, Strategy(choices=(Choice(technique=_PRECISIONS[precision]),)), name=chosen.name)
     check_strategy(chosen, TECHNIQUES, source=source)
     named = chosen.get(_ACCUMULATION)
     if named is None:
@@ -856,21 +820,3 @@ def _with_order(loader: DataLoader[Any], order: BatchOrder) -> DataLoader[Any]:
 
 def _is_function(value: Any, method: str) -> bool:
     return callable(value) and (isinstance(value, type) or not hasattr(value, method))
-
-
-def _unsynchronised(model: Any) -> Any:
-    """A context in which backward leaves the gradients on this rank."""
-    no_sync = getattr(model, "no_sync", None)
-    if no_sync is not None:
-        return no_sync()
-    switch = getattr(model, "set_requires_gradient_sync", None)
-    return nullcontext() if switch is None else _switched_off(switch)
-
-
-@contextmanager
-def _switched_off(switch: Callable[[bool], None]) -> Iterator[None]:
-    switch(False)
-    try:
-        yield
-    finally:
-        switch(True)

@@ -26,8 +26,7 @@ class CacheSamples(Technique):
     Records hold lists, tuples, dictionaries, strings, numbers, tensors and numpy arrays; reading one runs no code that
     it names. The script's data set object stays the same, and its attributes, copies and pickles are not affected.
 
-    In a script of your own, `loader = hotloop.cache_samples(loader)` does the same, and
-    `hotloop.CachedDataset(dataset)` where you do not need its checks beforehand.
+    In a script of your own, `loader = hotloop.cache_samples(loader)` does the same.
 
     ## When it helps
     Reading a sample (decoding, resizing, tokenising) takes much longer than copying it, and the training has several

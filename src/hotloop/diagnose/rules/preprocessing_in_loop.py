@@ -69,8 +69,8 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
 
     ## What to do
     Move these lines into the data set's `__getitem__` or into `collate_fn` and give the DataLoader workers, or prepare
-    the samples once, before training; `hotloop.CachedDataset` keeps what `__getitem__` answers for the next epochs.
-    Where the lines loop over items, work on whole tensors. A tokenizer written in Python is reported as
+    the samples once, before training; `hotloop.cache_samples(loader)` keeps what `__getitem__` answers for the next
+    epochs. Where the lines loop over items, work on whole tensors. A tokenizer written in Python is reported as
     `slow_tokenizer`: `use_fast=True` selects the one in Rust.
 
     ## When it is wrong

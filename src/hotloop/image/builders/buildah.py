@@ -14,8 +14,7 @@ from pathlib import Path
 from hotloop.core.errors import UsageError
 from hotloop.image import image_tree
 from hotloop.image.builder import Build, Builder, BuiltStep, FoundFile, Source
-from hotloop.image.program import BuildFailed, Limits, Output, ProgramLine, run_limited
-from hotloop.image.workspace import remove_tree
+from hotloop.image.program import BuildFailed, Limits, Output, ProgramLine, remove_tree, run_limited
 
 TAG = "localhost/hotloop-image:built"
 STEP = re.compile(r"^(?:\[(\d+)/\d+\] )?STEP (\d+)/\d+: (.*)$")

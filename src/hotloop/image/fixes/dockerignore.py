@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.findings import Skipped
-from hotloop.image.fix import ImageFix, Rewrite, skip
+from hotloop.image.fix import ImageFix, Rewrite
 from hotloop.image.recipe import BuildRecipe
 
 # fmt: off
@@ -30,7 +30,9 @@ def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
     named = " ".join(step.instruction.script for step in recipe.steps)
     found = {one for one in found if one.rpartition("/")[2] not in named.replace("/", " ").split()}
     if not found:
-        return skip("no folder is copied that git ignores" if known is not None else "no such folder is copied")
+        return Skipped(
+            reason="no folder is copied that git ignores" if known is not None else "no such folder is copied"
+        )
     text = recipe.ignore_text
     text += "" if not text or text.endswith("\n") else "\n"
     return Rewrite(recipe=recipe.with_texts(ignore_text=text + "".join(f"/{name}\n" for name in sorted(found))))

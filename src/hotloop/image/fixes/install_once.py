@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hotloop.core.findings import Skipped
-from hotloop.image.fix import ImageFix, Rewrite, find_block, join_blocks, skip, split_blocks
+from hotloop.image.fix import ImageFix, Rewrite, find_block, join_blocks, split_blocks
 from hotloop.image.packages import VALUES, read_pip, split_commands
 from hotloop.image.recipe import BuildRecipe
 
@@ -13,16 +13,18 @@ from hotloop.image.recipe import BuildRecipe
 def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
     """Removes each RUN whose pip installs by name only packages that a later step of the build replaced."""
     if recipe.replaced is None:
-        return skip("known only once the file was built")
+        return Skipped(reason="known only once the file was built")
     if not recipe.replaced:
-        return skip("no pip replaced a package that another step had installed")
+        return Skipped(reason="no pip replaced a package that another step had installed")
     dropped = []
     for step in recipe.steps:
         names = _read_names(step.instruction.script) if step.instruction.name == "RUN" else None
         if names and names <= recipe.replaced:
             dropped.append(step)
     if not dropped:
-        return skip(f"{', '.join(sorted(recipe.replaced))} is installed beside others in its step; pin one version")
+        return Skipped(
+            reason=f"{', '.join(sorted(recipe.replaced))} is installed beside others in its step; pin one version"
+        )
     blocks, below = split_blocks(recipe)
     places = {find_block(recipe, step) for step in dropped}
     left = [block for at, block in enumerate(blocks) if at not in places]

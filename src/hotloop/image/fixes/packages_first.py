@@ -7,11 +7,12 @@ import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from hotloop.core.findings import Skipped
-from hotloop.image.fix import Block, ImageFix, Rewrite, find_block, join_blocks, skip, split_blocks
+from hotloop.image.fix import Block, ImageFix, Rewrite, find_block, join_blocks, split_blocks
 from hotloop.image.packages import find_needs, read_requirement_files
-from hotloop.image.recipe import BuildRecipe, BuildStep, CopiedTexts
+from hotloop.image.recipe import BuildRecipe, BuildStep
 
 
 def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
@@ -25,7 +26,9 @@ def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
         else:
             moved = rewrite(found)  # the next stage; this one has nothing left to move
             return moved if isinstance(moved, Rewrite) else Rewrite(recipe=found)
-    return skip(next((reason for reason in reasons if reason), "no package is installed behind a copy of the code"))
+    return Skipped(
+        reason=next((reason for reason in reasons if reason), "no package is installed behind a copy of the code")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,10 @@ def _find_needs(recipe: BuildRecipe, step: BuildStep, copies: Sequence[BuildStep
         return None
     there = {path: source for copy in copies for path, source in copy.files.items()}
     found: list[Need] = []
-    for path in (posixpath.normpath(one) for one in paths):
+    for path in paths:
         inside = {one: source for one, source in there.items() if one.startswith(f"{path}/")}
         if path in there:
-            files = read_requirement_files(path, CopiedTexts(recipe.context, there))
+            files = read_requirement_files(path, partial(recipe.read_copied, there))
             if files is None:
                 return None
             found += [Need(one, there[one], False, frozenset((there[one],))) for one in sorted(files)]

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from hotloop.core.findings import Skipped
-from hotloop.image.fix import ImageFix, Rewrite, find_block, join_blocks, skip, split_blocks
+from hotloop.image.fix import ImageFix, Rewrite, find_block, join_blocks, split_blocks
 from hotloop.image.packages import read_pip, split_commands
 from hotloop.image.recipe import BuildRecipe, BuildStep
 
@@ -31,7 +31,7 @@ def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
         blocks[at] = replace(blocks[at], lines=tuple(re.sub(r"\s--no-cache-dir(?=\s|$)", "", line) for line in lines))
         changed = True
     if not changed:
-        return skip(reason)
+        return Skipped(reason=reason)
     return Rewrite(recipe=recipe.with_texts(text=join_blocks(blocks, below)), caches=(TARGET,))
 
 

@@ -6,15 +6,14 @@ import shlex
 from typing import Any
 
 from hotloop.core.errors import UsageError
-from hotloop.launch.node_script import assign_script
 from hotloop.launch.request import LaunchRequest
 from hotloop.launch.target import (
     MASTER_PORT,
     TRAINING_OPTIONS,
     LaunchTarget,
+    assign_script,
     draw_documents,
     gpu_name,
-    require_gpu,
     training_environment,
 )
 from hotloop.launch.yaml_text import Noted
@@ -24,12 +23,12 @@ class Dstack(LaunchTarget):
     id = "dstack"
     summary = "a dstack task"
     takes = TRAINING_OPTIONS | {"gpu", "spot", "image", "volume", "shm"}
+    rents = True
     submit = ("dstack", "apply", "--yes", "-f")
     schema = "dstack"
 
     def check(self, request: LaunchRequest) -> None:
         super().check(request)
-        require_gpu(self.id, request)
         marked = next((word for word in request.command.words if "${{" in word), None)
         if marked is not None:
             raise UsageError(f"the command's word {marked!r}: dstack would replace ${{{{ }}}}; pass it in a file")

@@ -5,15 +5,14 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from hotloop.launch.node_script import assign_script
 from hotloop.launch.request import STOPPED_CODE, LaunchRequest
 from hotloop.launch.target import (
     MASTER_PORT,
     TRAINING_OPTIONS,
     LaunchTarget,
+    assign_script,
     draw_documents,
     gpu_name,
-    require_gpu,
     training_environment,
 )
 from hotloop.launch.yaml_text import Noted
@@ -23,12 +22,9 @@ class SkyPilot(LaunchTarget):
     id = "skypilot"
     summary = "a SkyPilot task, started as a managed job"
     takes = TRAINING_OPTIONS | {"gpu", "spot", "image", "volume"}
+    rents = True
     submit = ("sky", "jobs", "launch", "--yes")
     schema = "skypilot"
-
-    def check(self, request: LaunchRequest) -> None:
-        super().check(request)
-        require_gpu(self.id, request)
 
     def write(self, request: LaunchRequest) -> str:
         resources: dict[str, Any] = {}

@@ -7,9 +7,9 @@ import shlex
 
 from hotloop.core.errors import UsageError, suggest_known
 from hotloop.core.sbatch_options import LONG, find_long
-from hotloop.launch.node_script import assign_script
-from hotloop.launch.request import STOPPED_CODE, LaunchRequest, find_core_warning
-from hotloop.launch.target import TRAINING_OPTIONS, LaunchTarget, training_environment
+from hotloop.core.spelling import suggest_known
+from hotloop.launch.request import STOPPED_CODE, LaunchRequest
+from hotloop.launch.target import TRAINING_OPTIONS, LaunchTarget, assign_script, training_environment
 
 FIRST_PORT, PORTS = 10000, 20000
 """Below the ports that Linux gives to outgoing connections."""
@@ -36,14 +36,16 @@ class Slurm(LaunchTarget):
     submit = ("sbatch",)
 
     def find_warnings(self, request: LaunchRequest) -> tuple[str, ...]:
-        cores = find_core_warning(request)
+        found = list(super().find_warnings(request))
         names = [given.partition("=")[0] for given in request.slurm_options]
-        unknown = [
+        found += [
             f"sbatch has no option {name!r} by its manual{suggest_known(name, sorted(LONG)).partition('; known')[0]}"
             for name in names
             if not find_long(name)
         ]
-        return (*super().find_warnings(request), *unknown, *(() if cores is None else (cores,)))
+        if request.cpus is None and not request.is_whole_node:
+            found.append("Slurm gives a task one core: add --cpus N, the cores that all ranks of a node share")
+        return tuple(found)
 
     def write(self, request: LaunchRequest) -> str:
         return "\n".join(

@@ -1,1 +1,1 @@
-"""The static checks: one file each, found by the catalogue of hotloop.lint; a rule never imports another."""
+"""The static checks by subject. hotloop.lint finds every rule of any file here; none imports another."""

@@ -79,7 +79,7 @@ def _describe_subject(report: ImageReport) -> str:
     parts = [clean(report.dockerfile), f"context {format_bytes(report.context_bytes)}"]
     parts += [clean(report.builder)] if report.builder else []
     for scenario, edit in report.edits.items():
-        rate = report.a_month(scenario)
+        rate = edit.a_month(report.days)
         often = "rebuilds a month unknown" if rate is None else f"{format_number(rate)} a month"
         parts.append(f"{SCENARIOS[scenario]}: {clean(edit.path)} ({often})")
     return " · ".join(parts)
