@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hotloop.diagnose.aftermath import excess_after
+from hotloop.diagnose.measured import excess_after
 
 
 def test_noise_alone_is_no_aftermath() -> None:

@@ -8,7 +8,7 @@ from hotloop.core.analysis import Line
 from hotloop.core.findings import Finding, Severity, Where
 from hotloop.core.rules import sign
 from hotloop.diagnose import find_problems
-from hotloop.diagnose.explained import HOST_CODE, explain_step, own_code, warn_of_unknown
+from hotloop.diagnose.verdict import HOST_CODE, explain_step, own_code, warn_of_unknown
 
 from .build_analysis import make_analysis, make_line
 

@@ -1,6 +1,6 @@
 import pytest
 
-from hotloop.diagnose.thresholds import (
+from hotloop.diagnose.measured import (
     is_material,
     is_material_span,
     recurs_unevenly,

@@ -131,7 +131,7 @@ def make_result(answer: Mapping[str, Any], topology: Any, run: str | None, train
     from hotloop.bench.topology import judge_topology, tabulate_ways
     from hotloop.core.benchmarks import BenchmarkResult
     from hotloop.core.link_choice import choose_way
-    from hotloop.diagnose.sending import read_exchange
+    from hotloop.diagnose.comm import read_exchange
 
     times, fits, pairs = tabulate_times(answer), fit_collectives(answer), judge_pairs(answer)
     slow = describe_slow_pairs(pairs, answer["hosts"])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
+import statistics
 from collections import Counter
 from dataclasses import dataclass
 
-from hotloop.core.analysis import Line, RankAnalysis
+from hotloop.core.analysis import Analysis, Line, RankAnalysis
 from hotloop.core.findings import Where
 from hotloop.core.recording import GAP_FIELDS
-from hotloop.diagnose.thresholds import share_bounds
+from hotloop.diagnose.measured import MATERIAL_RATIO, NOISE_MULTIPLE, share_bounds, threshold_ratio
 
 LOGGING = "logging"
 WEIGHTS = "weights"
@@ -505,3 +507,33 @@ def _calls_around(line: Line, loop: frozenset[tuple[str, str]], bodies: tuple[fr
     if trains or called & _TRAINING_CALLS:
         return ""
     return " ".join(f"{call}()" for call in line.calls) + " .grad" * line.walks_gradients
+
+
+def saving_rank(analysis: Analysis) -> RankAnalysis | None:
+    """The rank that spends most on writing checkpoints; None where that is no material part of its steps."""
+    rank = most_saving_rank(analysis)
+    written_ratio = rank.breakdown.share("checkpoint")
+    if written_ratio < MATERIAL_RATIO:
+        return None
+    is_sure = _saves_alike(rank) or written_ratio >= threshold_ratio(rank, judged_fields=("checkpoint_ns",))
+    return rank if is_sure else None
+
+
+def most_saving_rank(analysis: Analysis) -> RankAnalysis:
+    """The rank with the largest share of its steps in saves, however small."""
+    return max(analysis.ranks, key=lambda one: one.breakdown.share("checkpoint"))
+
+
+def _saves_alike(rank: RankAnalysis) -> bool:
+    """Whether saves recur, and their mean time exceeds its noise: each was clocked, however uneven the steps are."""
+    saves = [ns for ns in rank.columns.get("checkpoint_ns", ()) if ns > 0]
+    if len(saves) < 2:
+        return False
+    return statistics.fmean(saves) >= NOISE_MULTIPLE * statistics.stdev(saves) / math.sqrt(len(saves))
+
+
+def saving_times_ns(rank: RankAnalysis) -> dict[str, float]:
+    """Time field -> what saving takes of it per step: the save itself, and what its functions do around it."""
+    found = {"checkpoint_ns": rank.mean.get("checkpoint_ns", 0.0)}
+    found |= {name: time_of_kinds(rank, name, SAVING).mean_ns for name in GAP_FIELDS if rank.lines.get(name)}
+    return {name: time_ns for name, time_ns in found.items() if time_ns > 0}

@@ -13,7 +13,7 @@ from dataclasses import replace
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Saving, Skipped
 from hotloop.core.phases import PHASES
-from hotloop.diagnose.thresholds import MATERIAL_RATIO
+from hotloop.diagnose.measured import MATERIAL_RATIO
 from hotloop.diagnose.wording import format_share
 
 ROUNDING_RATIO = 0.005

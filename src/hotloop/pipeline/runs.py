@@ -32,11 +32,17 @@ from hotloop.core.report import Health, Report
 from hotloop.core.rules import sign
 from hotloop.core.utilization import TARGETS, Utilization
 from hotloop.diagnose import find_problems
-from hotloop.diagnose.explained import divide_run, explain_step, warn_of_unknown
 from hotloop.diagnose.rules.low_utilization import link_causes, list_waits
 from hotloop.diagnose.rules.memory_pressure import FULL_RATIO
 from hotloop.diagnose.rules.out_of_memory import describe_failures
-from hotloop.diagnose.verdict import describe_unseen_verdict, describe_verdict, first_serious
+from hotloop.diagnose.verdict import (
+    describe_unseen_verdict,
+    describe_verdict,
+    divide_run,
+    explain_step,
+    first_serious,
+    warn_of_unknown,
+)
 from hotloop.export.outcome import describe_exports
 from hotloop.pipeline.recordings import locate_run
 from hotloop.prescribe import combine_savings, rank_findings, state_rule_savings

@@ -6,8 +6,7 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Skipped, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.loading import most_saved_ratio
-from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, known_places, train_share
-from hotloop.diagnose.thresholds import is_material
+from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, is_material, known_places, train_share
 from hotloop.diagnose.wording import SURE_RATIO
 
 LARGE_MODEL_PARAMETERS = 10_000_000

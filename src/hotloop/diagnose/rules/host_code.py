@@ -9,9 +9,9 @@ from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Severity, saving_within
 from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule_of_the_rest
-from hotloop.diagnose.explained import HOST_CODE, OwnLine, entry_of, own_code
 from hotloop.diagnose.lines import loop_places, places
-from hotloop.diagnose.thresholds import threshold_ratio
+from hotloop.diagnose.measured import threshold_ratio
+from hotloop.diagnose.verdict import HOST_CODE, OwnLine, entry_of, own_code
 from hotloop.diagnose.wording import format_share, shorten_code
 
 FLOOR_RATIO = 0.05

@@ -11,33 +11,31 @@ from hotloop.core.kept_samples import found_ratio
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.core.worker_model import LATENCY_CPU_RATIO, LoadingWork, Overlap, best_overlap, waits_for_storage
-from hotloop.diagnose.cold_start import ColdStart, batches_of_an_epoch, find_cold_start
 from hotloop.diagnose.lines import places
 from hotloop.diagnose.loading import (
     PREPARED_LOW_RATIO,
     PREPARED_MID_RATIO,
+    ColdStart,
+    batches_of_an_epoch,
+    before_draws_ratio,
     busy_cores,
     cores_per_rank,
+    describe_preparation,
+    draws_random,
     fetch_work_ns,
+    find_cold_start,
+    find_wait,
     has_costly_restarts,
     loading_work,
     main_loader,
     restart_ns,
+    sample_lines,
+    slow_tokenizer,
     taken_cores,
     waiting_rank,
 )
-from hotloop.diagnose.measured import known_mean, known_places
+from hotloop.diagnose.measured import NOISE_MULTIPLE, known_mean, known_places, severity_once, threshold_ratio
 from hotloop.diagnose.on_trace import saving_from, window_ns
-from hotloop.diagnose.once import severity_once
-from hotloop.diagnose.samples import (
-    before_draws_ratio,
-    describe_preparation,
-    draws_random,
-    sample_lines,
-    slow_tokenizer,
-)
-from hotloop.diagnose.thresholds import NOISE_MULTIPLE, threshold_ratio
-from hotloop.diagnose.waiting import find_wait
 from hotloop.diagnose.wording import format_share, format_time
 
 FLOOR_RATIO = 0.02

@@ -6,8 +6,7 @@ from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Numerics, Value, saving_of_removal, saving_within
 from hotloop.core.recording import CLOSED_BY_SCALER_SKIP
 from hotloop.core.rules import rule
-from hotloop.diagnose.measured import known_mean, known_places
-from hotloop.diagnose.thresholds import MATERIAL_RATIO, is_material_span
+from hotloop.diagnose.measured import MATERIAL_RATIO, is_material_span, known_mean, known_places
 
 MANY_SKIPS_RATIO = 0.02
 FEWEST_SKIPS = 5

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Skipped, Value, saving_of_removal, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.measured import known_mean, known_places
-from hotloop.diagnose.thresholds import is_material, is_material_span
+from hotloop.diagnose.measured import is_material, is_material_span, known_mean, known_places
 
 FULL_RATIO = 0.5
 BYTES_PER_PARAMETER = 16

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
 from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, Skipped, Value, Where, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.measured import known_places, train_share
-from hotloop.diagnose.thresholds import is_material
+from hotloop.diagnose.measured import is_material, known_places, train_share
 
 DISPATCH_NS = 2_500.0
 """Host time of an operator that does not shrink with its input (as in small-batch: measured 2 to 4 us on CPUs)."""

@@ -30,10 +30,9 @@ from hotloop.diagnose.loading import (
     PREPARED_MID_RATIO,
     busy_cores,
     cores_per_rank,
+    slow_tokenizer,
 )
-from hotloop.diagnose.measured import known_count
-from hotloop.diagnose.samples import slow_tokenizer
-from hotloop.diagnose.thresholds import NOISE_MULTIPLE, threshold_ratio
+from hotloop.diagnose.measured import NOISE_MULTIPLE, known_count, threshold_ratio
 from hotloop.diagnose.wording import format_share, format_time
 
 FLOOR_RATIO = 0.02

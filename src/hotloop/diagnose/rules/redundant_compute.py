@@ -10,8 +10,14 @@ from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Numerics, Value, Where, saving_of_removal, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import later_places_in_loop, places_in_loop
-from hotloop.diagnose.measured import known_count, known_mean, line_places, steps_per_anchor_step
-from hotloop.diagnose.thresholds import is_material, is_material_span
+from hotloop.diagnose.measured import (
+    is_material,
+    is_material_span,
+    known_count,
+    known_mean,
+    line_places,
+    steps_per_anchor_step,
+)
 
 UNKNOWN_LOW_RATIO = 0.4
 UNKNOWN_MID_RATIO = 0.7

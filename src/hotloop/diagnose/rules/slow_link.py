@@ -6,10 +6,15 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Skipped, Value, saving_of_removal, saving_within
 from hotloop.core.link_choice import WayChoice
 from hotloop.core.rules import rule
-from hotloop.diagnose.comm import exposure_by_cause, is_distributed, slow_link
-from hotloop.diagnose.measured import known_places
-from hotloop.diagnose.sending import choose_sending, list_exposed, saved_ratio
-from hotloop.diagnose.thresholds import is_material
+from hotloop.diagnose.comm import (
+    choose_sending,
+    exposure_by_cause,
+    is_distributed,
+    list_exposed,
+    saved_ratio,
+    slow_link,
+)
+from hotloop.diagnose.measured import is_material, known_places
 
 REACHED_RATIO = 0.5
 """Part of its nominal speed that a repaired link reaches. Range factor; the one realised saving in the known set

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from hotloop.core.analysis import Analysis, Forecast
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Saving, Skipped, Value, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.batch_lines import batch_places
 from hotloop.diagnose.comm import exposure_by_cause, needless_buckets
-from hotloop.diagnose.compiled import forecast_of_compiled_model
-from hotloop.diagnose.loading import most_saved_ratio
-from hotloop.diagnose.measured import basis_of_replay, known_count, train_share
-from hotloop.diagnose.optimizers import forecast_of_faster_optimizer
-from hotloop.diagnose.thresholds import is_material
+from hotloop.diagnose.forecasts import forecast_of_compiled_model, forecast_of_faster_optimizer
+from hotloop.diagnose.loading import batch_places, most_saved_ratio
+from hotloop.diagnose.measured import basis_of_replay, is_material, known_count, train_share
 from hotloop.diagnose.wording import SURE_RATIO
 
 DISPATCH_NS = 2_500.0

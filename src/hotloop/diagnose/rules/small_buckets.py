@@ -5,10 +5,15 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Saving, Skipped, Value, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.comm import bucket_bytes, crossed_link, exposure_by_cause, is_distributed, needless_buckets
-from hotloop.diagnose.measured import known_places
-from hotloop.diagnose.sending import bucket_cap_mib
-from hotloop.diagnose.thresholds import MATERIAL_RATIO
+from hotloop.diagnose.comm import (
+    bucket_bytes,
+    bucket_cap_mib,
+    crossed_link,
+    exposure_by_cause,
+    is_distributed,
+    needless_buckets,
+)
+from hotloop.diagnose.measured import MATERIAL_RATIO, known_places
 
 
 @rule("small-buckets", "gradients are sent in many small buckets")

@@ -24,12 +24,10 @@ from hotloop.core.findings import (
 from hotloop.core.recording import TIME_FIELDS
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
-from hotloop.diagnose.batch_lines import batch_places
-from hotloop.diagnose.checkpoints import saving_rank, saving_times_ns
 from hotloop.diagnose.comm import is_distributed, shows_exchange_of_backward, sync_count, waiting
-from hotloop.diagnose.lines import saving_functions
-from hotloop.diagnose.measured import known_places, line_places, phase_noise_ratio, spread_of_own_ratio
-from hotloop.diagnose.thresholds import NOISE_MULTIPLE
+from hotloop.diagnose.lines import saving_functions, saving_rank, saving_times_ns
+from hotloop.diagnose.loading import batch_places
+from hotloop.diagnose.measured import NOISE_MULTIPLE, known_places, line_places, phase_noise_ratio, spread_of_own_ratio
 
 LEAST_GAP_RATIO = 0.03
 SLOW_PART_RATIO = 1 / 8

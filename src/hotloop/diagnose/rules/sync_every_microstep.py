@@ -6,8 +6,7 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, Safety, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.comm import extra_syncs, is_distributed, sharded_extra_ns, sync_count, sync_saving_ns
-from hotloop.diagnose.measured import known_count, known_places, line_places
-from hotloop.diagnose.thresholds import MATERIAL_RATIO
+from hotloop.diagnose.measured import MATERIAL_RATIO, known_count, known_places, line_places
 
 UNKNOWN_COST_RATIO, UNKNOWN_LOW_RATIO = 0.2, 0.1
 """Rule of thumb: an exchange of unknown time as a part of backward, and the part of it that is sure."""

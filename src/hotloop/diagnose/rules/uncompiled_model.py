@@ -10,10 +10,9 @@ from hotloop.core.analysis import Analysis, Forecast
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Saving, Skipped, Value, saving_within
 from hotloop.core.operators import is_fusable
 from hotloop.core.rules import rule
-from hotloop.diagnose.compiled import compiling_is_unsure
+from hotloop.diagnose.forecasts import compiling_is_unsure
 from hotloop.diagnose.loading import most_saved_ratio
-from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, known_places, train_share
-from hotloop.diagnose.thresholds import is_material
+from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, is_material, known_places, train_share
 from hotloop.diagnose.wording import SURE_RATIO
 
 LEAST_FUSABLE_RATIO = 0.25
