@@ -23,8 +23,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, saving_of_removal
 from hotloop.core.rules import rule
-from hotloop.diagnose.measured import known_mean
-from hotloop.diagnose.measured import threshold_ratio
+from hotloop.diagnose.measured import known_mean, threshold_ratio
 from hotloop.diagnose.wording import format_share, format_time
 
 

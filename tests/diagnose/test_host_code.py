@@ -8,7 +8,7 @@ from hotloop.core.analysis import Line
 from hotloop.core.findings import Finding, Severity, Where
 from hotloop.core.rules import sign
 from hotloop.diagnose import find_problems
-from hotloop.diagnose.verdict import HOST_CODE, explain_step, own_code, warn_of_unknown
+from hotloop.diagnose.verdict import explain_step, own_code, warn_of_unknown
 
 from .build_analysis import make_analysis, make_line
 
@@ -30,7 +30,7 @@ def below(line: int, share_ratio: float, text: str, function: str = "count", **o
 
 def host_code_of(**shares: Any) -> list[Finding]:
     findings, _ = find_problems(make_analysis(**shares))
-    return [one for one in findings if one.rule == HOST_CODE]
+    return [one for one in findings if one.rule == "host-code"]
 
 
 BACKWARD = (make_line(30, 1.0, "loss.backward()", leaf="torch.autograd.graph:_engine_run_backward"),)

@@ -11,8 +11,8 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Severity, Skipped
 from hotloop.core.utilization import Utilization
 from hotloop.diagnose import find_problems
+from hotloop.diagnose.completion import combine_savings, rank_findings
 from hotloop.diagnose.rules.low_utilization import NARROW, UNTOLD, link_causes, low_utilization, rank_causes
-from hotloop.prescribe import combine_savings, rank_findings
 
 from .build_analysis import make_analysis
 

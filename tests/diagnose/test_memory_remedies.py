@@ -12,10 +12,10 @@ from hotloop.analyze.memory_end import find_memory_near
 from hotloop.core.analysis import MemoryFailure
 from hotloop.core.findings import Finding, Severity, Where
 from hotloop.core.memory_snapshot import MemoryFile, OutOfMemory
+from hotloop.diagnose.completion import rank_findings
 from hotloop.diagnose.memory_remedies import MemorySituation, held_by_category, list_failures, rank_remedies
 from hotloop.diagnose.rules.memory_pressure import memory_pressure
 from hotloop.diagnose.rules.out_of_memory import describe_failures, out_of_memory
-from hotloop.prescribe import rank_findings
 
 from .build_analysis import make_analysis
 

@@ -4,7 +4,7 @@ import pytest
 
 from hotloop.core.findings import Basis, Finding, saving_within
 from hotloop.diagnose import find_problems
-from hotloop.diagnose.ownership import share_out
+from hotloop.diagnose.completion import share_out
 from hotloop.diagnose.rules.frequent_validation import frequent_validation
 from hotloop.diagnose.rules.logging_overhead import logging_overhead
 

@@ -13,8 +13,8 @@ from hotloop.core.memory_snapshot import MemoryFile
 from hotloop.core.phases import PHASES, Breakdown, Excluded
 from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.report import Device, Health, LineShare, StepSummary
-from hotloop.core.rules import SUMMING_RULES
 from hotloop.core.timeline import IdleCauses
+from hotloop.diagnose.completion import rule_of, sums_up
 from hotloop.diagnose.lines import (
     BOOKKEEPING,
     EXCHANGING,
@@ -27,7 +27,6 @@ from hotloop.diagnose.lines import (
 )
 from hotloop.diagnose.wording import format_bytes, format_time
 
-HOST_CODE = "host-code"
 PHASE_FIELDS = {"forward_ns": "forward", "backward_ns": "backward", "optimizer_ns": "optimizer"}
 WAITS = {"input_wait": "input_wait_ns", "checkpoint": "checkpoint_ns", "validation": "nograd_ns"}
 """Phases that are no work of the model's, and the field whose samples tell the line that they stand at."""
@@ -190,7 +189,7 @@ def _specific(findings: Sequence[Finding]) -> Iterator[Finding]:
     return (
         one
         for one in findings
-        if one.rule != HOST_CODE and one.kind is Kind.FAULT and one.base == "steady" and (one.time_ns or one.cost_ns)
+        if not _is_of_the_rest(one) and one.kind is Kind.FAULT and one.base == "steady" and (one.time_ns or one.cost_ns)
     )
 
 
@@ -234,7 +233,7 @@ def describe_verdict(
         line = next((one for one in lines if one.phase == "other" and one.share_ratio >= MOST_RATIO), None)
         place = "" if line is None else f", most of it at {os.path.basename(line.file)}:{line.line}"
         return f"{other:.0%} of every step is spent outside the model{place}; no rule can tell whether it is needed"
-    own = next((one for one in findings if one.rule == HOST_CODE), None)
+    own = next((one for one in findings if _is_of_the_rest(one)), None)
     few = (
         f" (only {step.steady_count} steady step{'s' if step.steady_count != 1 else ''})"
         if step.steady_count < 10
@@ -332,7 +331,7 @@ def first_serious(findings: Sequence[Finding]) -> Finding | None:
     """What the verdict names: the first fault of severity high or medium, else the first such opportunity, else what
     sums up others."""
     serious = [finding for finding in findings if finding.severity in _SERIOUS]
-    sums = [finding for finding in serious if finding.rule in SUMMING_RULES]
+    sums = [finding for finding in serious if sums_up(finding)]
     faults = [one for one in serious if one.kind is Kind.FAULT and one not in sums]
     return next(iter((*faults, *(one for one in serious if one.kind is Kind.OPPORTUNITY), *sums)), None)
 
@@ -362,3 +361,9 @@ def _main_cause(idle: IdleCauses) -> str:
 def _largest_phases(breakdown: Breakdown) -> str:
     largest = sorted(breakdown.phases.items(), key=lambda item: -item[1].share_ratio)[:2]
     return " and ".join(f"{name.replace('_', ' ')} {phase.share_ratio:.0%}" for name, phase in largest)
+
+
+def _is_of_the_rest(finding: Finding) -> bool:
+    """Whether it is about what the findings of all other rules leave."""
+    own = rule_of(finding)
+    return own is not None and own.judge_rest is not None

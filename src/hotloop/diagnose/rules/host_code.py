@@ -11,7 +11,7 @@ from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule_of_the_rest
 from hotloop.diagnose.lines import loop_places, places
 from hotloop.diagnose.measured import threshold_ratio
-from hotloop.diagnose.verdict import HOST_CODE, OwnLine, entry_of, own_code
+from hotloop.diagnose.verdict import OwnLine, entry_of, own_code
 from hotloop.diagnose.wording import format_share, shorten_code
 
 FLOOR_RATIO = 0.05
@@ -31,7 +31,7 @@ BETWEEN = {
 }
 
 
-@rule_of_the_rest(HOST_CODE, "your own code takes a part of every step, and no other rule says what it is")
+@rule_of_the_rest("host-code", "your own code takes a part of every step, and no other rule says what it is")
 def host_code(analysis: Analysis, findings: Sequence[Finding]) -> Sequence[Finding]:
     """## What it does
     Adds up the lines of your own code that no other finding names: metrics, counters, bookkeeping, feeders and

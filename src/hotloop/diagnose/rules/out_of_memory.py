@@ -21,7 +21,7 @@ NEARLY_FULL_RATIO = 0.97
 """As for memory-pressure."""
 
 
-@rule("out-of-memory", "the run ended because it ran out of memory, or nearly filled the host's")
+@rule("out-of-memory", "the run ended because it ran out of memory, or nearly filled the host's", ends_run=True)
 def out_of_memory(analysis: Analysis) -> tuple[Finding, ...]:
     """## What it does
     Reports the process that ran out of memory, the allocation that failed, what held the memory, and the remedies,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
-from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, Skipped, Value, Where, saving_within
+from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, Skipped, Where, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import is_material, known_places, train_share
 
@@ -60,19 +60,18 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
     if longest is None:
         saving = saving_within(cost_ratio, UNKNOWN_LOW_RATIO * mid, mid, cost_ratio, Basis.RULE_OF_THUMB)
     loader = next((one for one in rank.loaders if one.feeds_backward), None)
-    evidence: dict[str, Value] = {
-        "padding_ratio": round(padding, 4),
-        "padding_to_longest_ratio": None if longest is None else round(longest, 4),
-        "fewer_tokens_by_padding_to_longest_ratio": round(by_longest, 4),
-        "fewer_tokens_by_bucketing_ratio": round(by_bucketing, 4),
-    }
     return Finding(
         title=f"{padding:.0%} of every batch is padding",
         phase="forward",
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
         saving=saving,
-        evidence=evidence,
+        evidence={
+            "padding_ratio": round(padding, 4),
+            "padding_to_longest_ratio": None if longest is None else round(longest, 4),
+            "fewer_tokens_by_padding_to_longest_ratio": round(by_longest, 4),
+            "fewer_tokens_by_bucketing_ratio": round(by_bucketing, 4),
+        },
         where=_where(loader),
         fix=Fix(technique=_choose_act(use_longest, loader)),
     )

@@ -84,11 +84,6 @@ def _judge_backwards(analysis: Analysis) -> Finding | None:
         pass_count = repeats * shared + (1.0 - shared)
         whole = (1.0 - 1.0 / pass_count) / (1.0 - 1.0 / repeats)
         saving = saving_of_removal(cost_ratio, whole * cost_ratio)
-    evidence: dict[str, Value] = {
-        "backwards_per_step": round(backwards, 2),
-        "retained_per_step": round(retained, 2),
-        "shared_ratio": None if shared is None else round(shared, 3),
-    }
     return Finding(
         title=f"{repeats:.2g} backwards run through the same graph; one backward of the summed loss is enough",
         phase="backward",
@@ -96,7 +91,11 @@ def _judge_backwards(analysis: Analysis) -> Finding | None:
         time_ns={"backward": round(cost_ratio * analysis.step_ns)},
         cost_ratio=cost_ratio,
         saving=saving,
-        evidence=evidence,
+        evidence={
+            "backwards_per_step": round(backwards, 2),
+            "retained_per_step": round(retained, 2),
+            "shared_ratio": None if shared is None else round(shared, 3),
+        },
         where=line_places(rank.lines.get("backward_ns", ())),
         fix=Fix(technique="sum-losses"),
     )
