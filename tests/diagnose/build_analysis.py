@@ -11,9 +11,10 @@ from typing import Any
 from hotloop.apply import ACTS
 from hotloop.core.acts import fill_fixes
 from hotloop.core.analysis import Analysis, CompileFacts, Forecast, Line, LoaderFacts, OptimizerFacts, RankAnalysis
-from hotloop.core.findings import Finding, Fix, Where
+from hotloop.core.findings import Finding, Fix, Saving, Where
 from hotloop.core.phases import PHASES, Breakdown, Excluded, PhaseStats
 from hotloop.core.recording import GAP_FIELDS, STEP_FIELDS, TIME_FIELDS
+from hotloop.core.rules import Rule
 
 UNKNOWN_BY_DEFAULT = (
     "synced_backwards",
@@ -317,3 +318,15 @@ def fix_of(finding: Finding) -> Fix:
     (filled,) = fill_fixes([finding], ACTS)
     assert filled.fix is not None
     return filled.fix
+
+
+def find(rule: Rule, analysis: Analysis) -> Finding:
+    """The one finding of a rule, signed as a report has it."""
+    answer = rule.judge(analysis)
+    assert isinstance(answer, Finding), answer
+    return rule.sign(answer, analysis.unit)
+
+
+def saving_of(finding: Finding) -> Saving:
+    assert finding.saving is not None
+    return finding.saving

@@ -4,7 +4,7 @@ from hotloop.core.findings import Finding, Severity, Skipped
 from hotloop.diagnose.rules.blocking_checkpoint import blocking_checkpoint
 from hotloop.diagnose.rules.logging_overhead import logging_overhead
 
-from .build_analysis import make_analysis, make_line
+from .build_analysis import find, make_analysis, make_line, saving_of
 
 
 def saves(every: int, each_ns: int) -> dict[str, list[int]]:
@@ -14,13 +14,10 @@ def saves(every: int, each_ns: int) -> dict[str, list[int]]:
 
 def test_saving_every_ten_steps_is_a_fault_with_its_interval() -> None:
     lines = {"checkpoint_ns": (make_line(80, 1.0, "torch.save(state, path)"),)}
-    one = blocking_checkpoint.judge(make_analysis(columns=saves(10, 100_000_000), lines=lines))
-    assert isinstance(one, Finding)
-    assert one.title == "saving a checkpoint stops the loop for 100 ms every 10 steps: 33% of the run"
+    one = find(blocking_checkpoint, make_analysis(columns=saves(10, 100_000_000), lines=lines))
     assert one.where[0].line == 80
     assert one.severity is Severity.HIGH
-    assert one.saving is not None
-    assert one.saving.mid_ratio == pytest.approx(1 / 3, abs=0.001)
+    assert saving_of(one).mid_ratio == pytest.approx(1 / 3, abs=0.001)
 
 
 def test_steps_that_a_save_slows_down_are_part_of_its_cost() -> None:
@@ -30,13 +27,11 @@ def test_steps_that_a_save_slows_down_are_part_of_its_cost() -> None:
     since = [(i - 9) % 10 if i >= 9 else 99 for i in range(100)]
     slower = {0: 8_000_000, 1: 8_000_000, 2: 4_000_000}
     columns["forward_ns"] = [6_000_000 + slower.get(k, 0) for k in since]
-    one = blocking_checkpoint.judge(make_analysis(columns=columns))
-    assert isinstance(one, Finding)
+    one = find(blocking_checkpoint, make_analysis(columns=columns))
     assert isinstance(plain, Finding)
     assert one.evidence["slower_steps_after_ns"] == pytest.approx(20_000_000, rel=0.03)
     assert one.cost_ns == pytest.approx(7_000_000, rel=0.05)
     assert one.time_ns == plain.time_ns
-    assert "in slower steps after it" in one.title
     assert plain.evidence["slower_steps_after_ns"] is None
 
 
@@ -47,7 +42,6 @@ def test_the_files_of_one_checkpoint_are_one_stop_of_the_loop() -> None:
     alone = blocking_checkpoint.judge(make_analysis(columns=saves(10, 100_000_000)))
     assert isinstance(one, Finding)
     assert isinstance(alone, Finding)
-    assert one.title == "saving a checkpoint stops the loop for 100 ms every 10 steps: 33% of the run"
     assert (one.evidence["checkpoints"], one.evidence["files_per_checkpoint"]) == (10, 4.0)
     assert one.saving == alone.saving
 
@@ -57,15 +51,12 @@ def test_a_single_save_promises_less_than_many_of_the_same_share() -> None:
     often = blocking_checkpoint.judge(make_analysis(columns=saves(10, 100_000_000)))
     assert isinstance(once, Finding)
     assert isinstance(often, Finding)
-    assert once.saving is not None
-    assert often.saving is not None
     assert once.cost_ratio == pytest.approx(often.cost_ratio)
-    assert once.saving.low_ratio < often.saving.low_ratio
+    assert saving_of(once).low_ratio < saving_of(often).low_ratio
 
 
 def test_a_checkpoint_of_a_few_percent_is_at_most_low() -> None:
-    one = blocking_checkpoint.judge(make_analysis(columns=saves(50, 50_000_000)))
-    assert isinstance(one, Finding)
+    one = find(blocking_checkpoint, make_analysis(columns=saves(50, 50_000_000)))
     assert one.severity is Severity.LOW
 
 
@@ -101,17 +92,14 @@ def test_a_save_in_the_loop_itself_takes_nothing_else_of_it() -> None:
         "other_ns": (make_line(60, 1.0, "print(loss.item())"),),
     }
     analysis = make_analysis(columns=saves(10, 50_000_000), other=0.2, lines=lines)
-    one = blocking_checkpoint.judge(analysis)
-    assert isinstance(one, Finding)
+    one = find(blocking_checkpoint, analysis)
     assert one.cost_ns == round(analysis.lead.mean["checkpoint_ns"])
 
 
 def test_saves_in_the_last_third_alone_are_told_by_their_mean_interval() -> None:
     happens = [int(i >= 68 and i % 4 == 3) for i in range(100)]
     columns = {"checkpoints": happens, "checkpoint_ns": [100_000_000 * h for h in happens]}
-    one = blocking_checkpoint.judge(make_analysis(columns=columns))
-    assert isinstance(one, Finding)
-    assert one.title == "saving a checkpoint stops the loop for 100 ms every 12 steps on average: 29% of the run"
+    one = find(blocking_checkpoint, make_analysis(columns=columns))
     assert one.evidence["steps_per_checkpoint"] == 12.5
 
 
@@ -135,5 +123,4 @@ def test_saves_that_recur_are_judged_however_uneven_the_steps_are() -> None:
 def test_a_single_save_below_the_noise_is_said_to_be_not_judged() -> None:
     one = on_a_busy_machine(100, 350_000_000)
     assert isinstance(one, Skipped)
-    assert "12% of the steps" in one.reason
     assert on_a_busy_machine(100, 50_000_000) is None

@@ -10,7 +10,7 @@ from hotloop.core.rules import sign
 from hotloop.diagnose import find_problems
 from hotloop.diagnose.verdict import explain_step, own_code, warn_of_unknown
 
-from .build_analysis import make_analysis, make_line
+from .build_analysis import make_analysis, make_line, saving_of
 
 LOOP = Where(file="train.py", line=30, function="main")
 
@@ -45,8 +45,7 @@ def test_code_after_the_step_is_one_finding_of_the_function_that_the_loop_calls(
     assert first.cost_ratio == pytest.approx(0.18)
     assert [(where.file, where.line) for where in first.where] == [("spans.py", 22)]
     assert second.cost_ratio == pytest.approx(0.12)
-    assert first.saving is not None
-    assert (first.saving.low_ratio, first.saving.mid_ratio) == (0.0, pytest.approx(0.09))
+    assert (saving_of(first).low_ratio, saving_of(first).mid_ratio) == (0.0, pytest.approx(0.09))
     assert first.severity is Severity.INFO
     assert first.evidence["callers"] == ["train.py:30 in main"]
 

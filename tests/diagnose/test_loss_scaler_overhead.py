@@ -1,9 +1,10 @@
 import pytest
 
-from hotloop.core.findings import Finding, Severity, Where
+from hotloop.core.findings import Severity, Where
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, CLOSED_BY_SCALER_SKIP
 from hotloop.diagnose.rules.loss_scaler_overhead import judge_loss_scaler_overhead
-from tests.diagnose.build_analysis import make_analysis
+
+from .build_analysis import find, fix_of, make_analysis
 
 PLACE = Where(file="train.py", line=18, function="main")
 
@@ -13,26 +14,24 @@ def closed_by(skips: int) -> dict[str, list[int]]:
 
 
 def test_a_scaler_with_bfloat16_costs_its_own_time() -> None:
-    found = judge_loss_scaler_overhead.judge(
-        make_analysis(scaler_enabled=True, scaler_where=PLACE, autocast_dtype="bfloat16", fields={"scaler_ns": 2e6})
+    found = find(
+        judge_loss_scaler_overhead,
+        make_analysis(scaler_enabled=True, scaler_where=PLACE, autocast_dtype="bfloat16", fields={"scaler_ns": 2e6}),
     )
-    assert isinstance(found, Finding)
     assert found.cost_ratio == pytest.approx(0.1)
     assert found.severity is Severity.MEDIUM
     assert found.where == (PLACE,)
-    assert found.fix is not None
-    assert found.fix.technique == "drop-scaler"
+    assert fix_of(found).technique == "drop-scaler"
 
 
 def test_steps_lost_to_skips_cost_their_share() -> None:
-    found = judge_loss_scaler_overhead.judge(
-        make_analysis(scaler_enabled=True, autocast_dtype="float16", device_type="cuda", columns=closed_by(30))
+    found = find(
+        judge_loss_scaler_overhead,
+        make_analysis(scaler_enabled=True, autocast_dtype="float16", device_type="cuda", columns=closed_by(30)),
     )
-    assert isinstance(found, Finding)
     assert found.cost_ratio == pytest.approx(0.3)
     assert found.unit == "step"
-    assert found.fix is not None
-    assert found.fix.technique == "calmer-scaler"
+    assert fix_of(found).technique == "calmer-scaler"
 
 
 def test_a_scaler_that_float16_needs_is_no_finding() -> None:

@@ -6,7 +6,7 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Severity, Skipped
 from hotloop.diagnose.rules.memory_growth import memory_growth
 
-from .build_analysis import make_analysis, make_line
+from .build_analysis import find, make_analysis, make_line
 
 MIB = 1 << 20
 
@@ -28,15 +28,13 @@ def growing(
     [(1 << 30, Severity.HIGH), (6 << 30, Severity.MEDIUM), (64 << 30, Severity.LOW)],
 )
 def test_severity_follows_from_the_steps_that_are_left(total_bytes: int, severity: Severity) -> None:
-    one = memory_growth.judge(growing(MIB, total_bytes=total_bytes))
-    assert isinstance(one, Finding)
+    one = find(memory_growth, growing(MIB, total_bytes=total_bytes))
     assert one.severity is severity
     assert one.saving is None
 
 
 def test_the_title_says_when_memory_is_full() -> None:
-    one = memory_growth.judge(growing(MIB, total_bytes=1 << 30))
-    assert isinstance(one, Finding)
+    one = find(memory_growth, growing(MIB, total_bytes=1 << 30))
     assert one.title == "memory grows by 1.0 MiB per step; 1.0 GiB will be full in about 420 steps"
 
 
@@ -209,6 +207,5 @@ def test_a_heap_that_looks_for_room_for_large_blocks_is_no_leak() -> None:
 )
 def test_a_line_that_may_keep_what_it_gets_is_named(text: str, leaf: str, is_named: bool) -> None:
     line = make_line(7, 1.0, text, leaf=leaf)
-    one = memory_growth.judge(growing(MIB, lines={"other_ns": (line,)}))
-    assert isinstance(one, Finding)
+    one = find(memory_growth, growing(MIB, lines={"other_ns": (line,)}))
     assert one.where == ((line.where,) if is_named else ())

@@ -2,27 +2,26 @@ import pytest
 
 from hotloop.core.findings import Basis, Finding, Severity, Skipped, Where
 from hotloop.diagnose.rules.needless_recompute import judge_needless_recompute
-from tests.diagnose.build_analysis import make_analysis
+
+from .build_analysis import find, make_analysis, saving_of
 
 PLACE = Where(file="model.py", line=20, function="forward")
 GIB = 1 << 30
 
 
 def test_recomputing_with_memory_to_spare_costs_its_time() -> None:
-    found = judge_needless_recompute.judge(
-        make_analysis(checkpointing=True, checkpointing_where=PLACE, fields={"recompute_ns": 5e6})
+    found = find(
+        judge_needless_recompute,
+        make_analysis(checkpointing=True, checkpointing_where=PLACE, fields={"recompute_ns": 5e6}),
     )
-    assert isinstance(found, Finding)
     assert found.cost_ratio == pytest.approx(0.25)
     assert found.severity is Severity.HIGH
     assert found.where == (PLACE,)
 
 
 def test_unmeasured_recomputing_is_a_rule_of_thumb() -> None:
-    found = judge_needless_recompute.judge(make_analysis(checkpointing=True))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.basis is Basis.RULE_OF_THUMB
+    found = find(judge_needless_recompute, make_analysis(checkpointing=True))
+    assert saving_of(found).basis is Basis.RULE_OF_THUMB
 
 
 def test_memory_more_than_half_full_is_no_finding() -> None:
@@ -55,10 +54,10 @@ def test_unknown_memory_is_skipped() -> None:
 
 
 def test_recomputing_that_was_clocked_is_found_in_an_uneven_run() -> None:
-    found = judge_needless_recompute.judge(
-        make_analysis(checkpointing=True, step_noise_ratio=0.05, fields={"recompute_ns": 1.2e6})
+    found = find(
+        judge_needless_recompute,
+        make_analysis(checkpointing=True, step_noise_ratio=0.05, fields={"recompute_ns": 1.2e6}),
     )
-    assert isinstance(found, Finding)
     assert found.cost_ratio == pytest.approx(0.06)
 
 

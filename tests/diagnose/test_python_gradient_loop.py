@@ -4,41 +4,34 @@ from hotloop.core.analysis import Forecast
 from hotloop.core.findings import Basis, Finding, Severity, Skipped
 from hotloop.diagnose.rules.python_gradient_loop import python_gradient_loop
 
-from .build_analysis import make_analysis, make_forecast, make_line, make_optimizer
+from .build_analysis import find, make_analysis, make_forecast, make_line, make_optimizer, saving_of
 
 CLIPPING = {"after_backward_ns": (make_line(55, 1.0, "total += p.grad.norm().item() ** 2"),)}
 
 
 def test_clipping_by_hand_is_named_by_its_line() -> None:
-    one = python_gradient_loop.judge(
-        make_analysis(after_backward=0.4, lines=CLIPPING, optimizers=(make_optimizer(tensors=200),))
-    )
-    assert isinstance(one, Finding)
-    assert one.title == (
-        "a Python loop over 200 tensors in main (`total += p.grad.norm().item() ** 2`) takes 8 ms (40%) of every step"
+    one = find(
+        python_gradient_loop,
+        make_analysis(after_backward=0.4, lines=CLIPPING, optimizers=(make_optimizer(tensors=200),)),
     )
     assert one.where[0].line == 55
     assert one.severity is Severity.HIGH
-    assert one.saving is not None
-    assert one.saving.basis is Basis.RULE_OF_THUMB
-    assert 0.3 < one.saving.mid_ratio < 0.4
+    assert saving_of(one).basis is Basis.RULE_OF_THUMB
+    assert 0.3 < saving_of(one).mid_ratio < 0.4
 
 
 def test_what_a_pass_over_the_gradients_takes_anyway_is_not_promised() -> None:
-    slow = python_gradient_loop.judge(
-        make_analysis(after_backward=0.2, optimizer=0.6, lines=CLIPPING, optimizers=(make_optimizer(),))
+    slow = find(
+        python_gradient_loop,
+        make_analysis(after_backward=0.2, optimizer=0.6, lines=CLIPPING, optimizers=(make_optimizer(),)),
     )
-    assert isinstance(slow, Finding)
-    assert slow.saving is not None
-    assert slow.saving.mid_ratio < 0.1
+    assert saving_of(slow).mid_ratio < 0.1
 
 
 def test_the_probe_is_believed() -> None:
     probe = {"foreach-clipping": make_forecast("foreach-clipping", 0.2, 0.21, 0.22)}
-    one = python_gradient_loop.judge(make_analysis(after_backward=0.4, lines=CLIPPING, forecasts=probe))
-    assert isinstance(one, Finding)
-    assert one.saving is not None
-    assert (one.saving.mid_ratio, one.saving.basis) == (0.21, Basis.MEASURED)
+    one = find(python_gradient_loop, make_analysis(after_backward=0.4, lines=CLIPPING, forecasts=probe))
+    assert (saving_of(one).mid_ratio, saving_of(one).basis) == (0.21, Basis.MEASURED)
 
 
 def test_what_the_probe_says_would_remain_is_taken_from_what_this_loop_costs() -> None:
@@ -51,26 +44,21 @@ def test_what_the_probe_says_would_remain_is_taken_from_what_this_loop_costs() -
         evidence={"foreach_ns": 1_000_000, "by_hand_ns": 1_400_000},
     )
     analysis = make_analysis(after_backward=0.4, lines=CLIPPING, forecasts={"foreach-clipping": probe})
-    one = python_gradient_loop.judge(analysis)
-    assert isinstance(one, Finding)
-    assert one.saving is not None
+    one = find(python_gradient_loop, analysis)
     # The probe's 1 ms takes half as long again in a step.
-    assert one.saving.mid_ratio == pytest.approx(0.4 - 1.5 * 1 / 20)
-    assert one.saving.basis is Basis.MEASURED
+    assert saving_of(one).mid_ratio == pytest.approx(0.4 - 1.5 * 1 / 20)
+    assert saving_of(one).basis is Basis.MEASURED
 
 
 def test_without_sizes_it_is_a_rule_of_thumb() -> None:
-    one = python_gradient_loop.judge(make_analysis(after_backward=0.4, lines=CLIPPING))
-    assert isinstance(one, Finding)
-    assert one.saving is not None
-    assert one.saving.basis is Basis.RULE_OF_THUMB
-    assert one.saving.mid_ratio == pytest.approx(0.32)
+    one = find(python_gradient_loop, make_analysis(after_backward=0.4, lines=CLIPPING))
+    assert saving_of(one).basis is Basis.RULE_OF_THUMB
+    assert saving_of(one).mid_ratio == pytest.approx(0.32)
 
 
 def test_decay_by_hand_after_the_optimizer_counts() -> None:
     lines = {"other_ns": (make_line(70, 1.0, "for p in model.parameters():"),)}
-    one = python_gradient_loop.judge(make_analysis(other=0.3, lines=lines))
-    assert isinstance(one, Finding)
+    one = find(python_gradient_loop, make_analysis(other=0.3, lines=lines))
     assert one.cost_ratio == pytest.approx(0.3)
 
 

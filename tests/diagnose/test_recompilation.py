@@ -6,7 +6,8 @@ import pytest
 from hotloop.core.analysis import Analysis, CompileFacts
 from hotloop.core.findings import Finding, Severity, Where
 from hotloop.diagnose.rules.recompilation import judge_recompilation
-from tests.diagnose.build_analysis import make_analysis, make_excluded, make_rank
+
+from .build_analysis import find, fix_of, make_analysis, make_excluded, make_rank, saving_of
 
 PLACE = Where(file="train.py", line=12, function="forward")
 COMPILED = CompileFacts(used=True, recompiles=5, recompile_reasons=(("size mismatch at index 1", PLACE),))
@@ -20,13 +21,11 @@ def bursts(steps: list[int], compile_ns: int = 400_000_000) -> dict[str, list[in
 
 
 def test_compiling_all_along_costs_its_share_and_names_the_guard() -> None:
-    found = judge_recompilation.judge(make_analysis(columns=bursts([5, 30, 60, 95]), compile=COMPILED))
-    assert isinstance(found, Finding)
+    found = find(judge_recompilation, make_analysis(columns=bursts([5, 30, 60, 95]), compile=COMPILED))
     assert found.cost_ratio == pytest.approx(16e6 / 36e6, rel=0.01)
     assert found.severity is Severity.HIGH
     assert found.where == (PLACE,)
-    assert found.fix is not None
-    assert found.fix.technique == "dynamic-shapes"
+    assert fix_of(found).technique == "dynamic-shapes"
 
 
 def test_the_noise_that_compiling_makes_does_not_hide_it() -> None:
@@ -39,9 +38,7 @@ def test_compiling_that_has_stopped_is_forecast_lower() -> None:
     stopped = judge_recompilation.judge(make_analysis(columns=bursts([5, 10, 20, 30]), compile=COMPILED))
     assert isinstance(going_on, Finding)
     assert isinstance(stopped, Finding)
-    assert going_on.saving is not None
-    assert stopped.saving is not None
-    assert stopped.saving.low_ratio < going_on.saving.low_ratio
+    assert saving_of(stopped).low_ratio < saving_of(going_on).low_ratio
 
 
 def test_a_compiled_model_that_settled_is_no_finding() -> None:
@@ -68,12 +65,10 @@ def warmed_up(compile_ms: list[int], **fields: Any) -> Analysis:
 
 
 def test_compiling_again_before_the_steps_are_steady_is_paid_once() -> None:
-    found = judge_recompilation.judge(warmed_up([900, 300, 300, 0, 300]))
-    assert isinstance(found, Finding)
+    found = find(judge_recompilation, warmed_up([900, 300, 300, 0, 300]))
     assert (found.base, found.saving, found.cost_ns) == ("run", None, 900_000_000)
     assert found.cost_ratio == pytest.approx(0.9 / 3.9)
     assert found.severity is Severity.MEDIUM
-    assert ": 900 ms in the first 5 steps (23% of this run), a cost you pay once per start" in found.title
 
 
 def test_the_first_compilation_alone_is_the_price_of_compiling() -> None:
@@ -83,8 +78,7 @@ def test_the_first_compilation_alone_is_the_price_of_compiling() -> None:
 
 
 def test_compiling_at_the_start_and_later_is_one_finding() -> None:
-    found = judge_recompilation.judge(warmed_up([900, 300, 300], columns=bursts([5, 30, 60, 95])))
-    assert isinstance(found, Finding)
+    found = find(judge_recompilation, warmed_up([900, 300, 300], columns=bursts([5, 30, 60, 95])))
     assert (found.base, found.evidence["compile_ns_before_steady"]) == ("steady", 600_000_000)
 
 
@@ -93,25 +87,18 @@ def limited(step: int | None) -> CompileFacts:
 
 
 def test_a_limit_is_told_though_compiling_itself_took_little() -> None:
-    found = judge_recompilation.judge(make_analysis(compile=limited(40)))
-    assert isinstance(found, Finding)
-    assert found.title == (
-        "torch.compile gave up: past the recompile limit, new shapes or values run eagerly from step 40 of 110 on"
-    )
+    found = find(judge_recompilation, make_analysis(compile=limited(40)))
     assert (found.severity, found.evidence["eager_steps"]) == (Severity.LOW, 70)
 
 
 def test_what_is_lost_since_the_limit_is_measured_against_the_compiled_steps_before_it() -> None:
     forward = [3_000_000 + i % 3 * 1_000 for i in range(40)] + [7_000_000 + i % 3 * 1_000 for i in range(60)]
-    found = judge_recompilation.judge(make_analysis(columns={"forward_ns": forward}, compile=limited(50)))
-    assert isinstance(found, Finding)
+    found = find(judge_recompilation, make_analysis(columns={"forward_ns": forward}, compile=limited(50)))
     assert found.cost_ns == pytest.approx(4_000_000, rel=0.01)
-    assert found.saving is not None
-    assert found.saving.low_ratio == pytest.approx(found.saving.mid_ratio, rel=0.01)
+    assert saving_of(found).low_ratio == pytest.approx(saving_of(found).mid_ratio, rel=0.01)
 
 
 def test_without_compiled_steps_before_the_limit_what_is_lost_since_is_unknown() -> None:
-    found = judge_recompilation.judge(make_analysis(compile=limited(None)))
-    assert isinstance(found, Finding)
+    found = find(judge_recompilation, make_analysis(compile=limited(None)))
     assert "since step" not in found.title
     assert found.evidence["lost_since_ns_per_step"] is None

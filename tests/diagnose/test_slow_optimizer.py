@@ -7,57 +7,44 @@ from hotloop.core.findings import Basis, Finding, Kind, Numerics, Safety, Severi
 from hotloop.core.phases import Breakdown
 from hotloop.diagnose.rules.slow_optimizer import slow_optimizer
 
-from .build_analysis import make_analysis, make_forecast, make_optimizer
+from .build_analysis import find, fix_of, make_analysis, make_forecast, make_optimizer, saving_of
 
 
 def test_a_measured_gain_earns_its_severity() -> None:
     probe = {"fused-optimizer": make_forecast("fused-optimizer", 0.2, 0.25, 0.3, fused=True)}
-    one = slow_optimizer.judge(make_analysis(optimizer=0.4, optimizers=(make_optimizer(),), forecasts=probe))
-    assert isinstance(one, Finding)
+    one = find(slow_optimizer, make_analysis(optimizer=0.4, optimizers=(make_optimizer(),), forecasts=probe))
     assert one.kind is Kind.OPPORTUNITY
     assert one.severity is Severity.HIGH
-    assert one.title == (
-        "AdamW.step() over 30 tensors takes 8 ms (40%) of every step; its fused form was measured to save 25%"
-    )
     assert one.where[0].line == 30
-    assert one.saving is not None
-    assert one.saving.basis is Basis.MEASURED
+    assert saving_of(one).basis is Basis.MEASURED
 
 
 def test_a_probe_that_disagrees_with_the_run_is_not_called_measured() -> None:
     doubtful = replace(
         make_forecast("fused-optimizer", 0.0, 0.11, 0.3, fused=True), basis=Basis.RULE_OF_THUMB, doubt="168 ms, not 0.6"
     )
-    one = slow_optimizer.judge(
-        make_analysis(optimizer=0.4, optimizers=(make_optimizer(),), forecasts={"fused-optimizer": doubtful})
+    one = find(
+        slow_optimizer,
+        make_analysis(optimizer=0.4, optimizers=(make_optimizer(),), forecasts={"fused-optimizer": doubtful}),
     )
-    assert isinstance(one, Finding)
-    assert one.title.endswith("its fused form may save 11%")
     assert one.evidence["doubt"] == "168 ms, not 0.6"
-    assert one.saving is not None
-    assert one.saving.basis is Basis.RULE_OF_THUMB
+    assert saving_of(one).basis is Basis.RULE_OF_THUMB
 
 
 def test_a_class_of_the_users_own_has_no_fused_form() -> None:
     probe = {"fused-optimizer": replace(make_forecast("fused-optimizer", 0.1, 0.2, 0.3), basis=Basis.SIMULATED)}
     own = replace(make_optimizer(), own_class=True)
-    one = slow_optimizer.judge(make_analysis(optimizer=0.4, optimizers=(own,), forecasts=probe))
-    assert isinstance(one, Finding)
-    assert one.title.endswith("torch.optim.AdamW in its fused form may save 20%")
-    assert one.fix is not None
-    assert (one.fix.safety, one.fix.numerics) == (Safety.SHOW, Numerics.LOSSY)
+    one = find(slow_optimizer, make_analysis(optimizer=0.4, optimizers=(own,), forecasts=probe))
+    assert (fix_of(one).safety, fix_of(one).numerics) == (Safety.SHOW, Numerics.LOSSY)
 
 
 def test_an_optimizer_that_torch_does_not_have_is_told_by_its_loop() -> None:
     lion = replace(make_optimizer(), own_class=True, name="Lion", foreach=None)
     loop = Line(where=Where(file="t.py", line=9, function="step"), share_ratio=0.9, samples=40, walks_gradients=True)
-    one = slow_optimizer.judge(make_analysis(optimizer=0.4, optimizers=(lion,), lines={"optimizer_ns": (loop,)}))
-    assert isinstance(one, Finding)
-    assert one.title.endswith("the same loop as torch._foreach_* calls over lists was not measured here")
+    one = find(slow_optimizer, make_analysis(optimizer=0.4, optimizers=(lion,), lines={"optimizer_ns": (loop,)}))
     assert one.where == (loop.where,)
     assert one.severity in (Severity.LOW, Severity.INFO)
-    assert one.fix is not None
-    assert one.fix.safety is Safety.SHOW
+    assert fix_of(one).safety is Safety.SHOW
     straight = replace(loop, walks_gradients=False)
     assert (
         slow_optimizer.judge(make_analysis(optimizer=0.4, optimizers=(lion,), lines={"optimizer_ns": (straight,)}))
@@ -70,16 +57,13 @@ def test_the_better_of_the_two_forms_is_offered() -> None:
         "fused-optimizer": make_forecast("fused-optimizer", 0.0, 0.01, 0.02, fused=True),
         "foreach-optimizer": make_forecast("foreach-optimizer", 0.1, 0.15, 0.2, foreach=True),
     }
-    one = slow_optimizer.judge(make_analysis(optimizer=0.4, optimizers=(make_optimizer(),), forecasts=probe))
-    assert isinstance(one, Finding)
-    assert one.fix is not None
-    assert one.fix.technique == "foreach-optimizer"
+    one = find(slow_optimizer, make_analysis(optimizer=0.4, optimizers=(make_optimizer(),), forecasts=probe))
+    assert fix_of(one).technique == "foreach-optimizer"
 
 
 @pytest.mark.parametrize("share_ratio", [0.1, 0.6, 0.9])
 def test_without_a_probe_it_is_at_most_low(share_ratio: float) -> None:
-    one = slow_optimizer.judge(make_analysis(optimizer=share_ratio, optimizers=(make_optimizer(),)))
-    assert isinstance(one, Finding)
+    one = find(slow_optimizer, make_analysis(optimizer=share_ratio, optimizers=(make_optimizer(),)))
     assert one.severity in (Severity.LOW, Severity.INFO)
 
 

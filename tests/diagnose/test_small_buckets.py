@@ -1,8 +1,9 @@
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Severity, Skipped
+from hotloop.core.findings import Basis, Severity, Skipped
 from hotloop.diagnose.rules.small_buckets import judge_small_buckets
-from tests.diagnose.build_analysis import make_forecast
 from tests.diagnose.build_ranks import MIB, make_ddp, make_ranks
+
+from .build_analysis import find, fix_of, make_forecast, saving_of
 
 TINY = {"bucket_sizes": (MIB // 8,) * 40, "parameter_bytes": 5 * MIB, "bucket_cap_bytes": MIB // 8}
 
@@ -12,20 +13,16 @@ def two(ddp: dict[str, object], **rank: object) -> Analysis:
 
 
 def test_many_tiny_buckets_are_found() -> None:
-    found = judge_small_buckets.judge(two(TINY | {"comm_ns": 12e6, "overlap_ns": 3e6}))
-    assert isinstance(found, Finding)
+    found = find(judge_small_buckets, two(TINY | {"comm_ns": 12e6, "overlap_ns": 3e6}))
     assert found.evidence["buckets"] == 40
     assert found.severity is Severity.HIGH
-    assert found.saving is not None
-    assert found.saving.basis is Basis.RULE_OF_THUMB
+    assert saving_of(found).basis is Basis.RULE_OF_THUMB
 
 
 def test_a_probe_of_the_buckets_replaces_the_rule_of_thumb() -> None:
     forecasts = {"ddp-buckets": make_forecast("ddp-buckets", 0.1, 0.2, 0.3)}
-    found = judge_small_buckets.judge(two(TINY, forecasts=forecasts))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert (found.saving.basis, found.saving.mid_ratio) == (Basis.MEASURED, 0.2)
+    found = find(judge_small_buckets, two(TINY, forecasts=forecasts))
+    assert (saving_of(found).basis, saving_of(found).mid_ratio) == (Basis.MEASURED, 0.2)
 
 
 def test_tiny_buckets_that_are_hidden_are_no_finding() -> None:
@@ -57,11 +54,7 @@ def test_the_size_of_the_buckets_follows_from_the_link_that_gradients_cross() ->
         "network_speed_bytes_per_s": {"ib0": 50e9},
         "backward": 0.95,
     }
-    found = judge_small_buckets.judge(two(many, **crossing))
-    assert isinstance(found, Finding)
-    assert found.fix is not None
-    assert found.fix.settings["bucket_cap_mb"] == 200
-    alone = judge_small_buckets.judge(two(many, step_ns=step_ns, backward=0.95))
-    assert isinstance(alone, Finding)
-    assert alone.fix is not None
-    assert alone.fix.settings["bucket_cap_mb"] == 25
+    found = find(judge_small_buckets, two(many, **crossing))
+    assert fix_of(found).settings["bucket_cap_mb"] == 200
+    alone = find(judge_small_buckets, two(many, step_ns=step_ns, backward=0.95))
+    assert fix_of(alone).settings["bucket_cap_mb"] == 25

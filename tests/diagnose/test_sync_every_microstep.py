@@ -3,8 +3,9 @@ import pytest
 from hotloop.core.analysis import Analysis, DdpFacts
 from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Severity
 from hotloop.diagnose.rules.sync_every_microstep import judge_sync_every_microstep
-from tests.diagnose.build_analysis import make_analysis, make_optimizer
 from tests.diagnose.build_ranks import DDP_PLACE, make_ddp, make_ranks
+
+from .build_analysis import find, make_analysis, make_optimizer, saving_of
 
 EVERY = {"backwards": 4, "micro_batches": 4, "synced_backwards": 4}
 
@@ -14,38 +15,30 @@ def two(ddp: DdpFacts, fields: dict[str, float], **rank: object) -> Analysis:
 
 
 def test_synchronising_every_micro_batch_costs_all_but_one() -> None:
-    found = judge_sync_every_microstep.judge(two(make_ddp(comm_ns=3e6, overlap_ns=1e6), EVERY))
-    assert isinstance(found, Finding)
+    found = find(judge_sync_every_microstep, two(make_ddp(comm_ns=3e6, overlap_ns=1e6), EVERY))
     assert found.severity is Severity.HIGH
-    assert found.saving is not None
-    assert found.saving.low_ratio == pytest.approx(REMOVED_LOW_RATIO * 3 * 2e6 / 20e6)
+    assert saving_of(found).low_ratio == pytest.approx(REMOVED_LOW_RATIO * 3 * 2e6 / 20e6)
     assert found.where == (DDP_PLACE,)
     assert found.ranks == (0, 1)
 
 
 def test_waiting_beyond_the_transfer_is_not_promised() -> None:
     small = make_ddp(comm_ns=3e6, overlap_ns=1e6, parameter_bytes=100_000, bucket_sizes=(100_000,))
-    found = judge_sync_every_microstep.judge(two(small, EVERY, device_type="cuda"))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
+    found = find(judge_sync_every_microstep, two(small, EVERY, device_type="cuda"))
     # 0.1 ms of bytes and 0.25 ms of latency out of 2 ms exposed, three times.
-    assert found.saving.low_ratio == pytest.approx(REMOVED_LOW_RATIO * 3 * 0.35e6 / 20e6)
-    assert found.saving.mid_ratio == pytest.approx(0.5 * 3 * (0.35e6 + 2e6) / 20e6)
+    assert saving_of(found).low_ratio == pytest.approx(REMOVED_LOW_RATIO * 3 * 0.35e6 / 20e6)
+    assert saving_of(found).mid_ratio == pytest.approx(0.5 * 3 * (0.35e6 + 2e6) / 20e6)
 
 
 def test_on_a_cpu_what_seems_hidden_takes_the_cores_that_compute() -> None:
-    found = judge_sync_every_microstep.judge(two(make_ddp(comm_ns=3e6, overlap_ns=1e6), EVERY))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.mid_ratio == pytest.approx(0.9 * 3 * 3e6 / 20e6)
+    found = find(judge_sync_every_microstep, two(make_ddp(comm_ns=3e6, overlap_ns=1e6), EVERY))
+    assert saving_of(found).mid_ratio == pytest.approx(0.9 * 3 * 3e6 / 20e6)
     assert found.cost_ratio == pytest.approx(3 * 3e6 / 20e6)
 
 
 def test_without_statistics_it_is_a_rule_of_thumb_and_at_most_low() -> None:
-    found = judge_sync_every_microstep.judge(two(make_ddp(comm_ns=None, overlap_ns=None), EVERY))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.basis is Basis.RULE_OF_THUMB
+    found = find(judge_sync_every_microstep, two(make_ddp(comm_ns=None, overlap_ns=None), EVERY))
+    assert saving_of(found).basis is Basis.RULE_OF_THUMB
     assert found.severity in (Severity.LOW, Severity.INFO)
 
 
@@ -78,21 +71,17 @@ def test_a_single_process_is_no_finding() -> None:
 @pytest.mark.parametrize(("backend", "basis"), [("gloo", Basis.SIMULATED), ("nccl", Basis.RULE_OF_THUMB)])
 def test_latencies_that_were_not_measured_make_a_rule_of_thumb(backend: str, basis: Basis) -> None:
     facts = make_ddp(comm_ns=3e6, overlap_ns=1e6, backend=backend)
-    found = judge_sync_every_microstep.judge(two(facts, EVERY, device_type="cuda"))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.basis is basis
+    found = find(judge_sync_every_microstep, two(facts, EVERY, device_type="cuda"))
+    assert saving_of(found).basis is basis
 
 
 def test_fsdp2_that_spreads_gradients_after_every_micro_batch_keeps_a_wide_range() -> None:
     sharded = {"ddp": None, "communication": 0.4, "model_is_sharded": True}
-    found = judge_sync_every_microstep.judge(make_ranks(*(sharded | {"fields": EVERY} for _ in range(2))))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
+    found = find(judge_sync_every_microstep, make_ranks(*(sharded | {"fields": EVERY} for _ in range(2))))
     # Three of four exchanges: gradients alone are a third of their bytes.
-    assert found.saving.low_ratio == pytest.approx(REMOVED_LOW_RATIO * 0.1)
-    assert (found.saving.mid_ratio, found.saving.high_ratio) == (pytest.approx(0.3), pytest.approx(0.3))
-    assert found.saving.basis is Basis.RULE_OF_THUMB
+    assert saving_of(found).low_ratio == pytest.approx(REMOVED_LOW_RATIO * 0.1)
+    assert (saving_of(found).mid_ratio, saving_of(found).high_ratio) == (pytest.approx(0.3), pytest.approx(0.3))
+    assert saving_of(found).basis is Basis.RULE_OF_THUMB
     once = EVERY | {"synced_backwards": 1}
     assert judge_sync_every_microstep.judge(make_ranks(*(sharded | {"fields": once} for _ in range(2)))) is None
     on_gpu = sharded | {"fields": EVERY, "device_type": "cuda"}
@@ -106,7 +95,5 @@ def test_over_a_network_the_transfer_that_was_seen_is_what_is_sure() -> None:
     found = judge_sync_every_microstep.judge(two(ddp, EVERY, device_type="cuda", **crossing))
     assert isinstance(alone, Finding)
     assert isinstance(found, Finding)
-    assert alone.saving is not None
-    assert found.saving is not None
-    assert found.saving.low_ratio == pytest.approx(REMOVED_LOW_RATIO * 3 * 90e6 / 600e6)
-    assert alone.saving.low_ratio < found.saving.low_ratio
+    assert saving_of(found).low_ratio == pytest.approx(REMOVED_LOW_RATIO * 3 * 90e6 / 600e6)
+    assert saving_of(alone).low_ratio < saving_of(found).low_ratio

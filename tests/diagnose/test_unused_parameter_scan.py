@@ -1,9 +1,11 @@
 import pytest
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Severity, Skipped
+from hotloop.core.findings import Severity, Skipped
 from hotloop.diagnose.rules.unused_parameter_scan import judge_unused_parameter_scan
 from tests.diagnose.build_ranks import DDP_PLACE, make_ddp, make_ranks
+
+from .build_analysis import find
 
 
 def scanning(**ddp: object) -> Analysis:
@@ -12,8 +14,7 @@ def scanning(**ddp: object) -> Analysis:
 
 
 def test_a_scan_that_finds_nothing_costs_its_time() -> None:
-    found = judge_unused_parameter_scan.judge(scanning())
-    assert isinstance(found, Finding)
+    found = find(judge_unused_parameter_scan, scanning())
     assert found.cost_ratio == pytest.approx(1e6 / 20e6)
     assert found.severity is Severity.LOW
     assert found.where == (DDP_PLACE,)

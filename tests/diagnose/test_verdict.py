@@ -5,8 +5,9 @@ import pytest
 from hotloop.core.findings import Basis, Kind, Saving
 from hotloop.core.phases import Excluded
 from hotloop.diagnose.verdict import describe_verdict
-from tests.diagnose.build_analysis import make_analysis, make_excluded
 from tests.report.report_samples import input_bound_report, make_step
+
+from .build_analysis import make_analysis, make_excluded
 
 
 def verdict_of(left_out: Excluded | None) -> str:
