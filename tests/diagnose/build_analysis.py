@@ -11,7 +11,7 @@ from typing import Any
 from hotloop.apply import ACTS
 from hotloop.core.acts import fill_fixes
 from hotloop.core.analysis import Analysis, CompileFacts, Forecast, Line, LoaderFacts, OptimizerFacts, RankAnalysis
-from hotloop.core.findings import Finding, Fix, Saving, Where
+from hotloop.core.findings import Finding, Fix, Saving, Skipped, Where
 from hotloop.core.phases import PHASES, Breakdown, Excluded, PhaseStats
 from hotloop.core.recording import GAP_FIELDS, STEP_FIELDS, TIME_FIELDS
 from hotloop.core.rules import Rule
@@ -330,3 +330,26 @@ def find(rule: Rule, analysis: Analysis) -> Finding:
 def saving_of(finding: Finding) -> Saving:
     assert finding.saving is not None
     return finding.saving
+
+
+Told = Mapping[str, object] | type[Skipped] | None
+"""What a rule answers: nothing, Skipped, or a Finding with these values by path (``saving.mid_ratio``)."""
+
+
+def check(rule: Rule, analysis: Analysis, told: Told) -> None:
+    if told is None:
+        assert rule.judge(analysis) is None
+    elif isinstance(told, type):
+        assert isinstance(rule.judge(analysis), told)
+    else:
+        (finding,) = fill_fixes([find(rule, analysis)], ACTS)
+        assert {path: _value_at(finding, path) for path in told} == dict(told)
+
+
+def _value_at(finding: Finding, path: str) -> object:
+    value: Any = finding
+    for part in path.split("."):
+        value = (
+            value[int(part)] if part.isdigit() else value[part] if isinstance(value, Mapping) else getattr(value, part)
+        )
+    return value

@@ -1,23 +1,16 @@
 import pytest
 
+from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Severity, Skipped
 from hotloop.diagnose.rules.blocking_checkpoint import blocking_checkpoint
 from hotloop.diagnose.rules.logging_overhead import logging_overhead
 
-from .build_analysis import find, make_analysis, make_line, saving_of
+from .build_analysis import Told, check, find, make_analysis, make_line, saving_of
 
 
 def saves(every: int, each_ns: int) -> dict[str, list[int]]:
     happens = [1 if i % every == every - 1 else 0 for i in range(100)]
     return {"checkpoints": happens, "checkpoint_ns": [each_ns * h for h in happens]}
-
-
-def test_saving_every_ten_steps_is_a_fault_with_its_interval() -> None:
-    lines = {"checkpoint_ns": (make_line(80, 1.0, "torch.save(state, path)"),)}
-    one = find(blocking_checkpoint, make_analysis(columns=saves(10, 100_000_000), lines=lines))
-    assert one.where[0].line == 80
-    assert one.severity is Severity.HIGH
-    assert saving_of(one).mid_ratio == pytest.approx(1 / 3, abs=0.001)
 
 
 def test_steps_that_a_save_slows_down_are_part_of_its_cost() -> None:
@@ -53,19 +46,6 @@ def test_a_single_save_promises_less_than_many_of_the_same_share() -> None:
     assert isinstance(often, Finding)
     assert once.cost_ratio == pytest.approx(often.cost_ratio)
     assert saving_of(once).low_ratio < saving_of(often).low_ratio
-
-
-def test_a_checkpoint_of_a_few_percent_is_at_most_low() -> None:
-    one = find(blocking_checkpoint, make_analysis(columns=saves(50, 50_000_000)))
-    assert one.severity is Severity.LOW
-
-
-def test_a_run_that_saves_nothing_has_no_fault() -> None:
-    assert blocking_checkpoint.judge(make_analysis()) is None
-
-
-def test_a_quick_save_is_nothing() -> None:
-    assert blocking_checkpoint.judge(make_analysis(columns=saves(50, 2_000_000))) is None
 
 
 def test_flushing_and_renaming_beside_the_save_belong_to_it() -> None:
@@ -124,3 +104,27 @@ def test_a_single_save_below_the_noise_is_said_to_be_not_judged() -> None:
     one = on_a_busy_machine(100, 350_000_000)
     assert isinstance(one, Skipped)
     assert on_a_busy_machine(100, 50_000_000) is None
+
+
+@pytest.mark.parametrize(
+    ("analysis", "told"),
+    [
+        pytest.param(
+            make_analysis(
+                columns=saves(10, 100_000_000),
+                lines={"checkpoint_ns": (make_line(80, 1.0, "torch.save(state, path)"),)},
+            ),
+            {"where.0.line": 80, "severity": Severity.HIGH, "saving.mid_ratio": pytest.approx(1 / 3, abs=0.001)},
+            id="saving_every_ten_steps_is_a_fault_with_its_interval",
+        ),
+        pytest.param(
+            make_analysis(columns=saves(50, 50_000_000)),
+            {"severity": Severity.LOW},
+            id="a_checkpoint_of_a_few_percent_is_at_most_low",
+        ),
+        pytest.param(make_analysis(), None, id="a_run_that_saves_nothing_has_no_fault"),
+        pytest.param(make_analysis(columns=saves(50, 2_000_000)), None, id="a_quick_save_is_nothing"),
+    ],
+)
+def test_what_is_told(analysis: Analysis, told: Told) -> None:
+    check(blocking_checkpoint, analysis, told)

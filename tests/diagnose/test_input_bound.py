@@ -7,7 +7,18 @@ from hotloop.core.analysis import Analysis, Line
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Severity, Where
 from hotloop.diagnose.rules.input_bound import input_bound
 
-from .build_analysis import find, fix_of, make_analysis, make_excluded, make_line, make_loader, make_rank, saving_of
+from .build_analysis import (
+    Told,
+    check,
+    find,
+    fix_of,
+    make_analysis,
+    make_excluded,
+    make_line,
+    make_loader,
+    make_rank,
+    saving_of,
+)
 
 
 def found(analysis: Analysis) -> Finding:
@@ -77,18 +88,6 @@ def test_a_slow_collate_function_is_pointed_at() -> None:
 def test_an_honest_share_of_loading_is_at_most_low(share_ratio: float, cores: int) -> None:
     one = find(input_bound, make_analysis(input_wait=share_ratio, cores=cores, loaders=(make_loader(),)))
     assert one.severity in (Severity.LOW, Severity.INFO)
-
-
-def test_below_two_percent_there_is_nothing_to_say() -> None:
-    assert input_bound.judge(make_analysis(input_wait=0.015, loaders=(make_loader(),))) is None
-
-
-def test_a_noisy_run_hides_a_small_wait() -> None:
-    noisy = [18_000_000 if i % 2 else 2_000_000 for i in range(100)]
-    analysis = make_analysis(
-        input_wait=0.03, columns={"forward_ns": noisy}, step_noise_ratio=0.05, loaders=(make_loader(),)
-    )
-    assert input_bound.judge(analysis) is None
 
 
 def test_without_a_free_core_the_samples_have_to_become_cheaper() -> None:
@@ -214,13 +213,6 @@ def warming_up(
     return make_analysis(ranks=[replace(rank, excluded=excluded, warmup_columns=warmup)])
 
 
-def test_a_cache_that_fills_during_the_warm_up_is_paid_once_per_start() -> None:
-    one = find(input_bound, warming_up([100.0] * 30, steady_wait=0.01))
-    assert (one.base, one.saving, one.severity) == ("run", None, Severity.MEDIUM)
-    assert one.cost_ns == pytest.approx(29 * (100e6 - 0.2e6))
-    assert one.evidence["cause"] == "cold-cache"
-
-
 def test_a_wait_that_stays_and_a_cache_that_fills_are_told_apart() -> None:
     both = input_bound.judge(warming_up([100.0] * 30, steady_wait=0.3))
     assert isinstance(both, tuple)
@@ -240,14 +232,6 @@ def test_a_wait_that_goes_on_for_the_whole_run_is_no_first_epoch() -> None:
     columns = {"input_wait_ns": [100_000_000] * 100, "forward_ns": [19_000_000] * 100}
     steady = found(warming_up([100.0] * 10, columns=columns, length=40))
     assert (steady.base, steady.cost_ns) == ("steady", 100_000_000)
-
-
-def test_workers_that_fill_their_queues_are_no_cold_cache() -> None:
-    assert input_bound.judge(warming_up([3_000.0, 400.0, 300.0, *[0.1] * 10], steady_wait=0.005)) is None
-
-
-def test_a_warm_up_that_waits_as_the_steady_steps_do_is_no_cold_cache() -> None:
-    assert input_bound.judge(warming_up([0.2] * 40, steady_wait=0.01)) is None
 
 
 @pytest.mark.parametrize(("draws", "numerics"), [(True, "resampled"), (None, "resampled"), (False, "exact")])
@@ -346,3 +330,48 @@ def test_waiting_for_storage_is_told_on_a_busy_machine_too() -> None:
     one = judge(True)
     assert one.evidence["cause"] == "storage"
     assert one.severity is Severity.HIGH
+
+
+@pytest.mark.parametrize(
+    ("analysis", "told"),
+    [
+        pytest.param(
+            make_analysis(input_wait=0.015, loaders=(make_loader(),)),
+            None,
+            id="below_two_percent_there_is_nothing_to_say",
+        ),
+        pytest.param(
+            make_analysis(
+                input_wait=0.03,
+                columns={"forward_ns": [18_000_000 if i % 2 else 2_000_000 for i in range(100)]},
+                step_noise_ratio=0.05,
+                loaders=(make_loader(),),
+            ),
+            None,
+            id="a_noisy_run_hides_a_small_wait",
+        ),
+        pytest.param(
+            warming_up([100.0] * 30, steady_wait=0.01),
+            {
+                "base": "run",
+                "saving": None,
+                "severity": Severity.MEDIUM,
+                "cost_ns": pytest.approx(29 * (100e6 - 0.2e6)),
+                "evidence.cause": "cold-cache",
+            },
+            id="a_cache_that_fills_during_the_warm_up_is_paid_once_per_start",
+        ),
+        pytest.param(
+            warming_up([3_000.0, 400.0, 300.0, *[0.1] * 10], steady_wait=0.005),
+            None,
+            id="workers_that_fill_their_queues_are_no_cold_cache",
+        ),
+        pytest.param(
+            warming_up([0.2] * 40, steady_wait=0.01),
+            None,
+            id="a_warm_up_that_waits_as_the_steady_steps_do_is_no_cold_cache",
+        ),
+    ],
+)
+def test_what_is_told(analysis: Analysis, told: Told) -> None:
+    check(input_bound, analysis, told)

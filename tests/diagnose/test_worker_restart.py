@@ -4,7 +4,7 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Severity
 from hotloop.diagnose.rules.worker_restart import worker_restart
 
-from .build_analysis import find, fix_of, make_analysis, make_loader, saving_of
+from .build_analysis import Told, check, find, make_analysis, make_loader
 
 
 def epochs_of(steps: int, start_ns: int = 60_000_000, **loader: object) -> Analysis:
@@ -19,34 +19,14 @@ def epochs_of(steps: int, start_ns: int = 60_000_000, **loader: object) -> Analy
     )
 
 
-def test_short_epochs_restart_their_workers_again_and_again() -> None:
-    one = find(worker_restart, epochs_of(10))
-    assert one.severity is Severity.HIGH
-    assert one.cost_ns == pytest.approx(8e6, rel=0.01)
-    # The first batch of a pass takes 5 ms of the 80 ms with any workers.
-    assert saving_of(one).mid_ratio == pytest.approx(0.97 * 7.5 / 28.2, abs=0.01)
-    assert one.where[0].line == 20
-    assert fix_of(one).settings["persistent_workers"] is True
-    assert one.evidence["enough_workers"] == 1  # 5 ms of loading hide behind 20 ms of computing
-
-
 def test_how_many_workers_are_enough_is_not_said_where_loading_was_not_measured() -> None:
     one = find(worker_restart, epochs_of(10, fetch_ns=None))
     assert "enough_workers" not in {name for name, value in one.evidence.items() if value is not None}
 
 
-def test_rare_restarts_are_at_most_low() -> None:
-    one = find(worker_restart, epochs_of(50, start_ns=20_000_000))
-    assert one.severity is Severity.LOW
-
-
 @pytest.mark.parametrize("loader", [{"persistent_workers": True}, {"num_workers": 0}])
 def test_workers_that_stay_or_do_not_exist_cannot_restart(loader: dict[str, object]) -> None:
     assert worker_restart.judge(epochs_of(10, **loader)) is None
-
-
-def test_one_long_pass_has_no_restart() -> None:
-    assert worker_restart.judge(epochs_of(100)) is None
 
 
 def test_a_restart_within_the_burst_of_a_validation_is_the_validations() -> None:
@@ -71,3 +51,30 @@ def test_steps_that_wait_for_the_queue_to_fill_count_as_the_restart() -> None:
     )
     one = find(worker_restart, analysis)
     assert one.cost_ns == pytest.approx((40e6 + 60e6 - 3 * 0.2e6) / 20, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("analysis", "told"),
+    [
+        # The first batch of a pass takes 5 ms of the 80 ms with any workers.
+        # 5 ms of loading hide behind 20 ms of computing
+        pytest.param(
+            epochs_of(10),
+            {
+                "severity": Severity.HIGH,
+                "cost_ns": pytest.approx(8e6, rel=0.01),
+                "saving.mid_ratio": pytest.approx(0.97 * 7.5 / 28.2, abs=0.01),
+                "where.0.line": 20,
+                "fix.settings.persistent_workers": True,
+                "evidence.enough_workers": 1,
+            },
+            id="short_epochs_restart_their_workers_again_and_again",
+        ),
+        pytest.param(
+            epochs_of(50, start_ns=20_000_000), {"severity": Severity.LOW}, id="rare_restarts_are_at_most_low"
+        ),
+        pytest.param(epochs_of(100), None, id="one_long_pass_has_no_restart"),
+    ],
+)
+def test_what_is_told(analysis: Analysis, told: Told) -> None:
+    check(worker_restart, analysis, told)
