@@ -301,9 +301,9 @@ def _pairs_section(pairs: Mapping[str, Any]) -> list[str]:
     ]
     for row, error in zip(rows, errors, strict=True):
         change = row["change"] + ("" if row["value"] is None else f" {row['value']}")
-        figures = (_number(row["forecast_saving_ratio"]), _number(row["realised_saving_ratio"]), f"{error:+.2f}")
+        forecast, realised = (draw_number(row[f"{name}_saving_ratio"]) for name in ("forecast", "realised"))
         pair = row["pair"] + (" (later)" if row["later"] else "")
-        out.append(_row((pair, f"`{row['fix']}`", change, row["basis"], *figures)))
+        out.append(draw_cells((pair, f"`{row['fix']}`", change, row["basis"], forecast, realised, f"{error:+.2f}")))
     return [*out, ""]
 
 
@@ -347,7 +347,7 @@ def _rates_table(runs: Sequence[Judged]) -> list[str]:
         interval = f"{low:.0%} to {high:.0%}" if rate.count else "-"
         shown = "-" if rate.ratio is None else f"{rate.ratio:.1%}"
         cells = (rate.name, rate.hits, rate.count, shown, interval, f"{rate.target_ratio:.0%}", rate.verdict)
-        out.append(_row(cells))
+        out.append(draw_cells(cells))
     untried = sum(t.realised_ratio is None for t in opportunities_tried(runs))
     out += ["", f"Opportunities reported as medium or high that nobody could try: {untried}.", ""]
     return out
@@ -384,15 +384,15 @@ def _confusion(planted: Sequence[Judged]) -> list[str]:
 def _forecasts(planted: Sequence[Judged]) -> list[str]:
     numbers = ("low", "mid", "high", "realised", "by medians", "its spread", "error")
     head = ("scenario", "level", "style", "planted", "first of its kind", "severity", *numbers, "settled")
-    out = ["### Forecast and realised saving", "", _row(head), _row(["---"] * len(head))]
+    out = ["### Forecast and realised saving", "", draw_cells(head), draw_cells(["---"] * len(head))]
     for r in planted:
         said = r.find(r.planted[0])
         forecast = (said.low_ratio, said.mid_ratio, said.high_ratio) if said else (None, None, None)
         realised = (r.realised_ratio, r.median_realised_ratio, r.realised_spread_ratio, _error(r))
-        cells = [_number(n) for n in (*forecast, *realised)]
+        cells = [draw_number(n) for n in (*forecast, *realised)]
         severity = said.severity if said else "-"
         settled = "-" if r.realised_ratio is None else "yes" if r.is_settled else "no"
-        out.append(_row((r.scenario, r.level, r.style, r.planted[0], r.first_of_kind, severity, *cells, settled)))
+        out.append(draw_cells((r.scenario, r.level, r.style, r.planted[0], r.first_of_kind, severity, *cells, settled)))
     reaches = dict.fromkeys(f"- {r.scenario}: {r.reach}" for r in planted if r.reach)
     if reaches:
         out += ["", "Faults that cannot reach the usual strengths of 0.15, 0.3 and 0.6:", "", *reaches]
@@ -407,7 +407,7 @@ def _ranges(planted: Sequence[Judged]) -> list[str]:
     told = [(r.realised_ratio, s.low_ratio, s.high_ratio) for r in twins if (s := r.find(r.planted[0]))]
     ranges = [(won, low, high) for won, low, high in told if won is not None and low is not None and high is not None]
     inside = sum(low <= won <= high for won, low, high in ranges)
-    width = _number(statistics.median(high - low for _, low, high in ranges)) if ranges else "-"
+    width = draw_number(statistics.median(high - low for _, low, high in ranges)) if ranges else "-"
     near, large = count_by_medians(planted)
     return [
         f"Of {len(ranges)} realised savings {inside} lie in the range that the report gave (median width {width}). By "
@@ -437,8 +437,8 @@ def _pairs(pairs: Sequence[Judged]) -> list[str]:
     ]
     for r in pairs:
         named = [rule for rule in r.planted if r.find(rule)]
-        together = _number(r.realised_ratio)
-        out.append(_row((r.scenario, r.level, " and ".join(r.planted), " and ".join(named) or "none", together)))
+        together = draw_number(r.realised_ratio)
+        out.append(draw_cells((r.scenario, r.level, " and ".join(r.planted), " and ".join(named) or "none", together)))
     return [*out, ""]
 
 
@@ -466,7 +466,7 @@ def _opportunities(runs: Sequence[Judged]) -> list[str]:
         "| rule | low forecast | realised |",
         "|---|---|---|",
     ]
-    out += [f"| {t.rule} | {_number(t.low_ratio)} | {_number(t.realised_ratio)} |" for t in tried]
+    out += [f"| {t.rule} | {draw_number(t.low_ratio)} | {draw_number(t.realised_ratio)} |" for t in tried]
     return [*out, ""]
 
 
@@ -480,17 +480,17 @@ def _missing_section(
     for key in missing:
         reason = failed[key]["reason"] if key in failed else "not run"
         reasons.setdefault((*key[:2], reason), []).append(str(key[2]))
-    out += [_row((f"{split} {name}", ", ".join(levels), why)) for (split, name, why), levels in reasons.items()]
+    out += [draw_cells((f"{split} {name}", ", ".join(levels), why)) for (split, name, why), levels in reasons.items()]
     return [*out, ""]
 
 
-def _row(cells: Sequence[object]) -> str:
-    return "| " + " | ".join(map(str, cells)) + " |"
+def draw_cells(cells: Sequence[object]) -> str:
+    return "| " + " | ".join(str(one).replace("|", "\\|") for one in cells) + " |"
 
 
 def _names(said: Sequence[Said]) -> str:
     return ", ".join(f"{s.rule} ({s.severity})" for s in said)
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def draw_number(value: float | None, form: str = ".2f") -> str:
+    return "-" if value is None else format(value, form)

@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,6 +54,9 @@ Without hotloop 8 of 32 runs of a two-rank script on busy cores did; what was re
 
 class RunFailed(Exception):
     """A training under hotloop gave no report that can be used; the text says why, in one line."""
+
+    code: int | None = None
+    """What the command ended with, where that is why."""
 
 
 class NotApplicable(Exception):
@@ -399,26 +403,80 @@ def run_under_hotloop(
             except NoLinkError as error:
                 raise RunFailed(str(error)) from error
             training = [sys.executable, str(HERE / "two_hosts.py"), *link.ends, *training[1:]]
-        target = folder / "report.json"
-        command = [*bench.hotloop, "run", *flags, "--json", str(target), "-q", "--", *training]
-        with take_turn(bench.turn), bench.others.watch():
-            code, tail = run_command(command, folder, scenario.timeout_s)
-        if code == NOT_APPLICABLE and launcher:
-            raise NotApplicable
-        if code is None or (code != 0 and ABORT_AT_EXIT not in (folder / "stderr").read_text(errors="replace")):
-            how = f"ran longer than {scenario.timeout_s:.0f} s" if code is None else f"ended with code {code}"
-            raise RunFailed(f"the training {how}: {scrub(tail, folder)}")
         try:
-            report = json.loads(target.read_text())
-        except (OSError, ValueError) as error:
-            raise RunFailed(f"no JSON report: {scrub(str(error), folder)}") from error
-        if not (report.get("outcome") or {}).get("training_seen"):
-            raise RunFailed("hotloop saw no training")
+            with take_turn(bench.turn):
+                report, _ = run_hotloop(
+                    [*bench.hotloop, "run", *flags], training, folder, timeout_s=scenario.timeout_s, others=bench.others
+                )
+        except RunFailed as failure:
+            if failure.code == NOT_APPLICABLE and launcher:
+                raise NotApplicable from failure
+            raise
         for drawing in ("timelines", "runs"):
             report.pop(drawing, None)
-        report["stdout_tail"] = (folder / "stdout").read_text(errors="replace")[-500:]
-        clean: dict[str, Any] = scrub(report, folder)
-        return clean
+        report["stdout_tail"] = scrub((folder / "stdout").read_text(errors="replace")[-500:], folder)
+        return report
+
+
+def run_hotloop(
+    words: Sequence[str],
+    training: Sequence[str],
+    folder: Path,
+    *,
+    timeout_s: float,
+    others: Others,
+    logs: Path | None = None,
+) -> tuple[dict[str, Any], float]:
+    """The JSON report of a training that runs in the folder, without this machine's paths, and its wall time in s.
+
+    ``words`` are hotloop's command with its flags. Output and the report go to ``logs``; None: to the folder. Raises
+    RunFailed.
+    """
+    logs = logs or folder
+    target = logs / "report.json"
+    began_s = time.monotonic()
+    with others.watch():
+        command = [*words, "--json", str(target), "-q", "--", *training]
+        code, tail = run_command(command, folder, timeout_s, logs=logs)
+    wall_s = time.monotonic() - began_s
+    if code is None or (code != 0 and ABORT_AT_EXIT not in (logs / "stderr").read_text(errors="replace")):
+        how = f"ran longer than {timeout_s:.0f} s" if code is None else f"ended with code {code}"
+        failure = RunFailed(f"the training {how}: {scrub(tail, folder)}")
+        failure.code = code
+        raise failure
+    try:
+        report: dict[str, Any] = scrub(json.loads(target.read_text()), folder)
+    except (OSError, ValueError) as error:
+        raise RunFailed(f"no JSON report: {scrub(str(error), logs)}") from error
+    if not (report.get("outcome") or {}).get("training_seen"):
+        raise RunFailed("hotloop saw no training")
+    return report, wall_s
+
+
+def run_copy(
+    words: Sequence[str],
+    training: Sequence[str],
+    folder: Path,
+    *,
+    python: Path,
+    work: Path,
+    timeout_s: float,
+    others: Others,
+) -> tuple[dict[str, Any], float]:
+    """As ``run_hotloop``, in a fresh copy of the folder that is made in ``work``.
+
+    ``{python}`` and ``{torchrun}`` in the training's words stand for the interpreter's.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    known = {"{python}": [str(python)], "{torchrun}": [str(python), "-m", "torch.distributed.run"]}
+    with tempfile.TemporaryDirectory(dir=work, prefix="run-", ignore_cleanup_errors=True) as name:
+        home, logs = Path(name) / "scripts", Path(name) / "outside"
+        shutil.copytree(
+            folder, home, ignore=shutil.ignore_patterns("__pycache__", "scenarios.toml", ".git", ".hotloop")
+        )
+        logs.mkdir()
+        command = [word for given in training for word in known.get(given, [given])]
+        return run_hotloop(words, command, home, timeout_s=timeout_s, others=others, logs=logs)
 
 
 def training_command(
