@@ -33,21 +33,6 @@ SMALL_BUCKET_BYTES = 1 << 20
 FEWEST_SMALL_BUCKETS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """What each rank waits for others, per step. All times in ns per step, ranks in the order of the Analysis."""
-
-    wait_ns: tuple[float, ...]
-    """Exposed gradient communication plus the collectives of the training's own code."""
-    from_ddp_stats: bool
-    """False when exposed communication inside backward is unknown; backward as a whole then stands in for it."""
-
-    @property
-    def least_ns(self) -> float:
-        """What even the rank that waits least does not hide."""
-        return min(self.wait_ns)
-
-
 def is_distributed(analysis: Analysis) -> bool:
     """Whether the training ran in more than one communicating process."""
     return analysis.lead.world_size > 1
@@ -74,17 +59,17 @@ def explicit_ns(rank: RankAnalysis) -> float:
     return max(0.0, rank.mean.get("communication_ns", 0.0))
 
 
-def waiting(analysis: Analysis) -> Waiting:
-    """What each rank waits, from DDP's statistics when every rank has them."""
+def waits_ns(analysis: Analysis) -> list[float]:
+    """What each rank waits for others, ns per step: exposed gradient communication and its own code's collectives.
+
+    Where DDP's statistics are missing and waiting is not told apart, all of backward stands in for the former.
+    """
     exposed = [exposed_gradient_ns(rank) for rank in analysis.ranks]
-    known = [value for value in exposed if value is not None]
-    if len(known) == len(exposed):
-        waits = tuple(e + explicit_ns(r) for e, r in zip(known, analysis.ranks, strict=True))
-        return Waiting(wait_ns=waits, from_ddp_stats=True)
-    if all(shows_exchange_of_backward(r) for r in analysis.ranks):
-        return Waiting(wait_ns=tuple(explicit_ns(r) for r in analysis.ranks), from_ddp_stats=False)
-    waits = tuple(explicit_ns(r) + r.mean.get("backward_ns", 0.0) for r in analysis.ranks)
-    return Waiting(wait_ns=waits, from_ddp_stats=False)
+    if all(shows_exchange_of_backward(rank) for rank in analysis.ranks):
+        exposed = [0.0] * len(exposed)
+    elif None in exposed:
+        exposed = [rank.mean.get("backward_ns", 0.0) for rank in analysis.ranks]
+    return [(one or 0.0) + explicit_ns(rank) for one, rank in zip(exposed, analysis.ranks, strict=True)]
 
 
 def shows_exchange_of_backward(rank: RankAnalysis) -> bool:
@@ -141,7 +126,7 @@ def transfer_ns(ddp: DdpFacts, world_size: int) -> float | None:
         LOOPBACK_BYTES_PER_S if (ddp.backend or "gloo").lower() == "gloo" else OTHER_LINKS_RATIO * LOOPBACK_BYTES_PER_S
     )
     payload_bytes = 2 * (world_size - 1) / world_size * ddp.parameter_bytes
-    return payload_bytes / rate * 1e9 + bucket_latency_ns(ddp) * max(1, len(bucket_bytes(ddp)))
+    return payload_bytes / rate * 1e9 + usual_latency_ns(ddp.backend) * max(1, len(bucket_bytes(ddp)))
 
 
 def sync_saving_ns(analysis: Analysis) -> tuple[float, float, float] | None:
@@ -195,11 +180,6 @@ def needless_buckets(ddp: DdpFacts) -> int:
     return max(0, len(sizes) - needed)
 
 
-def bucket_latency_ns(ddp: DdpFacts) -> float:
-    """What one small all-reduce costs by rule of thumb, for this backend."""
-    return usual_latency_ns(ddp.backend)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """What the gradients' way between the ranks achieves. Rates in bytes per second."""
@@ -247,16 +227,10 @@ def crossed_link(analysis: Analysis) -> Link | None:
     stats = [r for r in analysis.ranks if r.ddp is not None and r.ddp.comm_ns and r.ddp.overlap_ns is not None]
     if len(stats) != len(analysis.ranks):
         return None
-    best: tuple[float, str, RankAnalysis] | None = None
-    for rank in stats:
-        for name, rate in rank.network_bytes_per_s.items():
-            if name not in LOOPBACK and (best is None or rate > best[0]):
-                best = (rate, name, rank)
-    if best is None:
+    rates = [(rate, name, rank) for rank in stats for name, rate in rank.network_bytes_per_s.items()]
+    _, name, rank = max((one for one in rates if one[1] not in LOOPBACK), key=lambda one: one[0], default=(0, "", None))
+    if rank is None or rank.ddp is None:
         return None
-    _, name, rank = best
-    ddp = rank.ddp
-    assert ddp is not None
     syncs = sync_count(rank)
     # Waiting for a slow rank is no transfer: the rank that waits least tells how long the wire takes.
     comm_ns = min(r.ddp.comm_ns for r in stats if r.ddp is not None and r.ddp.comm_ns is not None) * syncs
@@ -269,7 +243,7 @@ def crossed_link(analysis: Analysis) -> Link | None:
         interface=name,
         rate_bytes_per_s=payload_bytes / (comm_ns * 1e-9),
         nominal_bytes_per_s=rank.network_speed_bytes_per_s.get(name),
-        latency_ns=bucket_latency_ns(ddp) * max(1, len(bucket_bytes(ddp))) * syncs,
+        latency_ns=usual_latency_ns(rank.ddp.backend) * max(1, len(bucket_bytes(rank.ddp))) * syncs,
         comm_ns=comm_ns,
         overlap_ns=overlap_ns,
     )
@@ -288,9 +262,8 @@ def slow_link(analysis: Analysis) -> Link | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """The least exposed communication per step, told apart by its cause. The parts add to the whole (ns per step)."""
+    """The least exposed communication per step (ns) that needed synchronisations have, told apart by its cause."""
 
-    microsteps_ns: float
     link_ns: float
     buckets_ns: float
     explicit_ns: float
@@ -308,11 +281,10 @@ def exposure_by_cause(analysis: Analysis) -> Exposure | None:
         if own_ns <= 0:
             return None
         extra_ns = sharded_extra_ns(analysis)
-        return Exposure(microsteps_ns=extra_ns, link_ns=0.0, buckets_ns=0.0, explicit_ns=own_ns - extra_ns, rest_ns=0.0)
+        return Exposure(link_ns=0.0, buckets_ns=0.0, explicit_ns=own_ns - extra_ns, rest_ns=0.0)
     lead = analysis.lead
     extra = extra_syncs(analysis)
-    microsteps = gradient_ns * extra / sync_count(lead) if extra else 0.0
-    left = gradient_ns - microsteps
+    left = gradient_ns - (gradient_ns * extra / sync_count(lead) if extra else 0.0)
     link = left if slow_link(analysis) is not None else 0.0
     left -= link
     needless = needless_buckets(lead.ddp) if lead.ddp is not None else 0
@@ -321,9 +293,8 @@ def exposure_by_cause(analysis: Analysis) -> Exposure | None:
         syncs = max(1.0, sync_count(lead) - extra)
         probed = lead.forecasts.get("ddp-buckets")
         probed_ns = 0.0 if probed is None else probed.saving_mid_ratio * analysis.step_ns
-        buckets = min(left, probed_ns or needless * bucket_latency_ns(lead.ddp) * syncs)
+        buckets = min(left, probed_ns or needless * usual_latency_ns(lead.ddp.backend) * syncs)
     return Exposure(
-        microsteps_ns=microsteps,
         link_ns=link,
         buckets_ns=buckets,
         explicit_ns=own_ns,
@@ -397,7 +368,7 @@ def fit_of(analysis: Analysis, link: Link) -> LinkFit | None:
     if ddp is None:
         return None
     wire_ns = max(LEAST_WIRE_RATIO * link.comm_ns, link.comm_ns - link.latency_ns)
-    return LinkFit(latency_ns=bucket_latency_ns(ddp), bytes_per_s=link.rate_bytes_per_s * link.comm_ns / wire_ns)
+    return LinkFit(latency_ns=usual_latency_ns(ddp.backend), bytes_per_s=link.rate_bytes_per_s * link.comm_ns / wire_ns)
 
 
 def choose_sending(analysis: Analysis, link: Link) -> WayChoice | None:

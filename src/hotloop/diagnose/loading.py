@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from hotloop.core.analysis import Analysis, Line, LoaderFacts, RankAnalysis
+from hotloop.core.analysis import Line, LoaderFacts, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Where, saving_within
 from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.worker_model import LATENCY_CPU_RATIO, LoadingWork, Overlap, best_overlap
@@ -65,11 +65,6 @@ def main_loader(rank: RankAnalysis) -> LoaderFacts | None:
     feeding = [loader for loader in rank.loaders if loader.feeds_backward]
     candidates = feeding or [loader for loader in rank.loaders if loader.feeds_backward is None]
     return max(candidates, key=lambda loader: loader.batches or 0, default=None)
-
-
-def waiting_rank(analysis: Analysis) -> RankAnalysis:
-    """The rank that waits longest for input: in a synchronous training the others wait for it in turn."""
-    return max(analysis.ranks, key=lambda rank: rank.breakdown.share("input_wait"))
 
 
 def restart_ns(rank: RankAnalysis) -> float:
@@ -408,18 +403,12 @@ def _sampled_maker(rank: RankAnalysis) -> Where | None:
     loop = loop_places(rank)
     for field_name in GAP_FIELDS:
         for line, kind in field_lines(rank, field_name):
-            if kind == BATCH and _is_called_from(line, rank.batch_where) and not _is_in(line.where, loop):
+            callers = {(where.file, where.line) for where in line.stack[:-1]}
+            in_loop = (line.where.file, line.where.function) in loop
+            if kind == BATCH and (rank.batch_where.file, rank.batch_where.line) in callers and not in_loop:
                 counts[line.where] = counts.get(line.where, 0) + line.samples
     most = max(counts, key=lambda where: counts[where], default=None)
     return most if most is not None and counts[most] >= FEWEST_SAMPLES else None
-
-
-def _is_called_from(line: Line, place: Where) -> bool:
-    return any((w.file, w.line) == (place.file, place.line) for w in line.stack[:-1])
-
-
-def _is_in(where: Where, functions: frozenset[tuple[str, str]]) -> bool:
-    return (where.file, where.function) in functions
 
 
 FLOOR_RATIO = 0.02

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Numerics, Value, Where, saving_of_removal, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Numerics, saving_of_removal, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import later_places_in_loop, places_in_loop
 from hotloop.diagnose.measured import (
@@ -121,13 +121,10 @@ def shared_ratio(ops: Mapping[str, Any], repeats: float) -> float | None:
     >>> shared_ratio({"ops": [forward, forward | {"count": 4, "backward": True}]}, 2.0)
     1.0
     """
-    forward = backward = 0.0
-    for op in ops.get("ops", ()):
-        work = _products_count(op) * float(op["count"])
-        if op["backward"]:
-            backward += work
-        else:
-            forward += work
+    forward, backward = (
+        sum(_products_count(op) * float(op["count"]) for op in ops.get("ops", ()) if bool(op["backward"]) is side)
+        for side in (False, True)
+    )
     if forward <= 0 or backward <= 0 or repeats <= 1.0:
         return None
     passes = backward / (BACKWARD_PER_FORWARD * forward)
@@ -177,33 +174,26 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
         cost_ratio = min(1.0, (repeated_ns + sent_back) / rank.step_mean_ns)
     # Where both are used and nothing was seen to be sent back again, only the repeats without gradients can go.
     removed_ratio = sure_ratio * cost_ratio if both_used and sent_back <= 0 else cost_ratio
-    evidence: dict[str, Value] = {
-        "repeated_forwards_per_step": round(repeated, 2),
-        "without_gradients": without_gradients,
-        "backward_fits_both": both_used,
-        "repeated_backward_ns": round(sent_back),
-    }
-    title = "a model runs on the same batch more than once per step"
-    if sent_back > 0:
-        title += ", forward and backward: the losses can share one output"
     return Finding(
-        title=title,
+        title="a model runs on the same batch more than once per step"
+        + (", forward and backward: the losses can share one output" if sent_back > 0 else ""),
         phase="forward",
         cost_ns=round(repeated_ns + sent_back),
         time_ns={"forward": round(repeated_ns), "backward": round(sent_back)},
         cost_ratio=cost_ratio,
         saving=saving_of_removal(cost_ratio, removed_ratio),
-        evidence=evidence,
-        where=_places_of_repeats(rank, without_gradients),
+        evidence={
+            "repeated_forwards_per_step": round(repeated, 2),
+            "without_gradients": without_gradients,
+            "backward_fits_both": both_used,
+            "repeated_backward_ns": round(sent_back),
+        },
+        # With gradients the first call is one of the places too: it stands last.
+        where=places_in_loop(rank, "nograd_ns")[:3]
+        if without_gradients
+        else later_places_in_loop(rank, "forward_ns", beside="nograd_ns")[:3],
         fix=Fix(technique="reuse-outputs", numerics=None if sent_back > 0 else Numerics.EXACT),
     )
-
-
-def _places_of_repeats(rank: RankAnalysis, without_gradients: bool) -> tuple[Where, ...]:
-    """Where the model is called again. With gradients the first call is one of the places too: it stands last."""
-    if without_gradients:
-        return places_in_loop(rank, "nograd_ns")[:3]
-    return later_places_in_loop(rank, "forward_ns", beside="nograd_ns")[:3]
 
 
 def _repeated_backward_ns(rank: RankAnalysis, repeated_ns: float, repeated: float) -> float:

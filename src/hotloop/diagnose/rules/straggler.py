@@ -24,7 +24,7 @@ from hotloop.core.findings import (
 from hotloop.core.recording import TIME_FIELDS
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
-from hotloop.diagnose.comm import is_distributed, shows_exchange_of_backward, sync_count, waiting
+from hotloop.diagnose.comm import is_distributed, shows_exchange_of_backward, sync_count, waits_ns
 from hotloop.diagnose.lines import saving_functions, saving_rank, saving_times_ns
 from hotloop.diagnose.loading import batch_places
 from hotloop.diagnose.measured import NOISE_MULTIPLE, known_places, line_places, phase_noise_ratio, spread_of_own_ratio
@@ -272,16 +272,18 @@ def _describe_longer(gap: Gap, phase: str) -> str:
 
 def find_gap(analysis: Analysis) -> Gap:
     """The rank that waits least, and by how much the others wait longer. Needs two ranks or more."""
-    seen = waiting(analysis)
     saves = saving_rank(analysis) is not None
     saving = [saving_times_ns(rank) if saves else {} for rank in analysis.ranks]
     # A rank that saves is late for that alone; without its saves it would wait for whoever comes last then.
-    waited = [wait_ns + sum(own.values()) for wait_ns, own in zip(seen.wait_ns, saving, strict=True)]
+    waited = [wait_ns + sum(own.values()) for wait_ns, own in zip(waits_ns(analysis), saving, strict=True)]
     order = sorted(range(len(analysis.ranks)), key=lambda i: waited[i])
     slow = analysis.ranks[order[0]]
     others = [analysis.ranks[i] for i in order[1:]]
     waits = [waited[i] for i in order]
-    worked = {field: [_worked_ns(analysis.ranks[i], saving[i], field) for i in order] for field in WORK_FIELDS}
+    worked = {
+        field: [max(0.0, analysis.ranks[i].mean.get(field, 0.0) - saving[i].get(field, 0.0)) for i in order]
+        for field in WORK_FIELDS
+    }
     differences = {field: values[0] - sum(values[1:]) / len(others) for field, values in worked.items()}
     computing = [_backward_compute_ns(rank) for rank in (slow, *others)]
     known = [value for value in computing if value is not None]
@@ -290,7 +292,7 @@ def find_gap(analysis: Analysis) -> Gap:
     if len(known) == len(computing):
         differences["backward_ns"] = known[0] - sum(known[1:]) / len(others)
         by_work = sum(differences.values())
-    elif seen.from_ddp_stats is False and all(r.ddp is None for r in analysis.ranks):
+    elif all(r.ddp is None for r in analysis.ranks):
         by_work = sum(differences.values())
     field = max(differences, key=lambda name: differences[name])
     more_work = _more_work(slow, others)
@@ -319,10 +321,6 @@ def find_gap(analysis: Analysis) -> Gap:
         without_core_ns=without_core_ns,
         saves=saves,
     )
-
-
-def _worked_ns(rank: RankAnalysis, saving_ns: Mapping[str, float], field: str) -> float:
-    return max(0.0, rank.mean.get(field, 0.0) - saving_ns.get(field, 0.0))
 
 
 def _noise_ratio(rank: RankAnalysis, saves: bool) -> float:

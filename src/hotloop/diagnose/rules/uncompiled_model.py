@@ -20,13 +20,9 @@ LEAST_FUSABLE_RATIO = 0.25
 
 def fusable_share(ops: Mapping[str, Any]) -> float:
     """Share of the recorded operator time that a compiler could fuse, 0..1."""
-    total = fusable = 0.0
-    for op in ops.get("ops", ()):
-        cpu_ns = float(op["cpu_ns"])
-        total += cpu_ns
-        if is_fusable(str(op["name"])):
-            fusable += cpu_ns
-    return fusable / total if total > 0 else 0.0
+    found = ops.get("ops", ())
+    total = sum(float(op["cpu_ns"]) for op in found)
+    return sum(float(op["cpu_ns"]) for op in found if is_fusable(str(op["name"]))) / total if total > 0 else 0.0
 
 
 @rule(
