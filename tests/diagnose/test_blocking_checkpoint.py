@@ -15,13 +15,12 @@ def saves(every: int, each_ns: int) -> dict[str, list[int]]:
 
 def test_steps_that_a_save_slows_down_are_part_of_its_cost() -> None:
     columns = saves(10, 50_000_000)
-    plain = blocking_checkpoint.judge(make_analysis(columns=columns))
+    plain = find(blocking_checkpoint, make_analysis(columns=columns))
     # The step of the save and the two after it compute 8, 8 and 4 ms longer.
     since = [(i - 9) % 10 if i >= 9 else 99 for i in range(100)]
     slower = {0: 8_000_000, 1: 8_000_000, 2: 4_000_000}
     columns["forward_ns"] = [6_000_000 + slower.get(k, 0) for k in since]
     one = find(blocking_checkpoint, make_analysis(columns=columns))
-    assert isinstance(plain, Finding)
     assert one.evidence["slower_steps_after_ns"] == pytest.approx(20_000_000, rel=0.03)
     assert one.cost_ns == pytest.approx(7_000_000, rel=0.05)
     assert one.time_ns == plain.time_ns
@@ -31,19 +30,15 @@ def test_steps_that_a_save_slows_down_are_part_of_its_cost() -> None:
 def test_the_files_of_one_checkpoint_are_one_stop_of_the_loop() -> None:
     columns = saves(10, 100_000_000)
     columns["checkpoints"] = [4 * count for count in columns["checkpoints"]]  # model, two optimizers, random states
-    one = blocking_checkpoint.judge(make_analysis(columns=columns))
-    alone = blocking_checkpoint.judge(make_analysis(columns=saves(10, 100_000_000)))
-    assert isinstance(one, Finding)
-    assert isinstance(alone, Finding)
+    one = find(blocking_checkpoint, make_analysis(columns=columns))
+    alone = find(blocking_checkpoint, make_analysis(columns=saves(10, 100_000_000)))
     assert (one.evidence["checkpoints"], one.evidence["files_per_checkpoint"]) == (10, 4.0)
     assert one.saving == alone.saving
 
 
 def test_a_single_save_promises_less_than_many_of_the_same_share() -> None:
-    once = blocking_checkpoint.judge(make_analysis(columns=saves(100, 1_000_000_000)))
-    often = blocking_checkpoint.judge(make_analysis(columns=saves(10, 100_000_000)))
-    assert isinstance(once, Finding)
-    assert isinstance(often, Finding)
+    once = find(blocking_checkpoint, make_analysis(columns=saves(100, 1_000_000_000)))
+    often = find(blocking_checkpoint, make_analysis(columns=saves(10, 100_000_000)))
     assert once.cost_ratio == pytest.approx(often.cost_ratio)
     assert saving_of(once).low_ratio < saving_of(often).low_ratio
 
@@ -55,9 +50,7 @@ def test_flushing_and_renaming_beside_the_save_belong_to_it() -> None:
     analysis = make_analysis(
         columns=saves(10, 50_000_000), other=0.2, lines={"checkpoint_ns": (saved,), "other_ns": (flushed, printed)}
     )
-    one, logs = blocking_checkpoint.judge(analysis), logging_overhead.judge(analysis)
-    assert isinstance(one, Finding)
-    assert isinstance(logs, Finding)
+    one, logs = find(blocking_checkpoint, analysis), find(logging_overhead, analysis)
     rank = analysis.lead
     assert one.cost_ns == round(rank.mean["checkpoint_ns"] + 0.5 * rank.mean["other_ns"])
     assert one.evidence["around_the_save_ns"] == round(10 * 0.5 * rank.mean["other_ns"])

@@ -47,13 +47,11 @@ def test_few_readings_leave_the_slope_in_doubt() -> None:
 
 
 def test_ranks_of_one_host_fill_the_same_memory() -> None:
-    alone = memory_growth.judge(growing(MIB))
+    alone = find(memory_growth, growing(MIB))
     levels = [round(500 * MIB + i * MIB) for i in range(100)]
-    both = memory_growth.judge(
-        make_analysis(ranks=2, columns={"rss_bytes": levels}, memory_growth_bytes_per_step=float(MIB))
+    both = find(
+        memory_growth, make_analysis(ranks=2, columns={"rss_bytes": levels}, memory_growth_bytes_per_step=float(MIB))
     )
-    assert isinstance(alone, Finding)
-    assert isinstance(both, Finding)
     assert isinstance(alone.evidence["steps_left"], int)
     assert isinstance(both.evidence["steps_left"], int)
     assert both.evidence["steps_left"] < 0.6 * alone.evidence["steps_left"]

@@ -138,6 +138,12 @@ def judge(rule_id: str, analysis: TraceAnalysis) -> Finding | Skipped | None:
     return found
 
 
+def find_one(rule_id: str, analysis: TraceAnalysis) -> Finding:
+    found = judge(rule_id, analysis)
+    assert isinstance(found, Finding), found
+    return found
+
+
 PLANTED: dict[str, tuple[Plant, float]] = {
     "input-bound": (waits_for_data, 0.4),
     "host-sync": (syncs, 0.31),
@@ -162,9 +168,7 @@ def test_every_rule_of_a_trace_is_here() -> None:
 @pytest.mark.parametrize("rule_id", sorted(PLANTED))
 def test_a_planted_fault_is_found_with_its_cost(rule_id: str) -> None:
     plant, share = PLANTED[rule_id]
-    found = judge(rule_id, analyse(plant))
-    assert isinstance(found, Finding)
-    assert found.rule == rule_id
+    found = find_one(rule_id, analyse(plant))
     assert found.cost_ratio == pytest.approx(share, abs=0.03)
     assert (
         0 <= saving_of(found).low_ratio <= saving_of(found).mid_ratio <= saving_of(found).high_ratio <= found.cost_ratio
@@ -197,13 +201,11 @@ def test_the_rank_that_others_wait_for() -> None:
         told = tuple(RankWait(rank=i, wait_ns=one, last_arrivals_count=0) for i, one in enumerate(ns))
         return TraceAnalysis(ranks=ranks, waits=told, matched_count=8, transfer_ns=10, span_ns=1000)
 
-    found = judge("straggler", waits(300, 10, 310))
-    assert isinstance(found, Finding)
+    found = find_one("straggler", waits(300, 10, 310))
     assert found.ranks == (1,)
     assert judge("straggler", waits(100, 95, 105)) is None
     # Two of sixteen are late together; four of sixteen would be a kind of rank.
-    found = judge("straggler", waits(*[300] * 5, 12, *[310] * 5, 10, *[305] * 4))
-    assert isinstance(found, Finding)
+    found = find_one("straggler", waits(*[300] * 5, 12, *[310] * 5, 10, *[305] * 4))
     assert found.ranks == (5, 11)
     assert judge("straggler", waits(*[300] * 12, 10, 11, 12, 13)) is None
     assert isinstance(judge("straggler", TraceAnalysis(ranks=ranks[:1])), Skipped)
@@ -212,15 +214,13 @@ def test_the_rank_that_others_wait_for() -> None:
 def test_memory_that_grows() -> None:
     """64 MiB a step stay; the device of 8 GiB would be full in 110 more steps."""
     memory = allocations(12, GIB, 64 << 20, 2 * GIB)
-    found = judge("memory-growth", analyse(gemm, 12, memory, 8 * GIB))
-    assert isinstance(found, Finding)
+    found = find_one("memory-growth", analyse(gemm, 12, memory, 8 * GIB))
     assert found.evidence["growth_bytes_per_step"] == 64 << 20
     assert found.evidence["steps_left"] == (8 * GIB - GIB - 12 * (64 << 20)) // (64 << 20)
     assert found.severity is Severity.HIGH
     # Without totals the slope is known, but not what is left.
     relative = replace(memory, allocated_bytes=np.full_like(memory.allocated_bytes, -1))
-    found = judge("memory-growth", analyse(gemm, 12, relative, 8 * GIB))
-    assert isinstance(found, Finding)
+    found = find_one("memory-growth", analyse(gemm, 12, relative, 8 * GIB))
     assert (found.evidence["steps_left"], found.severity) == (None, Severity.LOW)
 
 
@@ -311,8 +311,7 @@ def test_what_happens_once_before_the_steps_is_no_cost_of_every_step() -> None:
 def test_a_fault_of_the_steps_is_measured_in_the_steps() -> None:
     """A start-up as long as the steps would halve the share of a fault that is in each of them."""
     rows = [call("cudaLaunchKernel", -6000, 5, 9001), kernel("warm", -5990, 5980, 9001)]
-    found = judge("launch-bound", optimizer_steps(launches_late, 6, rows))
-    assert isinstance(found, Finding)
+    found = find_one("launch-bound", optimizer_steps(launches_late, 6, rows))
     assert found.cost_ratio == pytest.approx(0.82, abs=0.03)
     assert found.evidence["kernels_per_step"] == 20
 
@@ -331,8 +330,7 @@ def test_waits_of_every_fifth_step_are_not_forecast_from_steps_without_them() ->
         rows += plant(at + slow, step)
         at += STEP_US + slow
     lead = reduce_rank(PlainTrace(rows), ReduceOptions()).rank
-    found = judge("input-bound", TraceAnalysis(ranks=(lead,)))
-    assert isinstance(found, Finding)
+    found = find_one("input-bound", TraceAnalysis(ranks=(lead,)))
     assert found.cost_ratio == pytest.approx(0.44, abs=0.02)
     # All the steps that fit into the graph hold their share of the waits; the three around the median would say 0.
     assert saving_of(found).mid_ratio > 0.3
@@ -378,15 +376,12 @@ def test_an_inference_is_not_told_to_exchange_gradients() -> None:
 
         return plant
 
-    serving = judge("exposed-communication", analyse(with_operators("aten::mm")))
-    training = judge(
+    serving = find_one("exposed-communication", analyse(with_operators("aten::mm")))
+    training = find_one(
         "exposed-communication", analyse(with_operators("aten::mm", "autograd::engine::evaluate_function: Mm"))
     )
-    unknown = judge("exposed-communication", analyse(communicates_alone))
-    assert isinstance(serving, Finding)
-    assert isinstance(training, Finding)
-    assert isinstance(unknown, Finding)
-    techniques = [one.fix.technique if one.fix else None for one in (serving, training, unknown)]
+    unknown = find_one("exposed-communication", analyse(communicates_alone))
+    techniques = [fix_of(one).technique for one in (serving, training, unknown)]
     assert techniques == ["overlap-own-collectives", "fewer-synchronisations", "fewer-synchronisations"]
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Numerics, Severity, Skipped, Where
+from hotloop.core.findings import Basis, Numerics, Severity, Skipped, Where
 from hotloop.diagnose.rules.padding_waste import judge_padding_waste
 
 from .build_analysis import Told, check, find, make_analysis, make_loader, saving_of
@@ -10,10 +10,8 @@ COLLATE = Where(file="data.py", line=40, function="collate")
 
 
 def test_padding_of_a_waiting_loop_costs_only_its_share_of_computing() -> None:
-    busy = judge_padding_waste.judge(make_analysis(padding_ratio=0.6, padding_to_longest_ratio=0.1))
-    waiting = judge_padding_waste.judge(make_analysis(padding_ratio=0.6, padding_to_longest_ratio=0.1, input_wait=0.8))
-    assert isinstance(busy, Finding)
-    assert isinstance(waiting, Finding)
+    busy = find(judge_padding_waste, make_analysis(padding_ratio=0.6, padding_to_longest_ratio=0.1))
+    waiting = find(judge_padding_waste, make_analysis(padding_ratio=0.6, padding_to_longest_ratio=0.1, input_wait=0.8))
     assert saving_of(waiting).mid_ratio < 0.25 * saving_of(busy).mid_ratio
 
 

@@ -26,10 +26,8 @@ def test_the_noise_that_compiling_makes_does_not_hide_it() -> None:
 
 
 def test_compiling_that_has_stopped_is_forecast_lower() -> None:
-    going_on = judge_recompilation.judge(make_analysis(columns=bursts([5, 30, 60, 95]), compile=COMPILED))
-    stopped = judge_recompilation.judge(make_analysis(columns=bursts([5, 10, 20, 30]), compile=COMPILED))
-    assert isinstance(going_on, Finding)
-    assert isinstance(stopped, Finding)
+    going_on = find(judge_recompilation, make_analysis(columns=bursts([5, 30, 60, 95]), compile=COMPILED))
+    stopped = find(judge_recompilation, make_analysis(columns=bursts([5, 10, 20, 30]), compile=COMPILED))
     assert saving_of(stopped).low_ratio < saving_of(going_on).low_ratio
 
 

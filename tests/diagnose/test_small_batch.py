@@ -62,9 +62,7 @@ def deep_and_narrow(fused: bool | None = None, **changes: Any) -> Analysis:
 
 def test_a_faster_optimizer_stands_before_the_larger_batch_that_would_share_its_time() -> None:
     analysis = deep_and_narrow()
-    batch, optimizer = judge_small_batch.judge(analysis), slow_optimizer.judge(analysis)
-    assert isinstance(batch, Finding)
-    assert isinstance(optimizer, Finding)
+    batch, optimizer = find(judge_small_batch, analysis), find(slow_optimizer, analysis)
     assert [one.rule for one in rank_findings((batch, optimizer))] == ["slow-optimizer", "small-batch"]
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Numerics, Severity, Skipped, Where
+from hotloop.core.findings import Numerics, Severity, Skipped, Where
 from hotloop.diagnose.rules.blocking_checkpoint import blocking_checkpoint
 from hotloop.diagnose.rules.straggler import judge_straggler
 from tests.diagnose.build_ranks import make_ddp, make_ranks
@@ -56,10 +56,8 @@ def test_the_same_gap_with_more_samples_is_a_fault() -> None:
 
 
 def test_more_samples_are_evened_out_over_the_ranks_and_not_made_away_with() -> None:
-    more = judge_straggler.judge(make_ranks(uneven(0.30, samples_per_step=32.0), uneven(0.49, samples_per_step=64.0)))
-    slower = judge_straggler.judge(make_ranks(uneven(0.30, host="a"), uneven(0.49, host="b")))
-    assert isinstance(more, Finding)
-    assert isinstance(slower, Finding)
+    more = find(judge_straggler, make_ranks(uneven(0.30, samples_per_step=32.0), uneven(0.49, samples_per_step=64.0)))
+    slower = find(judge_straggler, make_ranks(uneven(0.30, host="a"), uneven(0.49, host="b")))
     assert saving_of(more).mid_ratio == pytest.approx(0.5 * saving_of(slower).mid_ratio)
     assert more.severity is Severity.MEDIUM
 

@@ -50,10 +50,8 @@ def test_fsdp2_that_spreads_gradients_after_every_micro_batch_keeps_a_wide_range
 def test_over_a_network_the_transfer_that_was_seen_is_what_is_sure() -> None:
     ddp = make_ddp(comm_ns=100e6, overlap_ns=10e6)
     crossing = {"step_ns": 600e6, "network_bytes_per_s": {"eth0": 4 * 40 * (1 << 20) / 0.6}, "backward": 0.9}
-    alone = judge_sync_every_microstep.judge(two(ddp, EVERY, step_ns=600e6, backward=0.9, device_type="cuda"))
-    found = judge_sync_every_microstep.judge(two(ddp, EVERY, device_type="cuda", **crossing))
-    assert isinstance(alone, Finding)
-    assert isinstance(found, Finding)
+    alone = find(judge_sync_every_microstep, two(ddp, EVERY, step_ns=600e6, backward=0.9, device_type="cuda"))
+    found = find(judge_sync_every_microstep, two(ddp, EVERY, device_type="cuda", **crossing))
     assert saving_of(found).low_ratio == pytest.approx(REMOVED_LOW_RATIO * 3 * 90e6 / 600e6)
     assert saving_of(alone).low_ratio < saving_of(found).low_ratio
 
