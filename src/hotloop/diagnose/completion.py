@@ -18,9 +18,8 @@ from hotloop.core.findings import Basis, Finding, Kind, Saving, Severity, Skippe
 from hotloop.core.phases import PHASES, Breakdown
 from hotloop.core.report import CombinedSaving
 from hotloop.core.rules import Rule
-from hotloop.diagnose.measured import MATERIAL_RATIO
+from hotloop.diagnose.measured import MATERIAL_RATIO, format_share
 from hotloop.diagnose.rules import RULES
-from hotloop.diagnose.wording import format_share
 
 BEYOND_RATIO = 0.12
 """Of what is left of a step after the likeliest saving."""

@@ -30,13 +30,15 @@ from hotloop.diagnose.measured import (
     MATERIAL_RUN_RATIO,
     NOISE_MULTIPLE,
     aftermath_ns,
+    format_share,
+    format_time,
     known_count,
     known_mean,
     known_places,
     run_ratio,
+    shorten_code,
     threshold_ratio,
 )
-from hotloop.diagnose.wording import format_share, format_time, shorten_code
 
 LEAST_CORE_RATIO = 0.1
 """Guard, no factor: a thread that seems to have got less of its core was not ready to run."""

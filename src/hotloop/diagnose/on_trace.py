@@ -9,7 +9,7 @@ from hotloop.core.analysis import Forecast
 from hotloop.core.findings import Basis, Saving, Value, saving_within
 from hotloop.core.timeline import BlameRow, IdleCauses
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
-from hotloop.diagnose.wording import format_time
+from hotloop.diagnose.measured import format_time
 
 NO_DEVICE = "the trace shows no work of an accelerator"
 MATERIAL_RATIO = 0.02

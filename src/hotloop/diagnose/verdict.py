@@ -25,7 +25,7 @@ from hotloop.diagnose.lines import (
     loop_places,
     own_ns,
 )
-from hotloop.diagnose.wording import format_bytes, format_time
+from hotloop.diagnose.measured import format_bytes, format_time
 
 PHASE_FIELDS = {"forward_ns": "forward", "backward_ns": "backward", "optimizer_ns": "optimizer"}
 WAITS = {"input_wait": "input_wait_ns", "checkpoint": "checkpoint_ns", "validation": "nograd_ns"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hotloop.core.findings import Finding, Fix, Skipped
 from hotloop.core.rules import rule_on_trace
 from hotloop.core.trace_analysis import TraceAnalysis
+from hotloop.diagnose.measured import format_share
 from hotloop.diagnose.on_trace import device_ranks, find_worst, idle_of, saving_from
-from hotloop.diagnose.wording import format_share
 
 FEWEST_STEPS_COUNT = 3
 """A first step asks for its memory; what two steps show may be that."""

@@ -35,9 +35,8 @@ from hotloop.diagnose.comm import (
     shares_its_cores,
 )
 from hotloop.diagnose.lines import FieldShare
-from hotloop.diagnose.measured import is_material, known_count, known_places, line_places
+from hotloop.diagnose.measured import format_share, is_material, known_count, known_places, line_places
 from hotloop.diagnose.on_trace import MATERIAL_RATIO, NO_DEVICE, device_ranks, saving_from
-from hotloop.diagnose.wording import format_share
 
 ONE_BUCKET_BYTES = 8 << 20
 FEW_COLLECTIVES = 3.5

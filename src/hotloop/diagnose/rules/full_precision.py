@@ -6,8 +6,14 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Skipped, Value, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.loading import most_saved_ratio
-from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, is_material, known_places, train_share
-from hotloop.diagnose.wording import SURE_RATIO
+from hotloop.diagnose.measured import (
+    SURE_RATIO,
+    basis_of_replay,
+    batches_vary_in_length,
+    is_material,
+    known_places,
+    train_share,
+)
 
 LARGE_MODEL_PARAMETERS = 10_000_000
 BOUND_RATIO = 0.2

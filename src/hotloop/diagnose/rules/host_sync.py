@@ -5,6 +5,7 @@ from __future__ import annotations
 from hotloop.core.findings import Finding, Fix, Skipped
 from hotloop.core.rules import rule_on_trace
 from hotloop.core.trace_analysis import TraceAnalysis
+from hotloop.diagnose.measured import format_share
 from hotloop.diagnose.on_trace import (
     NO_DEVICE,
     describe_blame,
@@ -14,7 +15,6 @@ from hotloop.diagnose.on_trace import (
     saving_from,
     steps_in,
 )
-from hotloop.diagnose.wording import format_share
 
 FEW_WAITS = 5
 """Where no steps are known, fewer waits than these may as well lie between two parts of a program."""

@@ -33,9 +33,16 @@ from hotloop.diagnose.loading import (
     slow_tokenizer,
     taken_cores,
 )
-from hotloop.diagnose.measured import NOISE_MULTIPLE, known_mean, known_places, severity_once, threshold_ratio
+from hotloop.diagnose.measured import (
+    NOISE_MULTIPLE,
+    format_share,
+    format_time,
+    known_mean,
+    known_places,
+    severity_once,
+    threshold_ratio,
+)
 from hotloop.diagnose.on_trace import saving_from, window_ns
-from hotloop.diagnose.wording import format_share, format_time
 
 FLOOR_RATIO = 0.02
 """Every loader costs something; below two percent of the step there is nothing to win."""

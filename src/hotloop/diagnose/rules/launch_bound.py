@@ -6,6 +6,7 @@ from hotloop.core.findings import Basis, Finding, Fix, Saving, Skipped, Value, s
 from hotloop.core.rules import rule_on_trace
 from hotloop.core.timeline import IdleCauses
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
+from hotloop.diagnose.measured import format_share
 from hotloop.diagnose.on_trace import (
     NO_DEVICE,
     describe_blame,
@@ -15,7 +16,6 @@ from hotloop.diagnose.on_trace import (
     saving_from,
     steps_in,
 )
-from hotloop.diagnose.wording import format_share
 
 SHORT_RATIO = 0.5
 """Where fewer kernels than this are short, it is single slow calls that come late, not launching itself..."""

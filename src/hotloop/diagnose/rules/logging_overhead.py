@@ -9,8 +9,7 @@ from hotloop.core.findings import Finding, Fix, Skipped, saving_of_removal
 from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import LOGGING, own_ns, places, time_between_phases
-from hotloop.diagnose.measured import threshold_ratio
-from hotloop.diagnose.wording import format_share, format_time, shorten_code
+from hotloop.diagnose.measured import format_share, format_time, shorten_code, threshold_ratio
 
 TIMES_RARER = 10
 """How much less often the fix logs."""

@@ -10,8 +10,8 @@ from hotloop.core.findings import Finding, Severity, Skipped, Value
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.core.utilization import LOW_RATIO, TARGETS, TEXT, Utilization
+from hotloop.diagnose.measured import format_share
 from hotloop.diagnose.on_trace import device_ranks, window_ns
-from hotloop.diagnose.wording import format_share
 
 LEAST_CAUSE_RATIO = 0.02
 """A smaller part of the time is not named as a cause."""

@@ -15,7 +15,7 @@ from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.lines import places
-from hotloop.diagnose.wording import format_bytes
+from hotloop.diagnose.measured import format_bytes
 
 SMALLEST_GROWTH_BYTES = 16 << 20
 """Over the steady steps; an allocator that warms up takes as much in a short run."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hotloop.core.analysis import Analysis, MemoryFailure, RankAnalysis
 from hotloop.core.findings import Finding, Severity, Value
 from hotloop.core.rules import rule
+from hotloop.diagnose.measured import format_bytes, format_share
 from hotloop.diagnose.memory_remedies import (
     MemorySituation,
     describe_held,
@@ -15,7 +16,6 @@ from hotloop.diagnose.memory_remedies import (
     growth_per_step,
     rank_remedies,
 )
-from hotloop.diagnose.wording import format_bytes, format_share
 
 NEARLY_FULL_RATIO = 0.97
 """As for memory-pressure."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hotloop.core.findings import Basis, Finding, Fix, Skipped, saving_within
 from hotloop.core.rules import rule_on_trace
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
+from hotloop.diagnose.measured import format_share
 from hotloop.diagnose.on_trace import NO_DEVICE, device_ranks, find_worst
-from hotloop.diagnose.wording import format_share
 
 
 @rule_on_trace(

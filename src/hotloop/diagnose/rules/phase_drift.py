@@ -11,7 +11,7 @@ from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import places
 from hotloop.diagnose.loading import taken_cores
-from hotloop.diagnose.wording import format_share, format_time
+from hotloop.diagnose.measured import format_share, format_time
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "optimizer": ("optimizer_ns",),

@@ -32,8 +32,7 @@ from hotloop.diagnose.loading import (
     cores_per_rank,
     slow_tokenizer,
 )
-from hotloop.diagnose.measured import NOISE_MULTIPLE, known_count, threshold_ratio
-from hotloop.diagnose.wording import format_share, format_time
+from hotloop.diagnose.measured import NOISE_MULTIPLE, format_share, format_time, known_count, threshold_ratio
 
 FLOOR_RATIO = 0.02
 

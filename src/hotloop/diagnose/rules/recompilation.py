@@ -14,6 +14,8 @@ from hotloop.diagnose.measured import (
     MATERIAL_RATIO,
     MATERIAL_RUN_RATIO,
     NOISE_MULTIPLE,
+    format_share,
+    format_time,
     is_material,
     known_mean,
     known_places,
@@ -21,7 +23,6 @@ from hotloop.diagnose.measured import (
     settling_column,
     severity_once,
 )
-from hotloop.diagnose.wording import format_share, format_time
 
 SHAPE_WORDS = ("size mismatch", "shape", "stride", "size of", "dynamic")
 ORDER = tuple(Severity)

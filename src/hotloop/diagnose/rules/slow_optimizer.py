@@ -7,8 +7,7 @@ from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, S
 from hotloop.core.rules import rule
 from hotloop.diagnose.forecasts import LEAST_WON_RATIO, faster_form, slow_optimizer_of
 from hotloop.diagnose.lines import places
-from hotloop.diagnose.measured import describe_probed, evidence_of, known_places
-from hotloop.diagnose.wording import format_share, format_time
+from hotloop.diagnose.measured import describe_probed, evidence_of, format_share, format_time, known_places
 
 FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 """Optimizers of torch.optim with a fused update."""

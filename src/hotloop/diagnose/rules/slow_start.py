@@ -9,8 +9,7 @@ from hotloop.core.analysis import Analysis, Line, RunStart
 from hotloop.core.findings import Finding, Severity
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import FEWEST_SAMPLES, places
-from hotloop.diagnose.measured import severity_once
-from hotloop.diagnose.wording import format_share, format_time, shorten_code
+from hotloop.diagnose.measured import format_share, format_time, severity_once, shorten_code
 
 LEAST_RATIO, LEAST_NS = 0.10, 2_000_000_000
 LONG_NS = 10_000_000_000

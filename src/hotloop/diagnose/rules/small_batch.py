@@ -11,8 +11,7 @@ from hotloop.core.rules import rule
 from hotloop.diagnose.comm import exposure_by_cause, needless_buckets
 from hotloop.diagnose.forecasts import forecast_of_compiled_model, forecast_of_faster_optimizer
 from hotloop.diagnose.loading import batch_places, most_saved_ratio
-from hotloop.diagnose.measured import basis_of_replay, is_material, known_count, train_share
-from hotloop.diagnose.wording import SURE_RATIO
+from hotloop.diagnose.measured import SURE_RATIO, basis_of_replay, is_material, known_count, train_share
 
 DISPATCH_NS = 2_500.0
 """Host time that one operator costs however little it computes (measured: 2 to 4 us on current CPUs)."""

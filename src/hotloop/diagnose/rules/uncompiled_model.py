@@ -12,8 +12,14 @@ from hotloop.core.operators import is_fusable
 from hotloop.core.rules import rule
 from hotloop.diagnose.forecasts import compiling_is_unsure
 from hotloop.diagnose.loading import most_saved_ratio
-from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, is_material, known_places, train_share
-from hotloop.diagnose.wording import SURE_RATIO
+from hotloop.diagnose.measured import (
+    SURE_RATIO,
+    basis_of_replay,
+    batches_vary_in_length,
+    is_material,
+    known_places,
+    train_share,
+)
 
 LEAST_FUSABLE_RATIO = 0.25
 
