@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from hotloop.core.analysis import Analysis, Forecast, Line, RankAnalysis
@@ -28,6 +28,12 @@ def known_mean(rank: RankAnalysis, field: str) -> float | None:
         return sum(known) / len(known) if known else None
     value = rank.mean.get(field)
     return None if value is None or value < 0 else value
+
+
+def add_columns(columns: Mapping[str, Sequence[int]], names: Iterable[str]) -> list[int]:
+    """The sum of some fields in every step; what was not recorded counts as nothing."""
+    known = [columns[name] for name in names if columns.get(name)]
+    return [sum(max(0, value) for value in values) for values in zip(*known, strict=True)]
 
 
 def known_count(rank: RankAnalysis, field: str) -> float:
@@ -91,8 +97,7 @@ def spread_of_own_ratio(rank: RankAnalysis, fields: Iterable[str]) -> float:
     For costs that lie in these fields: a single long step can be all there is to such a cost, so here it counts.
     Falls back on the noise of the step when the recording has no columns.
     """
-    columns = [rank.columns[name] for name in fields if rank.columns.get(name)]
-    sums = [sum(max(0, value) for value in values) for values in zip(*columns, strict=True)]
+    sums = add_columns(rank.columns, fields)
     if len(sums) < 2 or rank.step_mean_ns <= 0:
         return rank.step_noise_ratio
     error: float = statistics.stdev(sums) / math.sqrt(len(sums))
@@ -255,8 +260,7 @@ def severity_once(run_ratio: float) -> Severity:
 def settling_column(rank: RankAnalysis, *names: str) -> Sequence[int]:
     """The sum of some fields in every warm-up step behind the first, which has costs of its own that no one can avoid;
     empty where the recording does not show them."""
-    columns = [rank.warmup_columns[name] for name in names] if rank.warmup_columns else []
-    return [sum(max(0, value) for value in values) for values in zip(*columns, strict=True)][1:]
+    return add_columns(rank.warmup_columns or {}, names)[1:]
 
 
 def run_ratio(rank: RankAnalysis, part_ns: float) -> float:
@@ -360,6 +364,11 @@ def format_bytes(size_bytes: float) -> str:
         if abs(size_bytes) >= unit_bytes:
             return f"{size_bytes / unit_bytes:.1f} {unit}"
     return f"{size_bytes:.0f} B"
+
+
+def show_code(line: Line) -> str:
+    """A sampled line's source behind its place, in brackets; empty where it is not known."""
+    return f" ({shorten_code(line.text)})" if line.text.strip() else ""
 
 
 def shorten_code(text: str, most_count: int = 60) -> str:

@@ -10,7 +10,7 @@ from hotloop.core.findings import Basis, Finding, Severity, saving_within
 from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule_of_the_rest
 from hotloop.diagnose.lines import loop_places, places
-from hotloop.diagnose.measured import format_share, shorten_code, threshold_ratio
+from hotloop.diagnose.measured import format_share, show_code, threshold_ratio
 from hotloop.diagnose.verdict import OwnLine, entry_of, own_code
 
 FLOOR_RATIO = 0.05
@@ -79,10 +79,9 @@ def _describe(rank: RankAnalysis, lines: Sequence[OwnLine]) -> Finding:
         by_phase[one.phase] = by_phase.get(one.phase, 0.0) + one.ns
     field = max(by_field, key=lambda name: by_field[name])
     line = lines[0].line
-    shown = f" ({shorten_code(line.text)})" if line.text.strip() else ""
     return Finding(
         title=f"{format_share(cost_ratio)} of every step runs your code {BETWEEN[field]}: "
-        f"{os.path.basename(line.where.file)}:{line.where.line} in {line.where.function}{shown}",
+        f"{os.path.basename(line.where.file)}:{line.where.line} in {line.where.function}{show_code(line)}",
         phase=max(by_phase, key=lambda name: by_phase[name]),
         cost_ns=round(cost_ns),
         time_ns={phase: round(ns) for phase, ns in by_phase.items()},

@@ -5,10 +5,9 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
 from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, Skipped, Where, saving_within
 from hotloop.core.rules import rule
+from hotloop.diagnose.forecasts import dispatch_ns
 from hotloop.diagnose.measured import is_material, known_places, train_share
 
-DISPATCH_NS = 2_500.0
-"""Host time of an operator that does not shrink with its input (as in small-batch: measured 2 to 4 us on CPUs)."""
 UNKNOWN_LOW_RATIO = 0.3
 """Rule of thumb: sure part of the saving where the batch's longest sample is unknown, and half of the padding is taken
 to go."""
@@ -96,7 +95,4 @@ def _scaling_share(rank: RankAnalysis) -> float:
     Starting each of the counted operators does not shrink; without counts, all of it is taken to.
     """
     train_ns = rank.mean.get("forward_ns", 0.0) + rank.mean.get("backward_ns", 0.0)
-    if rank.ops is None or train_ns <= 0:
-        return 1.0
-    count = sum(float(op["count"]) for op in rank.ops.get("ops", ()))
-    return max(0.0, 1.0 - count * DISPATCH_NS / train_ns)
+    return max(0.0, 1.0 - dispatch_ns(rank) / train_ns) if train_ns > 0 else 1.0
