@@ -82,11 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(argv)
     scenarios = choose_scenarios(options.split, options.only)
     commit = options.commit or describe_commit()
-    folder = options.out / commit
-    if options.list:
-        for scenario in scenarios:
-            print(f"{scenario.split:6} {scenario.id:28} {' + '.join(scenario.rules) or 'healthy':50} {scenario.levels}")
-        return 0
+    folder = WORK / commit
     if options.summarize:
         return summarize(folder, commit)
     bench = Bench(
@@ -94,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         out=folder,
         commit=commit,
         machine=describe_machine(),
-        try_others=not options.no_try and not options.no_twin,
+        try_others=not options.no_twin,
         twins=not options.no_twin,
         turn=options.turn,
     )
@@ -103,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for s in scenarios
         for level in s.levels
         if (options.level is None or level in (0, options.level))
-        and (options.again or not _is_done(folder, s, level, options.redo_busy, needs_twin=not options.no_twin))
+        and (options.again or not _is_done(folder, s, level, needs_twin=not options.no_twin))
     ]
     print(f"{len(pending)} runs to do in {folder.name}", flush=True)
     for number, (scenario, level) in enumerate(pending[: options.limit], 1):
@@ -122,15 +118,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--level", type=int, choices=(1, 2, 3), help="this strength only (healthy runs stay)")
     parser.add_argument("--limit", type=int, metavar="N", help="stop after N runs")
     parser.add_argument("--again", action="store_true", help="also what is done already")
-    parser.add_argument("--redo-busy", action="store_true", help="also what was disturbed by other programs")
-    parser.add_argument("--no-try", action="store_true", help="do not try opportunities that were not planted")
     parser.add_argument("--no-twin", action="store_true", help="only the diagnosis: no twin is run, nothing is tried")
-    parser.add_argument("--out", type=Path, default=WORK, help="folder of rows while a pass runs")
     parser.add_argument("--commit", help="name of the results (default: the checkout's)")
     parser.add_argument("--hotloop", default=str(Path(sys.executable).with_name("hotloop")), help="the command to use")
     parser.add_argument("--turn", type=Path, metavar="FILE", help="hold this lock during each training (see flock(1))")
     parser.add_argument("--summarize", action="store_true", help="make the table of this commit, and the pages")
-    parser.add_argument("--list", action="store_true")
     return parser.parse_args(argv)
 
 
@@ -187,9 +179,9 @@ def result_path(folder: Path, scenario: Scenario, level: int) -> Path:
     return folder / f"{scenario.split}-{scenario.id}-{level}.json"
 
 
-def _is_done(folder: Path, scenario: Scenario, level: int, redo_busy: bool, *, needs_twin: bool) -> bool:
+def _is_done(folder: Path, scenario: Scenario, level: int, *, needs_twin: bool) -> bool:
     stored = load_result(result_path(folder, scenario, level))
-    if stored is None or stored["status"] != "done" or (redo_busy and stored.get("busy")):
+    if stored is None or stored["status"] != "done":
         return False
     return not (needs_twin and scenario.rules) or "twin" in stored
 
