@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, Forecast, OptimizerFacts, RankAnalysis
-from hotloop.core.findings import Severity, saving_within, severity_of
-from hotloop.diagnose.measured import batches_vary_in_length, is_material, threshold_ratio
+from hotloop.core.findings import Saving, Severity, saving_within, severity_of
+from hotloop.diagnose.loading import most_saved_ratio
+from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, is_material, threshold_ratio, train_share
+
+
+def replayed_saving(analysis: Analysis, forecast: Forecast, *, is_sure: bool) -> Saving:
+    """Of forward and backward, from a replay of their operators; nothing sure where other batches may differ."""
+    low_ratio, mid_ratio = forecast.saving_low_ratio * is_sure, forecast.saving_mid_ratio
+    most_ratio = min(max(train_share(analysis), mid_ratio), most_saved_ratio(analysis.lead))
+    basis = basis_of_replay(low_ratio, mid_ratio)
+    return saving_within(most_ratio, low_ratio, mid_ratio, forecast.saving_high_ratio, basis)
 
 
 def compiling_is_unsure(analysis: Analysis) -> bool:

@@ -6,6 +6,7 @@ import math
 import re
 import statistics
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hotloop.core.analysis import Analysis, Line, RankAnalysis
@@ -254,9 +255,10 @@ def time_of_kinds(rank: RankAnalysis, field_name: str, *kinds: str) -> FieldShar
     return _time_of(rank, field_name, lines, is_validation=kinds == (VALIDATING,))
 
 
-def time_of_other_kinds(rank: RankAnalysis, field_name: str, *kinds: str) -> FieldShare:
-    """The part of a time field that lines of any kind but these account for."""
-    return _time_of(rank, field_name, tuple(line for line, kind in field_lines(rank, field_name) if kind not in kinds))
+def time_of_lines(rank: RankAnalysis, field_name: str, is_meant: Callable[[Line, str], bool]) -> FieldShare:
+    """The part of a time field that the lines account for of which this holds, by line and kind."""
+    lines = tuple(line for line, kind in field_lines(rank, field_name) if is_meant(line, kind))
+    return _time_of(rank, field_name, lines)
 
 
 def saving_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
@@ -410,33 +412,33 @@ def time_of_batches_after_acting(rank: RankAnalysis) -> FieldShare:
         for where in _below_the_loop(line, loop)
         if where.name not in _MODEL_FUNCTIONS
     }
-    lines = []
-    for line, kind in field_lines(rank, "after_nograd_ns"):
+
+    def makes_batch(line: Line, kind: str) -> bool:
         below = _below_the_loop(line, loop)
         named = any(_BATCH_MAKER_NAME.search(where.name) for where in below)
-        if kind == BATCH and named and not any((where.file, where.function) in asking for where in below):
-            lines.append(line)
-    return _time_of(rank, "after_nograd_ns", tuple(lines))
+        return kind == BATCH and named and not any((where.file, where.function) in asking for where in below)
+
+    return time_of_lines(rank, "after_nograd_ns", makes_batch)
 
 
 def time_of_prefetching(rank: RankAnalysis) -> FieldShare:
     """The part of the time between forward and backward in which the loop's source says that the next batch is made."""
     of_others = (LOGGING, WEIGHTS, COLLECTING, SAVING, VALIDATING)
-    lines = (one for one, kind in field_lines(rank, "after_forward_ns") if one.makes_batch and kind not in of_others)
-    return _time_of(rank, "after_forward_ns", tuple(lines))
+    return time_of_lines(rank, "after_forward_ns", lambda line, kind: bool(line.makes_batch) and kind not in of_others)
 
 
 def time_of_unclear_batches(rank: RankAnalysis) -> FieldShare:
     """The part of that time in functions that are named after making batches, where the source does not tell."""
     loop = loop_places(rank)
-    lines = (
-        one
-        for one, kind in field_lines(rank, "after_forward_ns")
-        if kind == BATCH
-        and one.makes_batch is None
-        and any(_BATCH_MAKER_NAME.search(where.name) for where in _below_the_loop(one, loop))
+    return time_of_lines(
+        rank,
+        "after_forward_ns",
+        lambda line, kind: (
+            kind == BATCH
+            and line.makes_batch is None
+            and any(_BATCH_MAKER_NAME.search(where.name) for where in _below_the_loop(line, loop))
+        ),
     )
-    return _time_of(rank, "after_forward_ns", tuple(lines))
 
 
 def _ns_per_share(rank: RankAnalysis, field_name: str, is_validation: bool) -> float:

@@ -32,7 +32,7 @@ from hotloop.diagnose.measured import (
     aftermath_ns,
     format_share,
     format_time,
-    known_count,
+    has_loader,
     known_mean,
     known_places,
     run_ratio,
@@ -435,7 +435,7 @@ CAUSES = (
 
 def find_wait(rank: RankAnalysis) -> Finding | None:
     """The wait of a loop for batches that no DataLoader makes."""
-    if known_count(rank, "micro_batches") > 0 or known_count(rank, "batches") >= 0.5 or rank.step_mean_ns <= 0:
+    if has_loader(rank) or rank.step_mean_ns <= 0:
         return None
     part = add_shares(*(time_of_kinds(rank, name, WAITING) for name in FIELDS))
     cost_ratio = min(1.0, part.mean_ns / rank.step_mean_ns)

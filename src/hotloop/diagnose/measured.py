@@ -30,6 +30,11 @@ def known_mean(rank: RankAnalysis, field: str) -> float | None:
     return None if value is None or value < 0 else value
 
 
+def has_loader(rank: RankAnalysis) -> bool:
+    """Whether a DataLoader makes the training's batches."""
+    return known_count(rank, "micro_batches") > 0 or known_count(rank, "batches") >= 0.5
+
+
 def add_columns(columns: Mapping[str, Sequence[int]], names: Iterable[str]) -> list[int]:
     """The sum of some fields in every step; what was not recorded counts as nothing."""
     known = [columns[name] for name in names if columns.get(name)]

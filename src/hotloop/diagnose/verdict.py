@@ -338,12 +338,10 @@ def first_serious(findings: Sequence[Finding]) -> Finding | None:
 
 def first_likely(findings: Sequence[Finding]) -> Finding | None:
     """The first fault that would be of severity high by the most likely saving, though its low end promises little."""
-    for finding in findings:
-        saving = finding.saving
-        if finding.kind is Kind.FAULT and saving is not None:
-            by_mid = severity_of(replace(saving, low_ratio=saving.mid_ratio))
-            if by_mid is Severity.HIGH:
-                return finding
+    for one in findings:
+        saving = one.saving if one.kind is Kind.FAULT else None
+        if saving is not None and severity_of(replace(saving, low_ratio=saving.mid_ratio)) is Severity.HIGH:
+            return one
     return None
 
 

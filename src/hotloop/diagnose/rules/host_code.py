@@ -72,11 +72,8 @@ def host_code(analysis: Analysis, findings: Sequence[Finding]) -> Sequence[Findi
 def _describe(rank: RankAnalysis, lines: Sequence[OwnLine]) -> Finding:
     cost_ns = sum(one.ns for one in lines)
     cost_ratio = min(1.0, cost_ns / rank.step_mean_ns)
-    by_field: dict[str, float] = {}
-    by_phase: dict[str, float] = {}
-    for one in lines:
-        by_field[one.field] = by_field.get(one.field, 0.0) + one.ns
-        by_phase[one.phase] = by_phase.get(one.phase, 0.0) + one.ns
+    by_field = {name: sum(one.ns for one in lines if one.field == name) for name in (one.field for one in lines)}
+    by_phase = {name: sum(one.ns for one in lines if one.phase == name) for name in (one.phase for one in lines)}
     field = max(by_field, key=lambda name: by_field[name])
     line = lines[0].line
     return Finding(

@@ -10,11 +10,9 @@ from hotloop.core.analysis import Analysis, Forecast
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Saving, Skipped, Value, saving_within
 from hotloop.core.operators import is_fusable
 from hotloop.core.rules import rule
-from hotloop.diagnose.forecasts import compiling_is_unsure
-from hotloop.diagnose.loading import most_saved_ratio
+from hotloop.diagnose.forecasts import compiling_is_unsure, replayed_saving
 from hotloop.diagnose.measured import (
     SURE_RATIO,
-    basis_of_replay,
     batches_vary_in_length,
     is_material,
     known_places,
@@ -98,13 +96,10 @@ _Judged = tuple[str, Saving, dict[str, Value]]
 
 def _judge_probe(analysis: Analysis, forecast: Forecast) -> _Judged:
     """From the operators that a probe timed."""
-    is_unsure, mid_ratio = compiling_is_unsure(analysis), forecast.saving_mid_ratio
-    low_ratio = 0.0 if is_unsure else forecast.saving_low_ratio
-    most_ratio = min(max(train_share(analysis), mid_ratio), most_saved_ratio(analysis.lead))
-    basis = basis_of_replay(low_ratio, mid_ratio)
-    saving = saving_within(most_ratio, low_ratio, mid_ratio, forecast.saving_high_ratio, basis)
+    is_sure = not compiling_is_unsure(analysis)
+    saving = replayed_saving(analysis, forecast, is_sure=is_sure)
     title = f"torch.compile may save up to {saving.high_ratio:.0%} of the step (likely {saving.mid_ratio:.0%})"
-    if saving.low_ratio >= SURE_RATIO and not is_unsure:  # computed, not timed: the range is what can be said
+    if saving.low_ratio >= SURE_RATIO and is_sure:  # computed, not timed: the range is what can be said
         title = f"torch.compile would save {saving.low_ratio:.0%} to {saving.high_ratio:.0%} of the step"
     return title, saving, dict(forecast.evidence)
 
