@@ -31,6 +31,13 @@ DEFAULT_BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20
 SMALL_BUCKET_BYTES = 1 << 20
 FEWEST_SMALL_BUCKETS = 8
+SENDERS = ("compress-gradients", "local-updates")
+"""The techniques whose ways of sending are forecast."""
+LEAST_WIRE_RATIO = 0.5
+"""At least so much of the communication is taken for bytes on the wire, whatever its messages' usual latencies add to:
+a slow link is one whose latencies are less (``slow_link``)."""
+COLLECTIVE_CALL = re.compile(r"reduce|gather|broadcast|scatter|barrier|all_to_all|\bwait\(")
+"""In a source line: it calls a collective itself, or waits for one."""
 
 
 def is_distributed(analysis: Analysis) -> bool:
@@ -300,16 +307,6 @@ def exposure_by_cause(analysis: Analysis) -> Exposure | None:
         explicit_ns=own_ns,
         rest_ns=left - buckets,
     )
-
-
-SENDERS = ("compress-gradients", "local-updates")
-"""The techniques whose ways of sending are forecast."""
-LEAST_WIRE_RATIO = 0.5
-"""At least so much of the communication is taken for bytes on the wire, whatever its messages' usual latencies add to:
-a slow link is one whose latencies are less (``slow_link``)."""
-
-COLLECTIVE_CALL = re.compile(r"reduce|gather|broadcast|scatter|barrier|all_to_all|\bwait\(")
-"""In a source line: it calls a collective itself, or waits for one."""
 
 
 def applied_sender(rank: RankAnalysis) -> str | None:

@@ -27,6 +27,21 @@ BEYOND_COST_RATIO = 0.09
 """The same of what is left after the most that the rule of a fault could time."""
 OF_THE_MIDDLE_RATIO = 0.5
 """A range goes at most so far on, as a share of its middle: what saves little cools few caches."""
+ROUNDING_RATIO = 0.005
+"""Sampled shares of several fields add up to a phase within this."""
+STRENGTH = {Basis.MEASURED: 2, Basis.SIMULATED: 1, Basis.RULE_OF_THUMB: 0}
+BASIS_WEIGHT = {Basis.MEASURED: 1.0, Basis.SIMULATED: 0.9, Basis.RULE_OF_THUMB: 0.5}
+"""How much of a forecast counts towards its place, by how it was made."""
+SEVERITY_AS_SAVING_RATIO = {Severity.HIGH: 0.40, Severity.MEDIUM: 0.15, Severity.LOW: 0.05, Severity.INFO: 0.0}
+"""Place of a finding whose harm is no loss of time (memory that fills up): among savings of its severity."""
+_COMPUTATION = "computation"
+_ANYWHERE = "anywhere"
+_GROUPS = {"forward": _COMPUTATION, "backward": _COMPUTATION, None: _ANYWHERE}
+"""Phases that the same techniques treat. A finding without a phase may treat any time of the step."""
+_BASES = (Basis.RULE_OF_THUMB, Basis.SIMULATED, Basis.MEASURED)
+Four = tuple[float, float, float, float]
+"""Low, middle and high saving, and the cost: fractions of the time per unit."""
+NOTHING: Four = (0.0, 0.0, 0.0, 0.0)
 
 
 def widen(finding: Finding) -> Finding:
@@ -60,11 +75,6 @@ def upper_end(mid_ratio: float, high_ratio: float, *, is_removal: bool) -> float
         most = high_ratio + min(BEYOND_COST_RATIO * (1 - high_ratio), OF_THE_MIDDLE_RATIO * mid_ratio)
         beyond = max(beyond, most)
     return max(high_ratio, round(beyond, 6))
-
-
-ROUNDING_RATIO = 0.005
-"""Sampled shares of several fields add up to a phase within this."""
-STRENGTH = {Basis.MEASURED: 2, Basis.SIMULATED: 1, Basis.RULE_OF_THUMB: 0}
 
 
 def share_out(findings: Sequence[Finding], analysis: Analysis) -> tuple[tuple[Finding, ...], tuple[Skipped, ...]]:
@@ -122,13 +132,6 @@ def _cut(finding: Finding, share: float, own_ns: dict[str, int]) -> Finding:
         saving=saving,
         time_ns=own_ns,
     )
-
-
-BASIS_WEIGHT = {Basis.MEASURED: 1.0, Basis.SIMULATED: 0.9, Basis.RULE_OF_THUMB: 0.5}
-"""How much of a forecast counts towards its place, by how it was made."""
-
-SEVERITY_AS_SAVING_RATIO = {Severity.HIGH: 0.40, Severity.MEDIUM: 0.15, Severity.LOW: 0.05, Severity.INFO: 0.0}
-"""Place of a finding whose harm is no loss of time (memory that fills up): among savings of its severity."""
 
 
 def complete_findings(
@@ -207,17 +210,6 @@ def _weight(finding: Finding) -> float:
     if finding.severity_override is None:
         return by_time
     return max(by_time, SEVERITY_AS_SAVING_RATIO[finding.severity_override])
-
-
-_COMPUTATION = "computation"
-_ANYWHERE = "anywhere"
-_GROUPS = {"forward": _COMPUTATION, "backward": _COMPUTATION, None: _ANYWHERE}
-"""Phases that the same techniques treat. A finding without a phase may treat any time of the step."""
-_BASES = (Basis.RULE_OF_THUMB, Basis.SIMULATED, Basis.MEASURED)
-
-Four = tuple[float, float, float, float]
-"""Low, middle and high saving, and the cost: fractions of the time per unit."""
-NOTHING: Four = (0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(slots=True)

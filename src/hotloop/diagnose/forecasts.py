@@ -7,6 +7,14 @@ from hotloop.core.findings import Saving, Severity, saving_within, severity_of
 from hotloop.diagnose.loading import most_saved_ratio
 from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, is_material, threshold_ratio, train_share
 
+FLOOR_RATIO = 0.03
+LEAST_WON_RATIO = 0.005
+MOST_OF_MEDIAN = 2.0
+"""An update is the same work in every step. Where its mean is more than so many times its median, a few steps were held
+up by something else (by other programs mostly), and another form of the update does not win that back."""
+DISPATCH_NS = 2_500.0
+"""Host time that one operator costs however little it computes (measured: 2 to 4 us on current CPUs)."""
+
 
 def replayed_saving(analysis: Analysis, forecast: Forecast, *, is_sure: bool) -> Saving:
     """Of forward and backward, from a replay of their operators; nothing sure where other batches may differ."""
@@ -35,17 +43,6 @@ def forecast_of_compiled_model(analysis: Analysis) -> Forecast | None:
     if severity_of(saving) is Severity.INFO or not is_material(analysis, saving.mid_ratio):
         return None
     return forecast
-
-
-FLOOR_RATIO = 0.03
-LEAST_WON_RATIO = 0.005
-MOST_OF_MEDIAN = 2.0
-"""An update is the same work in every step. Where its mean is more than so many times its median, a few steps were held
-up by something else (by other programs mostly), and another form of the update does not win that back."""
-
-
-DISPATCH_NS = 2_500.0
-"""Host time that one operator costs however little it computes (measured: 2 to 4 us on current CPUs)."""
 
 
 def dispatch_ns(rank: RankAnalysis) -> float:

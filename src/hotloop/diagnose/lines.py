@@ -101,6 +101,10 @@ _TRAINING_CALLS = frozenset({"backward", "step", "zero_grad"})
 
 LEAST_SHARE_RATIO = 0.1
 """Share of a field's samples below which a path from the loop is not named."""
+SHORTEST_STEP_NS = 1_000_000
+"""Below this a sampler sees little of what C code does and lands on loops and calls: lines tell where, not how much."""
+FEWEST_SAMPLES = 3
+"""Fewer samples than this are an accident, not a part of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,12 +245,6 @@ def _lines_by_look(rank: RankAnalysis, field_name: str) -> tuple[tuple[Line, str
             kind = max(votes, key=lambda k: votes[k]) if votes else UNKNOWN
         settled.append((line, kind))
     return tuple(settled)
-
-
-SHORTEST_STEP_NS = 1_000_000
-"""Below this a sampler sees little of what C code does and lands on loops and calls: lines tell where, not how much."""
-FEWEST_SAMPLES = 3
-"""Fewer samples than this are an accident, not a part of the step."""
 
 
 def time_of_kinds(rank: RankAnalysis, field_name: str, *kinds: str) -> FieldShare:

@@ -60,6 +60,47 @@ COMPUTE_FIELDS = (
     "after_forward_ns",
     "after_backward_ns",
 )
+FEWEST_COLD_STEPS = 5
+"""Steps that are judged behind the first: workers that fill their queues take fewer."""
+COLD_MULTIPLE = 2.0
+"""A first epoch that waits less than this many times the later wait may be slow for what else the machine did."""
+EPOCH_SLACK_RATIO = 0.1
+RANDOM_NAMES = ("rand", "rng", "shuffle", "augment")
+PICTURE_NAMES = (
+    "imread",
+    "imdecode",
+    "decode_image",
+    "decode_jpeg",
+    "read_image",
+    "pil_loader",
+    "image.open",
+    "resize",
+)
+LEAST_SAMPLES = 20
+"""Below this many stack samples a share of them is no measurement."""
+TEXT_NAMES = ("tokenize", "tokenizer", "encode_plus", "batch_encode", "detokenize")
+SLOW_TOKENIZERS = ("transformers.tokenization_python:", "transformers.tokenization_utils:", ".tokenization_")
+"""Modules of transformers' tokenizers that are written in Python; those in Rust are wrapped by ``*_fast`` and
+``tokenization_utils_tokenizers``."""
+FAST_TOKENIZERS = ("_fast:", "tokenization_utils_tokenizers:", "tokenization_utils_fast:", "tokenization_utils_base:")
+FLOOR_RATIO = 0.02
+FIELDS = ("other_ns", "after_input_ns")
+"""Where a loop takes its batch: after the last optimizer step, or before the forward."""
+COMPUTING = ("forward", "backward", "optimizer")
+CROWDED_PARTS = (0.3, 0.6)
+"""Rule of thumb: likely and most of the computation's time that is saved where its cores are its own again."""
+MOST_IDLE_CORES = 0.25
+LEAST_HELD_RATIO = 0.3
+HELD_PARTS = (0.05, 0.35, 0.7)
+"""Rule of thumb: what is saved of the time in which another thread runs Python; it gives the lock away every 5 ms."""
+LOW_RATIO, MID_RATIO = 0.3, 0.8
+"""Rule of thumb: what is won of a wait by whoever makes batches fast enough, or ahead."""
+CAUSES = (
+    ("waits-on-purpose", re.compile(r"sleep"), "a pause on purpose"),
+    ("slow-process", re.compile(r"^(multiprocessing|subprocess)"), "another process is too slow"),
+    ("slow-machine", re.compile(r"^(socket|ssl|selectors|select|asyncio)"), "another machine or a file is too slow"),
+    ("slow-producer", re.compile(r""), "what fills it is too slow, or waits in turn"),
+)
 
 
 def main_loader(rank: RankAnalysis) -> LoaderFacts | None:
@@ -230,13 +271,6 @@ def _cores_used(rank: RankAnalysis, loading_ns: float, loading_cpu_in_process_ns
     return (cpu_ns - loading_cpu_in_process_ns) / wall_ns
 
 
-FEWEST_COLD_STEPS = 5
-"""Steps that are judged behind the first: workers that fill their queues take fewer."""
-COLD_MULTIPLE = 2.0
-"""A first epoch that waits less than this many times the later wait may be slow for what else the machine did."""
-EPOCH_SLACK_RATIO = 0.1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdStart:
     """Steps at the start of a run whose batches came late, its first step, which has costs of its own, left out."""
@@ -318,26 +352,6 @@ def _waits(columns: Mapping[str, Sequence[int]]) -> list[int]:
     return [max(0, wait + start - burst) for wait, start, burst in zip(*(columns[n] for n in names), strict=True)]
 
 
-RANDOM_NAMES = ("rand", "rng", "shuffle", "augment")
-PICTURE_NAMES = (
-    "imread",
-    "imdecode",
-    "decode_image",
-    "decode_jpeg",
-    "read_image",
-    "pil_loader",
-    "image.open",
-    "resize",
-)
-LEAST_SAMPLES = 20
-"""Below this many stack samples a share of them is no measurement."""
-TEXT_NAMES = ("tokenize", "tokenizer", "encode_plus", "batch_encode", "detokenize")
-SLOW_TOKENIZERS = ("transformers.tokenization_python:", "transformers.tokenization_utils:", ".tokenization_")
-"""Modules of transformers' tokenizers that are written in Python; those in Rust are wrapped by ``*_fast`` and
-``tokenization_utils_tokenizers``."""
-FAST_TOKENIZERS = ("_fast:", "tokenization_utils_tokenizers:", "tokenization_utils_fast:", "tokenization_utils_base:")
-
-
 def draws_random(rank: RankAnalysis, loader: LoaderFacts) -> bool | None:
     """Whether reading samples draws random numbers: seen, or named in their code; None when that is not known.
 
@@ -411,26 +425,6 @@ def _sampled_maker(rank: RankAnalysis) -> Where | None:
                 counts[line.where] = counts.get(line.where, 0) + line.samples
     most = max(counts, key=lambda where: counts[where], default=None)
     return most if most is not None and counts[most] >= FEWEST_SAMPLES else None
-
-
-FLOOR_RATIO = 0.02
-FIELDS = ("other_ns", "after_input_ns")
-"""Where a loop takes its batch: after the last optimizer step, or before the forward."""
-COMPUTING = ("forward", "backward", "optimizer")
-CROWDED_PARTS = (0.3, 0.6)
-"""Rule of thumb: likely and most of the computation's time that is saved where its cores are its own again."""
-MOST_IDLE_CORES = 0.25
-LEAST_HELD_RATIO = 0.3
-HELD_PARTS = (0.05, 0.35, 0.7)
-"""Rule of thumb: what is saved of the time in which another thread runs Python; it gives the lock away every 5 ms."""
-LOW_RATIO, MID_RATIO = 0.3, 0.8
-"""Rule of thumb: what is won of a wait by whoever makes batches fast enough, or ahead."""
-CAUSES = (
-    ("waits-on-purpose", re.compile(r"sleep"), "a pause on purpose"),
-    ("slow-process", re.compile(r"^(multiprocessing|subprocess)"), "another process is too slow"),
-    ("slow-machine", re.compile(r"^(socket|ssl|selectors|select|asyncio)"), "another machine or a file is too slow"),
-    ("slow-producer", re.compile(r""), "what fills it is too slow, or waits in turn"),
-)
 
 
 def find_wait(rank: RankAnalysis) -> Finding | None:

@@ -18,6 +18,29 @@ NARROW_RATIO = 0.25
 """A forecast that promises less than this part of its middle is told by its middle alone."""
 MEDIUM_RATIO = 0.05
 """The low forecast from which a finding is of medium severity."""
+MATERIAL_RATIO = 0.01
+"""A cost below one percent of the step is not worth a reader's minute."""
+RARE_FIELDS = ("checkpoint_ns", "nograd_ns")
+"""Saves, and forwards without gradients (validation, rollouts): told apart already, and usually in bursts."""
+UNEVEN_RATIO = 0.25
+"""What usually comes so much sooner or later than in the mean is told as an average."""
+NOISE_MULTIPLE = 2.0
+"""A cost must exceed this many standard errors of the mean step (about 95 % confidence)."""
+Z_OF_90_PERCENT = 1.64
+"""Standard errors that hold 90 % of a normal distribution."""
+MATERIAL_RUN_RATIO = 0.05
+"""From this share of the run on, what is paid once is told: half of what makes the left-out part a warning."""
+LOWERED = {
+    Severity.HIGH: Severity.MEDIUM,
+    Severity.MEDIUM: Severity.LOW,
+    Severity.LOW: Severity.INFO,
+    Severity.INFO: Severity.INFO,
+}
+WORK_FIELDS = ("forward_ns", "backward_ns", "optimizer_ns")
+FEWEST_EVENTS = 2
+STANDARD_ERRORS = 2.0
+SURE_RATIO = 0.01
+"""With a low forecast below this, what was measured does not rule out that nothing is won, and titles say so."""
 
 
 def known_mean(rank: RankAnalysis, field: str) -> float | None:
@@ -132,19 +155,6 @@ def known_places(*places: Where | None) -> tuple[Where, ...]:
     return tuple(dict.fromkeys(place for place in places if place is not None))
 
 
-MATERIAL_RATIO = 0.01
-"""A cost below one percent of the step is not worth a reader's minute."""
-
-RARE_FIELDS = ("checkpoint_ns", "nograd_ns")
-"""Saves, and forwards without gradients (validation, rollouts): told apart already, and usually in bursts."""
-
-UNEVEN_RATIO = 0.25
-"""What usually comes so much sooner or later than in the mean is told as an average."""
-
-NOISE_MULTIPLE = 2.0
-"""A cost must exceed this many standard errors of the mean step (about 95 % confidence)."""
-
-
 def threshold_ratio(
     rank: RankAnalysis, *, floor_ratio: float = MATERIAL_RATIO, judged_fields: Iterable[str] = ()
 ) -> float:
@@ -182,10 +192,6 @@ def is_material_span(analysis: Analysis, cost_ratio: float, field: str) -> bool:
     mean = statistics.fmean(column)
     error = statistics.stdev(column) / math.sqrt(len(column))
     return cost_ratio >= MATERIAL_RATIO and mean >= NOISE_MULTIPLE * error
-
-
-Z_OF_90_PERCENT = 1.64
-"""Standard errors that hold 90 % of a normal distribution."""
 
 
 def share_bounds(share_ratio: float, samples_count: float) -> tuple[float, float]:
@@ -241,17 +247,6 @@ def _noise_ratio(rank: RankAnalysis, judged_fields: tuple[str, ...]) -> float:
     return min(rank.step_noise_ratio, phase_noise_ratio(rank, (*judged_fields, *RARE_FIELDS)))
 
 
-MATERIAL_RUN_RATIO = 0.05
-"""From this share of the run on, what is paid once is told: half of what makes the left-out part a warning."""
-
-LOWERED = {
-    Severity.HIGH: Severity.MEDIUM,
-    Severity.MEDIUM: Severity.LOW,
-    Severity.LOW: Severity.INFO,
-    Severity.INFO: Severity.INFO,
-}
-
-
 def severity_once(run_ratio: float) -> Severity:
     """One level below that of the same share lost in every step: a longer training makes it smaller.
 
@@ -272,11 +267,6 @@ def run_ratio(rank: RankAnalysis, part_ns: float) -> float:
     """A time's share of the run from its first step to its end, 0..1; 0 where the run is not known."""
     run_ns = 0 if rank.excluded is None else rank.excluded.run_ns
     return min(1.0, part_ns / run_ns) if run_ns else 0.0
-
-
-WORK_FIELDS = ("forward_ns", "backward_ns", "optimizer_ns")
-FEWEST_EVENTS = 2
-STANDARD_ERRORS = 2.0
 
 
 def aftermath_ns(rank: RankAnalysis, events: str, fields: Iterable[str] = WORK_FIELDS) -> float:
@@ -331,10 +321,6 @@ def _since(step: int, starts: Sequence[int]) -> int:
 def _squared_error(values: Sequence[float]) -> float:
     """Of the mean: outliers count in it as they do in the mean."""
     return statistics.variance(values) / len(values)
-
-
-SURE_RATIO = 0.01
-"""With a low forecast below this, what was measured does not rule out that nothing is won, and titles say so."""
 
 
 def format_time(time_ns: float) -> str:

@@ -34,6 +34,12 @@ UNKNOWN_RATIO = 0.05
 """Of the step: more without any evidence is a fault of ours."""
 _OF_EVERY_LOOP = frozenset({BOOKKEEPING, EXCHANGING, VALIDATING, SAVING})
 _NEEDS_PROOF = frozenset({*PHASE_FIELDS, "after_forward_ns"})
+_SERIOUS = (Severity.HIGH, Severity.MEDIUM)
+LARGE_RATIO = 0.3
+"""From this share on, time outside the model or of a fault is not passed over, whether or not a fix is sure to win."""
+MOST_RATIO = 0.5
+IDLE_RATIO = 0.3
+"""A device that idles more than this is not called healthy, whether or not a rule can name the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +206,6 @@ def entry_of(line: Line, loop: frozenset[tuple[str, str]]) -> Where:
     return stack[min(len(stack) - 1, inside[-1] + 1)] if inside else stack[-1]
 
 
-_SERIOUS = (Severity.HIGH, Severity.MEDIUM)
-
-
-LARGE_RATIO = 0.3
-"""From this share on, time outside the model or of a fault is not passed over, whether or not a fix is sure to win."""
-MOST_RATIO = 0.5
-
-
 def describe_verdict(
     findings: Sequence[Finding], breakdown: Breakdown, step: StepSummary, lines: Sequence[LineShare] = ()
 ) -> str:
@@ -263,10 +261,6 @@ def _describe_excluded(left_out: Excluded) -> str:
 
 def _format_steps(count: int) -> str:
     return "step" if count == 1 else f"{count:,} steps"
-
-
-IDLE_RATIO = 0.3
-"""A device that idles more than this is not called healthy, whether or not a rule can name the fault."""
 
 
 def describe_trace_verdict(
