@@ -7,7 +7,7 @@ still count twice shows as more than the phase holds, and the weaker evidence gi
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import fsum
@@ -38,7 +38,6 @@ _COMPUTATION = "computation"
 _ANYWHERE = "anywhere"
 _GROUPS = {"forward": _COMPUTATION, "backward": _COMPUTATION, None: _ANYWHERE}
 """Phases that the same techniques treat. A finding without a phase may treat any time of the step."""
-_BASES = (Basis.RULE_OF_THUMB, Basis.SIMULATED, Basis.MEASURED)
 Four = tuple[float, float, float, float]
 """Low, middle and high saving, and the cost: fractions of the time per unit."""
 NOTHING: Four = (0.0, 0.0, 0.0, 0.0)
@@ -175,21 +174,23 @@ def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    found = sorted(findings, key=lambda finding: (-_weight(finding), finding.rule))
-    guesses = [finding for finding in found if _is_guess(finding)]
-    known = [finding for finding in found if not _is_guess(finding)]
-    last_fault = max((i for i, finding in enumerate(known) if finding.kind is Kind.FAULT), default=-1)
-    ahead = known[: last_fault + 1]
-    least_weight = min(map(_weight, ahead), default=math.inf)
-    sure = [finding for finding in guesses if finding.kind is Kind.FAULT and _low(finding) > least_weight]
-    known_ids = set(map(id, known))
-    for finding in sure:
-        ahead.insert(
-            next(i for i, one in enumerate(ahead) if id(one) in known_ids and _weight(one) < _low(finding)), finding
-        )
-    ahead_ids = set(map(id, ahead))
-    rest = [finding for finding in (*known, *guesses) if id(finding) not in ahead_ids]
-    return (*ahead, *sorted(rest, key=lambda finding: (-_weight(finding), finding.rule)))
+    found = sorted(findings, key=_place)
+    known, guesses = ([one for one in found if _is_guess(one) is side] for side in (False, True))
+    behind = 1 + max((i for i, one in enumerate(known) if one.kind is Kind.FAULT), default=-1)
+    weights = [-_weight(one) for one in known[:behind]]
+
+    def is_sure(guess: Finding) -> bool:
+        return bool(weights) and guess.kind is Kind.FAULT and -_low(guess) < weights[-1]
+
+    # Each sure guess stands before the first known finding that expects less than its low end.
+    ahead = [((i, 1), one) for i, one in enumerate(known[:behind])]
+    ahead += [((bisect_right(weights, -_low(one)), 0), one) for one in guesses if is_sure(one)]
+    rest = sorted((*known[behind:], *(one for one in guesses if not is_sure(one))), key=_place)
+    return (*(one for _, one in sorted(ahead, key=lambda pair: pair[0])), *rest)
+
+
+def _place(finding: Finding) -> tuple[float, str]:
+    return -_weight(finding), finding.rule
 
 
 def _is_guess(finding: Finding) -> bool:
@@ -287,7 +288,7 @@ def _as_one(findings: Sequence[Finding], breakdown: Breakdown | None) -> Saving 
         low_ratio=both.low_ratio,
         mid_ratio=both.mid_ratio,
         high_ratio=both.high_ratio,
-        basis=min(bases, key=_BASES.index),
+        basis=min(bases, key=lambda basis: STRENGTH[basis]),
     )
 
 
