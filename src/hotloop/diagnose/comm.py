@@ -73,7 +73,7 @@ def waits_ns(analysis: Analysis) -> list[float]:
     """
     exposed = [exposed_gradient_ns(rank) for rank in analysis.ranks]
     if all(shows_exchange_of_backward(rank) for rank in analysis.ranks):
-        exposed = [0.0] * len(exposed)
+        exposed = [0.0 for _ in analysis.ranks]
     elif None in exposed:
         exposed = [rank.mean.get("backward_ns", 0.0) for rank in analysis.ranks]
     return [(one or 0.0) + explicit_ns(rank) for one, rank in zip(exposed, analysis.ranks, strict=True)]

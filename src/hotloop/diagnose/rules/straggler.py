@@ -285,19 +285,17 @@ def find_gap(analysis: Analysis) -> Gap:
         for field in WORK_FIELDS
     }
     differences = {field: values[0] - sum(values[1:]) / len(others) for field, values in worked.items()}
-    computing = [_backward_compute_ns(rank) for rank in (slow, *others)]
-    known = [value for value in computing if value is not None]
     before_sync_ns = sum(differences.values())
-    by_work: float | None = None
-    if len(known) == len(computing):
-        differences["backward_ns"] = known[0] - sum(known[1:]) / len(others)
-        by_work = sum(differences.values())
-    elif all(r.ddp is None for r in analysis.ranks):
-        by_work = sum(differences.values())
+    in_backward_ns = _beyond_others([_backward_compute_ns(rank) for rank in (slow, *others)])
+    if in_backward_ns is not None:
+        differences["backward_ns"] = in_backward_ns
+    is_told = in_backward_ns is not None or all(r.ddp is None for r in analysis.ranks)
+    by_work = sum(differences.values()) if is_told else None
     field = max(differences, key=lambda name: differences[name])
     more_work = _more_work(slow, others)
     # A rank with more to do is longer at it, and so also longer in the way of others.
-    without_core_ns = None if more_work is not None else _longer_without_core_ns(slow, others)
+    delays_ns = [None if r.run_delay_ratio is None else r.run_delay_ratio * r.step_mean_ns for r in (slow, *others)]
+    without_core_ns = None if more_work is not None else _beyond_others(delays_ns)
     # Saves come in bursts; those that blocking-checkpoint tells are no unrest of the work that is left.
     fields = tuple(name for name in WORK_FIELDS if not (saves and name == "checkpoint_ns"))
     return Gap(
@@ -356,13 +354,10 @@ def _sure_ns(
     return sure_ns
 
 
-def _longer_without_core_ns(slow: RankAnalysis, others: list[RankAnalysis]) -> float | None:
-    """How much longer per step the slow rank was ready to run but had no core; None when a rank did not record it."""
-    delays = [None if r.run_delay_ratio is None else r.run_delay_ratio * r.step_mean_ns for r in (slow, *others)]
-    known = [delay for delay in delays if delay is not None]
-    if len(known) < len(delays):
-        return None
-    return known[0] - sum(known[1:]) / len(others)
+def _beyond_others(values: Sequence[float | None]) -> float | None:
+    """By how much the first one, the slow rank's, exceeds the mean of the others; None where one is unknown."""
+    known = [value for value in values if value is not None]
+    return known[0] - sum(known[1:]) / (len(known) - 1) if len(known) == len(values) else None
 
 
 def _more_work(slow: RankAnalysis, others: list[RankAnalysis]) -> MoreWork | None:
