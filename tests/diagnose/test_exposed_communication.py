@@ -132,13 +132,13 @@ def test_loops_around_collectives_stay_loops_where_ddp_does_most_of_the_exchange
             id="own_collectives_per_tensor_are_a_high_fault_with_their_lines",
         ),
         pytest.param(
-            two(ONE_BUCKET | {"comm_ns": 10e6, "overlap_ns": 0.5e6}, **{"torch_threads": 1}),
+            two(ONE_BUCKET | {"comm_ns": 10e6, "overlap_ns": 0.5e6}, torch_threads=1),
             {"severity": Severity.MEDIUM, "fix.technique": "ddp-buckets"},
             id="one_huge_bucket_is_a_fault_that_smaller_ones_treat",
         ),
         # Of 10 ms, 0.1 ms of latency and 1 ms of bytes stay.
         pytest.param(
-            two(None, communication=0.5, fields={"collectives": 100}, **{"model_parameters": 250_000}),
+            two(None, communication=0.5, fields={"collectives": 100}, model_parameters=250_000),
             {"saving.mid_ratio": pytest.approx(0.89 * 0.5, rel=0.02)},
             id="one_call_in_place_of_many_leaves_one_latency_and_the_bytes",
         ),
@@ -147,13 +147,15 @@ def test_loops_around_collectives_stay_loops_where_ddp_does_most_of_the_exchange
                 None,
                 communication=0.4,
                 fields={"collectives": 1},
-                **{"cores": 2, "torch_threads": 1, "network_bytes_per_s": {"lo": 1e9}},
+                cores=2,
+                torch_threads=1,
+                network_bytes_per_s={"lo": 1e9},
             ),
             {"severity": Severity.INFO, "saving.mid_ratio": pytest.approx(0.04)},
             id="one_flat_tensor_of_gradients_on_shared_cores_is_as_good_as_it_gets",
         ),
         pytest.param(
-            two(None, communication=0.4, fields={"collectives": 1}, **{"local_world_size": 1}),
+            two(None, communication=0.4, fields={"collectives": 1}, local_world_size=1),
             {"severity": Severity.MEDIUM},
             id="one_flat_tensor_of_gradients_between_hosts_could_be_hidden",
         ),
@@ -191,15 +193,13 @@ def test_loops_around_collectives_stay_loops_where_ddp_does_most_of_the_exchange
             two(
                 {"comm_ns": 4e6, "overlap_ns": 4e6},
                 applied=("compress-gradients",),
-                **{
-                    "communication": 0.3,
-                    "fields": {"collectives": 8},
-                    "lines": {
-                        "communication_ns": (
-                            make_line(9, 0.2, "loss.backward()"),
-                            make_line(12, 0.8, "dist.all_reduce(metric)"),
-                        )
-                    },
+                communication=0.3,
+                fields={"collectives": 8},
+                lines={
+                    "communication_ns": (
+                        make_line(9, 0.2, "loss.backward()"),
+                        make_line(12, 0.8, "dist.all_reduce(metric)"),
+                    )
                 },
             ),
             {

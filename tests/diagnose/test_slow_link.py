@@ -79,7 +79,7 @@ def test_without_a_nominal_speed_the_way_of_sending_is_chosen_from_the_rate() ->
                 "eth0",
                 None,
                 0.2e9,
-                ddp=make_ddp(**{"comm_ns": 0.2e9, "overlap_ns": 0.01e9, "backward_compute_ns": 0.01e9}),
+                ddp=make_ddp(comm_ns=0.2e9, overlap_ns=0.01e9, backward_compute_ns=0.01e9),
                 step_ns=2e9,
             ),
             {"fix.technique": "fewer-synchronisations", "severity": Severity.INFO},
