@@ -11,7 +11,7 @@ from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule_of_the_rest
 from hotloop.diagnose.lines import loop_places, places
 from hotloop.diagnose.measured import format_share, show_code, threshold_ratio
-from hotloop.diagnose.verdict import OwnLine, entry_of, own_code
+from hotloop.diagnose.own_code import OwnLine, entry_of, own_code
 
 FLOOR_RATIO = 0.05
 """Of the step: less of a script's own code is what every training has."""
