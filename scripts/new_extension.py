@@ -23,9 +23,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, saving_of_removal
 from hotloop.core.rules import rule
-from hotloop.diagnose.measured import known_mean
-from hotloop.diagnose.thresholds import threshold_ratio
-from hotloop.diagnose.wording import format_share, format_time
+from hotloop.diagnose.measured import format_share, format_time, known_mean, threshold_ratio
 
 
 @rule("{id}", "FILL IN the fault in one line, without a full stop")
@@ -65,15 +63,13 @@ def {name}(analysis: Analysis) -> Finding | None:
 
 RULE_TEST = '''"""{id}: a case that fires, one that is near and does not, and a healthy run."""
 
-from hotloop.core.findings import Finding
 from hotloop.diagnose.rules.{name} import {name}
 
-from .build_analysis import make_analysis
+from .build_analysis import find, make_analysis
 
 
 def test_a_fifth_of_the_step_is_a_finding() -> None:
-    one = {name}.judge(make_analysis(fields={{"gc_ns": 4e6}}))  # FILL IN: of steps of 20 ms
-    assert isinstance(one, Finding)
+    one = find({name}, make_analysis(fields={{"gc_ns": 4e6}}))  # FILL IN: of steps of 20 ms
     assert one.cost_ratio == 0.2
     assert "(20%)" in one.title
 

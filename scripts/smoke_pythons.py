@@ -26,7 +26,7 @@ TOOLS = ("pytest", "hypothesis", "PyYAML", "fsspec", "pyarrow")
 TORCH = "torch==2.13.0"
 MINORS = range(11, 20)
 TESTS = (
-    "tests/core", "tests/analyze", "tests/diagnose", "tests/prescribe", "tests/report", "tests/replay", "tests/observe",
+    "tests/core", "tests/analyze", "tests/diagnose", "tests/report", "tests/replay", "tests/observe",
     "tests/attach",
 )  # fmt: skip
 

@@ -435,9 +435,8 @@ def _judge_steps(
         return (), (), "no suggestions: name phases data, forward, backward, optimizer, checkpoint or validation"
     try:
         from hotloop.apply import ACTS
-        from hotloop.core.acts import fill_fixes
         from hotloop.diagnose import find_problems
-        from hotloop.prescribe import rank_findings
+        from hotloop.diagnose.completion import complete_findings
     except ImportError as error:
         return (), (), f"no suggestions: this Python has no {error.name}"
     cores = total_bytes = None
@@ -459,4 +458,4 @@ def _judge_steps(
             memory_peak_bytes=memory.peak_rss_bytes if device is None else memory.device_peak_bytes,
         )
     )
-    return fill_fixes(rank_findings(found), ACTS), skipped, None
+    return complete_findings(found, ACTS)[0], skipped, None

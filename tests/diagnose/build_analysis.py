@@ -11,9 +11,10 @@ from typing import Any
 from hotloop.apply import ACTS
 from hotloop.core.acts import fill_fixes
 from hotloop.core.analysis import Analysis, CompileFacts, Forecast, Line, LoaderFacts, OptimizerFacts, RankAnalysis
-from hotloop.core.findings import Finding, Fix, Where
+from hotloop.core.findings import Finding, Fix, Saving, Skipped, Where
 from hotloop.core.phases import PHASES, Breakdown, Excluded, PhaseStats
 from hotloop.core.recording import GAP_FIELDS, STEP_FIELDS, TIME_FIELDS
+from hotloop.core.rules import Rule
 
 UNKNOWN_BY_DEFAULT = (
     "synced_backwards",
@@ -316,3 +317,38 @@ def fix_of(finding: Finding) -> Fix:
     (filled,) = fill_fixes([finding], ACTS)
     assert filled.fix is not None
     return filled.fix
+
+
+def find(rule: Rule, analysis: Analysis) -> Finding:
+    """The one finding of a rule, signed as a report has it."""
+    answer = rule.judge(analysis)
+    assert isinstance(answer, Finding), answer
+    return rule.sign(answer, analysis.unit)
+
+
+def saving_of(finding: Finding) -> Saving:
+    assert finding.saving is not None
+    return finding.saving
+
+
+Told = Mapping[str, object] | type[Skipped] | None
+"""What a rule answers: nothing, Skipped, or a Finding with these values by path (``saving.mid_ratio``)."""
+
+
+def check(rule: Rule, analysis: Analysis, told: Told) -> None:
+    if told is None:
+        assert rule.judge(analysis) is None
+    elif isinstance(told, type):
+        assert isinstance(rule.judge(analysis), told)
+    else:
+        (finding,) = fill_fixes([find(rule, analysis)], ACTS)
+        assert {path: _value_at(finding, path) for path in told} == dict(told)
+
+
+def _value_at(finding: Finding, path: str) -> object:
+    value: Any = finding
+    for part in path.split("."):
+        value = (
+            value[int(part)] if part.isdigit() else value[part] if isinstance(value, Mapping) else getattr(value, part)
+        )
+    return value

@@ -3,7 +3,7 @@ import pytest
 from hotloop.core.findings import Finding, Severity, Where
 from hotloop.diagnose.rules.debug_settings import debug_settings
 
-from .build_analysis import make_analysis
+from .build_analysis import make_analysis, saving_of
 
 
 def test_anomaly_detection_is_told_as_a_share_of_forward_and_backward() -> None:
@@ -16,8 +16,7 @@ def test_anomaly_detection_is_told_as_a_share_of_forward_and_backward() -> None:
     assert isinstance(one, Finding)
     assert one.evidence["setting"] == "anomaly-detection"
     assert one.where == (place,)
-    assert one.saving is not None
-    assert (one.saving.low_ratio, one.saving.mid_ratio) == (pytest.approx(0.135), pytest.approx(0.36))
+    assert (saving_of(one).low_ratio, saving_of(one).mid_ratio) == (pytest.approx(0.135), pytest.approx(0.36))
     assert one.severity is Severity.MEDIUM
 
 

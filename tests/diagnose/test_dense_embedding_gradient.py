@@ -2,25 +2,23 @@ from typing import Any
 
 import pytest
 
-from hotloop.core.findings import Finding, Severity
+from hotloop.core.findings import Severity
 from hotloop.diagnose.rules.dense_embedding_gradient import (
     LIKELY_PART,
     USUAL_BACKWARD,
     dense_embedding_gradient,
 )
 
-from .build_analysis import make_analysis
+from .build_analysis import find, fix_of, make_analysis, saving_of
 
 TABLE = {"dense_table": (500_000, 64), "tokens_per_step": 640.0, "model_parameters": 32_010_000}
 
 
 def test_a_table_of_which_a_step_uses_a_few_rows_is_told() -> None:
-    one = dense_embedding_gradient.judge(make_analysis(optimizer=0.7, forward=0.1, backward=0.2, **TABLE))
-    assert isinstance(one, Finding)
+    one = find(dense_embedding_gradient, make_analysis(optimizer=0.7, forward=0.1, backward=0.2, **TABLE))
     assert one.severity is Severity.HIGH
     assert one.cost_ratio == pytest.approx(0.9, rel=0.01)
-    assert one.fix is not None
-    assert one.fix.technique == "sparse-gradients"
+    assert fix_of(one).technique == "sparse-gradients"
 
 
 def test_a_forward_that_multiplies_with_all_rows_needs_them() -> None:
@@ -47,10 +45,8 @@ def test_what_is_no_such_table(changes: dict[str, Any]) -> None:
 def test_rows_are_counted_where_no_tokens_are_known() -> None:
     counted = TABLE | {"tokens_per_step": None, "table_rows": 900}
     analysis = make_analysis(optimizer=0.2, forward=0.1, backward=0.7, **counted)
-    one = dense_embedding_gradient.judge(analysis)
-    assert isinstance(one, Finding)
+    one = find(dense_embedding_gradient, analysis)
     assert one.evidence["rows_per_step"] == 900
-    assert one.saving is not None
-    assert one.saving.mid_ratio == pytest.approx(0.2 + LIKELY_PART * (0.7 - USUAL_BACKWARD * 0.1), rel=0.01)
+    assert saving_of(one).mid_ratio == pytest.approx(0.2 + LIKELY_PART * (0.7 - USUAL_BACKWARD * 0.1), rel=0.01)
     many = make_analysis(optimizer=0.2, forward=0.1, backward=0.7, **counted | {"table_rows": 100_000})
     assert dense_embedding_gradient.judge(many) is None

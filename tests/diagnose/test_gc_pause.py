@@ -1,37 +1,35 @@
 import pytest
 
-from hotloop.core.findings import Finding, Severity
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Severity
 from hotloop.diagnose.rules.gc_pause import gc_pause
 
-from .build_analysis import make_analysis, make_line
-
-
-def test_pauses_that_cost_a_fifth_are_a_high_fault() -> None:
-    one = gc_pause.judge(make_analysis(fields={"gc_ns": 5e6, "gc_count": 1}))
-    assert isinstance(one, Finding)
-    assert one.severity is Severity.HIGH
-    assert one.title == "garbage collection pauses the loop every step: 5 ms each, 25% of the run"
-    assert one.saving is not None
-    assert one.saving.mid_ratio == pytest.approx(0.25)
-    assert one.evidence["explicit"] is False
+from .build_analysis import Told, check, find, fix_of, make_analysis, make_line
 
 
 def test_an_explicit_collection_is_pointed_at() -> None:
     lines = {"other_ns": (make_line(70, 1.0, "gc.collect()"),)}
     pauses = [0, 0, 0, 0, 40_000_000] * 20
-    one = gc_pause.judge(
-        make_analysis(columns={"gc_ns": pauses, "gc_count": [p // 40_000_000 for p in pauses]}, lines=lines)
+    one = find(
+        gc_pause, make_analysis(columns={"gc_ns": pauses, "gc_count": [p // 40_000_000 for p in pauses]}, lines=lines)
     )
-    assert isinstance(one, Finding)
-    assert one.title.startswith("gc.collect() runs every 5 steps: 40 ms each")
     assert one.where[0].line == 70
-    assert one.fix is not None
-    assert one.fix.settings == {"remove_explicit": True}
+    assert fix_of(one).settings == {"remove_explicit": True}
 
 
-def test_the_usual_small_collections_are_nothing() -> None:
-    assert gc_pause.judge(make_analysis(fields={"gc_ns": 60e3, "gc_count": 2})) is None
-
-
-def test_a_run_without_collections_has_none() -> None:
-    assert gc_pause.judge(make_analysis()) is None
+@pytest.mark.parametrize(
+    ("analysis", "told"),
+    [
+        pytest.param(
+            make_analysis(fields={"gc_ns": 5e6, "gc_count": 1}),
+            {"severity": Severity.HIGH, "saving.mid_ratio": pytest.approx(0.25), "evidence.explicit": False},
+            id="pauses_that_cost_a_fifth_are_a_high_fault",
+        ),
+        pytest.param(
+            make_analysis(fields={"gc_ns": 60e3, "gc_count": 2}), None, id="the_usual_small_collections_are_nothing"
+        ),
+        pytest.param(make_analysis(), None, id="a_run_without_collections_has_none"),
+    ],
+)
+def test_what_is_told(analysis: Analysis, told: Told) -> None:
+    check(gc_pause, analysis, told)

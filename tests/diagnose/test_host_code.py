@@ -6,11 +6,11 @@ import pytest
 
 from hotloop.core.analysis import Line
 from hotloop.core.findings import Finding, Severity, Where
-from hotloop.core.rules import sign
 from hotloop.diagnose import find_problems
-from hotloop.diagnose.explained import HOST_CODE, explain_step, own_code, warn_of_unknown
+from hotloop.diagnose.own_code import own_code
+from hotloop.diagnose.verdict import explain_step, warn_of_unknown
 
-from .build_analysis import make_analysis, make_line
+from .build_analysis import make_analysis, make_line, saving_of
 
 LOOP = Where(file="train.py", line=30, function="main")
 
@@ -30,7 +30,7 @@ def below(line: int, share_ratio: float, text: str, function: str = "count", **o
 
 def host_code_of(**shares: Any) -> list[Finding]:
     findings, _ = find_problems(make_analysis(**shares))
-    return [one for one in findings if one.rule == HOST_CODE]
+    return [one for one in findings if one.rule == "host-code"]
 
 
 BACKWARD = (make_line(30, 1.0, "loss.backward()", leaf="torch.autograd.graph:_engine_run_backward"),)
@@ -45,8 +45,7 @@ def test_code_after_the_step_is_one_finding_of_the_function_that_the_loop_calls(
     assert first.cost_ratio == pytest.approx(0.18)
     assert [(where.file, where.line) for where in first.where] == [("spans.py", 22)]
     assert second.cost_ratio == pytest.approx(0.12)
-    assert first.saving is not None
-    assert (first.saving.low_ratio, first.saving.mid_ratio) == (0.0, pytest.approx(0.09))
+    assert (saving_of(first).low_ratio, saving_of(first).mid_ratio) == (0.0, pytest.approx(0.09))
     assert first.severity is Severity.INFO
     assert first.evidence["callers"] == ["train.py:30 in main"]
 
@@ -77,7 +76,7 @@ def test_a_finding_of_any_phase_has_the_lines_that_it_names() -> None:
     lines = {"other_ns": (below(5, 1.0, "gc.collect()", "tidy"),), "backward_ns": BACKWARD}
     analysis = make_analysis(other=0.6, lines=lines)
     where = (Where(file="spans.py", line=5, function="tidy"),)
-    named = sign(Finding(title="", evidence={}, cost_ns=round(0.6 * analysis.step_ns), where=where), "gc-pause")
+    named = Finding(rule="gc-pause", title="", evidence={}, cost_ns=round(0.6 * analysis.step_ns), where=where)
     assert own_code(analysis.lead, (named,)) == ()
     parts = explain_step(analysis.lead, (named,))
     assert parts is not None
@@ -92,10 +91,8 @@ def test_little_code_is_not_told() -> None:
 def test_the_parts_of_a_step_sum_to_one_and_silence_is_told() -> None:
     lines = {"other_ns": (below(22, 0.5, "hit += len(a & b)"),), "backward_ns": BACKWARD}
     analysis = make_analysis(other=0.2, after_backward=0.1, lines=lines)
-    named = sign(
-        Finding(title="", evidence={}, cost_ratio=0.05, time_ns={"backward": round(0.05 * analysis.step_ns)}),
-        "slow-link",
-    )
+    time_ns = {"backward": round(0.05 * analysis.step_ns)}
+    named = Finding(rule="slow-link", title="", evidence={}, cost_ratio=0.05, time_ns=time_ns)
     parts = explain_step(analysis.lead, (named,))
     assert parts is not None
     assert parts.named_ratio == pytest.approx(0.05, abs=1e-6)

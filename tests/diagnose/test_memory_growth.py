@@ -6,7 +6,7 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Severity, Skipped
 from hotloop.diagnose.rules.memory_growth import memory_growth
 
-from .build_analysis import make_analysis, make_line
+from .build_analysis import Told, check, find, make_analysis, make_line
 
 MIB = 1 << 20
 
@@ -28,39 +28,13 @@ def growing(
     [(1 << 30, Severity.HIGH), (6 << 30, Severity.MEDIUM), (64 << 30, Severity.LOW)],
 )
 def test_severity_follows_from_the_steps_that_are_left(total_bytes: int, severity: Severity) -> None:
-    one = memory_growth.judge(growing(MIB, total_bytes=total_bytes))
-    assert isinstance(one, Finding)
+    one = find(memory_growth, growing(MIB, total_bytes=total_bytes))
     assert one.severity is severity
     assert one.saving is None
 
 
-def test_the_title_says_when_memory_is_full() -> None:
-    one = memory_growth.judge(growing(MIB, total_bytes=1 << 30))
-    assert isinstance(one, Finding)
-    assert one.title == "memory grows by 1.0 MiB per step; 1.0 GiB will be full in about 420 steps"
-
-
-def test_growth_within_its_noise_is_nothing() -> None:
-    assert memory_growth.judge(growing(MIB, noise_bytes=0.5 * MIB)) is None
-
-
-def test_less_than_an_allocator_takes_to_warm_up_is_nothing() -> None:
-    assert memory_growth.judge(growing(MIB / 8, noise_bytes=10)) is None
-
-
 def test_a_small_growth_that_soon_fills_a_small_memory_is_told() -> None:
     assert isinstance(memory_growth.judge(growing(MIB / 8, noise_bytes=10, total_bytes=8 << 30)), Finding)
-
-
-def test_memory_that_comes_back_is_no_leak() -> None:
-    breaths = [round((500 + 0.3 * (i % 40)) * MIB) for i in range(200)]
-    analysis = make_analysis(
-        columns={"rss_bytes": breaths},
-        steady_count=200,
-        memory_growth_bytes_per_step=0.2 * MIB,
-        memory_growth_noise_bytes_per_step=100.0,
-    )
-    assert memory_growth.judge(analysis) is None
 
 
 def test_few_readings_leave_the_slope_in_doubt() -> None:
@@ -72,37 +46,15 @@ def test_few_readings_leave_the_slope_in_doubt() -> None:
     )
 
 
-def test_an_allocator_that_warms_up_and_stops_is_no_leak() -> None:
-    levels = [500 * MIB + min(i, 40) * MIB for i in range(100)]
-    analysis = make_analysis(
-        columns={"rss_bytes": levels},
-        memory_growth_bytes_per_step=0.35 * MIB,
-        memory_growth_noise_bytes_per_step=1000.0,
-    )
-    assert memory_growth.judge(analysis) is None
-
-
-def test_a_single_allocation_is_no_leak() -> None:
-    levels = [500 * MIB + (50 * MIB if i > 60 else 0) for i in range(100)]
-    analysis = make_analysis(columns={"rss_bytes": levels}, memory_growth_bytes_per_step=0.5 * MIB)
-    assert memory_growth.judge(analysis) is None
-
-
 def test_ranks_of_one_host_fill_the_same_memory() -> None:
-    alone = memory_growth.judge(growing(MIB))
+    alone = find(memory_growth, growing(MIB))
     levels = [round(500 * MIB + i * MIB) for i in range(100)]
-    both = memory_growth.judge(
-        make_analysis(ranks=2, columns={"rss_bytes": levels}, memory_growth_bytes_per_step=float(MIB))
+    both = find(
+        memory_growth, make_analysis(ranks=2, columns={"rss_bytes": levels}, memory_growth_bytes_per_step=float(MIB))
     )
-    assert isinstance(alone, Finding)
-    assert isinstance(both, Finding)
     assert isinstance(alone.evidence["steps_left"], int)
     assert isinstance(both.evidence["steps_left"], int)
     assert both.evidence["steps_left"] < 0.6 * alone.evidence["steps_left"]
-
-
-def test_memory_that_was_not_measured_cannot_be_judged() -> None:
-    assert isinstance(memory_growth.judge(make_analysis(memory_growth_bytes_per_step=None)), Skipped)
 
 
 FSDP_KIB = [
@@ -209,6 +161,53 @@ def test_a_heap_that_looks_for_room_for_large_blocks_is_no_leak() -> None:
 )
 def test_a_line_that_may_keep_what_it_gets_is_named(text: str, leaf: str, is_named: bool) -> None:
     line = make_line(7, 1.0, text, leaf=leaf)
-    one = memory_growth.judge(growing(MIB, lines={"other_ns": (line,)}))
-    assert isinstance(one, Finding)
+    one = find(memory_growth, growing(MIB, lines={"other_ns": (line,)}))
     assert one.where == ((line.where,) if is_named else ())
+
+
+@pytest.mark.parametrize(
+    ("analysis", "told"),
+    [
+        pytest.param(
+            growing(MIB, total_bytes=1 << 30),
+            {"title": "memory grows by 1.0 MiB per step; 1.0 GiB will be full in about 420 steps"},
+            id="the_title_says_when_memory_is_full",
+        ),
+        pytest.param(growing(MIB, noise_bytes=0.5 * MIB), None, id="growth_within_its_noise_is_nothing"),
+        pytest.param(growing(MIB / 8, noise_bytes=10), None, id="less_than_an_allocator_takes_to_warm_up_is_nothing"),
+        pytest.param(
+            make_analysis(
+                columns={"rss_bytes": [round((500 + 0.3 * (i % 40)) * MIB) for i in range(200)]},
+                steady_count=200,
+                memory_growth_bytes_per_step=0.2 * MIB,
+                memory_growth_noise_bytes_per_step=100.0,
+            ),
+            None,
+            id="memory_that_comes_back_is_no_leak",
+        ),
+        pytest.param(
+            make_analysis(
+                columns={"rss_bytes": [500 * MIB + min(i, 40) * MIB for i in range(100)]},
+                memory_growth_bytes_per_step=0.35 * MIB,
+                memory_growth_noise_bytes_per_step=1000.0,
+            ),
+            None,
+            id="an_allocator_that_warms_up_and_stops_is_no_leak",
+        ),
+        pytest.param(
+            make_analysis(
+                columns={"rss_bytes": [500 * MIB + (50 * MIB if i > 60 else 0) for i in range(100)]},
+                memory_growth_bytes_per_step=0.5 * MIB,
+            ),
+            None,
+            id="a_single_allocation_is_no_leak",
+        ),
+        pytest.param(
+            make_analysis(memory_growth_bytes_per_step=None),
+            Skipped,
+            id="memory_that_was_not_measured_cannot_be_judged",
+        ),
+    ],
+)
+def test_what_is_told(analysis: Analysis, told: Told) -> None:
+    check(memory_growth, analysis, told)

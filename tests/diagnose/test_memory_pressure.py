@@ -1,31 +1,20 @@
 import pytest
 
-from hotloop.core.findings import Finding, Severity, Skipped
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Severity, Skipped
 from hotloop.diagnose.rules.memory_pressure import memory_pressure
 
-from .build_analysis import make_analysis, make_rank
+from .build_analysis import Told, check, find, make_analysis, make_rank
 
 GIB = 1 << 30
 
 
 @pytest.mark.parametrize(("peak_gib", "severity"), [(77, Severity.LOW), (79, Severity.MEDIUM)])
 def test_a_device_that_is_nearly_full_is_a_fault(peak_gib: int, severity: Severity) -> None:
-    one = memory_pressure.judge(
-        make_analysis(accelerator=True, memory_peak_bytes=peak_gib * GIB, memory_total_bytes=80 * GIB)
+    one = find(
+        memory_pressure, make_analysis(accelerator=True, memory_peak_bytes=peak_gib * GIB, memory_total_bytes=80 * GIB)
     )
-    assert isinstance(one, Finding)
     assert one.severity is severity
-
-
-def test_the_fullest_rank_is_named() -> None:
-    ranks = [
-        make_rank(rank=i, memory_peak_bytes=p * GIB, memory_total_bytes=80 * GIB, device_type="cuda")
-        for i, p in enumerate((40, 78))
-    ]
-    one = memory_pressure.judge(make_analysis(ranks=ranks, accelerator=True))
-    assert isinstance(one, Finding)
-    assert one.ranks == (1,)
-    assert one.title == "device memory peaks at 98% of 80.0 GiB on rank 1"
 
 
 def test_a_device_with_room_is_nothing() -> None:
@@ -35,9 +24,25 @@ def test_a_device_with_room_is_nothing() -> None:
     assert one is None
 
 
-def test_host_memory_is_not_device_memory() -> None:
-    assert isinstance(memory_pressure.judge(make_analysis(memory_peak_bytes=16 * GIB)), Skipped)
-
-
-def test_unmeasured_memory_cannot_be_judged() -> None:
-    assert isinstance(memory_pressure.judge(make_analysis(accelerator=True, memory_peak_bytes=None)), Skipped)
+@pytest.mark.parametrize(
+    ("analysis", "told"),
+    [
+        pytest.param(
+            make_analysis(
+                ranks=[
+                    make_rank(rank=i, memory_peak_bytes=p * GIB, memory_total_bytes=80 * GIB, device_type="cuda")
+                    for i, p in enumerate((40, 78))
+                ],
+                accelerator=True,
+            ),
+            {"ranks": (1,)},
+            id="the_fullest_rank_is_named",
+        ),
+        pytest.param(make_analysis(memory_peak_bytes=16 * GIB), Skipped, id="host_memory_is_not_device_memory"),
+        pytest.param(
+            make_analysis(accelerator=True, memory_peak_bytes=None), Skipped, id="unmeasured_memory_cannot_be_judged"
+        ),
+    ],
+)
+def test_what_is_told(analysis: Analysis, told: Told) -> None:
+    check(memory_pressure, analysis, told)

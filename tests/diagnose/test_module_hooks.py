@@ -1,10 +1,10 @@
 import pytest
 
-from hotloop.core.findings import Finding, Severity, Where
+from hotloop.core.findings import Severity, Where
 from hotloop.diagnose.lines import loop_places
 from hotloop.diagnose.rules.module_hooks import module_hooks
 
-from .build_analysis import make_analysis, make_line
+from .build_analysis import find, make_analysis, make_line
 
 LOOP = Where(file="train.py", line=30, function="main")
 HOOK = Where(file="watch.py", line=4, function="watch")
@@ -17,8 +17,7 @@ def in_hook(line: int, share_ratio: float, function: str = "watch") -> object:
 
 def test_a_hook_that_was_registered_is_named() -> None:
     lines = {"forward_ns": (in_hook(6, 0.5), make_line(40, 0.5, "return self.net(x)", function="forward"))}
-    one = module_hooks.judge(make_analysis(forward=0.6, backward=0.3, lines=lines, hooks_where=(HOOK,)))
-    assert isinstance(one, Finding)
+    one = find(module_hooks, make_analysis(forward=0.6, backward=0.3, lines=lines, hooks_where=(HOOK,)))
     assert one.cost_ratio == pytest.approx(0.3, rel=0.1)
     assert (one.phase, one.severity) == ("forward", Severity.HIGH)
     assert [(where.file, where.line) for where in one.where] == [("watch.py", 6)]

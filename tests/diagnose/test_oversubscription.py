@@ -2,53 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.core.findings import Basis, Finding, Severity, Skipped
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Basis, Severity, Skipped
 from hotloop.diagnose.rules.oversubscription import oversubscription
 
-from .build_analysis import make_analysis, make_forecast
-
-
-def test_ranks_that_each_take_all_cores_oversubscribe_them() -> None:
-    one = oversubscription.judge(make_analysis(ranks=2, torch_threads=4, cores=4))
-    assert isinstance(one, Finding)
-    assert one.title == "8 compute threads of 2 ranks share 4 cores"
-    assert one.fix is not None
-    assert one.fix.settings == {"torch_threads": 2}
-
-
-def test_without_a_probe_it_is_at_most_low() -> None:
-    one = oversubscription.judge(make_analysis(torch_threads=64, cores=2))
-    assert isinstance(one, Finding)
-    assert one.severity is Severity.LOW
-    assert one.saving is not None
-    assert one.saving.basis is Basis.RULE_OF_THUMB
-
-
-def test_a_measured_gain_earns_its_severity() -> None:
-    probe = {"thread-count": make_forecast("thread-count", 0.3, 0.4, 0.5, torch_threads=2)}
-    one = oversubscription.judge(make_analysis(torch_threads=16, cores=2, forecasts=probe))
-    assert isinstance(one, Finding)
-    assert one.severity is Severity.HIGH
-    assert one.title == "16 compute threads share 2 cores; 2 per process were measured to save 40%"
-
-
-def test_as_many_threads_as_cores_are_right() -> None:
-    assert oversubscription.judge(make_analysis(torch_threads=4, cores=4)) is None
-
-
-def test_an_accelerator_hardly_needs_compute_threads() -> None:
-    one = oversubscription.judge(make_analysis(accelerator=True, torch_threads=64, cores=8))
-    assert isinstance(one, Finding)
-    assert one.severity is Severity.INFO
-
-
-def test_unknown_cores_cannot_be_judged() -> None:
-    assert isinstance(oversubscription.judge(make_analysis(cores=None)), Skipped)
-
-
-def test_threads_that_were_measured_to_do_no_harm_are_nothing() -> None:
-    probe = {"thread-count": make_forecast("thread-count", 0.0, 0.0, 0.01, torch_threads=2)}
-    assert oversubscription.judge(make_analysis(torch_threads=16, cores=2, forecasts=probe)) is None
+from .build_analysis import Told, check, find, make_analysis, make_forecast
 
 
 @pytest.mark.parametrize(
@@ -64,6 +22,49 @@ def test_settings_that_took_turns_and_clearly_differ_prove_half_the_gain(
     evidence: dict[str, int], severity: Severity
 ) -> None:
     probe = replace(make_forecast("thread-count", 0.0, 0.6, 0.8, torch_threads=2), evidence=evidence)
-    one = oversubscription.judge(make_analysis(torch_threads=16, cores=2, forecasts={"thread-count": probe}))
-    assert isinstance(one, Finding)
+    one = find(oversubscription, make_analysis(torch_threads=16, cores=2, forecasts={"thread-count": probe}))
     assert one.severity is severity
+
+
+@pytest.mark.parametrize(
+    ("analysis", "told"),
+    [
+        pytest.param(
+            make_analysis(ranks=2, torch_threads=4, cores=4),
+            {"fix.settings": {"torch_threads": 2}},
+            id="ranks_that_each_take_all_cores_oversubscribe_them",
+        ),
+        pytest.param(
+            make_analysis(torch_threads=64, cores=2),
+            {"severity": Severity.LOW, "saving.basis": Basis.RULE_OF_THUMB},
+            id="without_a_probe_it_is_at_most_low",
+        ),
+        pytest.param(
+            make_analysis(
+                torch_threads=16,
+                cores=2,
+                forecasts={"thread-count": make_forecast("thread-count", 0.3, 0.4, 0.5, torch_threads=2)},
+            ),
+            {"severity": Severity.HIGH},
+            id="a_measured_gain_earns_its_severity",
+        ),
+        pytest.param(make_analysis(torch_threads=4, cores=4), None, id="as_many_threads_as_cores_are_right"),
+        pytest.param(
+            make_analysis(accelerator=True, torch_threads=64, cores=8),
+            {"severity": Severity.INFO},
+            id="an_accelerator_hardly_needs_compute_threads",
+        ),
+        pytest.param(make_analysis(cores=None), Skipped, id="unknown_cores_cannot_be_judged"),
+        pytest.param(
+            make_analysis(
+                torch_threads=16,
+                cores=2,
+                forecasts={"thread-count": make_forecast("thread-count", 0.0, 0.0, 0.01, torch_threads=2)},
+            ),
+            None,
+            id="threads_that_were_measured_to_do_no_harm_are_nothing",
+        ),
+    ],
+)
+def test_what_is_told(analysis: Analysis, told: Told) -> None:
+    check(oversubscription, analysis, told)

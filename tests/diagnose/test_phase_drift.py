@@ -3,7 +3,7 @@ import pytest
 from hotloop.core.findings import Finding
 from hotloop.diagnose.rules.phase_drift import phase_drift
 
-from .build_analysis import make_analysis
+from .build_analysis import find, make_analysis
 
 RISING = [2_000_000] * 30 + [4_000_000] * 30 + [9_000_000] * 40
 
@@ -16,8 +16,7 @@ def test_what_grew_and_stays_is_told_and_what_came_and_went_is_not() -> None:
 
 
 def test_an_optimizer_that_becomes_slower_is_told_with_both_times() -> None:
-    one = phase_drift.judge(make_analysis(columns={"optimizer_ns": RISING, "cpu_ns": RISING}))
-    assert isinstance(one, Finding)
+    one = find(phase_drift, make_analysis(columns={"optimizer_ns": RISING, "cpu_ns": RISING}))
     assert one.phase == "optimizer"
     assert (one.evidence["first_third_ns"], one.evidence["last_third_ns"]) == (2_000_000, 9_000_000)
     assert one.cost_ns == pytest.approx(3_400_000, rel=0.1)
@@ -39,6 +38,5 @@ def test_what_is_no_drift_of_the_phase(columns: dict[str, list[int]]) -> None:
 
 def test_on_a_busy_machine_no_saving_is_promised() -> None:
     busy = make_analysis(columns={"optimizer_ns": RISING, "cpu_ns": RISING}, cores=2, idle_cores=(0.0, 2))
-    one = phase_drift.judge(busy)
-    assert isinstance(one, Finding)
+    one = find(phase_drift, busy)
     assert one.saving is None

@@ -1,26 +1,13 @@
 import pytest
 
+from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Severity, Skipped, Where
 from hotloop.diagnose.rules.preprocessing_in_loop import preprocessing_in_loop
 
-from .build_analysis import make_analysis, make_line
+from .build_analysis import Told, check, find, make_analysis, make_line, saving_of
 
 MAIN = Where(file="train.py", line=40, function="main")
 BATCHES = Where(file="train.py", line=15, function="get_batch")
-
-
-def test_work_between_batch_and_forward_is_named_by_its_line() -> None:
-    lines = {"after_input_ns": (make_line(41, 0.95, "x = slow_transform(x)"), make_line(42, 0.05, "y = y + 1"))}
-    one = preprocessing_in_loop.judge(make_analysis(after_input=0.4, cores=8, lines=lines))
-    assert isinstance(one, Finding)
-    assert one.title == (
-        "preparing the batch in the loop body takes 8 ms (40%) of every step: `x = slow_transform(x)` in main"
-    )
-    assert one.where[0].line == 41
-    assert one.severity is Severity.HIGH
-    assert one.saving is not None
-    assert one.saving.basis is Basis.SIMULATED
-    assert one.saving.mid_ratio == pytest.approx(0.38, abs=0.04)
 
 
 @pytest.mark.parametrize(
@@ -34,35 +21,8 @@ def test_work_between_batch_and_forward_is_named_by_its_line() -> None:
 )
 def test_a_tokenizer_written_in_python_is_named_in_the_loop_body_too(leaf: str, named: str | None) -> None:
     lines = {"after_input_ns": (make_line(41, 1.0, "ids = tokenizer(batch)", leaf=leaf),)}
-    one = preprocessing_in_loop.judge(make_analysis(after_input=0.4, cores=8, lines=lines))
-    assert isinstance(one, Finding)
+    one = find(preprocessing_in_loop, make_analysis(after_input=0.4, cores=8, lines=lines))
     assert one.evidence["slow_tokenizer"] == named
-
-
-def test_logging_and_weights_between_batch_and_forward_are_something_else() -> None:
-    lines = {
-        "after_input_ns": (
-            make_line(41, 0.6, "print(step, loss.item())"),
-            make_line(42, 0.3, "for p in model.parameters():"),
-            make_line(43, 0.1, "optimizer.zero_grad()"),
-        )
-    }
-    assert preprocessing_in_loop.judge(make_analysis(after_input=0.4, lines=lines)) is None
-
-
-def test_a_loop_without_a_loader_is_judged_by_the_lines_that_make_batches() -> None:
-    lines = {
-        "other_ns": (
-            make_line(15, 0.8, "x = torch.stack(rows)", function="get_batch", stack=(MAIN, BATCHES)),
-            make_line(50, 0.2, "world.advance()"),
-        ),
-        "backward_ns": (make_line(40, 1.0, "loss.backward()"),),
-    }
-    no_loader = {"batches": 0, "micro_batches": 0}
-    one = preprocessing_in_loop.judge(make_analysis(other=0.5, cores=8, lines=lines, fields=no_loader))
-    assert isinstance(one, Finding)
-    assert one.cost_ratio == pytest.approx(0.4)
-    assert one.where == (BATCHES,)
 
 
 def test_a_replay_buffer_that_is_read_after_acting_is_judged_by_its_function_s_name() -> None:
@@ -95,22 +55,10 @@ def test_a_replay_buffer_that_is_read_after_acting_is_judged_by_its_function_s_n
     assert judge((MAIN, sample, frame), asked_by=sample) is None  # what the policy itself is sampled with
 
 
-def test_an_environment_that_advances_makes_no_batches() -> None:
-    lines = {"other_ns": (make_line(50, 1.0, "state, reward = world.advance(action)"),)}
-    no_loader = {"batches": 0, "micro_batches": 0}
-    assert preprocessing_in_loop.judge(make_analysis(other=0.5, lines=lines, fields=no_loader)) is None
-
-
 def test_an_honest_conversion_is_at_most_low() -> None:
     lines = {"after_input_ns": (make_line(41, 1.0, "x = x.float() / 255"),)}
-    one = preprocessing_in_loop.judge(make_analysis(after_input=0.06, lines=lines))
-    assert isinstance(one, Finding)
+    one = find(preprocessing_in_loop, make_analysis(after_input=0.06, lines=lines))
     assert one.severity in (Severity.LOW, Severity.INFO)
-
-
-def test_a_short_gap_is_nothing() -> None:
-    lines = {"after_input_ns": (make_line(41, 1.0, "x = slow_transform(x)"),)}
-    assert preprocessing_in_loop.judge(make_analysis(after_input=0.015, lines=lines)) is None
 
 
 def test_without_samples_the_gap_cannot_be_judged() -> None:
@@ -125,27 +73,12 @@ def test_a_forward_without_modules_cannot_be_told_from_preparation() -> None:
     assert isinstance(one, Skipped)
 
 
-def test_an_input_that_is_normalised_in_place_is_prepared_in_the_loop() -> None:
-    lines = {"after_input_ns": (make_line(41, 1.0, "x.sub_(mean).div_(deviation)"),)}
-    one = preprocessing_in_loop.judge(make_analysis(after_input=0.3, cores=8, lines=lines))
-    assert isinstance(one, Finding)
-    assert one.cost_ratio == pytest.approx(0.3)
-
-
 def test_a_gap_that_lies_on_zero_grad_alone_is_told_as_info() -> None:
     lines = {"after_input_ns": (make_line(84, 1.0, "optimizer.zero_grad()", late_ratio=0.9),)}
-    one = preprocessing_in_loop.judge(make_analysis(after_input=0.24, lines=lines))
-    assert isinstance(one, Finding)
+    one = find(preprocessing_in_loop, make_analysis(after_input=0.24, lines=lines))
     assert one.severity is Severity.INFO
-    assert one.saving is not None
-    assert (one.saving.low_ratio, one.saving.basis) == (0.0, Basis.RULE_OF_THUMB)
-    assert "before `optimizer.zero_grad()` in main or in that line: stack samples cannot tell which" in one.title
+    assert (saving_of(one).low_ratio, saving_of(one).basis) == (0.0, Basis.RULE_OF_THUMB)
     assert preprocessing_in_loop.judge(make_analysis(after_input=0.06, lines=lines)) is None
-
-
-def test_samples_that_waited_for_no_lock_belong_to_their_line() -> None:
-    lines = {"after_input_ns": (make_line(84, 1.0, "optimizer.zero_grad()", late_ratio=0.0),)}
-    assert preprocessing_in_loop.judge(make_analysis(after_input=0.24, lines=lines)) is None
 
 
 def between_forward_and_backward(function: str, makes_batch: bool | None) -> Finding | Skipped | None:
@@ -180,5 +113,90 @@ def test_a_batch_that_the_source_does_not_show_is_told_as_info() -> None:
     one = between_forward_and_backward("next_batch", makes_batch=None)
     assert isinstance(one, Finding)
     assert one.severity is Severity.INFO
-    assert "between forward and backward in what may be making the next batch" in one.title
     assert between_forward_and_backward("criterion", makes_batch=None) is None
+
+
+@pytest.mark.parametrize(
+    ("analysis", "told"),
+    [
+        pytest.param(
+            make_analysis(
+                after_input=0.4,
+                cores=8,
+                lines={
+                    "after_input_ns": (make_line(41, 0.95, "x = slow_transform(x)"), make_line(42, 0.05, "y = y + 1"))
+                },
+            ),
+            {
+                "where.0.line": 41,
+                "severity": Severity.HIGH,
+                "saving.basis": Basis.SIMULATED,
+                "saving.mid_ratio": pytest.approx(0.38, abs=0.04),
+            },
+            id="work_between_batch_and_forward_is_named_by_its_line",
+        ),
+        pytest.param(
+            make_analysis(
+                after_input=0.4,
+                lines={
+                    "after_input_ns": (
+                        make_line(41, 0.6, "print(step, loss.item())"),
+                        make_line(42, 0.3, "for p in model.parameters():"),
+                        make_line(43, 0.1, "optimizer.zero_grad()"),
+                    )
+                },
+            ),
+            None,
+            id="logging_and_weights_between_batch_and_forward_are_something_else",
+        ),
+        pytest.param(
+            make_analysis(
+                other=0.5,
+                cores=8,
+                lines={
+                    "other_ns": (
+                        make_line(15, 0.8, "x = torch.stack(rows)", function="get_batch", stack=(MAIN, BATCHES)),
+                        make_line(50, 0.2, "world.advance()"),
+                    ),
+                    "backward_ns": (make_line(40, 1.0, "loss.backward()"),),
+                },
+                fields={"batches": 0, "micro_batches": 0},
+            ),
+            {"cost_ratio": pytest.approx(0.4), "where": (BATCHES,)},
+            id="a_loop_without_a_loader_is_judged_by_the_lines_that_make_batches",
+        ),
+        pytest.param(
+            make_analysis(
+                other=0.5,
+                lines={"other_ns": (make_line(50, 1.0, "state, reward = world.advance(action)"),)},
+                fields={"batches": 0, "micro_batches": 0},
+            ),
+            None,
+            id="an_environment_that_advances_makes_no_batches",
+        ),
+        pytest.param(
+            make_analysis(after_input=0.015, lines={"after_input_ns": (make_line(41, 1.0, "x = slow_transform(x)"),)}),
+            None,
+            id="a_short_gap_is_nothing",
+        ),
+        pytest.param(
+            make_analysis(
+                after_input=0.3,
+                cores=8,
+                lines={"after_input_ns": (make_line(41, 1.0, "x.sub_(mean).div_(deviation)"),)},
+            ),
+            {"cost_ratio": pytest.approx(0.3)},
+            id="an_input_that_is_normalised_in_place_is_prepared_in_the_loop",
+        ),
+        pytest.param(
+            make_analysis(
+                after_input=0.24,
+                lines={"after_input_ns": (make_line(84, 1.0, "optimizer.zero_grad()", late_ratio=0.0),)},
+            ),
+            None,
+            id="samples_that_waited_for_no_lock_belong_to_their_line",
+        ),
+    ],
+)
+def test_what_is_told(analysis: Analysis, told: Told) -> None:
+    check(preprocessing_in_loop, analysis, told)

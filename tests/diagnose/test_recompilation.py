@@ -6,7 +6,8 @@ import pytest
 from hotloop.core.analysis import Analysis, CompileFacts
 from hotloop.core.findings import Finding, Severity, Where
 from hotloop.diagnose.rules.recompilation import judge_recompilation
-from tests.diagnose.build_analysis import make_analysis, make_excluded, make_rank
+
+from .build_analysis import Told, check, find, make_analysis, make_excluded, make_rank, saving_of
 
 PLACE = Where(file="train.py", line=12, function="forward")
 COMPILED = CompileFacts(used=True, recompiles=5, recompile_reasons=(("size mismatch at index 1", PLACE),))
@@ -19,37 +20,15 @@ def bursts(steps: list[int], compile_ns: int = 400_000_000) -> dict[str, list[in
     return {"compile_ns": extra, "forward_ns": [STEP_NS // 3 + one for one in extra]}
 
 
-def test_compiling_all_along_costs_its_share_and_names_the_guard() -> None:
-    found = judge_recompilation.judge(make_analysis(columns=bursts([5, 30, 60, 95]), compile=COMPILED))
-    assert isinstance(found, Finding)
-    assert found.cost_ratio == pytest.approx(16e6 / 36e6, rel=0.01)
-    assert found.severity is Severity.HIGH
-    assert found.where == (PLACE,)
-    assert found.fix is not None
-    assert found.fix.technique == "dynamic-shapes"
-
-
 def test_the_noise_that_compiling_makes_does_not_hide_it() -> None:
     one = make_analysis(columns=bursts([50], 4_000_000_000), compile=COMPILED, step_noise_ratio=0.66)
     assert isinstance(judge_recompilation.judge(one), Finding)
 
 
 def test_compiling_that_has_stopped_is_forecast_lower() -> None:
-    going_on = judge_recompilation.judge(make_analysis(columns=bursts([5, 30, 60, 95]), compile=COMPILED))
-    stopped = judge_recompilation.judge(make_analysis(columns=bursts([5, 10, 20, 30]), compile=COMPILED))
-    assert isinstance(going_on, Finding)
-    assert isinstance(stopped, Finding)
-    assert going_on.saving is not None
-    assert stopped.saving is not None
-    assert stopped.saving.low_ratio < going_on.saving.low_ratio
-
-
-def test_a_compiled_model_that_settled_is_no_finding() -> None:
-    assert judge_recompilation.judge(make_analysis(columns=bursts([]), compile=COMPILED)) is None
-
-
-def test_a_trace_of_compiling_below_one_percent_is_no_finding() -> None:
-    assert judge_recompilation.judge(make_analysis(columns=bursts([5], 15_000_000), compile=COMPILED)) is None
+    going_on = find(judge_recompilation, make_analysis(columns=bursts([5, 30, 60, 95]), compile=COMPILED))
+    stopped = find(judge_recompilation, make_analysis(columns=bursts([5, 10, 20, 30]), compile=COMPILED))
+    assert saving_of(stopped).low_ratio < saving_of(going_on).low_ratio
 
 
 def warmed_up(compile_ms: list[int], **fields: Any) -> Analysis:
@@ -67,51 +46,72 @@ def warmed_up(compile_ms: list[int], **fields: Any) -> Analysis:
     return make_analysis(ranks=[replace(rank, excluded=excluded, warmup_columns=columns)])
 
 
-def test_compiling_again_before_the_steps_are_steady_is_paid_once() -> None:
-    found = judge_recompilation.judge(warmed_up([900, 300, 300, 0, 300]))
-    assert isinstance(found, Finding)
-    assert (found.base, found.saving, found.cost_ns) == ("run", None, 900_000_000)
-    assert found.cost_ratio == pytest.approx(0.9 / 3.9)
-    assert found.severity is Severity.MEDIUM
-    assert ": 900 ms in the first 5 steps (23% of this run), a cost you pay once per start" in found.title
-
-
 def test_the_first_compilation_alone_is_the_price_of_compiling() -> None:
     assert judge_recompilation.judge(warmed_up([9_000, 0, 0])) is None
     once = CompileFacts(used=True, recompiles=1)
     assert judge_recompilation.judge(warmed_up([900, 900], compile=once)) is None
 
 
-def test_compiling_at_the_start_and_later_is_one_finding() -> None:
-    found = judge_recompilation.judge(warmed_up([900, 300, 300], columns=bursts([5, 30, 60, 95])))
-    assert isinstance(found, Finding)
-    assert (found.base, found.evidence["compile_ns_before_steady"]) == ("steady", 600_000_000)
-
-
 def limited(step: int | None) -> CompileFacts:
     return replace(COMPILED, limit_reason="size mismatch", limit_where=PLACE, limit_step=step)
 
 
-def test_a_limit_is_told_though_compiling_itself_took_little() -> None:
-    found = judge_recompilation.judge(make_analysis(compile=limited(40)))
-    assert isinstance(found, Finding)
-    assert found.title == (
-        "torch.compile gave up: past the recompile limit, new shapes or values run eagerly from step 40 of 110 on"
-    )
-    assert (found.severity, found.evidence["eager_steps"]) == (Severity.LOW, 70)
-
-
 def test_what_is_lost_since_the_limit_is_measured_against_the_compiled_steps_before_it() -> None:
     forward = [3_000_000 + i % 3 * 1_000 for i in range(40)] + [7_000_000 + i % 3 * 1_000 for i in range(60)]
-    found = judge_recompilation.judge(make_analysis(columns={"forward_ns": forward}, compile=limited(50)))
-    assert isinstance(found, Finding)
+    found = find(judge_recompilation, make_analysis(columns={"forward_ns": forward}, compile=limited(50)))
     assert found.cost_ns == pytest.approx(4_000_000, rel=0.01)
-    assert found.saving is not None
-    assert found.saving.low_ratio == pytest.approx(found.saving.mid_ratio, rel=0.01)
+    assert saving_of(found).low_ratio == pytest.approx(saving_of(found).mid_ratio, rel=0.01)
 
 
 def test_without_compiled_steps_before_the_limit_what_is_lost_since_is_unknown() -> None:
-    found = judge_recompilation.judge(make_analysis(compile=limited(None)))
-    assert isinstance(found, Finding)
+    found = find(judge_recompilation, make_analysis(compile=limited(None)))
     assert "since step" not in found.title
     assert found.evidence["lost_since_ns_per_step"] is None
+
+
+@pytest.mark.parametrize(
+    ("analysis", "told"),
+    [
+        pytest.param(
+            make_analysis(columns=bursts([5, 30, 60, 95]), compile=COMPILED),
+            {
+                "cost_ratio": pytest.approx(16e6 / 36e6, rel=0.01),
+                "severity": Severity.HIGH,
+                "where": (PLACE,),
+                "fix.technique": "dynamic-shapes",
+            },
+            id="compiling_all_along_costs_its_share_and_names_the_guard",
+        ),
+        pytest.param(
+            make_analysis(columns=bursts([]), compile=COMPILED), None, id="a_compiled_model_that_settled_is_no_finding"
+        ),
+        pytest.param(
+            make_analysis(columns=bursts([5], 15_000_000), compile=COMPILED),
+            None,
+            id="a_trace_of_compiling_below_one_percent_is_no_finding",
+        ),
+        pytest.param(
+            warmed_up([900, 300, 300, 0, 300]),
+            {
+                "base": "run",
+                "saving": None,
+                "cost_ns": 900_000_000,
+                "cost_ratio": pytest.approx(0.9 / 3.9),
+                "severity": Severity.MEDIUM,
+            },
+            id="compiling_again_before_the_steps_are_steady_is_paid_once",
+        ),
+        pytest.param(
+            warmed_up([900, 300, 300], columns=bursts([5, 30, 60, 95])),
+            {"base": "steady", "evidence.compile_ns_before_steady": 600_000_000},
+            id="compiling_at_the_start_and_later_is_one_finding",
+        ),
+        pytest.param(
+            make_analysis(compile=limited(40)),
+            {"severity": Severity.LOW, "evidence.eager_steps": 70},
+            id="a_limit_is_told_though_compiling_itself_took_little",
+        ),
+    ],
+)
+def test_what_is_told(analysis: Analysis, told: Told) -> None:
+    check(judge_recompilation, analysis, told)

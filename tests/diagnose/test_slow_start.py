@@ -4,7 +4,7 @@ from hotloop.core.analysis import Line, RunStart
 from hotloop.core.findings import Finding, Severity
 from hotloop.diagnose.rules.slow_start import slow_start
 
-from .build_analysis import make_analysis, make_excluded, make_line
+from .build_analysis import find, make_analysis, make_excluded, make_line
 
 LEFT_OUT = make_excluded(warmup_count=1, warmup_ns=1_000_000_000, steady_ns=9_000_000_000)
 
@@ -58,7 +58,6 @@ def test_what_every_start_takes_is_not_told(before_s: float, is_told: bool) -> N
 def test_a_long_start_is_told_however_long_the_run() -> None:
     long_run = make_excluded(warmup_count=1, warmup_ns=1_000_000_000, steady_ns=900_000_000_000)
     start = RunStart(before_ns=11_000_000_000, first_step_ns=0)
-    one = slow_start.judge(make_analysis(start=start, excluded=long_run))
-    assert isinstance(one, Finding)
+    one = find(slow_start, make_analysis(start=start, excluded=long_run))
     assert (one.severity, one.evidence["cause"]) == (Severity.INFO, "unknown")
     assert slow_start.judge(make_analysis(excluded=long_run)) is None

@@ -5,27 +5,27 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Kind, Numerics, Severity, Skipped, Where
+from hotloop.diagnose.completion import rank_findings
 from hotloop.diagnose.rules.slow_optimizer import slow_optimizer
 from hotloop.diagnose.rules.small_batch import judge_small_batch
-from hotloop.prescribe import rank_findings
-from tests.diagnose.build_analysis import fix_of, make_analysis, make_forecast, make_line, make_loader, make_optimizer
 from tests.diagnose.build_ranks import MIB, make_ddp, make_ranks
+
+from .build_analysis import (
+    Told,
+    check,
+    find,
+    make_analysis,
+    make_forecast,
+    make_line,
+    make_loader,
+    make_optimizer,
+    saving_of,
+)
 
 
 def many_small_ops(count: int) -> dict[str, object]:
     op = {"name": "aten::mm", "shapes": [[4, 4], [4, 4]], "count": count, "cpu_ns": 1e6, "backward": False}
     return {"steps": 1, "ops": [op]}
-
-
-def test_a_measured_gain_is_an_opportunity_that_earns_its_severity() -> None:
-    forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)}
-    found = judge_small_batch.judge(make_analysis(forecasts=forecasts, loaders=(make_loader(),)))
-    assert isinstance(found, Finding)
-    assert found.kind is Kind.OPPORTUNITY
-    assert found.severity is Severity.HIGH
-    assert found.fix is not None
-    assert (found.fix.technique, fix_of(found).numerics) == ("larger-batch", Numerics.LOSSY)
-    assert found.where[0].line == 20
 
 
 def test_loader_workers_that_set_the_pace_leave_a_larger_batch_nothing() -> None:
@@ -39,54 +39,14 @@ def test_loader_workers_that_set_the_pace_leave_a_larger_batch_nothing() -> None
     assert judged(20e6) is None
     limited, free = judged(19e6), judged(4e6)
     assert isinstance(limited, Finding)
-    assert limited.saving is not None
-    assert limited.saving.high_ratio == pytest.approx(0.05)
+    assert saving_of(limited).high_ratio == pytest.approx(0.05)
     assert isinstance(free, Finding)
-    assert free.saving is not None
-    assert free.saving.mid_ratio == pytest.approx(0.3)
-
-
-def test_under_accumulation_larger_micro_batches_leave_the_gradient_alone() -> None:
-    forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)}
-    found = judge_small_batch.judge(make_analysis(forecasts=forecasts, fields={"micro_batches": 4}))
-    assert isinstance(found, Finding)
-    assert found.fix is not None
-    assert (found.fix.technique, fix_of(found).numerics) == ("larger-micro-batch", Numerics.REORDERED)
-
-
-def test_a_gain_that_may_be_none_is_not_told_as_sure() -> None:
-    forecasts = {"larger-batch": make_forecast("larger-batch", 0.0, 0.18, 0.3, factor=2)}
-    found = judge_small_batch.judge(make_analysis(forecasts=forecasts))
-    assert isinstance(found, Finding)
-    assert found.severity is Severity.INFO
-    assert found.title == "twice the batch may take 18% less time per sample, or save nothing"
-
-
-def test_a_gain_within_the_noise_is_no_finding() -> None:
-    forecasts = {"larger-batch": make_forecast("larger-batch", 0.0, 0.03, 0.1, factor=2)}
-    assert judge_small_batch.judge(make_analysis(forecasts=forecasts, step_noise_ratio=0.02)) is None
-
-
-def test_operator_counts_alone_never_make_it_more_than_low() -> None:
-    found = judge_small_batch.judge(make_analysis(step_ns=1e6, ops=many_small_ops(350)))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.basis is Basis.RULE_OF_THUMB
-    assert found.severity is Severity.LOW
-
-
-def test_few_operators_in_a_long_step_are_no_small_batch() -> None:
-    assert judge_small_batch.judge(make_analysis(step_ns=20e6, ops=many_small_ops(350))) is None
-
-
-def test_without_probe_and_operators_it_is_skipped() -> None:
-    assert isinstance(judge_small_batch.judge(make_analysis()), Skipped)
+    assert saving_of(free).mid_ratio == pytest.approx(0.3)
 
 
 def test_where_samples_could_not_be_counted_the_saving_is_still_of_each_of_them() -> None:
     forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)}
-    found = judge_small_batch.judge(make_analysis(forecasts=forecasts, unit="step", units_per_step=None))
-    assert isinstance(found, Finding)
+    found = find(judge_small_batch, make_analysis(forecasts=forecasts, unit="step", units_per_step=None))
     assert found.unit == "sample"
     assert "per step" not in found.title
 
@@ -100,37 +60,10 @@ def deep_and_narrow(fused: bool | None = None, **changes: Any) -> Analysis:
     return make_analysis(optimizer=0.4, optimizers=(make_optimizer(fused=fused),), forecasts=forecasts, **changes)
 
 
-def test_what_a_faster_optimizer_saves_is_not_promised_twice() -> None:
-    found = judge_small_batch.judge(deep_and_narrow())
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.low_ratio == pytest.approx(0.3 - 0.34 / 2)
-    assert found.saving.mid_ratio == pytest.approx(0.4 - 0.3 / 2)
-    assert found.saving.high_ratio == pytest.approx(0.45 - 0.2 / 2)
-    assert found.evidence["alone_saving_ratio"] == 0.4
-    assert found.title == "twice the batch would take 25% less time per sample beyond what a faster optimizer saves"
-
-
 def test_a_faster_optimizer_stands_before_the_larger_batch_that_would_share_its_time() -> None:
     analysis = deep_and_narrow()
-    batch, optimizer = judge_small_batch.judge(analysis), slow_optimizer.judge(analysis)
-    assert isinstance(batch, Finding)
-    assert isinstance(optimizer, Finding)
+    batch, optimizer = find(judge_small_batch, analysis), find(slow_optimizer, analysis)
     assert [one.rule for one in rank_findings((batch, optimizer))] == ["slow-optimizer", "small-batch"]
-
-
-def test_the_time_of_an_optimizer_that_is_fused_already_is_shared_by_a_larger_batch() -> None:
-    found = judge_small_batch.judge(deep_and_narrow(fused=True))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.mid_ratio == pytest.approx(0.4)
-
-
-def test_under_accumulation_the_optimizer_is_no_part_of_what_micro_batches_share() -> None:
-    found = judge_small_batch.judge(deep_and_narrow(fields={"micro_batches": 4}))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.mid_ratio == pytest.approx(0.4)
 
 
 def two_ranks(bucket_sizes: tuple[int, ...]) -> Analysis:
@@ -142,27 +75,10 @@ def two_ranks(bucket_sizes: tuple[int, ...]) -> Analysis:
     return make_ranks(*({"ddp": ddp, "forecasts": forecasts} for _ in range(2)))
 
 
-def test_what_larger_buckets_save_is_not_promised_again() -> None:
-    found = judge_small_batch.judge(two_ranks((MIB // 8,) * 40))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.mid_ratio == pytest.approx(0.185 - 0.25 * 0.175)
-    assert found.saving.high_ratio == pytest.approx(0.42 - 0.5 * 0.09)
-    assert "beyond what larger buckets save" in found.title
-
-
-def test_buckets_that_are_no_fault_leave_the_forecast_of_a_larger_batch() -> None:
-    found = judge_small_batch.judge(two_ranks((20 * MIB, 20 * MIB)))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.mid_ratio == pytest.approx(0.185)
-
-
 def test_without_a_loader_the_statement_that_makes_the_batch_is_named() -> None:
     forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)}
     made = Where(file="train.py", line=31, function="main")
-    found = judge_small_batch.judge(make_analysis(forecasts=forecasts, batch_where=made))
-    assert isinstance(found, Finding)
+    found = find(judge_small_batch, make_analysis(forecasts=forecasts, batch_where=made))
     assert found.where == (made,)
 
 
@@ -172,18 +88,127 @@ def test_the_line_below_that_statement_comes_first_where_samples_show_it() -> No
     inner = replace(inner, stack=(made, inner.where))
     loop = make_line(40, 1.0, "loss.backward()")
     forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)}
-    found = judge_small_batch.judge(
+    found = find(
+        judge_small_batch,
         make_analysis(
             forecasts=forecasts, batch_where=made, lines={"other_ns": (inner,), "backward_ns": (loop,)}, other=0.1
-        )
+        ),
     )
-    assert isinstance(found, Finding)
     assert [where.line for where in found.where] == [8, 31]
 
 
-def test_no_line_is_named_where_the_source_does_not_tell() -> None:
-    forecasts = {"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)}
-    found = judge_small_batch.judge(make_analysis(forecasts=forecasts))
-    assert isinstance(found, Finding)
-    assert found.where == ()
-    assert found.evidence["line"] == "unknown: the source does not show which statement makes the batch"
+@pytest.mark.parametrize(
+    ("analysis", "told"),
+    [
+        pytest.param(
+            make_analysis(
+                forecasts={"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)},
+                loaders=(make_loader(),),
+            ),
+            {
+                "kind": Kind.OPPORTUNITY,
+                "severity": Severity.HIGH,
+                "fix.technique": "larger-batch",
+                "fix.numerics": Numerics.LOSSY,
+                "where.0.line": 20,
+            },
+            id="a_measured_gain_is_an_opportunity_that_earns_its_severity",
+        ),
+        pytest.param(
+            make_analysis(
+                forecasts={"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)},
+                fields={"micro_batches": 4},
+            ),
+            {"fix.technique": "larger-micro-batch", "fix.numerics": Numerics.REORDERED},
+            id="under_accumulation_larger_micro_batches_leave_the_gradient_alone",
+        ),
+        pytest.param(
+            make_analysis(forecasts={"larger-batch": make_forecast("larger-batch", 0.0, 0.18, 0.3, factor=2)}),
+            {"severity": Severity.INFO},
+            id="a_gain_that_may_be_none_is_not_told_as_sure",
+        ),
+        pytest.param(
+            make_analysis(
+                forecasts={"larger-batch": make_forecast("larger-batch", 0.0, 0.03, 0.1, factor=2)},
+                step_noise_ratio=0.02,
+            ),
+            None,
+            id="a_gain_within_the_noise_is_no_finding",
+        ),
+        pytest.param(
+            make_analysis(step_ns=1e6, ops=many_small_ops(350)),
+            {"saving.basis": Basis.RULE_OF_THUMB, "severity": Severity.LOW},
+            id="operator_counts_alone_never_make_it_more_than_low",
+        ),
+        pytest.param(
+            make_analysis(step_ns=20e6, ops=many_small_ops(350)),
+            None,
+            id="few_operators_in_a_long_step_are_no_small_batch",
+        ),
+        pytest.param(make_analysis(), Skipped, id="without_probe_and_operators_it_is_skipped"),
+        pytest.param(
+            deep_and_narrow(),
+            {
+                "saving.low_ratio": pytest.approx(0.3 - 0.34 / 2),
+                "saving.mid_ratio": pytest.approx(0.4 - 0.3 / 2),
+                "saving.high_ratio": pytest.approx(0.45 - 0.2 / 2),
+                "evidence.alone_saving_ratio": 0.4,
+            },
+            id="what_a_faster_optimizer_saves_is_not_promised_twice",
+        ),
+        pytest.param(
+            deep_and_narrow(fused=True),
+            {"saving.mid_ratio": pytest.approx(0.4)},
+            id="the_time_of_an_optimizer_that_is_fused_already_is_shared_by_a_larger_batch",
+        ),
+        pytest.param(
+            deep_and_narrow(fields={"micro_batches": 4}),
+            {"saving.mid_ratio": pytest.approx(0.4)},
+            id="under_accumulation_the_optimizer_is_no_part_of_what_micro_batches_share",
+        ),
+        pytest.param(
+            two_ranks((MIB // 8,) * 40),
+            {
+                "saving.mid_ratio": pytest.approx(0.185 - 0.25 * 0.175),
+                "saving.high_ratio": pytest.approx(0.42 - 0.5 * 0.09),
+            },
+            id="what_larger_buckets_save_is_not_promised_again",
+        ),
+        pytest.param(
+            two_ranks((20 * MIB, 20 * MIB)),
+            {"saving.mid_ratio": pytest.approx(0.185)},
+            id="buckets_that_are_no_fault_leave_the_forecast_of_a_larger_batch",
+        ),
+        pytest.param(
+            make_analysis(
+                forecasts={
+                    "larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2),
+                    "compile-model": replace(
+                        make_forecast("compile-model", 0.1, 0.3, 0.4), evidence={"per_call_ratio": 0.2}
+                    ),
+                }
+            ),
+            {"saving.mid_ratio": pytest.approx(0.2), "saving.low_ratio": pytest.approx(0.1)},
+            id="what_compiling_takes_off_the_calls_is_not_shared_again",
+        ),
+        pytest.param(
+            make_analysis(
+                forecasts={
+                    "larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2),
+                    "compile-model": replace(
+                        make_forecast("compile-model", 0.0, 0.3, 0.4), evidence={"per_call_ratio": 0.2}
+                    ),
+                }
+            ),
+            {"saving.mid_ratio": pytest.approx(0.3)},
+            id="a_compiled_model_that_promises_nothing_leaves_the_calls_to_the_batch",
+        ),
+        pytest.param(
+            make_analysis(forecasts={"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)}),
+            {"where": (), "evidence.line": "unknown: the source does not show which statement makes the batch"},
+            id="no_line_is_named_where_the_source_does_not_tell",
+        ),
+    ],
+)
+def test_what_is_told(analysis: Analysis, told: Told) -> None:
+    check(judge_small_batch, analysis, told)

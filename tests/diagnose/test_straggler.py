@@ -1,11 +1,12 @@
 import pytest
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Numerics, Severity, Skipped, Where
+from hotloop.core.findings import Numerics, Severity, Skipped, Where
 from hotloop.diagnose.rules.blocking_checkpoint import blocking_checkpoint
 from hotloop.diagnose.rules.straggler import judge_straggler
-from tests.diagnose.build_analysis import fix_of, make_analysis, make_line, make_loader, make_rank
 from tests.diagnose.build_ranks import make_ddp, make_ranks
+
+from .build_analysis import Told, check, find, fix_of, make_analysis, make_line, make_loader, make_rank, saving_of
 
 
 def sleeper() -> Analysis:
@@ -23,45 +24,11 @@ def sleeper() -> Analysis:
     )
 
 
-def test_the_rank_that_waits_least_is_named_with_phase_and_line() -> None:
-    found = judge_straggler.judge(sleeper())
-    assert isinstance(found, Finding)
-    assert found.ranks == (1,)
-    assert found.severity is Severity.HIGH
-    assert found.saving is not None
-    assert found.saving.mid_ratio == pytest.approx(0.3)
-    assert found.phase == "other"
-    assert found.where[0].line == 37
-
-
-def test_a_rank_that_computes_longer_in_backward_is_named() -> None:
-    found = judge_straggler.judge(
-        make_ranks(
-            {"ddp": make_ddp(comm_ns=9e6, overlap_ns=3e6), "forward": 0.3, "backward": 0.65},
-            {"ddp": make_ddp(comm_ns=4e6, overlap_ns=3e6), "forward": 0.3, "backward": 0.65},
-        )
-    )
-    assert isinstance(found, Finding)
-    assert (found.ranks, found.phase) == ((1,), "backward")
-
-
-def test_own_collectives_show_the_straggler_too() -> None:
-    found = judge_straggler.judge(
-        make_ranks(
-            {"communication": 0.4, "forward": 0.2, "backward": 0.35},
-            {"communication": 0.05, "forward": 0.2, "backward": 0.35, "input_wait": 0.35},
-        )
-    )
-    assert isinstance(found, Finding)
-    assert (found.ranks, found.phase) == ((1,), "input_wait")
-
-
 def test_the_slowest_of_four_costs_what_the_second_slowest_leaves() -> None:
     quick = {"ddp": make_ddp(comm_ns=9e6, overlap_ns=3e6), "forward": 0.2, "backward": 0.75}
     second = {"ddp": make_ddp(comm_ns=6e6, overlap_ns=3e6), "forward": 0.35, "backward": 0.6}
     slow = {"ddp": make_ddp(comm_ns=4e6, overlap_ns=3e6), "forward": 0.45, "backward": 0.5}
-    found = judge_straggler.judge(make_ranks(quick, slow, second, quick))
-    assert isinstance(found, Finding)
+    found = find(judge_straggler, make_ranks(quick, slow, second, quick))
     assert found.ranks == (1,)
     assert found.cost_ratio == pytest.approx((5 + 2 + 5) / 3 * 1e6 / 20e6)
     assert found.evidence["others_wait_ns_per_step"] == pytest.approx(4e6)
@@ -70,31 +37,6 @@ def test_the_slowest_of_four_costs_what_the_second_slowest_leaves() -> None:
 def test_ranks_that_wait_alike_are_no_finding() -> None:
     even = {"ddp": make_ddp(comm_ns=9e6, overlap_ns=3e6)}
     assert judge_straggler.judge(make_ranks(even, even)) is None
-
-
-def test_a_gap_within_the_noise_is_no_finding() -> None:
-    ranks = (
-        {"ddp": make_ddp(comm_ns=7e6), "step_noise_ratio": 0.03},
-        {"ddp": make_ddp(comm_ns=6e6), "step_noise_ratio": 0.03},
-    )
-    assert judge_straggler.judge(make_ranks(*ranks)) is None
-
-
-def test_waiting_that_no_rank_works_for_is_no_finding() -> None:
-    ranks = (
-        {"ddp": make_ddp(comm_ns=9e6, overlap_ns=3e6), "forward": 0.3, "backward": 0.65},
-        {"step_ns": 15e6, "ddp": make_ddp(comm_ns=4e6, overlap_ns=3e6), "forward": 0.4, "backward": 0.55},
-    )
-    assert judge_straggler.judge(make_ranks(*ranks)) is None
-
-
-def test_a_single_process_is_no_finding() -> None:
-    assert judge_straggler.judge(make_analysis()) is None
-
-
-def test_one_recorded_rank_of_several_is_skipped() -> None:
-    alone = make_analysis(ranks=[make_rank(world_size=8, ddp=make_ddp())])
-    assert isinstance(judge_straggler.judge(alone), Skipped)
 
 
 def uneven(forward: float, **fields: object) -> dict[str, object]:
@@ -108,47 +50,16 @@ def uneven(forward: float, **fields: object) -> dict[str, object]:
     }
 
 
-def test_the_same_work_on_a_core_that_is_a_sixth_slower_is_no_loud_fault() -> None:
-    found = judge_straggler.judge(make_ranks(uneven(0.42), uneven(0.49)))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.severity is Severity.INFO
-    assert found.saving.low_ratio == 0.0
-    # Of 0.07 that it computes longer, the other rank gets half.
-    assert found.saving.mid_ratio == pytest.approx(0.035)
-
-
-def test_work_outside_the_model_goes_away_while_computation_is_evened_out() -> None:
-    waiting = {"ddp": make_ddp(comm_ns=9e6, overlap_ns=1e6), "backward": 0.6, "forward": 0.2}
-    logging = {"ddp": make_ddp(comm_ns=3e6, overlap_ns=1e6), "backward": 0.3, "forward": 0.2, "after_backward": 0.3}
-    found = judge_straggler.judge(make_ranks(waiting, logging))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.mid_ratio == pytest.approx(0.3)
-
-
 def test_the_same_gap_with_more_samples_is_a_fault() -> None:
-    found = judge_straggler.judge(make_ranks(uneven(0.42, samples_per_step=32.0), uneven(0.49, samples_per_step=40.0)))
-    assert isinstance(found, Finding)
-    assert found.saving is not None
-    assert found.saving.low_ratio > 0.0
+    found = find(judge_straggler, make_ranks(uneven(0.42, samples_per_step=32.0), uneven(0.49, samples_per_step=40.0)))
+    assert saving_of(found).low_ratio > 0.0
 
 
 def test_more_samples_are_evened_out_over_the_ranks_and_not_made_away_with() -> None:
-    more = judge_straggler.judge(make_ranks(uneven(0.30, samples_per_step=32.0), uneven(0.49, samples_per_step=64.0)))
-    slower = judge_straggler.judge(make_ranks(uneven(0.30, host="a"), uneven(0.49, host="b")))
-    assert isinstance(more, Finding)
-    assert isinstance(slower, Finding)
-    assert more.saving is not None
-    assert slower.saving is not None
-    assert more.saving.mid_ratio == pytest.approx(0.5 * slower.saving.mid_ratio)
+    more = find(judge_straggler, make_ranks(uneven(0.30, samples_per_step=32.0), uneven(0.49, samples_per_step=64.0)))
+    slower = find(judge_straggler, make_ranks(uneven(0.30, host="a"), uneven(0.49, host="b")))
+    assert saving_of(more).mid_ratio == pytest.approx(0.5 * saving_of(slower).mid_ratio)
     assert more.severity is Severity.MEDIUM
-
-
-def test_the_same_gap_between_hosts_is_a_fault() -> None:
-    found = judge_straggler.judge(make_ranks(uneven(0.40, host="a"), uneven(0.49, host="b")))
-    assert isinstance(found, Finding)
-    assert found.severity is Severity.MEDIUM
 
 
 def test_a_gap_that_comes_in_bursts_is_less_sure_than_a_steady_one() -> None:
@@ -158,10 +69,8 @@ def test_a_gap_that_comes_in_bursts_is_less_sure_than_a_steady_one() -> None:
             "ddp": make_ddp(comm_ns=6e6, overlap_ns=3e6),
             "backward": 0.55,
         }
-        found = judge_straggler.judge(make_ranks(one, slow))
-        assert isinstance(found, Finding)
-        assert found.saving is not None
-        return found.saving.low_ratio
+        found = find(judge_straggler, make_ranks(one, slow))
+        return saving_of(found).low_ratio
 
     steady = low([8_000_000] * 100)
     bursts = low([4_000_000] * 75 + [20_000_000] * 25)
@@ -189,25 +98,15 @@ def uneven_hosts_core(delay_ratio: float | None, **changes: float) -> Analysis:
     )
 
 
-def test_a_rank_whose_core_was_taken_by_others_is_only_told() -> None:
-    found = judge_straggler.judge(uneven_hosts_core(0.26))
-    assert isinstance(found, Finding)
-    assert found.severity is Severity.INFO
-    assert found.title.endswith(": it was ready 25 ms longer than the others while other threads had its core")
-    assert found.evidence["longer_without_core_ns_per_step"] == 25_000_000
-
-
 @pytest.mark.parametrize("delay_ratio", [None, 0.02])
 def test_a_rank_that_had_its_core_all_the_time_is_a_straggler(delay_ratio: float | None) -> None:
-    found = judge_straggler.judge(uneven_hosts_core(delay_ratio))
-    assert isinstance(found, Finding)
+    found = find(judge_straggler, uneven_hosts_core(delay_ratio))
     assert found.severity in (Severity.HIGH, Severity.MEDIUM)
     assert "other threads" not in found.title
 
 
 def test_a_rank_with_more_samples_is_a_straggler_whoever_shares_its_core() -> None:
-    found = judge_straggler.judge(uneven_hosts_core(0.26, samples_per_step=64.0))
-    assert isinstance(found, Finding)
+    found = find(judge_straggler, uneven_hosts_core(0.26, samples_per_step=64.0))
     assert found.severity in (Severity.HIGH, Severity.MEDIUM)
 
 
@@ -245,14 +144,12 @@ def test_a_rank_that_writes_checkpoints_is_left_to_that_rule() -> None:
 
 @pytest.mark.parametrize("late_rank", [0, 1])
 def test_a_rank_that_is_late_beside_the_checkpoints_is_named_for_that_time_alone(late_rank: int) -> None:
-    found = judge_straggler.judge(saver(0.2, late_rank=late_rank))
-    assert isinstance(found, Finding)
+    found = find(judge_straggler, saver(0.2, late_rank=late_rank))
     assert found.ranks == (late_rank,)
     assert found.cost_ratio == pytest.approx(0.2)
     assert found.evidence["longer_ns_per_step"] == 20_000_000
     assert [where.line for where in found.where] == [37]
-    saves = blocking_checkpoint.judge(saver(0.2, late_rank=late_rank))
-    assert isinstance(saves, Finding)
+    saves = find(blocking_checkpoint, saver(0.2, late_rank=late_rank))
     assert saves.cost_ratio + found.cost_ratio == pytest.approx(0.5)
 
 
@@ -262,8 +159,7 @@ def test_saves_too_short_to_be_told_stay_with_the_straggler() -> None:
         {"step_ns": 100e6, "communication": 0.205, "forward": 0.4, "backward": 0.345, "optimizer": 0.05},
     )
     assert blocking_checkpoint.judge(make_ranks(*ranks)) is None
-    found = judge_straggler.judge(make_ranks(*ranks))
-    assert isinstance(found, Finding)
+    found = find(judge_straggler, make_ranks(*ranks))
     assert found.cost_ratio == pytest.approx(0.205)
 
 
@@ -277,23 +173,19 @@ def longer(tokens: float, **fields: object) -> Analysis:
 
 def test_a_rank_with_longer_samples_is_told_where_its_batches_are_made() -> None:
     made = Where(file="train.py", line=52, function="main")
-    found = judge_straggler.judge(longer(1800.0, batch_where=made))
-    assert isinstance(found, Finding)
-    assert found.title.startswith("all ranks wait for rank 1, which has 2 times the tokens and ")
+    found = find(judge_straggler, longer(1800.0, batch_where=made))
     assert [where.line for where in found.where] == [52, 57]
     assert (found.evidence["more_of"], found.evidence["times_the_others"]) == ("tokens", 2.0)
 
 
 def test_the_loader_is_named_where_there_is_one() -> None:
     loader = make_loader(where=Where(file="data.py", line=9, function="build"))
-    found = judge_straggler.judge(longer(1800.0, loaders=(loader,)))
-    assert isinstance(found, Finding)
+    found = find(judge_straggler, longer(1800.0, loaders=(loader,)))
     assert [(where.file, where.line) for where in found.where] == [("data.py", 9), ("train.py", 57)]
 
 
 def test_a_rank_with_as_many_tokens_keeps_the_line_of_its_longer_phase() -> None:
-    found = judge_straggler.judge(longer(900.0, batch_where=Where(file="train.py", line=52, function="main")))
-    assert isinstance(found, Finding)
+    found = find(judge_straggler, longer(900.0, batch_where=Where(file="train.py", line=52, function="main")))
     assert [where.line for where in found.where] == [57]
     assert "more_of" not in found.evidence
 
@@ -302,9 +194,7 @@ def test_a_rank_with_longer_sequences_is_told_with_its_loader_and_the_dealing_ch
     short = uneven(0.30, tokens_per_step=400.0, samples_per_step=16.0)
     long = uneven(0.45, tokens_per_step=900.0, samples_per_step=16.0, loaders=(make_loader(),))
     lines = {"forward_ns": (make_line(63, 1.0, "return self.encoder(x)"),)}
-    found = judge_straggler.judge(make_ranks(short, long | {"lines": lines}))
-    assert isinstance(found, Finding)
-    assert found.title.startswith("all ranks wait for rank 1, which has 2.25 times the tokens and ")
+    found = find(judge_straggler, make_ranks(short, long | {"lines": lines}))
     assert [where.line for where in found.where] == [20, 63]
     assert (found.evidence["more_of"], found.evidence["times_the_others"]) == ("tokens", 2.25)
     assert found.fix is not None
@@ -313,26 +203,118 @@ def test_a_rank_with_longer_sequences_is_told_with_its_loader_and_the_dealing_ch
 
 def test_longer_work_in_several_phases_is_told_beside_that_of_the_longest() -> None:
     longer = uneven(0.30) | {"input_wait": 0.10, "backward": 0.55}
-    found = judge_straggler.judge(make_ranks(uneven(0.15), longer | {"ddp": make_ddp(comm_ns=4e6, overlap_ns=3e6)}))
-    assert isinstance(found, Finding)
+    found = find(judge_straggler, make_ranks(uneven(0.15), longer | {"ddp": make_ddp(comm_ns=4e6, overlap_ns=3e6)}))
     assert "ms longer per step, 3 ms of it in forward" in found.title
 
 
-def test_passes_that_one_rank_makes_alone_are_told_without_a_ratio() -> None:
-    alone = uneven(0.45, fields={"nograd_forwards": 1})
-    found = judge_straggler.judge(make_ranks(uneven(0.30), alone))
-    assert isinstance(found, Finding)
-    assert "rank 1, which is the only one with forwards without gradients and " in found.title
-    assert found.evidence["times_the_others"] is None
-
-
-def test_the_waits_of_a_sharded_backward_are_not_lost_in_the_work_that_it_does_longer() -> None:
-    # FSDP2 on the CPU: the busy rank computes 3 ms longer forward and 5 ms longer backward; the other waits 8 ms.
-    few = {"model_is_sharded": True, "forward": 0.2, "backward": 0.25, "communication": 0.5, "samples_per_step": 64}
-    many = {"model_is_sharded": True, "forward": 0.35, "backward": 0.5, "communication": 0.1, "samples_per_step": 320}
-    one = judge_straggler.judge(make_ranks(few, many))
-    assert isinstance(one, Finding)
-    assert one.ranks == (1,)
-    assert one.saving is not None
-    # Evened out over two ranks, each waits for half of what the other waits now.
-    assert one.saving.mid_ratio == pytest.approx(0.5 * 0.4 * 0.85, abs=0.03)
+@pytest.mark.parametrize(
+    ("analysis", "told"),
+    [
+        pytest.param(
+            sleeper(),
+            {
+                "ranks": (1,),
+                "severity": Severity.HIGH,
+                "saving.mid_ratio": pytest.approx(0.3),
+                "phase": "other",
+                "where.0.line": 37,
+            },
+            id="the_rank_that_waits_least_is_named_with_phase_and_line",
+        ),
+        pytest.param(
+            make_ranks(
+                {"ddp": make_ddp(comm_ns=9e6, overlap_ns=3e6), "forward": 0.3, "backward": 0.65},
+                {"ddp": make_ddp(comm_ns=4e6, overlap_ns=3e6), "forward": 0.3, "backward": 0.65},
+            ),
+            {"ranks": (1,), "phase": "backward"},
+            id="a_rank_that_computes_longer_in_backward_is_named",
+        ),
+        pytest.param(
+            make_ranks(
+                {"communication": 0.4, "forward": 0.2, "backward": 0.35},
+                {"communication": 0.05, "forward": 0.2, "backward": 0.35, "input_wait": 0.35},
+            ),
+            {"ranks": (1,), "phase": "input_wait"},
+            id="own_collectives_show_the_straggler_too",
+        ),
+        pytest.param(
+            make_ranks(
+                *(
+                    {"ddp": make_ddp(comm_ns=7e6), "step_noise_ratio": 0.03},
+                    {"ddp": make_ddp(comm_ns=6e6), "step_noise_ratio": 0.03},
+                )
+            ),
+            None,
+            id="a_gap_within_the_noise_is_no_finding",
+        ),
+        pytest.param(
+            make_ranks(
+                *(
+                    {"ddp": make_ddp(comm_ns=9e6, overlap_ns=3e6), "forward": 0.3, "backward": 0.65},
+                    {"step_ns": 15e6, "ddp": make_ddp(comm_ns=4e6, overlap_ns=3e6), "forward": 0.4, "backward": 0.55},
+                )
+            ),
+            None,
+            id="waiting_that_no_rank_works_for_is_no_finding",
+        ),
+        pytest.param(make_analysis(), None, id="a_single_process_is_no_finding"),
+        pytest.param(
+            make_analysis(ranks=[make_rank(world_size=8, ddp=make_ddp())]),
+            Skipped,
+            id="one_recorded_rank_of_several_is_skipped",
+        ),
+        # Of 0.07 that it computes longer, the other rank gets half.
+        pytest.param(
+            make_ranks(uneven(0.42), uneven(0.49)),
+            {"severity": Severity.INFO, "saving.low_ratio": 0.0, "saving.mid_ratio": pytest.approx(0.035)},
+            id="the_same_work_on_a_core_that_is_a_sixth_slower_is_no_loud_fault",
+        ),
+        pytest.param(
+            make_ranks(
+                {"ddp": make_ddp(comm_ns=9e6, overlap_ns=1e6), "backward": 0.6, "forward": 0.2},
+                {"ddp": make_ddp(comm_ns=3e6, overlap_ns=1e6), "backward": 0.3, "forward": 0.2, "after_backward": 0.3},
+            ),
+            {"saving.mid_ratio": pytest.approx(0.3)},
+            id="work_outside_the_model_goes_away_while_computation_is_evened_out",
+        ),
+        pytest.param(
+            make_ranks(uneven(0.40, host="a"), uneven(0.49, host="b")),
+            {"severity": Severity.MEDIUM},
+            id="the_same_gap_between_hosts_is_a_fault",
+        ),
+        pytest.param(
+            uneven_hosts_core(0.26),
+            {"severity": Severity.INFO, "evidence.longer_without_core_ns_per_step": 25_000_000},
+            id="a_rank_whose_core_was_taken_by_others_is_only_told",
+        ),
+        pytest.param(
+            make_ranks(uneven(0.30), uneven(0.45, fields={"nograd_forwards": 1})),
+            {"evidence.times_the_others": None},
+            id="passes_that_one_rank_makes_alone_are_told_without_a_ratio",
+        ),
+        # FSDP2 on the CPU: the busy rank computes 3 ms longer forward and 5 ms longer backward; the other waits 8 ms.
+        # Evened out over two ranks, each waits for half of what the other waits now.
+        pytest.param(
+            make_ranks(
+                {
+                    "model_is_sharded": True,
+                    "forward": 0.2,
+                    "backward": 0.25,
+                    "communication": 0.5,
+                    "samples_per_step": 64,
+                },
+                {
+                    "model_is_sharded": True,
+                    "forward": 0.35,
+                    "backward": 0.5,
+                    "communication": 0.1,
+                    "samples_per_step": 320,
+                },
+            ),
+            {"ranks": (1,), "saving.mid_ratio": pytest.approx(0.5 * 0.4 * 0.85, abs=0.03)},
+            id="the_waits_of_a_sharded_backward_are_not_lost_in_the_work_that_it_does_longer",
+        ),
+    ],
+)
+def test_what_is_told(analysis: Analysis, told: Told) -> None:
+    check(judge_straggler, analysis, told)

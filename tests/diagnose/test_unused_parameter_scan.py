@@ -1,9 +1,11 @@
 import pytest
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Severity, Skipped
+from hotloop.core.findings import Severity, Skipped
 from hotloop.diagnose.rules.unused_parameter_scan import judge_unused_parameter_scan
 from tests.diagnose.build_ranks import DDP_PLACE, make_ddp, make_ranks
+
+from .build_analysis import Told, check
 
 
 def scanning(**ddp: object) -> Analysis:
@@ -11,21 +13,18 @@ def scanning(**ddp: object) -> Analysis:
     return make_ranks({"ddp": facts}, {"ddp": facts})
 
 
-def test_a_scan_that_finds_nothing_costs_its_time() -> None:
-    found = judge_unused_parameter_scan.judge(scanning())
-    assert isinstance(found, Finding)
-    assert found.cost_ratio == pytest.approx(1e6 / 20e6)
-    assert found.severity is Severity.LOW
-    assert found.where == (DDP_PLACE,)
-
-
-def test_a_scan_that_finds_unused_parameters_is_needed() -> None:
-    assert judge_unused_parameter_scan.judge(scanning(unused_tensors=2)) is None
-
-
-def test_without_the_setting_it_is_no_finding() -> None:
-    assert judge_unused_parameter_scan.judge(scanning(find_unused_parameters=False)) is None
-
-
-def test_unknown_usage_is_skipped() -> None:
-    assert isinstance(judge_unused_parameter_scan.judge(scanning(unused_tensors=None)), Skipped)
+@pytest.mark.parametrize(
+    ("analysis", "told"),
+    [
+        pytest.param(
+            scanning(),
+            {"cost_ratio": pytest.approx(1e6 / 20e6), "severity": Severity.LOW, "where": (DDP_PLACE,)},
+            id="a_scan_that_finds_nothing_costs_its_time",
+        ),
+        pytest.param(scanning(unused_tensors=2), None, id="a_scan_that_finds_unused_parameters_is_needed"),
+        pytest.param(scanning(find_unused_parameters=False), None, id="without_the_setting_it_is_no_finding"),
+        pytest.param(scanning(unused_tensors=None), Skipped, id="unknown_usage_is_skipped"),
+    ],
+)
+def test_what_is_told(analysis: Analysis, told: Told) -> None:
+    check(judge_unused_parameter_scan, analysis, told)

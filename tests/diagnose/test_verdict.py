@@ -2,11 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.core.findings import Basis, Kind, Saving
+from hotloop.core.findings import Basis, Finding, Kind, Saving
 from hotloop.core.phases import Excluded
-from hotloop.diagnose.verdict import describe_verdict
-from tests.diagnose.build_analysis import make_analysis, make_excluded
+from hotloop.diagnose.verdict import describe_verdict, first_serious
 from tests.report.report_samples import input_bound_report, make_step
+
+from .build_analysis import make_analysis, make_excluded
 
 
 def verdict_of(left_out: Excluded | None) -> str:
@@ -36,29 +37,24 @@ def test_a_run_of_which_most_was_judged_is(warmup_ns: int | None) -> None:
     assert verdict_of(left_out or None).startswith("no serious fault found")
 
 
-@pytest.mark.parametrize(("mid", "start"), [(0.19, "input-bound: "), (0.04, "no serious fault found")])
-def test_a_large_loss_is_named_though_its_fix_may_save_nothing(mid: float, start: str) -> None:
-    saving = Saving(low_ratio=0.0, mid_ratio=mid, high_ratio=0.43, basis=Basis.RULE_OF_THUMB)
-    finding = replace(input_bound_report().findings[0], saving=saving, cost_ratio=0.29)
+@pytest.mark.parametrize(
+    ("saving", "cost_ratio", "start", "end"),
+    [
+        ((0.0, 0.19, 0.43), 0.29, "input-bound: ", "a fix may save much or nothing"),
+        ((0.04, 0.23, 0.32), 0.29, "input-bound: ", "a fix may save much or little"),
+        ((0.0, 0.04, 0.28), 0.61, "input-bound: ", "no fix is sure to save much"),
+        ((0.0, 0.04, 0.43), 0.29, "no serious fault found", ""),
+    ],
+)
+def test_a_large_loss_is_named_though_its_fix_may_save_little(
+    saving: tuple[float, float, float], cost_ratio: float, start: str, end: str
+) -> None:
+    low, mid, high = saving
+    forecast = Saving(low_ratio=low, mid_ratio=mid, high_ratio=high, basis=Basis.RULE_OF_THUMB)
+    finding = replace(input_bound_report().findings[0], saving=forecast, cost_ratio=cost_ratio)
     told = describe_verdict((finding,), make_analysis().lead.breakdown, make_step(20_000_000))
     assert told.startswith(start)
-    assert told.endswith("a fix may save much or nothing") == start.startswith("input")
-
-
-@pytest.mark.parametrize(("cost_ratio", "start"), [(0.61, "input-bound: "), (0.29, "no serious fault found")])
-def test_a_wait_for_much_of_the_step_is_named_though_no_fix_is_sure(cost_ratio: float, start: str) -> None:
-    saving = Saving(low_ratio=0.0, mid_ratio=0.04, high_ratio=0.28, basis=Basis.RULE_OF_THUMB)
-    finding = replace(input_bound_report().findings[0], saving=saving, cost_ratio=cost_ratio)
-    told = describe_verdict((finding,), make_analysis().lead.breakdown, make_step(20_000_000))
-    assert told.startswith(start)
-    assert told.endswith("no fix is sure to save much") == start.startswith("input")
-
-
-def test_a_fix_with_a_low_end_above_zero_saves_little_at_least() -> None:
-    saving = Saving(low_ratio=0.04, mid_ratio=0.23, high_ratio=0.32, basis=Basis.SIMULATED)
-    finding = replace(input_bound_report().findings[0], saving=saving, cost_ratio=0.29)
-    told = describe_verdict((finding,), make_analysis().lead.breakdown, make_step(20_000_000))
-    assert told.endswith("a fix may save much or little")
+    assert told.endswith(end)
 
 
 @pytest.mark.parametrize(("other", "start"), [(0.45, "45% of every step is spent outside"), (0.1, "full-precision: ")])
@@ -69,3 +65,19 @@ def test_a_tip_is_not_the_headline_where_much_of_the_step_lies_outside_the_model
     )
     analysis = make_analysis(other=other)
     assert describe_verdict((tip,), analysis.lead.breakdown, make_step(20_000_000)).startswith(start)
+
+
+def make_finding(rule: str, low_ratio: float, kind: Kind) -> Finding:
+    saving = Saving(low_ratio=low_ratio, mid_ratio=0.3, high_ratio=0.4, basis=Basis.MEASURED)
+    return Finding(rule=rule, kind=kind, title=rule, saving=saving, evidence={})
+
+
+def test_a_serious_fault_is_named_before_a_serious_opportunity_that_stands_in_front() -> None:
+    faster = make_finding("full-precision", 0.2, Kind.OPPORTUNITY)
+    fault = make_finding("gc-pause", 0.06, Kind.FAULT)
+    assert first_serious((faster, fault)) is fault
+    assert first_serious((faster,)) is faster
+
+
+def test_what_may_win_nothing_is_not_serious() -> None:
+    assert first_serious((make_finding("small-batch", 0.0, Kind.OPPORTUNITY),)) is None

@@ -3,11 +3,11 @@
 import pytest
 
 from hotloop.core.findings import Finding
+from hotloop.diagnose.loading import find_wait
 from hotloop.diagnose.rules.input_bound import input_bound
 from hotloop.diagnose.rules.preprocessing_in_loop import preprocessing_in_loop
-from hotloop.diagnose.waiting import find_wait
 
-from .build_analysis import make_analysis, make_line
+from .build_analysis import find, make_analysis, make_line, saving_of
 
 NO_LOADER = {"batches": 0, "micro_batches": 0}
 
@@ -25,8 +25,7 @@ NO_LOADER = {"batches": 0, "micro_batches": 0}
 def test_a_loop_that_waits_for_its_batch(text: str, leaf: str, cause: str) -> None:
     lines = {"other_ns": (make_line(9, 1.0, text, function="next_batch", leaf=leaf),)}
     analysis = make_analysis(other=0.4, lines=lines, fields=NO_LOADER)
-    one = input_bound.judge(analysis)
-    assert isinstance(one, Finding)
+    one = find(input_bound, analysis)
     assert (one.evidence["cause"], one.cost_ratio) == (cause, pytest.approx(0.4))
     assert [where.line for where in one.where] == [9]
     assert not isinstance(preprocessing_in_loop.judge(analysis), Finding)
@@ -62,12 +61,10 @@ def test_a_producer_on_the_training_s_cores_slows_its_computation_too() -> None:
     judged = make_analysis(other=0.06, forward=0.5, backward=0.39, lines=lines, fields=NO_LOADER, **crowd)
     one = find_wait(judged.lead)
     assert isinstance(one, Finding)
-    assert one.saving is not None
-    assert (one.saving.mid_ratio, one.saving.high_ratio) == (
+    assert (saving_of(one).mid_ratio, saving_of(one).high_ratio) == (
         pytest.approx(0.8 * 0.06 + 0.3 * 0.94, abs=0.01),
         pytest.approx(0.06 + 0.6 * 0.94, abs=0.01),
     )
     alone = find_wait(make_analysis(other=0.06, lines=lines, fields=NO_LOADER, **crowd | {"idle_cores": (1.0, 2)}).lead)
     assert isinstance(alone, Finding)
-    assert alone.saving is not None
-    assert alone.saving.high_ratio == pytest.approx(0.06)
+    assert saving_of(alone).high_ratio == pytest.approx(0.06)

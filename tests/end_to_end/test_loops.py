@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .training import run_command, run_plain, run_script, write_script
 
 PHASE_SUM_TOLERANCE = 1e-9
+
+
+def value_at(report: Any, path: str) -> Any:
+    return reduce(lambda value, part: value[int(part) if part.isdigit() else part], path.split("."), report)
 
 
 def check_sums(report: dict) -> None:
@@ -42,165 +48,6 @@ def test_plain_loop(tmp_path: Path) -> None:
     check_sums(report)
     for name in ("forward", "backward", "optimizer"):
         assert ran.phase(name)["share_ratio"] > 0
-
-
-def test_accumulation_counts_micro_batches(tmp_path: Path) -> None:
-    ran = run_script(
-        tmp_path,
-        """
-        from torch.utils.data import DataLoader, TensorDataset
-        loader = DataLoader(TensorDataset(torch.randn(1280, 32), torch.randint(0, 8, (1280,))), batch_size=8)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for i, (a, b) in enumerate(loader):
-            (loss_of(model(a), b) / 4).backward()
-            if (i + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-        """,
-    )
-    assert ran.seen["step"]["count"] == 40
-    assert ran.seen["step"]["units_per_step"] == pytest.approx(32)
-    check_sums(ran.seen)
-
-
-def test_skipped_scaler_steps_are_steps(tmp_path: Path) -> None:
-    ran = run_script(
-        tmp_path,
-        """
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=10**6)
-        for step in range(30):
-            optimizer.zero_grad()
-            loss = loss_of(model(x), y)
-            if step % 3 == 0:
-                loss = loss * float("inf")
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-        """,
-    )
-    assert ran.seen["step"]["count"] == 30
-    assert ran.seen["ranks"][0]["skipped_steps"] == 10
-    check_sums(ran.seen)
-
-
-def test_closures(tmp_path: Path) -> None:
-    ran = run_script(
-        tmp_path,
-        """
-        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
-        def closure():
-            optimizer.zero_grad()
-            loss = loss_of(model(x), y)
-            loss.backward()
-            return loss
-        for step in range(20):
-            optimizer.step(closure)
-        """,
-    )
-    assert ran.seen["step"]["count"] == 20
-    assert ran.phase("forward")["share_ratio"] > 0
-    assert ran.phase("backward")["share_ratio"] > 0
-    check_sums(ran.seen)
-
-
-def test_two_optimizers_make_one_step(tmp_path: Path) -> None:
-    ran = run_script(
-        tmp_path,
-        """
-        critic = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 1))
-        generator = nn.Linear(8, 32)
-        of_critic = torch.optim.Adam(critic.parameters())
-        of_generator = torch.optim.RMSprop(generator.parameters())
-        for step in range(30):
-            fake = generator(torch.randn(16, 8))
-            of_critic.zero_grad()
-            (critic(fake.detach()).mean() - critic(x).mean()).backward()
-            of_critic.step()
-            of_generator.zero_grad()
-            (-critic(fake).mean()).backward()
-            of_generator.step()
-        """,
-    )
-    assert ran.seen["step"]["count"] == 30
-    assert ran.seen["ranks"][0]["anchor"] == "RMSprop"
-    check_sums(ran.seen)
-
-
-def test_no_optimizer_object(tmp_path: Path) -> None:
-    ran = run_script(
-        tmp_path,
-        """
-        for step in range(25):
-            loss_of(model(x), y).backward()
-            with torch.no_grad():
-                for p in model.parameters():
-                    p -= 0.1 * p.grad
-                    p.grad = None
-        """,
-    )
-    assert ran.seen["step"]["count"] == 25
-    check_sums(ran.seen)
-
-
-def test_one_step(tmp_path: Path) -> None:
-    ran = run_script(
-        tmp_path,
-        """
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        loss_of(model(x), y).backward()
-        optimizer.step()
-        """,
-    )
-    assert ran.seen["step"]["count"] == 1
-    assert ran.exit_code == 0
-    check_sums(ran.seen)
-
-
-def test_validation_is_not_forward(tmp_path: Path) -> None:
-    ran = run_script(
-        tmp_path,
-        """
-        import time
-        from torch.utils.data import DataLoader, TensorDataset
-        train = DataLoader(TensorDataset(torch.randn(640, 32), torch.randint(0, 8, (640,))), batch_size=16)
-        valid = DataLoader(TensorDataset(torch.randn(320, 32), torch.randint(0, 8, (320,))), batch_size=16)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for epoch in range(3):
-            model.train()
-            for a, b in train:
-                optimizer.zero_grad()
-                loss_of(model(a), b).backward()
-                optimizer.step()
-            model.eval()
-            with torch.no_grad():
-                for a, b in valid:
-                    time.sleep(0.002)
-                    loss_of(model(a), b)
-        """,
-    )
-    assert ran.seen["step"]["count"] == 120
-    assert ran.phase("validation")["share_ratio"] > 0.2
-    check_sums(ran.seen)
-
-
-def test_teacher_is_forward(tmp_path: Path) -> None:
-    ran = run_script(
-        tmp_path,
-        """
-        teacher = nn.Sequential(nn.Linear(32, 20_000), nn.ReLU(), nn.Linear(20_000, 8)).eval()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(40):
-            with torch.no_grad():
-                target = teacher(x)
-            optimizer.zero_grad()
-            nn.functional.mse_loss(model(x), target).backward()
-            optimizer.step()
-        """,
-    )
-    assert ran.seen["step"]["count"] == 40
-    assert ran.phase("validation")["total_ns"] == 0
-    assert ran.phase("forward")["share_ratio"] > 0.1
 
 
 def test_a_teacher_that_answers_the_same_batch_again_for_metrics_is_computed_twice(tmp_path: Path) -> None:
@@ -265,49 +112,6 @@ def test_only_the_next_batch_between_forward_and_backward_is_preparation(tmp_pat
     data_wait = ran.seen["scorecard"][0]
     assert (data_wait["measured_ratio"], data_wait["verdict"]) == (None, "unknown")
     assert data_wait["reason"] == "no DataLoader was seen in the loop"
-
-
-def test_exception_is_told(tmp_path: Path) -> None:
-    ran = run_script(
-        tmp_path,
-        """
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(200):
-            loss_of(model(x), y).backward()
-            optimizer.step()
-        raise ValueError("broken on purpose")
-        """,
-    )
-    assert ran.exit_code == 1
-    assert "ValueError: broken on purpose" in ran.stderr
-    assert ran.seen["step"]["count"] == 200
-    assert ran.seen["outcome"]["ended"] == "exception"
-
-
-def test_exception_inside_the_step_is_survived(tmp_path: Path) -> None:
-    ran = run_script(
-        tmp_path,
-        """
-        class Sometimes(torch.optim.SGD):
-            calls = 0
-            def step(self, closure=None):
-                Sometimes.calls += 1
-                if Sometimes.calls % 5 == 0:
-                    raise RuntimeError("now and then")
-                return super().step(closure)
-        optimizer = Sometimes(model.parameters(), lr=0.1)
-        for step in range(50):
-            optimizer.zero_grad()
-            loss_of(model(x), y).backward()
-            try:
-                optimizer.step()
-            except RuntimeError:
-                pass
-        """,
-    )
-    assert ran.seen["step"]["count"] == 40
-    check_sums(ran.seen)
-    assert ran.phase("backward")["share_ratio"] > 0
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -503,27 +307,6 @@ def test_the_trained_model_in_eval_mode_on_the_same_data_in_every_step_is_valida
     assert ran.phase("forward")["share_ratio"] > 0
 
 
-def test_a_policy_in_eval_mode_that_acts_in_every_step_is_forward(tmp_path: Path) -> None:
-    ran = run_script(
-        tmp_path,
-        """
-        observation = torch.zeros(4, 32)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(60):
-            model.eval()
-            with torch.no_grad():
-                for _ in range(100):
-                    observation.add_(model(observation).mean())
-            model.train()
-            optimizer.zero_grad()
-            loss_of(model(x), y).backward()
-            optimizer.step()
-        """,
-    )
-    assert ran.phase("validation")["share_ratio"] == 0
-    assert ran.phase("forward")["share_ratio"] > 0.2
-
-
 def test_a_closure_belongs_to_the_optimizer_that_calls_it_but_for_its_forward_and_backward(tmp_path: Path) -> None:
     ran = run_script(
         tmp_path,
@@ -602,3 +385,184 @@ def test_samples_lie_where_the_time_goes_and_not_where_the_lock_is_given_away(tm
     hot = sum(line["share_ratio"] for line in lines if line["function"] == "augment")
     assert hot > 0.6, lines
     assert not any("inside the training process" in health["message"] for health in ran.seen["health"])
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "more_than"),
+    [
+        pytest.param(
+            """
+        from torch.utils.data import DataLoader, TensorDataset
+        loader = DataLoader(TensorDataset(torch.randn(1280, 32), torch.randint(0, 8, (1280,))), batch_size=8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i, (a, b) in enumerate(loader):
+            (loss_of(model(a), b) / 4).backward()
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        """,
+            {"step.count": 40, "step.units_per_step": pytest.approx(32)},
+            {},
+            id="accumulation_counts_micro_batches",
+        ),
+        pytest.param(
+            """
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=10**6)
+        for step in range(30):
+            optimizer.zero_grad()
+            loss = loss_of(model(x), y)
+            if step % 3 == 0:
+                loss = loss * float("inf")
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+            {"step.count": 30, "ranks.0.skipped_steps": 10},
+            {},
+            id="skipped_scaler_steps_are_steps",
+        ),
+        pytest.param(
+            """
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(model(x), y)
+            loss.backward()
+            return loss
+        for step in range(20):
+            optimizer.step(closure)
+        """,
+            {"step.count": 20},
+            {"forward": 0, "backward": 0},
+            id="closures",
+        ),
+        pytest.param(
+            """
+        critic = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 1))
+        generator = nn.Linear(8, 32)
+        of_critic = torch.optim.Adam(critic.parameters())
+        of_generator = torch.optim.RMSprop(generator.parameters())
+        for step in range(30):
+            fake = generator(torch.randn(16, 8))
+            of_critic.zero_grad()
+            (critic(fake.detach()).mean() - critic(x).mean()).backward()
+            of_critic.step()
+            of_generator.zero_grad()
+            (-critic(fake).mean()).backward()
+            of_generator.step()
+        """,
+            {"step.count": 30, "ranks.0.anchor": "RMSprop"},
+            {},
+            id="two_optimizers_make_one_step",
+        ),
+        pytest.param(
+            """
+        for step in range(25):
+            loss_of(model(x), y).backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0.1 * p.grad
+                    p.grad = None
+        """,
+            {"step.count": 25},
+            {},
+            id="no_optimizer_object",
+        ),
+        pytest.param(
+            """
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss_of(model(x), y).backward()
+        optimizer.step()
+        """,
+            {"step.count": 1},
+            {},
+            id="one_step",
+        ),
+        pytest.param(
+            """
+        import time
+        from torch.utils.data import DataLoader, TensorDataset
+        train = DataLoader(TensorDataset(torch.randn(640, 32), torch.randint(0, 8, (640,))), batch_size=16)
+        valid = DataLoader(TensorDataset(torch.randn(320, 32), torch.randint(0, 8, (320,))), batch_size=16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(3):
+            model.train()
+            for a, b in train:
+                optimizer.zero_grad()
+                loss_of(model(a), b).backward()
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                for a, b in valid:
+                    time.sleep(0.002)
+                    loss_of(model(a), b)
+        """,
+            {"step.count": 120},
+            {"validation": 0.2},
+            id="validation_is_not_forward",
+        ),
+        pytest.param(
+            """
+        teacher = nn.Sequential(nn.Linear(32, 20_000), nn.ReLU(), nn.Linear(20_000, 8)).eval()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(40):
+            with torch.no_grad():
+                target = teacher(x)
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), target).backward()
+            optimizer.step()
+        """,
+            {"step.count": 40, "breakdown.validation.total_ns": 0},
+            {"forward": 0.1},
+            id="teacher_is_forward",
+        ),
+        pytest.param(
+            """
+        class Sometimes(torch.optim.SGD):
+            calls = 0
+            def step(self, closure=None):
+                Sometimes.calls += 1
+                if Sometimes.calls % 5 == 0:
+                    raise RuntimeError("now and then")
+                return super().step(closure)
+        optimizer = Sometimes(model.parameters(), lr=0.1)
+        for step in range(50):
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            try:
+                optimizer.step()
+            except RuntimeError:
+                pass
+        """,
+            {"step.count": 40},
+            {"backward": 0},
+            id="exception_inside_the_step_is_survived",
+        ),
+        pytest.param(
+            """
+        observation = torch.zeros(4, 32)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(60):
+            model.eval()
+            with torch.no_grad():
+                for _ in range(100):
+                    observation.add_(model(observation).mean())
+            model.train()
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+        """,
+            {"breakdown.validation.share_ratio": 0},
+            {"forward": 0.2},
+            id="a_policy_in_eval_mode_that_acts_in_every_step_is_forward",
+        ),
+    ],
+)
+def test_a_loop_is_told(text: str, told: dict[str, object], more_than: dict[str, float], tmp_path: Path) -> None:
+    """``told`` has values of the report by path, ``more_than`` shares of the step that phases exceed."""
+    ran = run_script(tmp_path, text)
+    assert ran.exit_code == 0
+    assert {path: value_at(ran.seen, path) for path in told} == told
+    assert [name for name, share in more_than.items() if ran.phase(name)["share_ratio"] <= share] == []
+    check_sums(ran.seen)

@@ -216,7 +216,6 @@ def test_compiling_for_eight_shapes_before_the_steps_are_steady_is_a_finding(tmp
     assert finding["base"] == "run"
     assert finding["evidence"]["recompiles"] == 7
     assert finding["cost_ns"] <= ran.seen["step"]["excluded"]["compile_ns"]
-    assert "once per start" in ran.seen["verdict"]
     assert finding["fix"]["technique"] == "dynamic-shapes"
 
 
@@ -231,16 +230,12 @@ def test_the_limit_of_recompilations_is_told_with_the_step_from_which_shapes_run
 def test_most_of_the_run_behind_the_last_step_is_no_clean_bill_of_health(tmp_path: Path) -> None:
     ran = run_script(tmp_path, SLOW_TAIL)
     assert ran.seen["step"]["excluded"]["tail_ns"] > 1.4e9
-    assert "no serious fault in the steady steps" in ran.seen["verdict"]
-    assert "what followed the last step took" in ran.seen["verdict"]
 
 
 def test_a_validation_that_ends_the_run_is_named(tmp_path: Path) -> None:
     ran = run_script(tmp_path, ENDS_IN_VALIDATION.format(seconds=1.5, end=""))
     assert ran.seen["step"]["excluded"]["tail_phase"] == "validation"
     assert "after the last step (validation " in " ".join(ran.stderr.split())
-    assert "what followed the last step took" in ran.seen["verdict"]
-    assert ran.seen["verdict"].endswith("most of it validation")
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11) or sys.platform != "linux", reason="stacks are read from outside there")

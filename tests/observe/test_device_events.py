@@ -127,6 +127,11 @@ class Bench:
         self.phase(BACKWARD, backward_ns)
         self.phase(OPTIMIZER, optimizer_ns)
 
+    def settle(self) -> None:
+        """The device does all that was queued, and the next step asks it."""
+        self.device.catch_up()
+        self.step()
+
     def times(self) -> dict[int, tuple[int | None, ...]]:
         return {
             f["row"]: tuple(f[key] for key in DEVICE_TIME_FIELDS) for f in self.facts if f["kind"] == "device_times"
@@ -144,8 +149,7 @@ def test_each_phase_gets_its_own_device_time() -> None:
     bench = Bench()
     bench.phase(H2D, 500)
     bench.step(10_000, 20_000, 3_000)
-    bench.device.catch_up()
-    bench.step()
+    bench.settle()
     assert bench.times()[1] == (10_000, 20_000, 3_000, 500)
 
 
@@ -153,8 +157,7 @@ def test_a_phase_that_did_not_run_took_no_time() -> None:
     bench = Bench()
     bench.phase(FORWARD, 7_000)
     bench.phase(OPTIMIZER)
-    bench.device.catch_up()
-    bench.phase(OPTIMIZER)
+    bench.settle()
     assert bench.times()[1] == (7_000, 0, 0, 0)
 
 
@@ -164,8 +167,7 @@ def test_micro_batches_of_a_row_add_up() -> None:
         bench.phase(FORWARD, 1_000)
         bench.phase(BACKWARD, 2_000)
     bench.phase(OPTIMIZER)
-    bench.device.catch_up()
-    bench.phase(OPTIMIZER)
+    bench.settle()
     assert bench.times()[1] == (3_000, 6_000, 0, 0)
 
 
@@ -178,8 +180,7 @@ def test_times_are_told_only_once_the_device_is_through() -> None:
     bench.device.now_ns = 33_000
     bench.step()
     assert set(bench.times()) == {1}
-    bench.device.catch_up()
-    bench.step()
+    bench.settle()
     assert set(bench.times()) == {1, 2, 3, 4}
     assert bench.times()[2] == (1_000, 1_000, 1_000, 0)
 
@@ -192,8 +193,7 @@ def test_an_exhausted_pool_leaves_phases_unknown_and_comes_back() -> None:
     assert bench.times() == {3: (None, None, None, 0)}
     bench.device.catch_up()
     bench.step(5_000)
-    bench.device.catch_up()
-    bench.step()
+    bench.settle()
     assert bench.times()[1] == (1_000, 1_000, 1_000, 0)
     assert bench.times()[2] == (1_000, None, None, 0)
     assert bench.times()[5] == (0, 0, 0, 0)
@@ -219,8 +219,7 @@ def test_nothing_is_recorded_or_queried_while_a_graph_is_captured() -> None:
     assert (bench.device.recorded, bench.device.queried) == (recorded, queried)
     bench.device.capturing = False
     bench.step(4_000)
-    bench.device.catch_up()
-    bench.step()
+    bench.settle()
     assert bench.times()[1] == (1_000, 1_000, 1_000, 0)
     assert bench.times()[2] == bench.times()[3] == (None, None, None, 0)
     assert bench.times()[4] == (4_000, 0, 0, 0)
@@ -233,8 +232,7 @@ def test_a_phase_in_which_a_capture_begins_is_unknown() -> None:
     bench.end(FORWARD)
     bench.device.capturing = False
     bench.phase(OPTIMIZER)
-    bench.device.catch_up()
-    bench.step()
+    bench.settle()
     assert bench.times()[1] == (None, 0, 0, 0)
 
 
@@ -246,16 +244,14 @@ def test_a_nested_phase_is_taken_off_the_one_around_it() -> None:
         bench.phase(BACKWARD, 3_000)
 
     bench.phase(OPTIMIZER, 1_000, closure)
-    bench.device.catch_up()
-    bench.phase(OPTIMIZER)
+    bench.settle()
     assert bench.times()[1] == (2_000, 3_000, 1_000, 0)
 
 
 def test_an_unknown_phase_makes_the_one_around_it_unknown() -> None:
     bench = Bench(pool_size=1)
     bench.phase(OPTIMIZER, 1_000, lambda: bench.phase(FORWARD, 2_000))
-    bench.device.catch_up()
-    bench.phase(OPTIMIZER)
+    bench.settle()
     assert bench.times()[1] == (None, 0, None, 0)
 
 
@@ -266,8 +262,7 @@ def test_a_copy_on_a_side_stream_is_measured_there() -> None:
     bench.phase(H2D, 4_000)
     bench.device.stream = 0
     bench.step(1_000)
-    bench.device.catch_up()
-    bench.step()
+    bench.settle()
     assert bench.times()[1] == (1_000, 0, 0, 4_000)
 
 
@@ -277,8 +272,7 @@ def test_a_phase_that_ends_on_another_stream_is_unknown() -> None:
     bench.device.stream = 1
     bench.end(FORWARD)
     bench.phase(OPTIMIZER)
-    bench.device.catch_up()
-    bench.step()
+    bench.settle()
     assert bench.times()[1] == (None, 0, 0, 0)
 
 
@@ -288,8 +282,7 @@ def test_a_phase_that_spans_two_rows_is_unknown_in_both() -> None:
     bench.phase(OPTIMIZER)
     bench.end(FORWARD)
     bench.phase(OPTIMIZER)
-    bench.device.catch_up()
-    bench.step()
+    bench.settle()
     assert bench.times()[1] == (None, 0, 0, 0)
     assert bench.times()[2] == (None, 0, 0, 0)
 
@@ -301,8 +294,7 @@ def test_phases_that_are_not_timed_record_nothing(phase: tuple[int, ...]) -> Non
     bench.phase(phase, 1_000)
     assert bench.device.recorded == recorded
     bench.phase(OPTIMIZER)
-    bench.device.catch_up()
-    bench.step()
+    bench.settle()
     assert bench.times()[1] == (0, 0, 0, 0)
 
 
@@ -348,10 +340,8 @@ def test_lost_events_cost_the_times_that_they_belonged_to() -> None:
     bench.engine.resume()
     bench.device.catch_up()
     bench.step(2_000, 1_000, 1_000)
-    bench.device.catch_up()
-    bench.step()
-    bench.device.catch_up()
-    bench.step()
+    bench.settle()
+    bench.settle()
     assert bench.times() == {1: (1_000, 1_000, 1_000, 0), 3: (0, 0, 0, 0), 4: (0, 0, 0, 0)}
 
 
@@ -388,8 +378,7 @@ def test_a_step_that_raised_leaves_the_timer_balanced() -> None:
     bench.phase(OPTIMIZER)
     bench.device.catch_up()
     bench.step(1_000)
-    bench.device.catch_up()
-    bench.step()
+    bench.settle()
     assert bench.times()[1] == (None, 3_000, None, 0)
     assert bench.times()[2] == (1_000, 0, 0, 0)
 
@@ -398,8 +387,7 @@ def test_a_timer_that_starts_inside_a_phase_skips_it() -> None:
     bench = Bench()
     bench.end(BACKWARD)
     bench.step(1_000)
-    bench.device.catch_up()
-    bench.step()
+    bench.settle()
     assert bench.times()[1] == (1_000, 0, 0, 0)
 
 

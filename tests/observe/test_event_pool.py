@@ -1,22 +1,13 @@
-import importlib.util
-from pathlib import Path
-from types import ModuleType
+"""Pairs of events alone; test_device_events.py has captures, streams, a full pool and a device that fails."""
+
 from typing import Any
 
 from hotloop.observe.event_pool import EventPool
-
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from tests.observe.fake_events import FakeStream
 
 
 def make(size: int = 4) -> tuple[Any, EventPool]:
-    stream = _load("fake_events").FakeStream()
+    stream = FakeStream()
     pool = EventPool(stream.make_event, size, is_capturing=lambda: stream.capturing, stream=lambda: stream.key)
     return stream, pool
 
@@ -63,47 +54,3 @@ def test_events_are_used_again():
         stream.complete_all()
         pool.resolve()
     assert stream.made == 2
-
-
-def test_an_exhausted_pool_answers_unknown():
-    stream, pool = make(size=2)
-    measure(stream, pool, "a", 1000)
-    measure(stream, pool, "b", 1000)
-    assert pool.begin("c") is None
-    assert pool.unknown_count == 1
-
-
-def test_nothing_is_recorded_or_queried_during_capture():
-    stream, pool = make()
-    measure(stream, pool, "a", 1000)
-    open_pair = pool.begin("b")
-    stream.complete_all()
-    stream.capturing = True
-    assert pool.begin("c") is None
-    assert open_pair is not None
-    assert not pool.end(open_pair)
-    assert pool.resolve() == []
-    stream.capturing = False
-    assert pool.resolve() == [("a", 1000)]
-    assert pool.unknown_count == 2
-
-
-def test_a_pair_over_two_streams_is_unknown():
-    stream, pool = make()
-    token = pool.begin("a")
-    stream.key = "side"
-    assert token is not None
-    assert not pool.end(token)
-    stream.complete_all()
-    assert (pool.resolve(), pool.unknown_count) == ([], 1)
-
-
-def test_a_failing_device_turns_the_pool_off_without_raising():
-    pool = make()[1]
-    token = pool.begin("a")
-    assert token is not None
-    pool.end(token)
-    token.end.error = "CUDA error: device-side assert triggered\nmore"  # type: ignore[attr-defined]
-    assert pool.resolve() == []
-    assert pool.failure == "RuntimeError: CUDA error: device-side assert triggered"
-    assert pool.begin("b") is None

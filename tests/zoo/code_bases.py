@@ -13,18 +13,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import harness
-from accuracy import FORECAST_ERROR_RATIO, LOUD, realised_saving, time_per_unit_ns
+from accuracy import FORECAST_ERROR_RATIO, LOUD, draw_number, realised_saving, time_per_unit_ns
 from fresh import describe_machine
 from harness import Others, RunFailed
 from scenarios import tomllib
@@ -109,27 +106,18 @@ def run(
     switch: str | None, others: Others,
 ) -> tuple[dict[str, Any], float]:  # fmt: skip
     """The JSON report of one run in a fresh copy of the code base, and its wall time in seconds."""
-    SCRATCH.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=SCRATCH, prefix="run-", ignore_cleanup_errors=True) as name:
-        home, outside = Path(name) / "code", Path(name) / "outside"
-        shutil.copytree(folder / one["folder"], home, ignore=shutil.ignore_patterns("__pycache__", ".hotloop"))
-        outside.mkdir()
-        words = {"{python}": [str(python)], "{torchrun}": [str(python), "-m", "torch.distributed.run"]}
-        training = [word for given in one["command"] for word in words.get(given, [given])]
-        target = outside / "report.json"
-        os.environ.pop(SWITCH, None)
-        if switch is not None:
-            os.environ[SWITCH] = switch
-        began_s = time.monotonic()
-        with others.watch():
-            command = [*hotloop, "run", *flags, "--json", str(target), "-q", "--", *training]
-            code, tail = harness.run_command(command, home, LIMIT_S, logs=outside)
-        os.environ.pop(SWITCH, None)
-        if code != 0:
-            how = f"ran longer than {LIMIT_S:.0f} s" if code is None else f"ended with code {code}"
-            raise RunFailed(f"{how}: {harness.scrub(tail, home)}")
-        report: dict[str, Any] = harness.scrub(json.loads(target.read_text()), home)
-        return report, time.monotonic() - began_s
+    os.environ.pop(SWITCH, None)
+    if switch is not None:
+        os.environ[SWITCH] = switch
+    return harness.run_copy(
+        [*hotloop, "run", *flags],
+        one["command"],
+        folder / one["folder"],
+        python=python,
+        work=SCRATCH,
+        timeout_s=LIMIT_S,
+        others=others,
+    )
 
 
 def keep(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,14 +191,14 @@ def describe(row: Mapping[str, Any]) -> str:
     told = judge(row)
     pairs = "; ".join(
         f"{f['fault']} {'named' if f['named'] else 'missed'}{'' if f['placed'] else ' (place no)'} "
-        f"{_saving(f['saving'])} realised {_number(f['realised'])}"
+        f"{_saving(f['saving'])} realised {draw_number(f['realised'])}"
         for f in told["forecasts"]
     )
     verdict = "right" if told["right"] else "wrong" if row.get("fault") else "sound"
     return (
         f"{row['id']}: first {told['first']} ({verdict}, place {'right' if told['right_place'] else 'no'}); "
         f"loud {','.join(told['loud']) or 'none'}; "
-        f"unknown {_number(told['unknown'])} own {_number(told['own'])}; {pairs}"
+        f"unknown {draw_number(told['unknown'])} own {draw_number(told['own'])}; {pairs}"
     )
 
 
@@ -233,7 +221,7 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> str:
         f"sound and quiet {sum(not t['loud'] for _, t in sound)} of {len(sound)}",
         f"unknown at most {UNKNOWN_RATIO:.0%}: {sum(one <= UNKNOWN_RATIO for one in unknown)} of {len(done)}",
         f"forecasts: {len(forecast)} of {len(pairs)} faults; within 0.10: {near}; inside: {inside}; median width "
-        f"{_number(statistics.median(widths) if widths else None)}",
+        f"{draw_number(statistics.median(widths) if widths else None)}",
         f"not done: {sum(row['status'] != 'done' for row in rows)}",
     )
     return "\n".join((*map(describe, rows), "", *counts))
@@ -243,10 +231,6 @@ def _saving(saving: Mapping[str, Any] | None) -> str:
     if not saving:
         return "no forecast"
     return f"{saving['mid_ratio']:.2f} ({saving['low_ratio']:.2f} to {saving['high_ratio']:.2f}, {saving['basis']})"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 if __name__ == "__main__":

@@ -11,11 +11,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +25,8 @@ import harness
 from accuracy import (
     FORECAST_ERROR_RATIO,
     LOUD,
+    draw_cells,
+    draw_number,
     has_repeated,
     kind_of,
     median_saving,
@@ -293,31 +293,15 @@ def run_pairs(bench: Pass, one: Fresh) -> tuple[list[dict[str, Any]], list[dict[
 
 def run_script(bench: Pass, one: Fresh, command: Sequence[str], flags: Sequence[str]) -> tuple[dict[str, Any], float]:
     """The JSON report of one run in a fresh copy of the set, and its wall time in seconds."""
-    bench.work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=bench.work, prefix="run-", ignore_cleanup_errors=True) as name:
-        home = Path(name)
-        scripts, outside = home / "scripts", home / "outside"
-        shutil.copytree(bench.folder, scripts, ignore=shutil.ignore_patterns("__pycache__", "scenarios.toml", ".git"))
-        outside.mkdir()
-        python = str(bench.python)
-        words = {"{python}": [python], "{torchrun}": [python, "-m", "torch.distributed.run"]}
-        training = [word for given in command for word in words.get(given, [given])]
-        target = outside / "report.json"
-        whole = [*bench.hotloop, "run", *flags, "--json", str(target), "-q", "--", *training]
-        began_s = time.monotonic()
-        with bench.others.watch():
-            code, tail = harness.run_command(whole, scripts, one.timeout_s, logs=outside)
-        wall_s = time.monotonic() - began_s
-        if code != 0:
-            how = f"ran longer than {one.timeout_s:.0f} s" if code is None else f"ended with code {code}"
-            raise RunFailed(f"the training {how}: {harness.scrub(tail, scripts)}")
-        try:
-            report: dict[str, Any] = harness.scrub(json.loads(target.read_text()), scripts)
-        except (OSError, ValueError) as error:
-            raise RunFailed(f"no JSON report: {harness.scrub(str(error), outside)}") from error
-        if not (report.get("outcome") or {}).get("training_seen"):
-            raise RunFailed("hotloop saw no training")
-        return report, wall_s
+    return harness.run_copy(
+        [*bench.hotloop, "run", *flags],
+        command,
+        bench.folder,
+        python=bench.python,
+        work=bench.work,
+        timeout_s=one.timeout_s,
+        others=bench.others,
+    )
 
 
 def keep_report(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -569,14 +553,6 @@ def draw_remarks(row: Mapping[str, Any], one: Scored | None) -> str:
     if row.get("disturbed"):
         remarks.append("disturbed")
     return ", ".join(remarks) or "-"
-
-
-def draw_cells(cells: Sequence[object]) -> str:
-    return "| " + " | ".join(str(one).replace("|", "\\|") for one in cells) + " |"
-
-
-def draw_number(value: float | None, form: str = ".2f") -> str:
-    return "-" if value is None else format(value, form)
 
 
 if __name__ == "__main__":

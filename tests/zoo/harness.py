@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -54,6 +55,9 @@ Without hotloop 8 of 32 runs of a two-rank script on busy cores did; what was re
 class RunFailed(Exception):
     """A training under hotloop gave no report that can be used; the text says why, in one line."""
 
+    code: int | None = None
+    """What the command ended with, where that is why."""
+
 
 class NotApplicable(Exception):
     """The technique changes nothing in this script."""
@@ -78,11 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(argv)
     scenarios = choose_scenarios(options.split, options.only)
     commit = options.commit or describe_commit()
-    folder = options.out / commit
-    if options.list:
-        for scenario in scenarios:
-            print(f"{scenario.split:6} {scenario.id:28} {' + '.join(scenario.rules) or 'healthy':50} {scenario.levels}")
-        return 0
+    folder = WORK / commit
     if options.summarize:
         return summarize(folder, commit)
     bench = Bench(
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         out=folder,
         commit=commit,
         machine=describe_machine(),
-        try_others=not options.no_try and not options.no_twin,
+        try_others=not options.no_twin,
         twins=not options.no_twin,
         turn=options.turn,
     )
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for s in scenarios
         for level in s.levels
         if (options.level is None or level in (0, options.level))
-        and (options.again or not _is_done(folder, s, level, options.redo_busy, needs_twin=not options.no_twin))
+        and (options.again or not _is_done(folder, s, level, needs_twin=not options.no_twin))
     ]
     print(f"{len(pending)} runs to do in {folder.name}", flush=True)
     for number, (scenario, level) in enumerate(pending[: options.limit], 1):
@@ -118,15 +118,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--level", type=int, choices=(1, 2, 3), help="this strength only (healthy runs stay)")
     parser.add_argument("--limit", type=int, metavar="N", help="stop after N runs")
     parser.add_argument("--again", action="store_true", help="also what is done already")
-    parser.add_argument("--redo-busy", action="store_true", help="also what was disturbed by other programs")
-    parser.add_argument("--no-try", action="store_true", help="do not try opportunities that were not planted")
     parser.add_argument("--no-twin", action="store_true", help="only the diagnosis: no twin is run, nothing is tried")
-    parser.add_argument("--out", type=Path, default=WORK, help="folder of rows while a pass runs")
     parser.add_argument("--commit", help="name of the results (default: the checkout's)")
     parser.add_argument("--hotloop", default=str(Path(sys.executable).with_name("hotloop")), help="the command to use")
     parser.add_argument("--turn", type=Path, metavar="FILE", help="hold this lock during each training (see flock(1))")
     parser.add_argument("--summarize", action="store_true", help="make the table of this commit, and the pages")
-    parser.add_argument("--list", action="store_true")
     return parser.parse_args(argv)
 
 
@@ -183,9 +179,9 @@ def result_path(folder: Path, scenario: Scenario, level: int) -> Path:
     return folder / f"{scenario.split}-{scenario.id}-{level}.json"
 
 
-def _is_done(folder: Path, scenario: Scenario, level: int, redo_busy: bool, *, needs_twin: bool) -> bool:
+def _is_done(folder: Path, scenario: Scenario, level: int, *, needs_twin: bool) -> bool:
     stored = load_result(result_path(folder, scenario, level))
-    if stored is None or stored["status"] != "done" or (redo_busy and stored.get("busy")):
+    if stored is None or stored["status"] != "done":
         return False
     return not (needs_twin and scenario.rules) or "twin" in stored
 
@@ -399,26 +395,80 @@ def run_under_hotloop(
             except NoLinkError as error:
                 raise RunFailed(str(error)) from error
             training = [sys.executable, str(HERE / "two_hosts.py"), *link.ends, *training[1:]]
-        target = folder / "report.json"
-        command = [*bench.hotloop, "run", *flags, "--json", str(target), "-q", "--", *training]
-        with take_turn(bench.turn), bench.others.watch():
-            code, tail = run_command(command, folder, scenario.timeout_s)
-        if code == NOT_APPLICABLE and launcher:
-            raise NotApplicable
-        if code is None or (code != 0 and ABORT_AT_EXIT not in (folder / "stderr").read_text(errors="replace")):
-            how = f"ran longer than {scenario.timeout_s:.0f} s" if code is None else f"ended with code {code}"
-            raise RunFailed(f"the training {how}: {scrub(tail, folder)}")
         try:
-            report = json.loads(target.read_text())
-        except (OSError, ValueError) as error:
-            raise RunFailed(f"no JSON report: {scrub(str(error), folder)}") from error
-        if not (report.get("outcome") or {}).get("training_seen"):
-            raise RunFailed("hotloop saw no training")
+            with take_turn(bench.turn):
+                report, _ = run_hotloop(
+                    [*bench.hotloop, "run", *flags], training, folder, timeout_s=scenario.timeout_s, others=bench.others
+                )
+        except RunFailed as failure:
+            if failure.code == NOT_APPLICABLE and launcher:
+                raise NotApplicable from failure
+            raise
         for drawing in ("timelines", "runs"):
             report.pop(drawing, None)
-        report["stdout_tail"] = (folder / "stdout").read_text(errors="replace")[-500:]
-        clean: dict[str, Any] = scrub(report, folder)
-        return clean
+        report["stdout_tail"] = scrub((folder / "stdout").read_text(errors="replace")[-500:], folder)
+        return report
+
+
+def run_hotloop(
+    words: Sequence[str],
+    training: Sequence[str],
+    folder: Path,
+    *,
+    timeout_s: float,
+    others: Others,
+    logs: Path | None = None,
+) -> tuple[dict[str, Any], float]:
+    """The JSON report of a training that runs in the folder, without this machine's paths, and its wall time in s.
+
+    ``words`` are hotloop's command with its flags. Output and the report go to ``logs``; None: to the folder. Raises
+    RunFailed.
+    """
+    logs = logs or folder
+    target = logs / "report.json"
+    began_s = time.monotonic()
+    with others.watch():
+        command = [*words, "--json", str(target), "-q", "--", *training]
+        code, tail = run_command(command, folder, timeout_s, logs=logs)
+    wall_s = time.monotonic() - began_s
+    if code is None or (code != 0 and ABORT_AT_EXIT not in (logs / "stderr").read_text(errors="replace")):
+        how = f"ran longer than {timeout_s:.0f} s" if code is None else f"ended with code {code}"
+        failure = RunFailed(f"the training {how}: {scrub(tail, folder)}")
+        failure.code = code
+        raise failure
+    try:
+        report: dict[str, Any] = scrub(json.loads(target.read_text()), folder)
+    except (OSError, ValueError) as error:
+        raise RunFailed(f"no JSON report: {scrub(str(error), logs)}") from error
+    if not (report.get("outcome") or {}).get("training_seen"):
+        raise RunFailed("hotloop saw no training")
+    return report, wall_s
+
+
+def run_copy(
+    words: Sequence[str],
+    training: Sequence[str],
+    folder: Path,
+    *,
+    python: Path,
+    work: Path,
+    timeout_s: float,
+    others: Others,
+) -> tuple[dict[str, Any], float]:
+    """As ``run_hotloop``, in a fresh copy of the folder that is made in ``work``.
+
+    ``{python}`` and ``{torchrun}`` in the training's words stand for the interpreter's.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    known = {"{python}": [str(python)], "{torchrun}": [str(python), "-m", "torch.distributed.run"]}
+    with tempfile.TemporaryDirectory(dir=work, prefix="run-", ignore_cleanup_errors=True) as name:
+        home, logs = Path(name) / "scripts", Path(name) / "outside"
+        shutil.copytree(
+            folder, home, ignore=shutil.ignore_patterns("__pycache__", "scenarios.toml", ".git", ".hotloop")
+        )
+        logs.mkdir()
+        command = [word for given in training for word in known.get(given, [given])]
+        return run_hotloop(words, command, home, timeout_s=timeout_s, others=others, logs=logs)
 
 
 def training_command(

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-
-
-@pytest.fixture(autouse=True)
-def _zoo_on_path() -> Iterator[None]:
-    """The harness is a program; its modules import each other as siblings."""
-    sys.path.insert(0, str(HERE))
-    yield
-    sys.path.remove(str(HERE))
+from harness import Bench, choose_scenarios, describe_machine, run_under_hotloop
 
 
 def report_of(scenario_id: str, level: int, folder: Path) -> tuple[str, dict[str, Any]]:
     """The planted rule and the report of one run."""
-    from harness import Bench, choose_scenarios, describe_machine, run_under_hotloop
 
     (scenario,) = (s for s in choose_scenarios("tuned", scenario_id) if s.id == scenario_id)
     command = (str(Path(sys.executable).with_name("hotloop")),)

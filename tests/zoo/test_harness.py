@@ -1,4 +1,4 @@
-"""The zoo's own arithmetic: rates, intervals, times per unit, the fix's arguments, and the page that is written."""
+"""The zoo's own arithmetic: rates, intervals, times per unit, and the fix's arguments."""
 
 from __future__ import annotations
 
@@ -8,21 +8,13 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import accuracy
+import harness
 import pytest
-
-HERE = Path(__file__).resolve().parent
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _zoo_on_path() -> Iterator[None]:
-    """The harness is a program; its modules import each other as siblings."""
-    sys.path.insert(0, str(HERE))
-    yield
-    sys.path.remove(str(HERE))
+import scenarios
 
 
 def finding(rule: str, severity: str = "high", mid: float | None = 0.3, **changes: Any) -> dict[str, Any]:
@@ -62,8 +54,6 @@ def result(
 
 
 def rates_of(*results: dict[str, Any]) -> list[tuple[int, int]]:
-    import accuracy
-
     return [(r.hits, r.count) for r in accuracy.compute_rates([accuracy.judge(one) for one in results])]
 
 
@@ -114,8 +104,6 @@ def test_a_forecast_is_judged_only_where_the_realised_saving_is_large() -> None:
 
 
 def test_the_wilson_interval_is_the_textbook_one() -> None:
-    import accuracy
-
     low, high = accuracy.wilson_interval(8, 10)
     assert (low, high) == pytest.approx((0.4902, 0.9433), abs=1e-4)
     assert accuracy.wilson_interval(0, 0) == (0.0, 1.0)
@@ -123,16 +111,12 @@ def test_the_wilson_interval_is_the_textbook_one() -> None:
 
 
 def test_the_realised_saving_comes_from_the_fastest_runs() -> None:
-    import accuracy
-
     assert accuracy.realised_saving([60.0, 80.0, 900.0], [170.0, 100.0, 101.0]) == pytest.approx(0.4)
     assert accuracy.realised_saving([], [1.0]) is None
     assert accuracy.realised_spread([50.0, 60.0], [100.0]) == pytest.approx(0.1)
 
 
 def test_a_twin_runs_until_the_fastest_runs_of_both_sides_repeat() -> None:
-    import harness
-
     assert not harness.is_settled([], [])
     assert not harness.is_settled([10.0], [20.0])
     assert harness.is_settled([10.0, 10.2], [20.0, 20.2])
@@ -155,93 +139,20 @@ def test_a_twin_runs_until_the_fastest_runs_of_both_sides_repeat() -> None:
 def test_the_time_per_unit_is_unknown_where_the_report_does_not_state_it(
     unit: str, step: dict[str, Any] | None, expected: float | None
 ) -> None:
-    import accuracy
-
     report = {"step": step, "ranks": [{"steps": 100, "skipped_steps": 50}]}
     assert accuracy.time_per_unit_ns(report, unit) == expected
 
 
-def table_of(*rows: dict[str, Any]) -> Any:
-    import tables
-
-    machine = {"cpu": "a cpu", "cores": 2, "python": "3.12.1", "torch": "2.13.0", "hotloop": "0.1.0"}
-    return tables.Table({"commit": "abc", "machine": machine, "date": "2026-01-02", "seen_count": 3}, rows)
-
-
-def test_the_page_tells_both_parts_of_the_known_set_and_names_what_is_missing() -> None:
-    import accuracy
-
-    results = [
-        result("a", ["gc-pause"], [finding("gc-pause")], reach="at most a quarter"),
-        result("b", ["gc-pause"], [finding("input-bound")], split="seen", busy=True),
-        result("c", [], [], status="failed", reason="the training ended with code 1"),
-    ]
-    expected = [("tuned", "a", 2), ("seen", "b", 2), ("tuned", "c", 0), ("tuned", "d", 1)]
-    page = accuracy.write_accuracy(table_of(*results), expected)
-    tuned, seen = page.split("## Tuned")[1].split("## Seen")
-    assert "| gc-pause | 1 | 1 | - |" in tuned
-    assert "- a: at most a quarter" in tuned
-    assert "| gc-pause | 1 | 0 | input-bound 1 |" in seen
-    assert "2 runs, in 1 of which other programs used more than a tenth" in page
-    assert "commit abc" in page
-    assert "This was pass 3 over them" in page
-    assert "| tuned c | 0 | the training ended with code 1 |" in page
-    assert "| tuned d | 1 | not run |" in page
-    assert "What-if" not in page
-
-
-def test_the_page_tells_ranges_medians_and_twins_that_never_settled() -> None:
-    import accuracy
-
-    inside, above = (result(name, ["gc-pause"], [finding("gc-pause", mid=0.3)], realised=won) for name, won in
-                     (("a", 0.32), ("b", 0.37)))  # fmt: skip
-    far, unnamed = (
-        result("c", ["gc-pause"], [finding("gc-pause", mid=0.3)], realised=0.5),
-        result("d", ["gc-pause"], []),
-    )
-    # Fastest 0.32, median 0.45; its two fastest runs differ by 10 %.
-    above["twin"] = {side: [{"time_per_unit_ns": ns} for ns in runs] for side, runs in
-                     (("fixed", (68.0, 75.0, 77.0)), ("faulty", (100.0, 140.0, 150.0)))}  # fmt: skip
-    expected = [("tuned", name, 2) for name in "abcd"]
-    page = accuracy.write_accuracy(table_of(inside, above, far, unnamed), expected)
-    assert "Of 3 realised savings 2 lie in the range that the report gave (median width 0.09)." in page
-    assert "medians, 1 of the 4 faults with a saving of 0.15 or more are within 0.10 of their forecast." in page
-    assert "1 of 4 twins never met the rule of 4 %" in page
-
-
-def test_the_page_shows_forecasts_from_traces_beside_what_the_fix_gave() -> None:
-    import accuracy
-
-    row = {"pair": "input_transform 2", "fix": "--workers 2", "change": "loader-workers", "value": 2, "later": False}
-    rows = [
-        row | {"basis": "simulated", "forecast_saving_ratio": 0.45, "realised_saving_ratio": 0.40},
-        row | {"basis": "simulated", "forecast_saving_ratio": 0.45, "realised_saving_ratio": 0.20, "value": None},
-    ]
-    machine = {"cores": 2, "torch": "2.13.0"}
-    pairs = {"date": "2026-01-01", "commit": "abc", "machine": machine, "repeats": 3, "pairs": rows}
-    page = accuracy.write_accuracy(table_of(), [], pairs=pairs)
-    assert "Within 0.10: 1 of 2 (50%; promised 80%). Made by" in page
-    later = pairs | {"pairs": [rows[0], rows[1] | {"later": True}]}
-    seen = accuracy.write_accuracy(table_of(), [], pairs=later)
-    assert "Of the pairs written after the model: 0 of 1." in seen
-    assert "| input_transform 2 (later) |" in seen
-    assert "| input_transform 2 | `--workers 2` | loader-workers 2 | simulated | 0.45 | 0.40 | +0.05 |" in page
-
-
 @pytest.mark.parametrize("split", ["tuned", "seen"])
 def test_every_scenario_names_known_rules_and_enough_are_healthy(split: str) -> None:
-    import harness
-
-    scenarios = harness.choose_scenarios(split, "*")
+    found = harness.choose_scenarios(split, "*")
     rules = {p.stem.replace("_", "-") for p in (harness.ROOT / "src/hotloop/diagnose/rules").glob("[a-z]*.py")}
-    assert {rule for s in scenarios for rule in s.rules} <= rules
-    assert sum(s.kind == "healthy" for s in scenarios) >= 16
-    assert {s.kind for s in scenarios} >= {"healthy", "planted"}
+    assert {rule for s in found for rule in s.rules} <= rules
+    assert sum(s.kind == "healthy" for s in found) >= 16
+    assert {s.kind for s in found} >= {"healthy", "planted"}
 
 
 def test_the_fix_is_applied_as_the_forecast_prescribes_it() -> None:
-    import harness
-
     (scenario,) = harness.choose_scenarios("tuned", "input-transform")
     fix = {"technique": "loader-workers", "settings": {"num_workers": 3}}
     prescribed = harness.fix_arguments(scenario, {"findings": [finding("input-bound", fix=fix)]})
@@ -252,8 +163,6 @@ def test_the_fix_is_applied_as_the_forecast_prescribes_it() -> None:
 
 
 def test_an_unknown_key_in_a_scenario_file_is_refused(tmp_path: Path) -> None:
-    import scenarios
-
     (tmp_path / "a.py").write_text("")
     path = tmp_path / "scenarios.toml"
     path.write_text('[[scenario]]\nid = "a"\nscript = "a.py"\nrulez = "gc-pause"\n')
@@ -277,8 +186,6 @@ FAKE_HOTLOOP = """
 
 
 def test_the_forecast_is_stored_before_the_twin_runs_interleaved(tmp_path: Path) -> None:
-    import harness
-
     fake = tmp_path / "fake.py"
     fake.write_text(textwrap.dedent(FAKE_HOTLOOP))
     (tmp_path / "calls").write_text("")
@@ -295,8 +202,6 @@ def test_the_forecast_is_stored_before_the_twin_runs_interleaved(tmp_path: Path)
 
 
 def test_a_run_that_is_too_slow_leaves_no_process_behind(tmp_path: Path) -> None:
-    import harness
-
     script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import os, signal, time;" + (
         'signal.signal(signal.SIGTERM, signal.SIG_IGN); open("pid", "w").write(str(os.getpid())); time.sleep(60)'
     )
@@ -321,8 +226,6 @@ def _is_gone(pid: int) -> bool:
 
 
 def test_the_time_of_other_programs_is_told_from_our_own() -> None:
-    import harness
-
     spin = [sys.executable, "-c", "import time\nend = time.process_time() + 0.5\nwhile time.process_time() < end: pass"]
     others = harness.Others()
     with others.watch():
@@ -341,8 +244,6 @@ def test_the_time_of_other_programs_is_told_from_our_own() -> None:
 
 
 def test_a_turn_waits_for_whoever_holds_the_lock(tmp_path: Path) -> None:
-    import harness
-
     lock = tmp_path / "turn"
     with lock.open("a") as other:
         with harness.take_turn(lock), pytest.raises(BlockingIOError):

@@ -92,11 +92,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         for level in _levels(part, scenario, options.level)
     ]
     pending = [one for one in todo if options.again or not _is_done(result_path(bench.out, *one))]
-    if options.list:
-        for part, scenario, level in todo:
-            done = "" if (part, scenario, level) in pending else "  done"
-            print(f"{part:8} {scenario.split:6} {scenario.id:22} level {level}{done}")
-        return 0
     print(f"{len(pending)} trainings to tune in {bench.out.name}, up to {options.budget} s each", flush=True)
     for number, (part, scenario, level) in enumerate(pending[: options.limit], 1):
         began_s = time.monotonic()
@@ -126,7 +121,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--turn", type=Path, metavar="FILE", help="hold this lock during each training")
     parser.add_argument("--commit", help="name of the results (default: the checkout's)")
     parser.add_argument("--hotloop", default=str(Path(sys.executable).with_name("hotloop")))
-    parser.add_argument("--list", action="store_true", help="print what there is to run")
     parser.add_argument("--summarize", action="store_true", help="write docs/tuned.md")
     return parser.parse_args(argv)
 

@@ -184,8 +184,8 @@ tests/diagnose/test_removal.py recomputes it.
 def saving_within(cost_ratio: float, low_ratio: float, mid_ratio: float, high_ratio: float, basis: Basis) -> Saving:
     """A Saving clamped to what a rule can time: none of the three exceeds the cost, and they stay in order.
 
-    All are fractions of the time per unit of work. What is told may end higher (hotloop/diagnose/ranges.py).
-
+    All are fractions of the time per unit of work. What is told may end higher: see ``widen`` in
+    hotloop/diagnose/completion.py.
 
     >>> saving_within(0.3, 0.2, 0.4, 0.5, Basis.SIMULATED).mid_ratio
     0.3

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from dataclasses import replace
+from functools import partial
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.catalogue import Catalogue
 from hotloop.core.findings import Finding, Skipped
 from hotloop.core.rules import Judgement, Rule
 from hotloop.core.trace_analysis import TraceAnalysis
 
-from .ownership import share_out
-from .ranges import widen
+from .completion import share_out, widen
+from .rules import RULES
 
 __all__ = ["RULES", "find_problems", "find_problems_in_trace"]
 
-T = TypeVar("T")
 NOT_IN_A_TRACE = "a trace file does not contain it; record the training with hotloop run"
-
-RULES: Catalogue[Rule] = Catalogue(Rule, "hotloop.diagnose.rules")
-"""Every rule by its id; the modules are imported when it is first read."""
 
 
 def find_problems(
@@ -29,12 +25,13 @@ def find_problems(
     """What the rules found, in the rules' order, and the rules that could not judge, with their reasons.
 
     ``rules`` defaults to the whole catalogue. A rule that fails is reported as skipped, with its error. No time of
-    a step is counted by two findings (see ownership.py).
+    a step is counted by two findings (see ``share_out``).
     """
     asked = tuple(RULES.values() if rules is None else rules)
-    findings, skipped = _ask(analysis, ((one, one.judge) for one in asked))
+    findings, skipped = _ask(((one, partial(one.judge, analysis)) for one in asked), analysis.unit)
     findings, not_owned = share_out(findings, analysis)
-    rest, failed = _ask((analysis, findings), ((one, one.judge_rest) for one in asked if one.judge_rest is not None))
+    last = ((one, partial(one.judge_rest, analysis, findings)) for one in asked if one.judge_rest is not None)
+    rest, failed = _ask(last, analysis.unit)
     return (*findings, *rest), (*skipped, *not_owned, *failed)
 
 
@@ -44,30 +41,25 @@ def find_problems_in_trace(
     """As find_problems, from files that a profiler wrote; rules that such files cannot show are skipped."""
     asked = tuple(RULES.values() if rules is None else rules)
     unseen = tuple(Skipped(rule=one.id, reason=NOT_IN_A_TRACE) for one in asked if one.judge_trace is None)
-    judges = ((one, one.judge_trace) for one in asked if one.judge_trace is not None)
-    findings, skipped = _ask(analysis, judges)
+    judges = ((one, partial(one.judge_trace, analysis)) for one in asked if one.judge_trace is not None)
+    findings, skipped = _ask(judges, "step")
     return findings, (*skipped, *unseen)
 
 
 def _ask(
-    analysis: T, judges: Iterable[tuple[Rule, Callable[[T], Judgement]]]
+    judges: Iterable[tuple[Rule, Callable[[], Judgement]]], unit: str
 ) -> tuple[tuple[Finding, ...], tuple[Skipped, ...]]:
+    """What the rules answer, signed; ``unit`` is what a rate of the analysis counts."""
     findings: list[Finding] = []
     skipped: list[Skipped] = []
     for one, judge in judges:
         try:
-            answers = _as_answers(judge(analysis))
+            answer = judge()
         except Exception as error:  # a bug in one rule must not cost the reader the other rules' findings
-            skipped.append(Skipped(rule=one.id, reason=f"the rule failed ({type(error).__name__}: {error})"))
-            continue
-        findings += [widen(found) for found in answers if isinstance(found, Finding)]
-        skipped += [found for found in answers if isinstance(found, Skipped)]
+            answer = Skipped(reason=f"the rule failed ({type(error).__name__}: {error})")
+        for found in (answer,) if isinstance(answer, (Finding, Skipped)) else answer or ():
+            if isinstance(found, Finding):
+                findings.append(widen(one.sign(found, unit)))
+            else:
+                skipped.append(replace(found, rule=one.id))
     return tuple(findings), tuple(skipped)
-
-
-def _as_answers(judgement: Judgement) -> tuple[Finding | Skipped, ...]:
-    if judgement is None:
-        return ()
-    if isinstance(judgement, (Finding, Skipped)):
-        return (judgement,)
-    return tuple(judgement)

@@ -1,4 +1,4 @@
-"""Analysis -> what the ranks' communication costs: the part that no rank hides, the part that waits for a slow rank.
+"""Analysis -> what the ranks' communication costs, and how the gradients are best sent.
 
 All-reduce makes the ranks' steps equally long, so a slow rank does not show in its step time. It shows in the waiting:
 every rank's exposed communication is transfer plus waiting for the last one, and the rank that waits least is the last.
@@ -6,11 +6,15 @@ every rank's exposed communication is transfer plus waiting for the last one, an
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hotloop.core.analysis import Analysis, DdpFacts, RankAnalysis
-from hotloop.core.findings import REMOVED_LOW_RATIO
-from hotloop.core.link_fit import usual_latency_ns
+from hotloop.core.findings import REMOVED_LOW_RATIO, Value
+from hotloop.core.link_choice import Exchange, WayChoice, choose_bucket_bytes, choose_way
+from hotloop.core.link_fit import LinkFit, usual_latency_ns
+from hotloop.diagnose.lines import EXCHANGING, NOTHING, FieldShare, time_between_phases
 from hotloop.diagnose.measured import known_mean, steps_per_anchor_step
 
 LOOPBACK = ("lo", "lo0")
@@ -27,21 +31,13 @@ DEFAULT_BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20
 SMALL_BUCKET_BYTES = 1 << 20
 FEWEST_SMALL_BUCKETS = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """What each rank waits for others, per step. All times in ns per step, ranks in the order of the Analysis."""
-
-    wait_ns: tuple[float, ...]
-    """Exposed gradient communication plus the collectives of the training's own code."""
-    from_ddp_stats: bool
-    """False when exposed communication inside backward is unknown; backward as a whole then stands in for it."""
-
-    @property
-    def least_ns(self) -> float:
-        """What even the rank that waits least does not hide."""
-        return min(self.wait_ns)
+SENDERS = ("compress-gradients", "local-updates")
+"""The techniques whose ways of sending are forecast."""
+LEAST_WIRE_RATIO = 0.5
+"""At least so much of the communication is taken for bytes on the wire, whatever its messages' usual latencies add to:
+a slow link is one whose latencies are less (``slow_link``)."""
+COLLECTIVE_CALL = re.compile(r"reduce|gather|broadcast|scatter|barrier|all_to_all|\bwait\(")
+"""In a source line: it calls a collective itself, or waits for one."""
 
 
 def is_distributed(analysis: Analysis) -> bool:
@@ -70,17 +66,17 @@ def explicit_ns(rank: RankAnalysis) -> float:
     return max(0.0, rank.mean.get("communication_ns", 0.0))
 
 
-def waiting(analysis: Analysis) -> Waiting:
-    """What each rank waits, from DDP's statistics when every rank has them."""
+def waits_ns(analysis: Analysis) -> list[float]:
+    """What each rank waits for others, ns per step: exposed gradient communication and its own code's collectives.
+
+    Where DDP's statistics are missing and waiting is not told apart, all of backward stands in for the former.
+    """
     exposed = [exposed_gradient_ns(rank) for rank in analysis.ranks]
-    known = [value for value in exposed if value is not None]
-    if len(known) == len(exposed):
-        waits = tuple(e + explicit_ns(r) for e, r in zip(known, analysis.ranks, strict=True))
-        return Waiting(wait_ns=waits, from_ddp_stats=True)
-    if all(shows_exchange_of_backward(r) for r in analysis.ranks):
-        return Waiting(wait_ns=tuple(explicit_ns(r) for r in analysis.ranks), from_ddp_stats=False)
-    waits = tuple(explicit_ns(r) + r.mean.get("backward_ns", 0.0) for r in analysis.ranks)
-    return Waiting(wait_ns=waits, from_ddp_stats=False)
+    if all(shows_exchange_of_backward(rank) for rank in analysis.ranks):
+        exposed = [0.0 for _ in analysis.ranks]
+    elif None in exposed:
+        exposed = [rank.mean.get("backward_ns", 0.0) for rank in analysis.ranks]
+    return [(one or 0.0) + explicit_ns(rank) for one, rank in zip(exposed, analysis.ranks, strict=True)]
 
 
 def shows_exchange_of_backward(rank: RankAnalysis) -> bool:
@@ -137,7 +133,7 @@ def transfer_ns(ddp: DdpFacts, world_size: int) -> float | None:
         LOOPBACK_BYTES_PER_S if (ddp.backend or "gloo").lower() == "gloo" else OTHER_LINKS_RATIO * LOOPBACK_BYTES_PER_S
     )
     payload_bytes = 2 * (world_size - 1) / world_size * ddp.parameter_bytes
-    return payload_bytes / rate * 1e9 + bucket_latency_ns(ddp) * max(1, len(bucket_bytes(ddp)))
+    return payload_bytes / rate * 1e9 + usual_latency_ns(ddp.backend) * max(1, len(bucket_bytes(ddp)))
 
 
 def sync_saving_ns(analysis: Analysis) -> tuple[float, float, float] | None:
@@ -191,11 +187,6 @@ def needless_buckets(ddp: DdpFacts) -> int:
     return max(0, len(sizes) - needed)
 
 
-def bucket_latency_ns(ddp: DdpFacts) -> float:
-    """What one small all-reduce costs by rule of thumb, for this backend."""
-    return usual_latency_ns(ddp.backend)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """What the gradients' way between the ranks achieves. Rates in bytes per second."""
@@ -243,16 +234,10 @@ def crossed_link(analysis: Analysis) -> Link | None:
     stats = [r for r in analysis.ranks if r.ddp is not None and r.ddp.comm_ns and r.ddp.overlap_ns is not None]
     if len(stats) != len(analysis.ranks):
         return None
-    best: tuple[float, str, RankAnalysis] | None = None
-    for rank in stats:
-        for name, rate in rank.network_bytes_per_s.items():
-            if name not in LOOPBACK and (best is None or rate > best[0]):
-                best = (rate, name, rank)
-    if best is None:
+    rates = [(rate, name, rank) for rank in stats for name, rate in rank.network_bytes_per_s.items()]
+    _, name, rank = max((one for one in rates if one[1] not in LOOPBACK), key=lambda one: one[0], default=(0, "", None))
+    if rank is None or rank.ddp is None:
         return None
-    _, name, rank = best
-    ddp = rank.ddp
-    assert ddp is not None
     syncs = sync_count(rank)
     # Waiting for a slow rank is no transfer: the rank that waits least tells how long the wire takes.
     comm_ns = min(r.ddp.comm_ns for r in stats if r.ddp is not None and r.ddp.comm_ns is not None) * syncs
@@ -265,7 +250,7 @@ def crossed_link(analysis: Analysis) -> Link | None:
         interface=name,
         rate_bytes_per_s=payload_bytes / (comm_ns * 1e-9),
         nominal_bytes_per_s=rank.network_speed_bytes_per_s.get(name),
-        latency_ns=bucket_latency_ns(ddp) * max(1, len(bucket_bytes(ddp))) * syncs,
+        latency_ns=usual_latency_ns(rank.ddp.backend) * max(1, len(bucket_bytes(rank.ddp))) * syncs,
         comm_ns=comm_ns,
         overlap_ns=overlap_ns,
     )
@@ -284,9 +269,8 @@ def slow_link(analysis: Analysis) -> Link | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """The least exposed communication per step, told apart by its cause. The parts add to the whole (ns per step)."""
+    """The least exposed communication per step (ns) that needed synchronisations have, told apart by its cause."""
 
-    microsteps_ns: float
     link_ns: float
     buckets_ns: float
     explicit_ns: float
@@ -304,11 +288,10 @@ def exposure_by_cause(analysis: Analysis) -> Exposure | None:
         if own_ns <= 0:
             return None
         extra_ns = sharded_extra_ns(analysis)
-        return Exposure(microsteps_ns=extra_ns, link_ns=0.0, buckets_ns=0.0, explicit_ns=own_ns - extra_ns, rest_ns=0.0)
+        return Exposure(link_ns=0.0, buckets_ns=0.0, explicit_ns=own_ns - extra_ns, rest_ns=0.0)
     lead = analysis.lead
     extra = extra_syncs(analysis)
-    microsteps = gradient_ns * extra / sync_count(lead) if extra else 0.0
-    left = gradient_ns - microsteps
+    left = gradient_ns - (gradient_ns * extra / sync_count(lead) if extra else 0.0)
     link = left if slow_link(analysis) is not None else 0.0
     left -= link
     needless = needless_buckets(lead.ddp) if lead.ddp is not None else 0
@@ -317,11 +300,97 @@ def exposure_by_cause(analysis: Analysis) -> Exposure | None:
         syncs = max(1.0, sync_count(lead) - extra)
         probed = lead.forecasts.get("ddp-buckets")
         probed_ns = 0.0 if probed is None else probed.saving_mid_ratio * analysis.step_ns
-        buckets = min(left, probed_ns or needless * bucket_latency_ns(lead.ddp) * syncs)
+        buckets = min(left, probed_ns or needless * usual_latency_ns(lead.ddp.backend) * syncs)
     return Exposure(
-        microsteps_ns=microsteps,
         link_ns=link,
         buckets_ns=buckets,
         explicit_ns=own_ns,
         rest_ns=left - buckets,
     )
+
+
+def applied_sender(rank: RankAnalysis) -> str | None:
+    """The applied technique that exchanges DDP's gradients or weights in its place; None where DDP does it itself."""
+    return next((one for one in SENDERS if one in rank.applied and rank.ddp is not None), None)
+
+
+def sender_ns(rank: RankAnalysis, explicit_ns: float) -> float:
+    """The part of the time in collectives called from Python that is the applied sender's; 0.0 without one.
+
+    Its collectives are reached from lines such as ``loss.backward()``; the training's own stand at a line that calls
+    one.
+    """
+    if applied_sender(rank) is None:
+        return 0.0
+    lines = rank.lines.get("communication_ns", ())
+    own_ratio = sum(line.share_ratio for line in lines if COLLECTIVE_CALL.search(line.text))
+    return max(0.0, 1.0 - own_ratio) * explicit_ns
+
+
+def loops_around_collectives(analysis: Analysis) -> FieldShare:
+    """What the training does to its tensors around collectives of its own, per step, and DDP would do in their place.
+
+    Nothing where most of the exchange is DDP's, an applied technique's, or that of sharded weights.
+    """
+    rank = analysis.lead
+    exposure = exposure_by_cause(analysis) if len(analysis.ranks) > 1 else None
+    if exposure is None or rank.model_is_sharded is True:
+        return NOTHING
+    sent_ns = sender_ns(rank, exposure.explicit_ns)
+    if exposure.explicit_ns - sent_ns < exposure.rest_ns + sent_ns:
+        return NOTHING
+    return time_between_phases(rank, EXCHANGING)
+
+
+def read_exchange(analysis: Analysis) -> Exchange | None:
+    """One synchronised backward of the lead rank; None without DDP's sizes and times."""
+    rank = analysis.lead
+    ddp = rank.ddp
+    sizes = () if ddp is None else bucket_bytes(ddp)
+    if ddp is None or not sizes or ddp.backward_compute_ns is None:
+        return None
+    return Exchange(
+        bucket_bytes=sizes,
+        backward_ns=ddp.backward_compute_ns,
+        step_ns=analysis.step_ns / sync_count(rank),
+        ranks=rank.world_size,
+        tensors=ddp.parameter_tensors,
+        on_device=rank.device_type != "cpu",
+    )
+
+
+def fit_of(analysis: Analysis, link: Link) -> LinkFit | None:
+    """The link as one training shows it: the backend's usual latency, and the rate of what is left of the time."""
+    ddp = analysis.lead.ddp
+    if ddp is None:
+        return None
+    wire_ns = max(LEAST_WIRE_RATIO * link.comm_ns, link.comm_ns - link.latency_ns)
+    return LinkFit(latency_ns=usual_latency_ns(ddp.backend), bytes_per_s=link.rate_bytes_per_s * link.comm_ns / wire_ns)
+
+
+def choose_sending(analysis: Analysis, link: Link) -> WayChoice | None:
+    """How to send one exchange; None where too little of it is known. Times are per synchronised backward."""
+    exchange, fit = read_exchange(analysis), fit_of(analysis, link)
+    if exchange is None or fit is None or exchange.ranks < 2:
+        return None
+    return choose_way(exchange, fit, SENDERS)
+
+
+def saved_ratio(analysis: Analysis, choice: WayChoice, exposed_ns: float) -> float:
+    """Share of the step that the chosen way saves of ``exposed_ns``, what is exposed per step now."""
+    syncs = max(1.0, sync_count(analysis.lead) - extra_syncs(analysis))
+    return max(0.0, exposed_ns - choice.picked.exposed_ns * syncs) / analysis.step_ns
+
+
+def list_exposed(analysis: Analysis, choice: WayChoice) -> dict[str, Value]:
+    """Evidence: what each way would leave exposed, as a share of the step."""
+    syncs = max(1.0, sync_count(analysis.lead) - extra_syncs(analysis))
+    left: Mapping[str, Value] = {way.way: round(way.exposed_ns * syncs / analysis.step_ns, 4) for way in choice.ways}
+    return {"exposed_by_way": dict(left)}
+
+
+def bucket_cap_mib(analysis: Analysis, link: Link | None) -> int:
+    """The size of DDP's buckets for this link; torch's 25 MiB where none is crossed."""
+    exchange = read_exchange(analysis)
+    fit = None if link is None else fit_of(analysis, link)
+    return 25 if exchange is None or fit is None else choose_bucket_bytes(exchange, fit) >> 20

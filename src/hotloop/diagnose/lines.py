@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
+import statistics
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from hotloop.core.analysis import Line, RankAnalysis
+from hotloop.core.analysis import Analysis, Line, RankAnalysis
 from hotloop.core.findings import Where
 from hotloop.core.recording import GAP_FIELDS
-from hotloop.diagnose.thresholds import share_bounds
+from hotloop.diagnose.measured import MATERIAL_RATIO, NOISE_MULTIPLE, share_bounds, threshold_ratio
 
 LOGGING = "logging"
 WEIGHTS = "weights"
@@ -98,6 +101,10 @@ _TRAINING_CALLS = frozenset({"backward", "step", "zero_grad"})
 
 LEAST_SHARE_RATIO = 0.1
 """Share of a field's samples below which a path from the loop is not named."""
+SHORTEST_STEP_NS = 1_000_000
+"""Below this a sampler sees little of what C code does and lands on loops and calls: lines tell where, not how much."""
+FEWEST_SAMPLES = 3
+"""Fewer samples than this are an accident, not a part of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,21 +247,16 @@ def _lines_by_look(rank: RankAnalysis, field_name: str) -> tuple[tuple[Line, str
     return tuple(settled)
 
 
-SHORTEST_STEP_NS = 1_000_000
-"""Below this a sampler sees little of what C code does and lands on loops and calls: lines tell where, not how much."""
-FEWEST_SAMPLES = 3
-"""Fewer samples than this are an accident, not a part of the step."""
-
-
 def time_of_kinds(rank: RankAnalysis, field_name: str, *kinds: str) -> FieldShare:
     """The part of a time field that lines of these kinds account for."""
     lines = tuple(line for line, kind in field_lines(rank, field_name) if kind in kinds)
     return _time_of(rank, field_name, lines, is_validation=kinds == (VALIDATING,))
 
 
-def time_of_other_kinds(rank: RankAnalysis, field_name: str, *kinds: str) -> FieldShare:
-    """The part of a time field that lines of any kind but these account for."""
-    return _time_of(rank, field_name, tuple(line for line, kind in field_lines(rank, field_name) if kind not in kinds))
+def time_of_lines(rank: RankAnalysis, field_name: str, is_meant: Callable[[Line, str], bool]) -> FieldShare:
+    """The part of a time field that the lines account for of which this holds, by line and kind."""
+    lines = tuple(line for line, kind in field_lines(rank, field_name) if is_meant(line, kind))
+    return _time_of(rank, field_name, lines)
 
 
 def saving_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
@@ -408,33 +410,33 @@ def time_of_batches_after_acting(rank: RankAnalysis) -> FieldShare:
         for where in _below_the_loop(line, loop)
         if where.name not in _MODEL_FUNCTIONS
     }
-    lines = []
-    for line, kind in field_lines(rank, "after_nograd_ns"):
+
+    def makes_batch(line: Line, kind: str) -> bool:
         below = _below_the_loop(line, loop)
         named = any(_BATCH_MAKER_NAME.search(where.name) for where in below)
-        if kind == BATCH and named and not any((where.file, where.function) in asking for where in below):
-            lines.append(line)
-    return _time_of(rank, "after_nograd_ns", tuple(lines))
+        return kind == BATCH and named and not any((where.file, where.function) in asking for where in below)
+
+    return time_of_lines(rank, "after_nograd_ns", makes_batch)
 
 
 def time_of_prefetching(rank: RankAnalysis) -> FieldShare:
     """The part of the time between forward and backward in which the loop's source says that the next batch is made."""
     of_others = (LOGGING, WEIGHTS, COLLECTING, SAVING, VALIDATING)
-    lines = (one for one, kind in field_lines(rank, "after_forward_ns") if one.makes_batch and kind not in of_others)
-    return _time_of(rank, "after_forward_ns", tuple(lines))
+    return time_of_lines(rank, "after_forward_ns", lambda line, kind: bool(line.makes_batch) and kind not in of_others)
 
 
 def time_of_unclear_batches(rank: RankAnalysis) -> FieldShare:
     """The part of that time in functions that are named after making batches, where the source does not tell."""
     loop = loop_places(rank)
-    lines = (
-        one
-        for one, kind in field_lines(rank, "after_forward_ns")
-        if kind == BATCH
-        and one.makes_batch is None
-        and any(_BATCH_MAKER_NAME.search(where.name) for where in _below_the_loop(one, loop))
+    return time_of_lines(
+        rank,
+        "after_forward_ns",
+        lambda line, kind: (
+            kind == BATCH
+            and line.makes_batch is None
+            and any(_BATCH_MAKER_NAME.search(where.name) for where in _below_the_loop(line, loop))
+        ),
     )
-    return _time_of(rank, "after_forward_ns", tuple(lines))
 
 
 def _ns_per_share(rank: RankAnalysis, field_name: str, is_validation: bool) -> float:
@@ -505,3 +507,33 @@ def _calls_around(line: Line, loop: frozenset[tuple[str, str]], bodies: tuple[fr
     if trains or called & _TRAINING_CALLS:
         return ""
     return " ".join(f"{call}()" for call in line.calls) + " .grad" * line.walks_gradients
+
+
+def saving_rank(analysis: Analysis) -> RankAnalysis | None:
+    """The rank that spends most on writing checkpoints; None where that is no material part of its steps."""
+    rank = most_saving_rank(analysis)
+    written_ratio = rank.breakdown.share("checkpoint")
+    if written_ratio < MATERIAL_RATIO:
+        return None
+    is_sure = _saves_alike(rank) or written_ratio >= threshold_ratio(rank, judged_fields=("checkpoint_ns",))
+    return rank if is_sure else None
+
+
+def most_saving_rank(analysis: Analysis) -> RankAnalysis:
+    """The rank with the largest share of its steps in saves, however small."""
+    return max(analysis.ranks, key=lambda one: one.breakdown.share("checkpoint"))
+
+
+def _saves_alike(rank: RankAnalysis) -> bool:
+    """Whether saves recur, and their mean time exceeds its noise: each was clocked, however uneven the steps are."""
+    saves = [ns for ns in rank.columns.get("checkpoint_ns", ()) if ns > 0]
+    if len(saves) < 2:
+        return False
+    return statistics.fmean(saves) >= NOISE_MULTIPLE * statistics.stdev(saves) / math.sqrt(len(saves))
+
+
+def saving_times_ns(rank: RankAnalysis) -> dict[str, float]:
+    """Time field -> what saving takes of it per step: the save itself, and what its functions do around it."""
+    found = {"checkpoint_ns": rank.mean.get("checkpoint_ns", 0.0)}
+    found |= {name: time_of_kinds(rank, name, SAVING).mean_ns for name in GAP_FIELDS if rank.lines.get(name)}
+    return {name: time_ns for name, time_ns in found.items() if time_ns > 0}

@@ -1,22 +1,46 @@
-"""RankAnalysis -> means that tell unknown from zero, and the noise of a step without some of its parts."""
+"""RankAnalysis -> means that tell unknown from zero, what counts as material, and the words for these numbers."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from hotloop.core.analysis import Analysis, Forecast, Line, RankAnalysis
-from hotloop.core.findings import Basis, Value, Where
+from hotloop.core.findings import Basis, Saving, Severity, Value, Where, severity_of
 from hotloop.core.noise import noise_of_mean_ratio
 from hotloop.core.recording import TIME_FIELDS
-from hotloop.diagnose.wording import SURE_RATIO, format_share
 
 FEWEST_BATCHES, MOST_BATCHES = 5, 32
 NARROW_RATIO = 0.25
 """A forecast that promises less than this part of its middle is told by its middle alone."""
 MEDIUM_RATIO = 0.05
 """The low forecast from which a finding is of medium severity."""
+MATERIAL_RATIO = 0.01
+"""A cost below one percent of the step is not worth a reader's minute."""
+RARE_FIELDS = ("checkpoint_ns", "nograd_ns")
+"""Saves, and forwards without gradients (validation, rollouts): told apart already, and usually in bursts."""
+UNEVEN_RATIO = 0.25
+"""What usually comes so much sooner or later than in the mean is told as an average."""
+NOISE_MULTIPLE = 2.0
+"""A cost must exceed this many standard errors of the mean step (about 95 % confidence)."""
+Z_OF_90_PERCENT = 1.64
+"""Standard errors that hold 90 % of a normal distribution."""
+MATERIAL_RUN_RATIO = 0.05
+"""From this share of the run on, what is paid once is told: half of what makes the left-out part a warning."""
+LOWERED = {
+    Severity.HIGH: Severity.MEDIUM,
+    Severity.MEDIUM: Severity.LOW,
+    Severity.LOW: Severity.INFO,
+    Severity.INFO: Severity.INFO,
+}
+WORK_FIELDS = ("forward_ns", "backward_ns", "optimizer_ns")
+FEWEST_EVENTS = 2
+STANDARD_ERRORS = 2.0
+SURE_RATIO = 0.01
+"""With a low forecast below this, what was measured does not rule out that nothing is won, and titles say so."""
 
 
 def known_mean(rank: RankAnalysis, field: str) -> float | None:
@@ -27,6 +51,17 @@ def known_mean(rank: RankAnalysis, field: str) -> float | None:
         return sum(known) / len(known) if known else None
     value = rank.mean.get(field)
     return None if value is None or value < 0 else value
+
+
+def has_loader(rank: RankAnalysis) -> bool:
+    """Whether a DataLoader makes the training's batches."""
+    return known_count(rank, "micro_batches") > 0 or known_count(rank, "batches") >= 0.5
+
+
+def add_columns(columns: Mapping[str, Sequence[int]], names: Iterable[str]) -> list[int]:
+    """The sum of some fields in every step; what was not recorded counts as nothing."""
+    known = [columns[name] for name in names if columns.get(name)]
+    return [sum(max(0, value) for value in values) for values in zip(*known, strict=True)]
 
 
 def known_count(rank: RankAnalysis, field: str) -> float:
@@ -90,8 +125,7 @@ def spread_of_own_ratio(rank: RankAnalysis, fields: Iterable[str]) -> float:
     For costs that lie in these fields: a single long step can be all there is to such a cost, so here it counts.
     Falls back on the noise of the step when the recording has no columns.
     """
-    columns = [rank.columns[name] for name in fields if rank.columns.get(name)]
-    sums = [sum(max(0, value) for value in values) for values in zip(*columns, strict=True)]
+    sums = add_columns(rank.columns, fields)
     if len(sums) < 2 or rank.step_mean_ns <= 0:
         return rank.step_noise_ratio
     error: float = statistics.stdev(sums) / math.sqrt(len(sums))
@@ -119,3 +153,232 @@ def line_places(lines: Iterable[Line], least_share_ratio: float = 0.2, most: int
 def known_places(*places: Where | None) -> tuple[Where, ...]:
     """The places that are known, in the order given, without repeats."""
     return tuple(dict.fromkeys(place for place in places if place is not None))
+
+
+def threshold_ratio(
+    rank: RankAnalysis, *, floor_ratio: float = MATERIAL_RATIO, judged_fields: Iterable[str] = ()
+) -> float:
+    """The smallest share of the step, 0..1, that a rule may call a cost on this rank.
+
+    The noise is that of the step without ``judged_fields``: a checkpoint that stops every tenth step makes the
+    steps uneven, and that unevenness is the fault itself, not noise that could hide it. Nor may one kind of work that
+    comes now and then hide another: an evaluation is no noise to the logging that is done beside it.
+    """
+    return max(floor_ratio, NOISE_MULTIPLE * _noise_ratio(rank, tuple(judged_fields)))
+
+
+def is_material(
+    analysis: Analysis, cost_ratio: float, *, judged_fields: Iterable[str] = (), own_fields: Iterable[str] = ()
+) -> bool:
+    """Whether a share of the step exceeds the floor and the noise of the lead rank (see threshold_ratio).
+
+    The noise leaves outliers out. Where the cost itself lies in ``own_fields`` and one long step could be all there is
+    to it, it must also exceed the noise of these fields with every outlier in them.
+    """
+    if own_fields and cost_ratio < NOISE_MULTIPLE * spread_of_own_ratio(analysis.lead, own_fields):
+        return False
+    return cost_ratio >= threshold_ratio(analysis.lead, judged_fields=judged_fields)
+
+
+def is_material_span(analysis: Analysis, cost_ratio: float, field: str) -> bool:
+    """Whether a span that was timed by itself exceeds the floor and the noise of its own mean on the lead rank.
+
+    What was clocked inside each step is known better than the step around it: how uneven the rest is says nothing
+    of it. Without a column of the field the step's noise has to do.
+    """
+    column = [value for value in analysis.lead.columns.get(field, ()) if value >= 0]
+    if len(column) < 2:
+        return is_material(analysis, cost_ratio)
+    mean = statistics.fmean(column)
+    error = statistics.stdev(column) / math.sqrt(len(column))
+    return cost_ratio >= MATERIAL_RATIO and mean >= NOISE_MULTIPLE * error
+
+
+def share_bounds(share_ratio: float, samples_count: float) -> tuple[float, float]:
+    """Lower and upper bound (Wilson, 90 %) of a share that was seen in ``samples_count`` stack samples.
+
+    >>> low, high = share_bounds(0.5, 100)
+    >>> round(low, 2), round(high, 2)
+    (0.42, 0.58)
+    >>> share_bounds(0.5, 0)
+    (0.0, 1.0)
+    """
+    if samples_count <= 0:
+        return 0.0, 1.0
+    share = min(max(share_ratio, 0.0), 1.0)
+    square = Z_OF_90_PERCENT**2 / samples_count
+    centre = (share + square / 2) / (1 + square)
+    half = (
+        Z_OF_90_PERCENT / (1 + square) * math.sqrt(share * (1 - share) / samples_count + square / (4 * samples_count))
+    )
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def steps_between(column: Sequence[int]) -> float | None:
+    """Mean number of steps from one occurrence to the next; None with fewer than two of them.
+
+    It goes with means per step: what happens in a part of the steps only is divided by all of them.
+
+    >>> steps_between([0, 0, 1] * 20), steps_between([0] * 40 + [0, 0, 0, 1] * 5)
+    (3.0, 12.0)
+    """
+    happened = [step for step, count in enumerate(column) if count > 0]
+    if len(happened) < 2:
+        return None
+    gap = (happened[-1] - happened[0]) / (len(happened) - 1)
+    goes_through = abs(len(column) / gap - len(happened)) <= 1
+    return gap if goes_through else len(column) / len(happened)
+
+
+def recurs_unevenly(column: Sequence[int]) -> bool:
+    """Whether the usual gap between two occurrences is another one than the mean of steps_between."""
+    happened = [step for step, count in enumerate(column) if count > 0]
+    mean = steps_between(column)
+    if mean is None:
+        return False
+    usual = statistics.median(later - earlier for earlier, later in pairwise(happened))
+    return abs(usual - mean) > UNEVEN_RATIO * mean
+
+
+def _noise_ratio(rank: RankAnalysis, judged_fields: tuple[str, ...]) -> float:
+    """Never more than the run's plain noise: taking a part out of the step is meant to forgive, not to punish."""
+    if not judged_fields:
+        return rank.step_noise_ratio
+    return min(rank.step_noise_ratio, phase_noise_ratio(rank, (*judged_fields, *RARE_FIELDS)))
+
+
+def severity_once(run_ratio: float) -> Severity:
+    """One level below that of the same share lost in every step: a longer training makes it smaller.
+
+    >>> severity_once(0.9).value, severity_once(0.1).value
+    ('medium', 'low')
+    """
+    share = min(1.0, max(0.0, run_ratio))
+    return LOWERED[severity_of(Saving(low_ratio=share, mid_ratio=share, high_ratio=share, basis=Basis.MEASURED))]
+
+
+def settling_column(rank: RankAnalysis, *names: str) -> Sequence[int]:
+    """The sum of some fields in every warm-up step behind the first, which has costs of its own that no one can avoid;
+    empty where the recording does not show them."""
+    return add_columns(rank.warmup_columns or {}, names)[1:]
+
+
+def run_ratio(rank: RankAnalysis, part_ns: float) -> float:
+    """A time's share of the run from its first step to its end, 0..1; 0 where the run is not known."""
+    run_ns = 0 if rank.excluded is None else rank.excluded.run_ns
+    return min(1.0, part_ns / run_ns) if run_ns else 0.0
+
+
+def aftermath_ns(rank: RankAnalysis, events: str, fields: Iterable[str] = WORK_FIELDS) -> float:
+    """Mean ns per step by which ``fields`` take longer in the steps that an event of this column slows down.
+
+    After an event the caches hold something else, pages are copied or fetched anew, and what was written goes to the
+    disk. The mean of the first step after the events is compared with that of the undisturbed steps (those in the later
+    half of the way to the next event), then that of the second, until one no longer differs by more than its noise. So
+    a slowdown after a part of the events counts as what it costs, and a single long step does not. 0.0 where fewer than
+    FEWEST_EVENTS say it.
+    """
+    happened = rank.columns.get(events, ())
+    work = [sum(values) for values in zip(*(rank.columns[name] for name in fields), strict=True)]
+    starts = [step for step, count in enumerate(happened) if count > 0]
+    excess = excess_after(work, starts)
+    return sum(excess) * len(starts) / len(work) if work else 0.0
+
+
+def excess_after(work: Sequence[float], starts: Sequence[int]) -> tuple[float, ...]:
+    """By how much the step of an event, the one after it and so on take longer than undisturbed ones, in the mean.
+
+    >>> steps = [10, 10, 10, 10, 10, 10, 40, 20, 10, 10, 10, 10, 40, 20, 10, 10, 10, 10, 40, 20, 10, 10, 10, 10]
+    >>> excess_after(steps, [6, 12, 18])
+    (30.0, 10.0)
+    """
+    gaps = [later - earlier for earlier, later in pairwise(starts)]
+    if len(starts) < FEWEST_EVENTS:
+        return ()
+    reach = int(statistics.median(gaps)) // 2
+    calm = [value for step, value in enumerate(work) if _since(step, starts) >= max(1, reach)]
+    if len(calm) < FEWEST_EVENTS:
+        return ()
+    undisturbed, calm_error = statistics.fmean(calm), _squared_error(calm)
+    found: list[float] = []
+    for offset in range(reach):
+        after = [work[start + offset] for start in starts if start + offset < len(work)]
+        if len(after) < FEWEST_EVENTS:
+            break
+        excess = statistics.fmean(after) - undisturbed
+        if excess <= STANDARD_ERRORS * math.sqrt(_squared_error(after) + calm_error):
+            break
+        found.append(excess)
+    return tuple(found)
+
+
+def _since(step: int, starts: Sequence[int]) -> int:
+    """Steps since the last event; as many as there can be before the first one."""
+    before = bisect_right(starts, step) - 1
+    return step - starts[before] if before >= 0 else step + 1_000_000
+
+
+def _squared_error(values: Sequence[float]) -> float:
+    """Of the mean: outliers count in it as they do in the mean."""
+    return statistics.variance(values) / len(values)
+
+
+def format_time(time_ns: float) -> str:
+    """A time with three significant digits in the unit that suits it.
+
+    >>> format_time(18_342_000), format_time(432_000), format_time(2.5e9)
+    ('18.3 ms', '432 µs', '2.5 s')
+    """
+    for unit_ns, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if abs(time_ns) >= unit_ns:
+            value = time_ns / unit_ns
+            return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+    return f"{time_ns:.0f} ns"
+
+
+def format_share(ratio: float) -> str:
+    """A share in percent: whole ones from 10 %, else one decimal.
+
+    >>> format_share(0.463), format_share(0.037)
+    ('46%', '3.7%')
+    """
+    return f"{ratio * 100:.0f}%" if ratio >= 0.0995 else f"{ratio * 100:.1f}%"
+
+
+def format_bytes(size_bytes: float) -> str:
+    """A size in binary units.
+
+    >>> format_bytes(3 * 2**20), format_bytes(1536)
+    ('3.0 MiB', '1.5 KiB')
+    """
+    for unit_bytes, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if abs(size_bytes) >= unit_bytes:
+            return f"{size_bytes / unit_bytes:.1f} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def show_code(line: Line) -> str:
+    """A sampled line's source behind its place, in brackets; empty where it is not known."""
+    return f" ({shorten_code(line.text)})" if line.text.strip() else ""
+
+
+def shorten_code(text: str, most_count: int = 60) -> str:
+    """A line of code, cut behind a whole word where it is too long, with dots in place of the rest.
+
+    >>> shorten_code("  total += p.grad.norm().item() ** 2"), shorten_code("mean = decay * mean + value", 20)
+    ('total += p.grad.norm().item() ** 2', 'mean = decay * ...')
+    """
+    text = text.strip()
+    if len(text) <= most_count:
+        return text
+    head = text[: most_count - 4]
+    return f"{head.rsplit(' ', 1)[0]} ..."
+
+
+def format_interval(steps: float, on_average: bool = False) -> str:
+    """How often something happens that happens every ``steps`` steps.
+
+    >>> format_interval(1.0), format_interval(50.2), format_interval(24.8, on_average=True)
+    ('every step', 'every 50 steps', 'every 25 steps on average')
+    """
+    return "every step" if steps < 1.5 else f"every {steps:.0f} steps{' on average' * on_average}"

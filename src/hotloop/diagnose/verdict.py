@@ -1,4 +1,4 @@
-"""Findings and breakdown -> one line: what the training waits for."""
+"""Findings -> what is left of a step without them, and one line: what the training waits for."""
 
 from __future__ import annotations
 
@@ -6,21 +6,104 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hotloop.core.analysis import RankAnalysis
+from hotloop.core.explained import Explained, RunParts
 from hotloop.core.findings import Finding, Kind, Severity, severity_of
 from hotloop.core.memory_snapshot import MemoryFile
-from hotloop.core.phases import Breakdown, Excluded
-from hotloop.core.report import Device, LineShare, StepSummary
-from hotloop.core.rules import SUMMING_RULES
+from hotloop.core.phases import PHASES, Breakdown, Excluded
+from hotloop.core.recording import GAP_FIELDS
+from hotloop.core.report import Device, Health, LineShare, StepSummary
 from hotloop.core.timeline import IdleCauses
-from hotloop.diagnose.explained import HOST_CODE
-from hotloop.diagnose.wording import format_bytes, format_time
+from hotloop.diagnose.completion import rule_of, sums_up
+from hotloop.diagnose.lines import (
+    own_ns,
+)
+from hotloop.diagnose.measured import format_bytes, format_time
+from hotloop.diagnose.own_code import own_code, unnamed_ns
 
+WAITS = {"input_wait": "input_wait_ns", "checkpoint": "checkpoint_ns", "validation": "nograd_ns"}
+"""Phases that are no work of the model's, and the field whose samples tell the line that they stand at."""
+UNKNOWN_RATIO = 0.05
+"""Of the step: more without any evidence is a fault of ours."""
 _SERIOUS = (Severity.HIGH, Severity.MEDIUM)
-
-
 LARGE_RATIO = 0.3
 """From this share on, time outside the model or of a fault is not passed over, whether or not a fix is sure to win."""
 MOST_RATIO = 0.5
+IDLE_RATIO = 0.3
+"""A device that idles more than this is not called healthy, whether or not a rule can name the fault."""
+
+
+def explain_step(rank: RankAnalysis, findings: Sequence[Finding]) -> Explained | None:
+    """The four parts of the steady step of one rank, as ratios that sum to 1; None without a steady step."""
+    step_ns = float(sum(rank.breakdown.mean_ns(phase) for phase in PHASES))
+    if step_ns <= 0:
+        return None
+    findings = [one for one in findings if not _is_of_the_rest(one)]
+    left_ns = unnamed_ns(rank, findings)
+    own_ns_by_phase = dict.fromkeys(PHASES, 0.0)
+    for one in own_code(rank, findings):
+        own_ns_by_phase[one.phase] += one.ns
+    unknown_ns = min(left_ns["other"] - min(left_ns["other"], own_ns_by_phase["other"]), _unseen_ns(rank))
+    for phase, field in WAITS.items():
+        if rank.lines.get(field):
+            own_ns_by_phase[phase] += left_ns[phase]
+        else:
+            unknown_ns += left_ns[phase]
+    named = 1.0 - sum(left_ns.values()) / step_ns
+    own = sum(own_ns_by_phase.values()) / step_ns
+    unknown = unknown_ns / step_ns
+    return Explained(
+        model_ratio=max(0.0, 1.0 - named - own - unknown),
+        named_ratio=named,
+        your_code_ratio=own,
+        unknown_ratio=unknown,
+    )
+
+
+def divide_run(rank: RankAnalysis) -> RunParts | None:
+    """The five parts of one rank's run; None where its start is not known."""
+    left_out = rank.excluded
+    if rank.start is None or left_out is None or not left_out.run_ns:
+        return None
+    steady_ns = left_out.run_ns - left_out.total_ns
+    found_ns = {
+        phase: steady_ns * rank.breakdown.share(phase)
+        + left_out.phase_ns.get(phase, 0)
+        + left_out.tail_phase_ns.get(phase, 0)
+        for phase in ("validation", "checkpoint")
+    }
+    tail_ns = left_out.tail_ns - sum(left_out.tail_phase_ns.get(phase, 0) for phase in found_ns)
+    whole_ns = rank.start.before_ns + left_out.run_ns
+    start, end, validation, checkpoint = (
+        max(0.0, ns) / whole_ns for ns in (rank.start.ns, tail_ns, found_ns["validation"], found_ns["checkpoint"])
+    )
+    return RunParts(
+        start_ratio=start,
+        training_ratio=max(0.0, 1.0 - start - end - validation - checkpoint),
+        validation_ratio=validation,
+        checkpoint_ratio=checkpoint,
+        end_ratio=end,
+    )
+
+
+def warn_of_unknown(explained: Explained | None, rank: RankAnalysis) -> tuple[Health, ...]:
+    """A warning where more of the step than UNKNOWN_RATIO has no evidence, with what was missing."""
+    if explained is None or explained.unknown_ratio <= UNKNOWN_RATIO:
+        return ()
+    samples = sum(line.samples for name in GAP_FIELDS for line in rank.lines.get(name, ()))
+    message = (
+        f"{explained.unknown_ratio:.0%} of the step is not explained: between its phases {samples} stack samples show "
+        "a line of yours, too few to divide that time; a longer run has more"
+    )
+    return (Health(level="warning", message=message),)
+
+
+def _unseen_ns(rank: RankAnalysis) -> float:
+    """Of the gaps: the time of samples that no line of the user's was seen in, and of gaps without samples."""
+    return sum(
+        own_ns(rank, name) * (1.0 - min(1.0, sum(line.share_ratio for line in rank.lines.get(name, ()))))
+        for name in GAP_FIELDS
+    )
 
 
 def describe_verdict(
@@ -48,7 +131,7 @@ def describe_verdict(
         line = next((one for one in lines if one.phase == "other" and one.share_ratio >= MOST_RATIO), None)
         place = "" if line is None else f", most of it at {os.path.basename(line.file)}:{line.line}"
         return f"{other:.0%} of every step is spent outside the model{place}; no rule can tell whether it is needed"
-    own = next((one for one in findings if one.rule == HOST_CODE), None)
+    own = next((one for one in findings if _is_of_the_rest(one)), None)
     few = (
         f" (only {step.steady_count} steady step{'s' if step.steady_count != 1 else ''})"
         if step.steady_count < 10
@@ -78,10 +161,6 @@ def _describe_excluded(left_out: Excluded) -> str:
 
 def _format_steps(count: int) -> str:
     return "step" if count == 1 else f"{count:,} steps"
-
-
-IDLE_RATIO = 0.3
-"""A device that idles more than this is not called healthy, whether or not a rule can name the fault."""
 
 
 def describe_trace_verdict(
@@ -146,19 +225,17 @@ def first_serious(findings: Sequence[Finding]) -> Finding | None:
     """What the verdict names: the first fault of severity high or medium, else the first such opportunity, else what
     sums up others."""
     serious = [finding for finding in findings if finding.severity in _SERIOUS]
-    sums = [finding for finding in serious if finding.rule in SUMMING_RULES]
+    sums = [finding for finding in serious if sums_up(finding)]
     faults = [one for one in serious if one.kind is Kind.FAULT and one not in sums]
     return next(iter((*faults, *(one for one in serious if one.kind is Kind.OPPORTUNITY), *sums)), None)
 
 
 def first_likely(findings: Sequence[Finding]) -> Finding | None:
     """The first fault that would be of severity high by the most likely saving, though its low end promises little."""
-    for finding in findings:
-        saving = finding.saving
-        if finding.kind is Kind.FAULT and saving is not None:
-            by_mid = severity_of(replace(saving, low_ratio=saving.mid_ratio))
-            if by_mid is Severity.HIGH:
-                return finding
+    for one in findings:
+        saving = one.saving if one.kind is Kind.FAULT else None
+        if saving is not None and severity_of(replace(saving, low_ratio=saving.mid_ratio)) is Severity.HIGH:
+            return one
     return None
 
 
@@ -176,3 +253,9 @@ def _main_cause(idle: IdleCauses) -> str:
 def _largest_phases(breakdown: Breakdown) -> str:
     largest = sorted(breakdown.phases.items(), key=lambda item: -item[1].share_ratio)[:2]
     return " and ".join(f"{name.replace('_', ' ')} {phase.share_ratio:.0%}" for name, phase in largest)
+
+
+def _is_of_the_rest(finding: Finding) -> bool:
+    """Whether it is about what the findings of all other rules leave."""
+    own = rule_of(finding)
+    return own is not None and own.judge_rest is not None

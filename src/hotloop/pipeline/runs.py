@@ -22,22 +22,27 @@ from hotloop.analyze.training_report import (
 from hotloop.analyze.trainings import Training, analyze_run, find_lead
 from hotloop.analyze.utilization import Sampled, measure_utilization
 from hotloop.apply import ACTS
-from hotloop.bench.probe import measure_forecasts, recall_cpu_peaks, recall_forecasts
-from hotloop.core.acts import fill_fixes
+from hotloop.attach.child import SOURCE
+from hotloop.bench.forecasts import measure_forecasts, recall_cpu_peaks, recall_forecasts
 from hotloop.core.analysis import Forecast
 from hotloop.core.errors import HotloopError
 from hotloop.core.report import Health, Report
-from hotloop.core.rules import sign
 from hotloop.core.utilization import TARGETS, Utilization
 from hotloop.diagnose import find_problems
-from hotloop.diagnose.explained import divide_run, explain_step, warn_of_unknown
-from hotloop.diagnose.rules.low_utilization import link_causes, list_waits
+from hotloop.diagnose.completion import complete_findings
+from hotloop.diagnose.rules.low_utilization import list_waits
 from hotloop.diagnose.rules.memory_pressure import FULL_RATIO
-from hotloop.diagnose.rules.out_of_memory import describe_failures
-from hotloop.diagnose.verdict import describe_unseen_verdict, describe_verdict, first_serious
-from hotloop.export.exporter import describe_exports
+from hotloop.diagnose.rules.out_of_memory import describe_failures, out_of_memory
+from hotloop.diagnose.verdict import (
+    describe_unseen_verdict,
+    describe_verdict,
+    divide_run,
+    explain_step,
+    first_serious,
+    warn_of_unknown,
+)
+from hotloop.export.outcome import describe_exports
 from hotloop.pipeline.recordings import locate_run
-from hotloop.prescribe import combine_savings, rank_findings, state_rule_savings
 from hotloop.remote.fetch import describe_fetch, is_store
 from hotloop.remote.uploader import describe_upload
 from hotloop.telemetry.devices import NAME as DEVICES
@@ -133,8 +138,7 @@ def _report_training(
     seen = restate_training(run, training, analysis)
     found, skipped = add_findings(*find_problems(analysis), traced)
     breakdown = summarize_breakdown(training)
-    ranked = state_rule_savings(rank_findings(link_causes(found)), breakdown)
-    findings = fill_fixes(ranked, ACTS)
+    findings, combined = complete_findings(found, ACTS, breakdown)
     explained = explain_step(analysis.lead, findings)
     return replace(
         seen,
@@ -147,7 +151,7 @@ def _report_training(
         else replace(traced.device, utilization_ratio=analysis.utilization.utilization_ratio),
         ranks=add_devices(seen.ranks, traced),
         findings=findings,
-        combined_saving=combine_savings(findings, breakdown),
+        combined_saving=combined,
         forecast_history=read_history(folder.parent / HISTORY),
         skipped=skipped,
         health=(*health, *seen.health, *warn_of_unknown(explained, analysis.lead)),
@@ -203,7 +207,7 @@ def _report_unseen(run: RunRecording, folder: Path, health: tuple[Health, ...]) 
     seen = restate_unseen(run)
     is_oom = seen.outcome is not None and seen.outcome.ended == "oom"
     failures = find_memory_failures(run.processes) if is_oom else ()
-    findings = fill_fixes((sign(one, "out-of-memory") for one in describe_failures(failures)), ACTS)
+    findings, _ = complete_findings([out_of_memory.sign(one) for one in describe_failures(failures)], ACTS)
     return replace(
         seen,
         verdict=describe_unseen_verdict(findings),

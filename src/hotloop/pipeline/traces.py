@@ -17,17 +17,14 @@ from hotloop.analyze.timeline.reduced_rank import (
     join_ranks,
 )
 from hotloop.apply import ACTS
-from hotloop.core.acts import fill_fixes
 from hotloop.core.report import Report
-from hotloop.core.rules import sign
 from hotloop.core.trace import Trace, TraceNote
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.diagnose import RULES, find_problems_in_trace
+from hotloop.diagnose.completion import complete_findings
 from hotloop.diagnose.memory_remedies import MemorySituation, list_failures
-from hotloop.diagnose.rules.low_utilization import link_causes
-from hotloop.diagnose.rules.out_of_memory import describe_failures
+from hotloop.diagnose.rules.out_of_memory import describe_failures, out_of_memory
 from hotloop.diagnose.verdict import describe_memory_verdict, describe_trace_verdict, first_serious
-from hotloop.prescribe import combine_savings, rank_findings
 from hotloop.trace.byte_source import Progress
 from hotloop.trace.inputs import map_traces
 from hotloop.trace.memory_files import read_memory_file
@@ -72,7 +69,7 @@ def report_trace_analysis(
 ) -> Report:
     """Judge and prescribe."""
     found, skipped = find_problems_in_trace(analysis)
-    findings = fill_fixes(rank_findings(link_causes(found)), ACTS)
+    findings, combined = complete_findings(found, ACTS)
     seen, judged = restate_trace(analysis), summarize_judged_device(analysis)
     in_steps = any(rank.timeline.in_steps is not None for rank in analysis.ranks)
     return replace(
@@ -80,7 +77,7 @@ def report_trace_analysis(
         command=command,
         verdict=describe_trace_verdict(findings, seen.breakdown, judged, analysis.lead.judged_idle, in_steps),
         findings=findings,
-        combined_saving=combine_savings(findings),
+        combined_saving=combined,
         skipped=skipped,
         health=describe_notes(notes),
         next_command=f"hotloop rule {(first_serious(findings) or findings[0]).rule}" if findings else None,
@@ -91,7 +88,7 @@ def report_memory_files(paths: Sequence[Path], command: tuple[str, ...] = ()) ->
     """What memory snapshots and timelines say. Raises RecordingError in one line for a file that is none of the two."""
     read = [read_memory_file(path) for path in paths]
     found = [one for file, _ in read for one in describe_failures(list_failures(file), known=MemorySituation())]
-    findings = fill_fixes((sign(one, "out-of-memory") for one in found), ACTS)
+    findings, _ = complete_findings([out_of_memory.sign(one) for one in found], ACTS)
     return Report(
         tool_version=__version__,
         command=command,

@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Fix, Skipped, saving_of_removal
 from hotloop.core.rules import rule
-from hotloop.diagnose.aftermath import aftermath_ns
-from hotloop.diagnose.checkpoints import most_saving_rank, saving_rank
-from hotloop.diagnose.lines import SAVING, places, time_between_phases
-from hotloop.diagnose.measured import known_count
-from hotloop.diagnose.thresholds import recurs_unevenly, steps_between
-from hotloop.diagnose.wording import format_interval, format_share, format_time
+from hotloop.diagnose.lines import SAVING, most_saving_rank, places, saving_rank, time_between_phases
+from hotloop.diagnose.measured import (
+    aftermath_ns,
+    format_interval,
+    format_share,
+    format_time,
+    known_count,
+    recurs_unevenly,
+    steps_between,
+)
 
 UNJUDGED_RATIO = 0.10
 """From this share of the steps on, saves that are too few or too uneven to be judged are told as such."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.wording import format_share
+from hotloop.diagnose.measured import format_share
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.wording import format_share
+from hotloop.diagnose.measured import format_share
 
 LEAST_ELEMENTS = 4_000_000
 """A gradient of 16 MB in float32: less than what a step fills anyway."""

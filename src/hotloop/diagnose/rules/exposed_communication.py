@@ -21,26 +21,22 @@ from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.comm import (
     LOOPBACK_BYTES_PER_S,
+    applied_sender,
     bucket_bytes,
+    bucket_cap_mib,
+    choose_sending,
     crossed_link,
     explicit_ns,
     exposure_by_cause,
     is_distributed,
-    shares_its_cores,
-)
-from hotloop.diagnose.lines import FieldShare
-from hotloop.diagnose.measured import known_count, known_places, line_places
-from hotloop.diagnose.on_trace import MATERIAL_RATIO, NO_DEVICE, device_ranks, saving_from
-from hotloop.diagnose.sending import (
-    applied_sender,
-    bucket_cap_mib,
-    choose_sending,
     loops_around_collectives,
     saved_ratio,
     sender_ns,
+    shares_its_cores,
 )
-from hotloop.diagnose.thresholds import is_material
-from hotloop.diagnose.wording import format_share
+from hotloop.diagnose.lines import FieldShare
+from hotloop.diagnose.measured import format_share, is_material, known_count, known_places, line_places
+from hotloop.diagnose.on_trace import MATERIAL_RATIO, NO_DEVICE, device_ranks, saving_from
 
 ONE_BUCKET_BYTES = 8 << 20
 FEW_COLLECTIVES = 3.5

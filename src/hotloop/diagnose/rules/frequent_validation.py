@@ -8,9 +8,15 @@ from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Skipped, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import VALIDATING, places_in_loop, time_between_phases
-from hotloop.diagnose.measured import known_count
-from hotloop.diagnose.thresholds import recurs_unevenly, steps_between
-from hotloop.diagnose.wording import format_bytes, format_interval, format_share, format_time
+from hotloop.diagnose.measured import (
+    format_bytes,
+    format_interval,
+    format_share,
+    format_time,
+    known_count,
+    recurs_unevenly,
+    steps_between,
+)
 
 FLOOR_RATIO = 0.10
 """A validation per epoch that takes a few percent is what a careful training looks like."""

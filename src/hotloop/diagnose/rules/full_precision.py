@@ -5,10 +5,14 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Skipped, Value, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.loading import most_saved_ratio
-from hotloop.diagnose.measured import basis_of_replay, batches_vary_in_length, known_places, train_share
-from hotloop.diagnose.thresholds import is_material
-from hotloop.diagnose.wording import SURE_RATIO
+from hotloop.diagnose.forecasts import replayed_saving
+from hotloop.diagnose.measured import (
+    SURE_RATIO,
+    batches_vary_in_length,
+    is_material,
+    known_places,
+    train_share,
+)
 
 LARGE_MODEL_PARAMETERS = 10_000_000
 BOUND_RATIO = 0.2
@@ -53,14 +57,7 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
     if forecast is not None:
         # On a CPU, bfloat16 kernels are made anew for every shape: a replay of one step's shapes promises nothing then.
         is_sure = rank.device_type != "cpu" or not batches_vary_in_length(rank)
-        low_ratio = forecast.saving_low_ratio if is_sure else 0.0
-        saving = saving_within(
-            min(max(train_share(analysis), forecast.saving_mid_ratio), most_saved_ratio(rank)),
-            low_ratio,
-            forecast.saving_mid_ratio,
-            forecast.saving_high_ratio,
-            basis_of_replay(low_ratio, forecast.saving_mid_ratio),
-        )
+        saving = replayed_saving(analysis, forecast, is_sure=is_sure)
         if not is_material(analysis, saving.mid_ratio):
             return None
         evidence |= dict(forecast.evidence) | {"batches_vary_in_length": batches_vary_in_length(rank)}

@@ -7,9 +7,14 @@ from hotloop.core.findings import Finding, Fix, Value, saving_of_removal
 from hotloop.core.recording import TIME_FIELDS
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import COLLECTING, field_lines, places
-from hotloop.diagnose.measured import known_count, known_mean
-from hotloop.diagnose.thresholds import threshold_ratio
-from hotloop.diagnose.wording import format_interval, format_share, format_time
+from hotloop.diagnose.measured import (
+    format_interval,
+    format_share,
+    format_time,
+    known_count,
+    known_mean,
+    threshold_ratio,
+)
 
 
 @rule("gc-pause", "Python's garbage collector pauses the training loop")

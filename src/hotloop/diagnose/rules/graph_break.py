@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Value, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.measured import known_count, known_places, train_share
 
@@ -59,20 +59,19 @@ def judge_graph_break(analysis: Analysis) -> Finding | None:
     cost_ratio = min(share, cost_ns / analysis.step_ns)
     low_ratio = min(cost_ratio, pieces * LEAST_BREAK_NS * forwards / analysis.step_ns)
     reasons = rank.compile.break_reasons
-    evidence: dict[str, Value] = {
-        "graph_breaks": breaks,
-        "graphs": rank.compile.graphs,
-        "graphs_run_per_forward": None if run_count is None else round(run_count, 2),
-        "between_graphs_ns_per_forward": None if between_ns is None else round(between_ns),
-        "reasons": [reason for reason, _ in reasons[:5]],
-    }
     return Finding(
         title=f"torch.compile breaks the graph at {breaks} place{'s' if breaks > 1 else ''} in the model",
         phase="forward",
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
         saving=saving_within(cost_ratio, low_ratio, (low_ratio + cost_ratio) / 2, cost_ratio, Basis.RULE_OF_THUMB),
-        evidence=evidence,
+        evidence={
+            "graph_breaks": breaks,
+            "graphs": rank.compile.graphs,
+            "graphs_run_per_forward": None if run_count is None else round(run_count, 2),
+            "between_graphs_ns_per_forward": None if between_ns is None else round(between_ns),
+            "reasons": [reason for reason, _ in reasons[:5]],
+        },
         where=known_places(*(place for _, place in reasons))[:3],
         fix=Fix(technique="whole-graph"),
     )

@@ -9,10 +9,9 @@ from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Severity, saving_within
 from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule_of_the_rest
-from hotloop.diagnose.explained import HOST_CODE, OwnLine, entry_of, own_code
 from hotloop.diagnose.lines import loop_places, places
-from hotloop.diagnose.thresholds import threshold_ratio
-from hotloop.diagnose.wording import format_share, shorten_code
+from hotloop.diagnose.measured import format_share, show_code, threshold_ratio
+from hotloop.diagnose.own_code import OwnLine, entry_of, own_code
 
 FLOOR_RATIO = 0.05
 """Of the step: less of a script's own code is what every training has."""
@@ -31,7 +30,7 @@ BETWEEN = {
 }
 
 
-@rule_of_the_rest(HOST_CODE, "your own code takes a part of every step, and no other rule says what it is")
+@rule_of_the_rest("host-code", "your own code takes a part of every step, and no other rule says what it is")
 def host_code(analysis: Analysis, findings: Sequence[Finding]) -> Sequence[Finding]:
     """## What it does
     Adds up the lines of your own code that no other finding names: metrics, counters, bookkeeping, feeders and
@@ -73,17 +72,13 @@ def host_code(analysis: Analysis, findings: Sequence[Finding]) -> Sequence[Findi
 def _describe(rank: RankAnalysis, lines: Sequence[OwnLine]) -> Finding:
     cost_ns = sum(one.ns for one in lines)
     cost_ratio = min(1.0, cost_ns / rank.step_mean_ns)
-    by_field: dict[str, float] = {}
-    by_phase: dict[str, float] = {}
-    for one in lines:
-        by_field[one.field] = by_field.get(one.field, 0.0) + one.ns
-        by_phase[one.phase] = by_phase.get(one.phase, 0.0) + one.ns
+    by_field = {name: sum(one.ns for one in lines if one.field == name) for name in (one.field for one in lines)}
+    by_phase = {name: sum(one.ns for one in lines if one.phase == name) for name in (one.phase for one in lines)}
     field = max(by_field, key=lambda name: by_field[name])
     line = lines[0].line
-    shown = f" ({shorten_code(line.text)})" if line.text.strip() else ""
     return Finding(
         title=f"{format_share(cost_ratio)} of every step runs your code {BETWEEN[field]}: "
-        f"{os.path.basename(line.where.file)}:{line.where.line} in {line.where.function}{shown}",
+        f"{os.path.basename(line.where.file)}:{line.where.line} in {line.where.function}{show_code(line)}",
         phase=max(by_phase, key=lambda name: by_phase[name]),
         cost_ns=round(cost_ns),
         time_ns={phase: round(ns) for phase, ns in by_phase.items()},

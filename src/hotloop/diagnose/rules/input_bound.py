@@ -9,42 +9,39 @@ from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Numerics, Saving, Skipped, Value, Where, saving_within
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
-from hotloop.core.worker_model import (
-    LATENCY_CPU_RATIO,
-    LoadingWork,
-    Overlap,
-    best_overlap,
-    found_ratio,
-    waits_for_storage,
-)
-from hotloop.diagnose.cold_start import ColdStart, batches_of_an_epoch, find_cold_start
+from hotloop.core.worker_model import LATENCY_CPU_RATIO, LoadingWork, Overlap, best_overlap, waits_for_storage
 from hotloop.diagnose.lines import places
 from hotloop.diagnose.loading import (
     PREPARED_LOW_RATIO,
     PREPARED_MID_RATIO,
+    ColdStart,
+    batches_of_an_epoch,
+    before_draws_ratio,
     busy_cores,
     cores_per_rank,
+    describe_preparation,
+    draws_random,
     fetch_work_ns,
+    find_cold_start,
+    find_wait,
     has_costly_restarts,
     loading_work,
     main_loader,
     restart_ns,
-    taken_cores,
-    waiting_rank,
-)
-from hotloop.diagnose.measured import known_mean, known_places
-from hotloop.diagnose.on_trace import saving_from, window_ns
-from hotloop.diagnose.once import severity_once
-from hotloop.diagnose.samples import (
-    before_draws_ratio,
-    describe_preparation,
-    draws_random,
     sample_lines,
     slow_tokenizer,
+    taken_cores,
 )
-from hotloop.diagnose.thresholds import NOISE_MULTIPLE, threshold_ratio
-from hotloop.diagnose.waiting import find_wait
-from hotloop.diagnose.wording import format_share, format_time
+from hotloop.diagnose.measured import (
+    NOISE_MULTIPLE,
+    format_share,
+    format_time,
+    known_mean,
+    known_places,
+    severity_once,
+    threshold_ratio,
+)
+from hotloop.diagnose.on_trace import saving_from, window_ns
 
 FLOOR_RATIO = 0.02
 """Every loader costs something; below two percent of the step there is nothing to win."""
@@ -167,17 +164,18 @@ def input_bound(analysis: Analysis) -> Sequence[Finding] | Finding | None:
     its workers yourself. A data set that does not pickle needs the fork start method.
     """
     starts = [find_cold_start(rank) for rank in analysis.ranks]
-    index = max(range(len(starts)), key=lambda i: 0.0 if (one := starts[i]) is None else one.run_ratio)
-    start = starts[index]
-    once = None if start is None else _report_cold_start(analysis, analysis.ranks[index], start)
-    rank = waiting_rank(analysis)
+    cold = [(start.run_ratio, rank, start) for rank, start in zip(analysis.ranks, starts, strict=True) if start]
+    _, coldest, start = max(cold, key=lambda one: one[0], default=(0.0, None, None))
+    once = None if coldest is None or start is None else _report_cold_start(coldest, start)
+    # In a synchronous training the others wait in turn for the rank that waits longest for input.
+    rank = max(analysis.ranks, key=lambda one: one.breakdown.share("input_wait"))
     own = starts[analysis.ranks.index(rank)]
     steady = _judge_steady(analysis, rank, 0.0 if own is None else own.steady_ns)
     found = [one for one in (steady, find_wait(analysis.lead), once) if one is not None]
     return found[0] if len(found) == 1 else found or None
 
 
-def _report_cold_start(analysis: Analysis, rank: RankAnalysis, start: ColdStart) -> Finding:
+def _report_cold_start(rank: RankAnalysis, start: ColdStart) -> Finding:
     """Something fills at the start: what its steps wait for batches beyond the later ones."""
     loader = main_loader(rank)
     return Finding(
@@ -426,7 +424,10 @@ def _forecast(
             return saving_within(cost_ratio, low, max(low, 0.4 * cost_ratio), cost_ratio, Basis.RULE_OF_THUMB), fix
         sure, likely = (max(low, part * same * cost_ratio) for part in (PREPARED_LOW_RATIO, PREPARED_MID_RATIO))
         if may_keep:
-            found = _found_ratio(rank, loader) * _fetch_ratio(loader)
+            # Collating the samples is left.
+            fetch_ns, collate_ns = loader.fetch_ns or 0.0, loader.collate_ns or 0.0
+            fetch_ratio = fetch_ns / (fetch_ns + collate_ns) if fetch_ns + collate_ns > 0 else 1.0
+            found = _found_ratio(rank, loader) * fetch_ratio
             kept = saving_within(cost_ratio, found * sure, found * likely, found * cost_ratio, Basis.SIMULATED)
             return kept, Fix(technique="cache-samples")
         return saving_within(cost_ratio, sure, likely, cost_ratio, Basis.SIMULATED), fix
@@ -448,12 +449,6 @@ def _epochs(loader: LoaderFacts) -> float | None:
 def _found_ratio(rank: RankAnalysis, loader: LoaderFacts) -> float:
     """Share of this run's reads that would have found their sample in a cache."""
     return found_ratio(_epochs(loader) or 0.0, max(1, rank.world_size))
-
-
-def _fetch_ratio(loader: LoaderFacts) -> float:
-    """Share of the making of a batch that reads its samples; collating them is left."""
-    fetch_ns, collate_ns = loader.fetch_ns or 0.0, loader.collate_ns or 0.0
-    return fetch_ns / (fetch_ns + collate_ns) if fetch_ns + collate_ns > 0 else 1.0
 
 
 def _describe_cache(rank: RankAnalysis, loader: LoaderFacts, fix: Fix, saving: Saving) -> dict[str, Value]:

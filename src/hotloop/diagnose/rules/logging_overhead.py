@@ -9,8 +9,7 @@ from hotloop.core.findings import Finding, Fix, Skipped, saving_of_removal
 from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import LOGGING, own_ns, places, time_between_phases
-from hotloop.diagnose.thresholds import threshold_ratio
-from hotloop.diagnose.wording import format_share, format_time, shorten_code
+from hotloop.diagnose.measured import add_columns, format_share, format_time, show_code, threshold_ratio
 
 TIMES_RARER = 10
 """How much less often the fix logs."""
@@ -61,11 +60,10 @@ def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
     else:
         # Where the gaps hold more than the logging, no step tells whether it logged.
         often = "of every step" if part.mean_ns >= 0.5 * gaps_ns else "per step on average"
-    shown = f" ({shorten_code(line.text)})" if line.text.strip() else ""
     gone = 1.0 - 1.0 / TIMES_RARER
     return Finding(
         title=f"logging takes {format_time(part.mean_ns)} ({format_share(cost_ratio)}) {often}, "
-        f"most of it in {line.where.function}{shown}",
+        f"most of it in {line.where.function}{show_code(line)}",
         phase="other",
         cost_ns=round(part.mean_ns),
         time_ns={"other": round(part.mean_ns)},
@@ -83,8 +81,7 @@ def steps_between_logs(rank: RankAnalysis, mean_ns: float) -> int:
     A usual step whose gaps are much shorter than the mean cost cannot have paid it, and one whose gaps are longer has
     not where a few much longer ones make up the cost.
     """
-    columns = [rank.columns[name] for name in GAP_FIELDS if rank.columns.get(name)]
-    gaps_ns = [sum(values) for values in zip(*columns, strict=True)]
+    gaps_ns = add_columns(rank.columns, GAP_FIELDS)
     if rank.validation_ns and rank.columns.get("burst_gap_ns"):
         gaps_ns = [max(0, ns - max(0, burst)) for ns, burst in zip(gaps_ns, rank.columns["burst_gap_ns"], strict=True)]
     if not gaps_ns:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Numerics, Value, saving_of_removal, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Numerics, saving_of_removal, saving_within
 from hotloop.core.recording import CLOSED_BY_SCALER_SKIP
 from hotloop.core.rules import rule
-from hotloop.diagnose.measured import known_mean, known_places
-from hotloop.diagnose.thresholds import MATERIAL_RATIO, is_material_span
+from hotloop.diagnose.measured import MATERIAL_RATIO, is_material_span, known_mean, known_places
 
 MANY_SKIPS_RATIO = 0.02
 FEWEST_SKIPS = 5
@@ -66,20 +65,19 @@ def judge_loss_scaler_overhead(analysis: Analysis) -> Finding | None:
     )
     if what in HALF and skip_ratio <= own:
         title = f"the GradScaler takes {own:.1%} of the step; bfloat16 would need none"
-    evidence: dict[str, Value] = {
-        "scaler_ratio": round(scaler_ratio, 4),
-        "skipped_ratio": round(skip_ratio, 4),
-        "skipped_steps": rank.skipped_steps,
-        "dtype": what,
-        "needed": needed,
-    }
     return Finding(
         title=title,
         phase="optimizer",
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
         saving=saving,
-        evidence=evidence,
+        evidence={
+            "scaler_ratio": round(scaler_ratio, 4),
+            "skipped_ratio": round(skip_ratio, 4),
+            "skipped_steps": rank.skipped_steps,
+            "dtype": what,
+            "needed": needed,
+        },
         where=known_places(rank.scaler_where),
         fix=Fix(
             technique="calmer-scaler" if needed else "drop-scaler",

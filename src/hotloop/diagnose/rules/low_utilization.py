@@ -10,8 +10,8 @@ from hotloop.core.findings import Finding, Severity, Skipped, Value
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.core.utilization import LOW_RATIO, TARGETS, TEXT, Utilization
+from hotloop.diagnose.measured import format_share
 from hotloop.diagnose.on_trace import device_ranks, window_ns
-from hotloop.diagnose.wording import format_share
 
 LEAST_CAUSE_RATIO = 0.02
 """A smaller part of the time is not named as a cause."""
@@ -85,7 +85,21 @@ def low_utilization_on_trace(analysis: TraceAnalysis) -> tuple[Finding | Skipped
     return _judge(analysis.utilization, analysis.targets, list_waits(analysis))
 
 
-@rule("low-utilization", "less of the hardware is used than wanted", on_trace=low_utilization_on_trace)
+def name_owners(finding: Finding, findings: Sequence[Finding]) -> Finding:
+    """The finding, saying which of all others owns each of its causes."""
+    causes, present = finding.evidence["causes_ratio"], {one.rule for one in findings}
+    assert isinstance(causes, dict)
+    owners = {name: next((one for one in _OWNERS.get(name, ()) if one in present), None) for name in causes}
+    named: dict[str, Value] = {name: owner for name, owner in owners.items() if owner is not None}
+    return replace(finding, evidence={**finding.evidence, "see": named or None})
+
+
+@rule(
+    "low-utilization",
+    "less of the hardware is used than wanted",
+    on_trace=low_utilization_on_trace,
+    link=name_owners,
+)
 def low_utilization(analysis: Analysis) -> tuple[Finding | Skipped, ...]:
     """## What it does
     Compares GPU utilization, SM activity, MFU, HFU or CPU utilization with the targets of `--target`; without a target,
@@ -188,17 +202,3 @@ def rank_causes(missing_ratio: float, field: str, shares: Mapping[str, float]) -
     if left >= LEAST_CAUSE_RATIO:
         causes[LEFT.get(field, BELOW_PEAK)] = round(left, 4)
     return dict(sorted(causes.items(), key=lambda item: -item[1]))
-
-
-def link_causes(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The findings; one of this rule also says which other finding owns each of its causes."""
-    present = {finding.rule for finding in findings}
-    linked = []
-    for finding in findings:
-        causes = finding.evidence.get("causes_ratio")
-        if finding.rule == "low-utilization" and isinstance(causes, Mapping):
-            owners = {name: next((one for one in _OWNERS.get(name, ()) if one in present), None) for name in causes}
-            named: dict[str, Value] = {name: owner for name, owner in owners.items() if owner is not None}
-            finding = replace(finding, evidence={**finding.evidence, "see": named or None})
-        linked.append(finding)
-    return tuple(linked)

@@ -13,9 +13,9 @@ from hotloop.core.analysis import Analysis, Line, RankAnalysis
 from hotloop.core.findings import Finding, Fix, Severity, Skipped
 from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule
-from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
+from hotloop.core.trace_analysis import TraceAnalysis
 from hotloop.diagnose.lines import places
-from hotloop.diagnose.wording import format_bytes
+from hotloop.diagnose.measured import format_bytes
 
 SMALLEST_GROWTH_BYTES = 16 << 20
 """Over the steady steps; an allocator that warms up takes as much in a short run."""
@@ -57,7 +57,7 @@ def memory_growth_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     steps = rank.complete_steps_count
     if slope <= NOISE_MULTIPLE * noise or slope * steps < SMALLEST_GROWTH_BYTES:
         return None
-    total = _total_bytes(rank, worst.device)
+    total = next((one.total_bytes for one in rank.facts.devices if one.index == worst.device), None)
     # Levels that begin at an unknown height say nothing of what is left.
     left = None if total is None or not worst.is_absolute else max(0.0, (total - worst.last_allocated_bytes) / slope)
     then = "" if left is None else f"; {format_bytes(total or 0)} will be full in about {_format_count(left)} steps"
@@ -74,10 +74,6 @@ def memory_growth_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
         ranks=() if len(analysis.ranks) == 1 or rank.facts.rank is None else (rank.facts.rank,),
         severity_override=_severity_of(left),
     )
-
-
-def _total_bytes(rank: TraceRank, device: int) -> int | None:
-    return next((one.total_bytes for one in rank.facts.devices if one.index == device), None)
 
 
 @rule("memory-growth", "memory grows from step to step", on_trace=memory_growth_on_trace)
@@ -112,12 +108,11 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
         return None
     slope, rank = max(growing, key=lambda pair: pair[0])
     total = rank.memory_total_bytes
-    used = _last_known(_memory_column(rank))
+    used = next((int(value) for value in reversed(_memory_column(rank)) if value > 0), None)
     together = 1 if rank.device_type != "cpu" else max(1, rank.local_world_size or 1)
     left = None
     if total is not None and used is not None:
         left = max(0.0, (total - together * used) / (together * slope))
-    severity = _severity_of(left)
     keeping = _keeping_lines(rank)
     slow_ranks = tuple(one.rank for _, one in growing if one.rank is not None)
     then = "" if left is None else f"; {format_bytes(total or 0)} will be full in about {_format_count(left)} steps"
@@ -138,7 +133,7 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
         where=places(keeping),
         ranks=slow_ranks if len(analysis.ranks) > 1 and len(slow_ranks) < len(analysis.ranks) else (),
         fix=Fix(technique="detach-kept-tensors"),
-        severity_override=severity,
+        severity_override=_severity_of(left),
     )
 
 
@@ -166,11 +161,11 @@ def _lasting_slope(rank: RankAnalysis) -> float | None:
     if slope is None or slope <= 0 or not _is_large(slope, rank):
         return None
     column = [value for value in _memory_column(rank) if value > 0]
-    readings = _readings(column)
-    if len(readings) < FEWEST_READINGS_COUNT:
+    readings_count = sum(1 for _ in groupby(column))
+    if readings_count < FEWEST_READINGS_COUNT:
         return None  # one or two readings that differ may be a single allocation
     # A reading stands in every step until the next one: there are fewer independent points than steps.
-    if noise is not None and slope < NOISE_MULTIPLE * noise * math.sqrt(len(column) / len(readings)):
+    if noise is not None and slope < NOISE_MULTIPLE * noise * math.sqrt(len(column) / readings_count):
         return None
     middle = len(column) // 2
     first, second = _slope_of(column[:middle]), _slope_of(column[middle:])
@@ -187,13 +182,7 @@ def _lasting_slope(rank: RankAnalysis) -> float | None:
 def _is_large(slope: float, rank: RankAnalysis) -> bool:
     if slope * rank.steady_count >= SMALLEST_GROWTH_BYTES:
         return True
-    total = rank.memory_total_bytes
-    return total is not None and slope * 1_000 >= SMALLEST_GROWTH_RATIO * total
-
-
-def _readings(column: Sequence[int]) -> list[int]:
-    """The column without repeats of the value before."""
-    return [value for value, _ in groupby(column)]
+    return rank.memory_total_bytes is not None and slope * 1_000 >= SMALLEST_GROWTH_RATIO * rank.memory_total_bytes
 
 
 def _rises(before: Sequence[int], after: Sequence[int]) -> float:
@@ -208,10 +197,6 @@ def _memory_column(rank: RankAnalysis) -> Sequence[int]:
     if rank.device_type != "cpu" and any(value > 0 for value in rank.columns["device_allocated_bytes"]):
         return rank.columns["device_allocated_bytes"]
     return rank.columns["rss_bytes"]
-
-
-def _last_known(column: Sequence[int]) -> int | None:
-    return next((int(value) for value in reversed(column) if value > 0), None)
 
 
 def _slope_of(values: Sequence[int]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Fix, Kind, Skipped
 from hotloop.core.rules import rule
-from hotloop.diagnose.wording import format_bytes, format_share
+from hotloop.diagnose.measured import format_bytes, format_share
 
 USED_RATIO = 0.5
 

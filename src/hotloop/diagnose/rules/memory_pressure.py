@@ -6,6 +6,7 @@ from hotloop.core.analysis import Analysis, MemoryFailure
 from hotloop.core.findings import Finding, Severity, Skipped
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
+from hotloop.diagnose.measured import format_bytes, format_share
 from hotloop.diagnose.memory_remedies import (
     describe_held,
     describe_remedies,
@@ -14,7 +15,6 @@ from hotloop.diagnose.memory_remedies import (
     held_by_category,
     rank_remedies,
 )
-from hotloop.diagnose.wording import format_bytes, format_share
 
 FULL_RATIO = 0.90
 NEARLY_FULL_RATIO = 0.97

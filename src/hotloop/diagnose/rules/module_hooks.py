@@ -9,8 +9,7 @@ from hotloop.core.analysis import Analysis, Line, RankAnalysis
 from hotloop.core.findings import Finding, Fix, Where, saving_of_removal
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import FEWEST_SAMPLES, frames_inside_backward, places
-from hotloop.diagnose.thresholds import share_bounds, threshold_ratio
-from hotloop.diagnose.wording import format_share, format_time
+from hotloop.diagnose.measured import format_share, format_time, share_bounds, threshold_ratio
 
 FLOOR_RATIO = 0.02
 PHASES = {"forward_ns": "forward", "backward_ns": "backward"}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Skipped, Value, saving_of_removal, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Skipped, saving_of_removal, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.measured import known_mean, known_places
-from hotloop.diagnose.thresholds import is_material, is_material_span
+from hotloop.diagnose.measured import is_material, is_material_span, known_mean, known_places
 
 FULL_RATIO = 0.5
 BYTES_PER_PARAMETER = 16
@@ -66,12 +65,6 @@ def judge_needless_recompute(analysis: Analysis) -> Finding | Skipped | None:
         is_material_span(analysis, cost_ratio, "recompute_ns") if is_clocked else is_material(analysis, cost_ratio)
     ):
         return None
-    evidence: dict[str, Value] = {
-        "recompute_ns_per_step": None if recompute_ns is None else round(recompute_ns),
-        "memory_peak_bytes": peak,
-        "memory_usable_bytes": round(usable),
-        "estimated_peak_without_bytes": round(estimate),
-    }
     return Finding(
         title=f"activations are recomputed although memory is only {peak / usable:.0%} full",
         phase="backward",
@@ -79,7 +72,12 @@ def judge_needless_recompute(analysis: Analysis) -> Finding | Skipped | None:
         time_ns={"backward": round(cost_ratio * rank.step_mean_ns)} if is_clocked else None,
         cost_ratio=cost_ratio,
         saving=saving,
-        evidence=evidence,
+        evidence={
+            "recompute_ns_per_step": None if recompute_ns is None else round(recompute_ns),
+            "memory_peak_bytes": peak,
+            "memory_usable_bytes": round(usable),
+            "estimated_peak_without_bytes": round(estimate),
+        },
         where=known_places(rank.checkpointing_where),
         fix=Fix(technique="keep-activations"),
     )

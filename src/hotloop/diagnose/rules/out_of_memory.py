@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hotloop.core.analysis import Analysis, MemoryFailure, RankAnalysis
 from hotloop.core.findings import Finding, Severity, Value
 from hotloop.core.rules import rule
+from hotloop.diagnose.measured import format_bytes, format_share
 from hotloop.diagnose.memory_remedies import (
     MemorySituation,
     describe_held,
@@ -15,13 +16,12 @@ from hotloop.diagnose.memory_remedies import (
     growth_per_step,
     rank_remedies,
 )
-from hotloop.diagnose.wording import format_bytes, format_share
 
 NEARLY_FULL_RATIO = 0.97
 """As for memory-pressure."""
 
 
-@rule("out-of-memory", "the run ended because it ran out of memory, or nearly filled the host's")
+@rule("out-of-memory", "the run ended because it ran out of memory, or nearly filled the host's", ends_run=True)
 def out_of_memory(analysis: Analysis) -> tuple[Finding, ...]:
     """## What it does
     Reports the process that ran out of memory, the allocation that failed, what held the memory, and the remedies,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
-from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, Skipped, Value, Where, saving_within
+from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, Skipped, Where, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.measured import known_places, train_share
-from hotloop.diagnose.thresholds import is_material
+from hotloop.diagnose.forecasts import dispatch_ns
+from hotloop.diagnose.measured import is_material, known_places, train_share
 
-DISPATCH_NS = 2_500.0
-"""Host time of an operator that does not shrink with its input (as in small-batch: measured 2 to 4 us on CPUs)."""
 UNKNOWN_LOW_RATIO = 0.3
 """Rule of thumb: sure part of the saving where the batch's longest sample is unknown, and half of the padding is taken
 to go."""
@@ -61,19 +59,18 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
     if longest is None:
         saving = saving_within(cost_ratio, UNKNOWN_LOW_RATIO * mid, mid, cost_ratio, Basis.RULE_OF_THUMB)
     loader = next((one for one in rank.loaders if one.feeds_backward), None)
-    evidence: dict[str, Value] = {
-        "padding_ratio": round(padding, 4),
-        "padding_to_longest_ratio": None if longest is None else round(longest, 4),
-        "fewer_tokens_by_padding_to_longest_ratio": round(by_longest, 4),
-        "fewer_tokens_by_bucketing_ratio": round(by_bucketing, 4),
-    }
     return Finding(
         title=f"{padding:.0%} of every batch is padding",
         phase="forward",
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
         saving=saving,
-        evidence=evidence,
+        evidence={
+            "padding_ratio": round(padding, 4),
+            "padding_to_longest_ratio": None if longest is None else round(longest, 4),
+            "fewer_tokens_by_padding_to_longest_ratio": round(by_longest, 4),
+            "fewer_tokens_by_bucketing_ratio": round(by_bucketing, 4),
+        },
         where=_where(loader),
         fix=Fix(technique=_choose_act(use_longest, loader)),
     )
@@ -98,7 +95,4 @@ def _scaling_share(rank: RankAnalysis) -> float:
     Starting each of the counted operators does not shrink; without counts, all of it is taken to.
     """
     train_ns = rank.mean.get("forward_ns", 0.0) + rank.mean.get("backward_ns", 0.0)
-    if rank.ops is None or train_ns <= 0:
-        return 1.0
-    count = sum(float(op["count"]) for op in rank.ops.get("ops", ()))
-    return max(0.0, 1.0 - count * DISPATCH_NS / train_ns)
+    return max(0.0, 1.0 - dispatch_ns(rank) / train_ns) if train_ns > 0 else 1.0

@@ -11,7 +11,7 @@ from hotloop.core.recording import GAP_FIELDS
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import places
 from hotloop.diagnose.loading import taken_cores
-from hotloop.diagnose.wording import format_share, format_time
+from hotloop.diagnose.measured import add_columns, format_share, format_time
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "optimizer": ("optimizer_ns",),
@@ -61,13 +61,13 @@ def phase_drift(analysis: Analysis) -> Finding | None:
     lead = analysis.lead
     if lead.step_mean_ns <= 0 or lead.steady_count < LEAST_STEPS or _units_drift(lead):
         return None
-    steps = _sum_of(lead, tuple(name for fields in FIELDS.values() for name in fields))
+    steps = add_columns(lead.columns, (name for fields in FIELDS.values() for name in fields))
     found = [one for phase in FIELDS if (one := _judge(lead, phase, steps)) is not None]
     return max(found, key=lambda one: one.cost_ratio or 0.0, default=None)
 
 
 def _judge(rank: RankAnalysis, phase: str, steps: Sequence[int]) -> Finding | None:
-    column = _sum_of(rank, FIELDS[phase])
+    column = add_columns(rank.columns, FIELDS[phase])
     if len(column) < LEAST_STEPS:
         return None
     first, middle, last = _thirds(column)
@@ -115,11 +115,6 @@ def _thirds(column: Sequence[int]) -> tuple[float, float, float]:
     parts = (column[:size], column[size : 2 * size], column[2 * size :])
     first, middle, last = (float(statistics.median(part)) for part in parts)
     return first, middle, last
-
-
-def _sum_of(rank: RankAnalysis, names: Sequence[str]) -> list[int]:
-    columns = [rank.columns[name] for name in names if rank.columns.get(name)]
-    return [sum(max(0, int(value)) for value in values) for values in zip(*columns, strict=True)]
 
 
 def _units_drift(rank: RankAnalysis) -> bool:

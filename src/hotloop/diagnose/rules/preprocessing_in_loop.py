@@ -22,7 +22,7 @@ from hotloop.diagnose.lines import (
     places,
     time_of_batches_after_acting,
     time_of_kinds,
-    time_of_other_kinds,
+    time_of_lines,
     time_of_prefetching,
     time_of_unclear_batches,
 )
@@ -30,11 +30,16 @@ from hotloop.diagnose.loading import (
     PREPARED_MID_RATIO,
     busy_cores,
     cores_per_rank,
+    slow_tokenizer,
 )
-from hotloop.diagnose.measured import known_count
-from hotloop.diagnose.samples import slow_tokenizer
-from hotloop.diagnose.thresholds import NOISE_MULTIPLE, threshold_ratio
-from hotloop.diagnose.wording import format_share, format_time
+from hotloop.diagnose.measured import (
+    NOISE_MULTIPLE,
+    format_share,
+    format_time,
+    has_loader,
+    known_count,
+    threshold_ratio,
+)
 
 FLOOR_RATIO = 0.02
 
@@ -102,7 +107,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     work = _preparation(rank)
     cost_ratio = min(1.0, work.mean_ns / rank.step_mean_ns)
     if cost_ratio < threshold or not work.lines:
-        return _hidden_behind_bookkeeping(rank) if _has_loader(rank) else _unclear_batches(rank)
+        return _hidden_behind_bookkeeping(rank) if has_loader(rank) else _unclear_batches(rank)
     line = work.lines[0]
     return Finding(
         title=f"preparing the batch in the loop body takes {format_time(work.mean_ns)} ({format_share(cost_ratio)}) of "
@@ -116,7 +121,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
             "samples": work.samples_count,
             "low_ns": round(work.low_ns),
             "high_ns": round(work.high_ns),
-            "has_loader": _has_loader(rank),
+            "has_loader": has_loader(rank),
             "cores": rank.cores,
             "slow_tokenizer": slow_tokenizer(work.lines),
         },
@@ -179,21 +184,17 @@ def _in_doubt(rank: RankAnalysis, found: FieldShare, cost_ratio: float, title: s
     )
 
 
-def _has_loader(rank: RankAnalysis) -> bool:
-    return known_count(rank, "micro_batches") > 0 or known_count(rank, "batches") >= 0.5
-
-
 def _gap_ns(rank: RankAnalysis) -> float:
     """The time in which preparation can hide, per step."""
-    names = ("after_input_ns",) if _has_loader(rank) else (*GAPS_WITHOUT_LOADER, BEFORE_BACKWARD, AFTER_ACTING)
+    names = ("after_input_ns",) if has_loader(rank) else (*GAPS_WITHOUT_LOADER, BEFORE_BACKWARD, AFTER_ACTING)
     return sum(own_ns(rank, name) for name in names)
 
 
 def _preparation(rank: RankAnalysis) -> FieldShare:
     """Between a batch and its forward all that is not plainly something else; without a loader, batch-like lines."""
-    if _has_loader(rank):
+    if has_loader(rank):
         others = (LOGGING, WEIGHTS, COLLECTING, BOOKKEEPING, SAVING, VALIDATING, EXCHANGING, WAITING)
-        return time_of_other_kinds(rank, "after_input_ns", *others)
+        return time_of_lines(rank, "after_input_ns", lambda _, kind: kind not in others)
     parts = [time_of_kinds(rank, name, BATCH) for name in GAPS_WITHOUT_LOADER]
     return add_shares(*parts, time_of_prefetching(rank), time_of_batches_after_acting(rank))
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Saving, Skipped, saving_within
 from hotloop.core.rules import rule
+from hotloop.diagnose.comm import loops_around_collectives
 from hotloop.diagnose.lines import EXCHANGING, IN_PLACE, NOTHING, WEIGHTS, add_shares, own_ns, places, time_of_kinds
-from hotloop.diagnose.sending import loops_around_collectives
-from hotloop.diagnose.thresholds import threshold_ratio
-from hotloop.diagnose.wording import format_share, format_time, shorten_code
+from hotloop.diagnose.measured import format_share, format_time, shorten_code, threshold_ratio
 
 GAPS = ("after_backward_ns", "other_ns")
 """Between backward and optimizer, where clipping stands; and after the optimizer: decay and averages by hand."""

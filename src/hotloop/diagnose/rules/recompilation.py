@@ -10,10 +10,19 @@ from statistics import fmean, variance
 from hotloop.core.analysis import Analysis, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Severity, Value, saving_of_removal, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.measured import known_mean, known_places
-from hotloop.diagnose.once import MATERIAL_RUN_RATIO, run_ratio, settling_column, severity_once
-from hotloop.diagnose.thresholds import MATERIAL_RATIO, NOISE_MULTIPLE, is_material
-from hotloop.diagnose.wording import format_share, format_time
+from hotloop.diagnose.measured import (
+    MATERIAL_RATIO,
+    MATERIAL_RUN_RATIO,
+    NOISE_MULTIPLE,
+    format_share,
+    format_time,
+    is_material,
+    known_mean,
+    known_places,
+    run_ratio,
+    settling_column,
+    severity_once,
+)
 
 SHAPE_WORDS = ("size mismatch", "shape", "stride", "size of", "dynamic")
 ORDER = tuple(Severity)

@@ -7,11 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotloop.core.analysis import Analysis, RankAnalysis
-from hotloop.core.findings import Basis, Finding, Fix, Numerics, Value, Where, saving_of_removal, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Numerics, saving_of_removal, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import later_places_in_loop, places_in_loop
-from hotloop.diagnose.measured import known_count, known_mean, line_places, steps_per_anchor_step
-from hotloop.diagnose.thresholds import is_material, is_material_span
+from hotloop.diagnose.measured import (
+    is_material,
+    is_material_span,
+    known_count,
+    known_mean,
+    line_places,
+    steps_per_anchor_step,
+)
 
 UNKNOWN_LOW_RATIO = 0.4
 UNKNOWN_MID_RATIO = 0.7
@@ -78,11 +84,6 @@ def _judge_backwards(analysis: Analysis) -> Finding | None:
         pass_count = repeats * shared + (1.0 - shared)
         whole = (1.0 - 1.0 / pass_count) / (1.0 - 1.0 / repeats)
         saving = saving_of_removal(cost_ratio, whole * cost_ratio)
-    evidence: dict[str, Value] = {
-        "backwards_per_step": round(backwards, 2),
-        "retained_per_step": round(retained, 2),
-        "shared_ratio": None if shared is None else round(shared, 3),
-    }
     return Finding(
         title=f"{repeats:.2g} backwards run through the same graph; one backward of the summed loss is enough",
         phase="backward",
@@ -90,7 +91,11 @@ def _judge_backwards(analysis: Analysis) -> Finding | None:
         time_ns={"backward": round(cost_ratio * analysis.step_ns)},
         cost_ratio=cost_ratio,
         saving=saving,
-        evidence=evidence,
+        evidence={
+            "backwards_per_step": round(backwards, 2),
+            "retained_per_step": round(retained, 2),
+            "shared_ratio": None if shared is None else round(shared, 3),
+        },
         where=line_places(rank.lines.get("backward_ns", ())),
         fix=Fix(technique="sum-losses"),
     )
@@ -116,13 +121,10 @@ def shared_ratio(ops: Mapping[str, Any], repeats: float) -> float | None:
     >>> shared_ratio({"ops": [forward, forward | {"count": 4, "backward": True}]}, 2.0)
     1.0
     """
-    forward = backward = 0.0
-    for op in ops.get("ops", ()):
-        work = _products_count(op) * float(op["count"])
-        if op["backward"]:
-            backward += work
-        else:
-            forward += work
+    forward, backward = (
+        sum(_products_count(op) * float(op["count"]) for op in ops.get("ops", ()) if bool(op["backward"]) is side)
+        for side in (False, True)
+    )
     if forward <= 0 or backward <= 0 or repeats <= 1.0:
         return None
     passes = backward / (BACKWARD_PER_FORWARD * forward)
@@ -172,33 +174,26 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
         cost_ratio = min(1.0, (repeated_ns + sent_back) / rank.step_mean_ns)
     # Where both are used and nothing was seen to be sent back again, only the repeats without gradients can go.
     removed_ratio = sure_ratio * cost_ratio if both_used and sent_back <= 0 else cost_ratio
-    evidence: dict[str, Value] = {
-        "repeated_forwards_per_step": round(repeated, 2),
-        "without_gradients": without_gradients,
-        "backward_fits_both": both_used,
-        "repeated_backward_ns": round(sent_back),
-    }
-    title = "a model runs on the same batch more than once per step"
-    if sent_back > 0:
-        title += ", forward and backward: the losses can share one output"
     return Finding(
-        title=title,
+        title="a model runs on the same batch more than once per step"
+        + (", forward and backward: the losses can share one output" if sent_back > 0 else ""),
         phase="forward",
         cost_ns=round(repeated_ns + sent_back),
         time_ns={"forward": round(repeated_ns), "backward": round(sent_back)},
         cost_ratio=cost_ratio,
         saving=saving_of_removal(cost_ratio, removed_ratio),
-        evidence=evidence,
-        where=_places_of_repeats(rank, without_gradients),
+        evidence={
+            "repeated_forwards_per_step": round(repeated, 2),
+            "without_gradients": without_gradients,
+            "backward_fits_both": both_used,
+            "repeated_backward_ns": round(sent_back),
+        },
+        # With gradients the first call is one of the places too: it stands last.
+        where=places_in_loop(rank, "nograd_ns")[:3]
+        if without_gradients
+        else later_places_in_loop(rank, "forward_ns", beside="nograd_ns")[:3],
         fix=Fix(technique="reuse-outputs", numerics=None if sent_back > 0 else Numerics.EXACT),
     )
-
-
-def _places_of_repeats(rank: RankAnalysis, without_gradients: bool) -> tuple[Where, ...]:
-    """Where the model is called again. With gradients the first call is one of the places too: it stands last."""
-    if without_gradients:
-        return places_in_loop(rank, "nograd_ns")[:3]
-    return later_places_in_loop(rank, "forward_ns", beside="nograd_ns")[:3]
 
 
 def _repeated_backward_ns(rank: RankAnalysis, repeated_ns: float, repeated: float) -> float:

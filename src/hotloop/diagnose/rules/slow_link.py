@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Fix, Skipped, Value, saving_of_removal, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Skipped, saving_of_removal, saving_within
 from hotloop.core.link_choice import WayChoice
 from hotloop.core.rules import rule
-from hotloop.diagnose.comm import exposure_by_cause, is_distributed, slow_link
-from hotloop.diagnose.measured import known_places
-from hotloop.diagnose.sending import choose_sending, list_exposed, saved_ratio
-from hotloop.diagnose.thresholds import is_material
+from hotloop.diagnose.comm import (
+    choose_sending,
+    exposure_by_cause,
+    is_distributed,
+    list_exposed,
+    saved_ratio,
+    slow_link,
+)
+from hotloop.diagnose.measured import is_material, known_places
 
 REACHED_RATIO = 0.5
 """Part of its nominal speed that a repaired link reaches. Range factor; the one realised saving in the known set
@@ -78,16 +83,6 @@ def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
         repaired = min(exposure.link_ns, link.comm_ns * (1.0 - link.rate_bytes_per_s / target)) / analysis.step_ns
         fix = Fix(technique="repair-link", settings={"interface": link.interface})
         saving = saving_of_removal(cost_ratio, max(halved, repaired), halved)
-    evidence: dict[str, Value] = {
-        "interface": link.interface,
-        "rate_bytes_per_s": round(link.rate_bytes_per_s),
-        "nominal_bytes_per_s": None if link.nominal_bytes_per_s is None else round(link.nominal_bytes_per_s),
-        "comm_ns_per_step": round(link.comm_ns),
-        "exposed_ns_per_step": round(exposure.link_ns),
-        "parameter_bytes": rank.ddp.parameter_bytes,
-        "saving_with_half_the_bytes_ratio": round(halved, 4),
-        **({} if choice is None else list_exposed(analysis, choice)),
-    }
     return Finding(
         title=f"gradients cross {link.interface} at {link.rate_bytes_per_s / 1e6:.3g} MB/s, and all ranks wait",
         phase="backward",
@@ -95,7 +90,16 @@ def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
         time_ns={"backward": round(cost_ratio * analysis.step_ns)},
         cost_ratio=cost_ratio,
         saving=saving,
-        evidence=evidence,
+        evidence={
+            "interface": link.interface,
+            "rate_bytes_per_s": round(link.rate_bytes_per_s),
+            "nominal_bytes_per_s": None if link.nominal_bytes_per_s is None else round(link.nominal_bytes_per_s),
+            "comm_ns_per_step": round(link.comm_ns),
+            "exposed_ns_per_step": round(exposure.link_ns),
+            "parameter_bytes": rank.ddp.parameter_bytes,
+            "saving_with_half_the_bytes_ratio": round(halved, 4),
+            **({} if choice is None else list_exposed(analysis, choice)),
+        },
         where=known_places(rank.ddp.where),
         fix=fix,
         ranks=tuple(r.rank for r in analysis.ranks if r.rank is not None),

@@ -5,10 +5,9 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis, OptimizerFacts
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Value, saving_within
 from hotloop.core.rules import rule
+from hotloop.diagnose.forecasts import LEAST_WON_RATIO, faster_form, slow_optimizer_of
 from hotloop.diagnose.lines import places
-from hotloop.diagnose.measured import describe_probed, evidence_of, known_places
-from hotloop.diagnose.optimizers import LEAST_WON_RATIO, faster_form, slow_optimizer_of
-from hotloop.diagnose.wording import format_share, format_time
+from hotloop.diagnose.measured import describe_probed, evidence_of, format_share, format_time, known_places
 
 FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 """Optimizers of torch.optim with a fused update."""

@@ -9,8 +9,7 @@ from hotloop.core.analysis import Analysis, Line, RunStart
 from hotloop.core.findings import Finding, Severity
 from hotloop.core.rules import rule
 from hotloop.diagnose.lines import FEWEST_SAMPLES, places
-from hotloop.diagnose.once import severity_once
-from hotloop.diagnose.wording import format_share, format_time, shorten_code
+from hotloop.diagnose.measured import format_share, format_time, severity_once, show_code
 
 LEAST_RATIO, LEAST_NS = 0.10, 2_000_000_000
 LONG_NS = 10_000_000_000
@@ -71,12 +70,10 @@ def slow_start(analysis: Analysis) -> Finding | None:
     shown = ""
     if start.lines:
         line = start.lines[0]
-        text = f" ({shorten_code(line.text)})" if line.text.strip() else ""
         shown = (
             f", {format_share(line.share_ratio)} of it at {os.path.basename(line.where.file)}:{line.where.line} in "
-            f"{line.where.function}{text}"
+            f"{line.where.function}{show_code(line)}"
         )
-    severity = severity_once(ratio)
     return Finding(
         title=f"{format_time(start.ns)} ({format_share(min(1.0, ratio))} of this run) pass before the first step is "
         f"done{shown}" + (f": {remedy}" if remedy else ""),
@@ -90,7 +87,7 @@ def slow_start(analysis: Analysis) -> Finding | None:
         },
         where=places(start.lines),
         base="run",
-        severity_override=Severity.INFO if cause in OF_EVERY_START and start.ns < LONG_NS else severity,
+        severity_override=Severity.INFO if cause in OF_EVERY_START and start.ns < LONG_NS else severity_once(ratio),
     )
 
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from hotloop.core.analysis import Analysis, Forecast
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Saving, Skipped, Value, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.batch_lines import batch_places
 from hotloop.diagnose.comm import exposure_by_cause, needless_buckets
-from hotloop.diagnose.loading import most_saved_ratio
-from hotloop.diagnose.measured import basis_of_replay, known_count, train_share
-from hotloop.diagnose.optimizers import forecast_of_faster_optimizer
-from hotloop.diagnose.thresholds import is_material
-from hotloop.diagnose.wording import SURE_RATIO
+from hotloop.diagnose.forecasts import (
+    count_operators,
+    dispatch_ns,
+    forecast_of_compiled_model,
+    forecast_of_faster_optimizer,
+)
+from hotloop.diagnose.loading import batch_places, most_saved_ratio
+from hotloop.diagnose.measured import SURE_RATIO, basis_of_replay, is_material, known_count, train_share
 
-DISPATCH_NS = 2_500.0
-"""Host time that one operator costs however little it computes (measured: 2 to 4 us on current CPUs)."""
 LEAST_DISPATCH_RATIO = 0.3
 LOW_BUCKETS_RATIO = 0.4
 """Rule of thumb, as in small-buckets: the sure part of what larger buckets save where no probe timed them."""
@@ -162,16 +162,14 @@ def _unit_of(analysis: Analysis) -> str:
 
 def _judge_counts(analysis: Analysis) -> _Judged | None:
     """From the share of the step that starts operators; None where they were not counted."""
-    rank = analysis.lead
-    if rank.ops is None or not rank.ops.get("ops"):
+    if not (analysis.lead.ops or {}).get("ops"):
         return None
-    count = sum(float(op["count"]) for op in rank.ops["ops"])
-    cost = min(train_share(analysis), count * DISPATCH_NS / rank.step_mean_ns)
+    cost = min(train_share(analysis), dispatch_ns(analysis.lead) / analysis.lead.step_mean_ns)
     return _Judged(
         title=f"launching operators takes about {cost:.0%} of a step; a larger batch would spread that cost",
         cost_ratio=cost,
         # Never above low: this says nothing of how the computing itself grows with the batch.
         saving=saving_within(cost, min(0.04, 0.1 * cost), 0.25 * cost, 0.5 * cost, Basis.RULE_OF_THUMB),
-        evidence={"operators_per_step": round(count)},
+        evidence={"operators_per_step": round(count_operators(analysis.lead))},
         settings={"factor": 2},
     )

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Fix, Saving, Skipped, Value, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Saving, Skipped, saving_within
 from hotloop.core.rules import rule
-from hotloop.diagnose.comm import bucket_bytes, crossed_link, exposure_by_cause, is_distributed, needless_buckets
-from hotloop.diagnose.measured import known_places
-from hotloop.diagnose.sending import bucket_cap_mib
-from hotloop.diagnose.thresholds import MATERIAL_RATIO
+from hotloop.diagnose.comm import (
+    bucket_bytes,
+    bucket_cap_mib,
+    crossed_link,
+    exposure_by_cause,
+    is_distributed,
+    needless_buckets,
+)
+from hotloop.diagnose.measured import MATERIAL_RATIO, known_places
 
 
 @rule("small-buckets", "gradients are sent in many small buckets")
@@ -63,14 +68,6 @@ def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
         return Skipped(reason="exposed communication is unknown")
     if saving.mid_ratio < MATERIAL_RATIO:
         return None
-    evidence: dict[str, Value] = {
-        "buckets": len(sizes),
-        "median_bucket_bytes": sorted(sizes)[len(sizes) // 2],
-        "needless_buckets": needless,
-        "bucket_cap_bytes": ddp.bucket_cap_bytes,
-        "parameter_bytes": ddp.parameter_bytes,
-        **({"doubt": forecast.doubt} if forecast is not None and forecast.doubt else {}),
-    }
     return Finding(
         title=f"gradients are sent in {len(sizes)} buckets of about {sorted(sizes)[len(sizes) // 2] / 1024:.0f} KiB",
         phase="backward",
@@ -78,7 +75,14 @@ def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
         time_ns={"backward": round(cost_ratio * analysis.step_ns)},
         cost_ratio=cost_ratio,
         saving=saving,
-        evidence=evidence,
+        evidence={
+            "buckets": len(sizes),
+            "median_bucket_bytes": sorted(sizes)[len(sizes) // 2],
+            "needless_buckets": needless,
+            "bucket_cap_bytes": ddp.bucket_cap_bytes,
+            "parameter_bytes": ddp.parameter_bytes,
+            **({"doubt": forecast.doubt} if forecast is not None and forecast.doubt else {}),
+        },
         where=known_places(ddp.where),
         # The probe timed buckets of 25 MiB.
         fix=Fix(

@@ -24,12 +24,10 @@ from hotloop.core.findings import (
 from hotloop.core.recording import TIME_FIELDS
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis
-from hotloop.diagnose.batch_lines import batch_places
-from hotloop.diagnose.checkpoints import saving_rank, saving_times_ns
-from hotloop.diagnose.comm import is_distributed, shows_exchange_of_backward, sync_count, waiting
-from hotloop.diagnose.lines import saving_functions
-from hotloop.diagnose.measured import known_places, line_places, phase_noise_ratio, spread_of_own_ratio
-from hotloop.diagnose.thresholds import NOISE_MULTIPLE
+from hotloop.diagnose.comm import is_distributed, shows_exchange_of_backward, sync_count, waits_ns
+from hotloop.diagnose.lines import saving_functions, saving_rank, saving_times_ns
+from hotloop.diagnose.loading import batch_places
+from hotloop.diagnose.measured import NOISE_MULTIPLE, known_places, line_places, phase_noise_ratio, spread_of_own_ratio
 
 LEAST_GAP_RATIO = 0.03
 SLOW_PART_RATIO = 1 / 8
@@ -274,30 +272,30 @@ def _describe_longer(gap: Gap, phase: str) -> str:
 
 def find_gap(analysis: Analysis) -> Gap:
     """The rank that waits least, and by how much the others wait longer. Needs two ranks or more."""
-    seen = waiting(analysis)
     saves = saving_rank(analysis) is not None
     saving = [saving_times_ns(rank) if saves else {} for rank in analysis.ranks]
     # A rank that saves is late for that alone; without its saves it would wait for whoever comes last then.
-    waited = [wait_ns + sum(own.values()) for wait_ns, own in zip(seen.wait_ns, saving, strict=True)]
+    waited = [wait_ns + sum(own.values()) for wait_ns, own in zip(waits_ns(analysis), saving, strict=True)]
     order = sorted(range(len(analysis.ranks)), key=lambda i: waited[i])
     slow = analysis.ranks[order[0]]
     others = [analysis.ranks[i] for i in order[1:]]
     waits = [waited[i] for i in order]
-    worked = {field: [_worked_ns(analysis.ranks[i], saving[i], field) for i in order] for field in WORK_FIELDS}
+    worked = {
+        field: [max(0.0, analysis.ranks[i].mean.get(field, 0.0) - saving[i].get(field, 0.0)) for i in order]
+        for field in WORK_FIELDS
+    }
     differences = {field: values[0] - sum(values[1:]) / len(others) for field, values in worked.items()}
-    computing = [_backward_compute_ns(rank) for rank in (slow, *others)]
-    known = [value for value in computing if value is not None]
     before_sync_ns = sum(differences.values())
-    by_work: float | None = None
-    if len(known) == len(computing):
-        differences["backward_ns"] = known[0] - sum(known[1:]) / len(others)
-        by_work = sum(differences.values())
-    elif seen.from_ddp_stats is False and all(r.ddp is None for r in analysis.ranks):
-        by_work = sum(differences.values())
+    in_backward_ns = _beyond_others([_backward_compute_ns(rank) for rank in (slow, *others)])
+    if in_backward_ns is not None:
+        differences["backward_ns"] = in_backward_ns
+    is_told = in_backward_ns is not None or all(r.ddp is None for r in analysis.ranks)
+    by_work = sum(differences.values()) if is_told else None
     field = max(differences, key=lambda name: differences[name])
     more_work = _more_work(slow, others)
     # A rank with more to do is longer at it, and so also longer in the way of others.
-    without_core_ns = None if more_work is not None else _longer_without_core_ns(slow, others)
+    delays_ns = [None if r.run_delay_ratio is None else r.run_delay_ratio * r.step_mean_ns for r in (slow, *others)]
+    without_core_ns = None if more_work is not None else _beyond_others(delays_ns)
     # Saves come in bursts; those that blocking-checkpoint tells are no unrest of the work that is left.
     fields = tuple(name for name in WORK_FIELDS if not (saves and name == "checkpoint_ns"))
     return Gap(
@@ -321,10 +319,6 @@ def find_gap(analysis: Analysis) -> Gap:
         without_core_ns=without_core_ns,
         saves=saves,
     )
-
-
-def _worked_ns(rank: RankAnalysis, saving_ns: Mapping[str, float], field: str) -> float:
-    return max(0.0, rank.mean.get(field, 0.0) - saving_ns.get(field, 0.0))
 
 
 def _noise_ratio(rank: RankAnalysis, saves: bool) -> float:
@@ -360,13 +354,10 @@ def _sure_ns(
     return sure_ns
 
 
-def _longer_without_core_ns(slow: RankAnalysis, others: list[RankAnalysis]) -> float | None:
-    """How much longer per step the slow rank was ready to run but had no core; None when a rank did not record it."""
-    delays = [None if r.run_delay_ratio is None else r.run_delay_ratio * r.step_mean_ns for r in (slow, *others)]
-    known = [delay for delay in delays if delay is not None]
-    if len(known) < len(delays):
-        return None
-    return known[0] - sum(known[1:]) / len(others)
+def _beyond_others(values: Sequence[float | None]) -> float | None:
+    """By how much the first one, the slow rank's, exceeds the mean of the others; None where one is unknown."""
+    known = [value for value in values if value is not None]
+    return known[0] - sum(known[1:]) / (len(known) - 1) if len(known) == len(values) else None
 
 
 def _more_work(slow: RankAnalysis, others: list[RankAnalysis]) -> MoreWork | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, Safety, Value, saving_within
+from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Fix, Safety, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.comm import extra_syncs, is_distributed, sharded_extra_ns, sync_count, sync_saving_ns
-from hotloop.diagnose.measured import known_count, known_places, line_places
-from hotloop.diagnose.thresholds import MATERIAL_RATIO
+from hotloop.diagnose.measured import MATERIAL_RATIO, known_count, known_places, line_places
 
 UNKNOWN_COST_RATIO, UNKNOWN_LOW_RATIO = 0.2, 0.1
 """Rule of thumb: an exchange of unknown time as a part of backward, and the part of it that is sure."""
@@ -65,12 +64,6 @@ def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
     cost_ratio = min(1.0, cost_ns / analysis.step_ns)
     if cost_ratio < MATERIAL_RATIO:
         return None
-    evidence: dict[str, Value] = {
-        "backwards_per_step": round(known_count(rank, "backwards"), 2),
-        "synchronised_per_step": round(syncs, 2),
-        "comm_ns_per_sync": None if rank.ddp.comm_ns is None else round(rank.ddp.comm_ns),
-        "exposed_ns_per_sync": None if rank.ddp.exposed_comm_ns is None else round(rank.ddp.exposed_comm_ns),
-    }
     return Finding(
         title=f"gradients are averaged over ranks {syncs:.2g} times per step; once is enough",
         phase="backward",
@@ -78,7 +71,12 @@ def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
         time_ns={"backward": round(cost_ratio * analysis.step_ns)},
         cost_ratio=cost_ratio,
         saving=saving_within(cost_ratio, low_ns / analysis.step_ns, mid_ns / analysis.step_ns, cost_ratio, basis),
-        evidence=evidence,
+        evidence={
+            "backwards_per_step": round(known_count(rank, "backwards"), 2),
+            "synchronised_per_step": round(syncs, 2),
+            "comm_ns_per_sync": None if rank.ddp.comm_ns is None else round(rank.ddp.comm_ns),
+            "exposed_ns_per_sync": None if rank.ddp.exposed_comm_ns is None else round(rank.ddp.exposed_comm_ns),
+        },
         where=known_places(*line_places(rank.lines.get("backward_ns", ()), most=1), rank.ddp.where),
         fix=Fix(technique="no-sync-accumulation"),
         ranks=tuple(r.rank for r in analysis.ranks if r.rank is not None),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Basis, Finding, Fix, Skipped, Value, saving_of_removal, saving_within
+from hotloop.core.findings import Basis, Finding, Fix, Skipped, saving_of_removal, saving_within
 from hotloop.core.rules import rule
 from hotloop.diagnose.comm import is_distributed
 from hotloop.diagnose.measured import known_count, known_places
@@ -50,18 +50,17 @@ def judge_unused_parameter_scan(analysis: Analysis) -> Finding | Skipped | None:
     else:
         cost_ratio = min(1.0, forwards * scan_ns / analysis.step_ns)
         saving = saving_of_removal(cost_ratio)
-    evidence: dict[str, Value] = {
-        "scan_ns_per_forward": None if scan_ns is None else round(scan_ns),
-        "parameter_tensors": ddp.parameter_tensors,
-        "unused_tensors": ddp.unused_tensors,
-    }
     return Finding(
         title="DDP searches for unused parameters in every step, and there are none",
         phase="forward",
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
         saving=saving,
-        evidence=evidence,
+        evidence={
+            "scan_ns_per_forward": None if scan_ns is None else round(scan_ns),
+            "parameter_tensors": ddp.parameter_tensors,
+            "unused_tensors": ddp.unused_tensors,
+        },
         where=known_places(ddp.where),
         fix=Fix(technique="ddp-settings", settings={"find_unused_parameters": False}),
     )

@@ -6,9 +6,16 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Fix, saving_of_removal
 from hotloop.core.rules import rule
 from hotloop.diagnose.loading import enough_workers, has_costly_restarts, main_loader, restart_ns, restart_slowdown_ns
-from hotloop.diagnose.measured import known_count, known_mean, known_places
-from hotloop.diagnose.thresholds import recurs_unevenly, steps_between
-from hotloop.diagnose.wording import format_interval, format_share, format_time
+from hotloop.diagnose.measured import (
+    format_interval,
+    format_share,
+    format_time,
+    known_count,
+    known_mean,
+    known_places,
+    recurs_unevenly,
+    steps_between,
+)
 
 
 @rule("worker-restart", "DataLoader workers restart for every pass over the data")

@@ -1,4 +1,4 @@
-"""Findings -> what is left of a step: the model's own work, the script's own code, and what no evidence explains.
+"""Findings -> the lines of the script's own code that none of them names, and what they leave of each phase.
 
 A line of the script's is its own code where no finding names it. Between phases that is every line but what each loop
 does (``zero_grad``, a scheduler); inside a phase and between forward and backward, where the loss is computed, only a
@@ -14,7 +14,6 @@ from hotloop.core.analysis import Line, RankAnalysis
 from hotloop.core.findings import Finding, Kind, Where
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import GAP_FIELDS
-from hotloop.core.report import Explained, Health, RunParts
 from hotloop.diagnose.lines import (
     BOOKKEEPING,
     EXCHANGING,
@@ -26,12 +25,7 @@ from hotloop.diagnose.lines import (
     own_ns,
 )
 
-HOST_CODE = "host-code"
 PHASE_FIELDS = {"forward_ns": "forward", "backward_ns": "backward", "optimizer_ns": "optimizer"}
-WAITS = {"input_wait": "input_wait_ns", "checkpoint": "checkpoint_ns", "validation": "nograd_ns"}
-"""Phases that are no work of the model's, and the field whose samples tell the line that they stand at."""
-UNKNOWN_RATIO = 0.05
-"""Of the step: more without any evidence is a fault of ours."""
 _OF_EVERY_LOOP = frozenset({BOOKKEEPING, EXCHANGING, VALIDATING, SAVING})
 _NEEDS_PROOF = frozenset({*PHASE_FIELDS, "after_forward_ns"})
 
@@ -82,78 +76,6 @@ def unnamed_ns(rank: RankAnalysis, findings: Sequence[Finding]) -> dict[str, flo
     return {phase: max(0.0, rank.breakdown.mean_ns(phase) - named_ns[phase]) for phase in PHASES}
 
 
-def explain_step(rank: RankAnalysis, findings: Sequence[Finding]) -> Explained | None:
-    """The four parts of the steady step of one rank, as ratios that sum to 1; None without a steady step."""
-    step_ns = float(sum(rank.breakdown.mean_ns(phase) for phase in PHASES))
-    if step_ns <= 0:
-        return None
-    left_ns = unnamed_ns(rank, findings)
-    own_ns_by_phase = dict.fromkeys(PHASES, 0.0)
-    for one in own_code(rank, findings):
-        own_ns_by_phase[one.phase] += one.ns
-    unknown_ns = min(left_ns["other"] - min(left_ns["other"], own_ns_by_phase["other"]), _unseen_ns(rank))
-    for phase, field in WAITS.items():
-        if rank.lines.get(field):
-            own_ns_by_phase[phase] += left_ns[phase]
-        else:
-            unknown_ns += left_ns[phase]
-    named = 1.0 - sum(left_ns.values()) / step_ns
-    own = sum(own_ns_by_phase.values()) / step_ns
-    unknown = unknown_ns / step_ns
-    return Explained(
-        model_ratio=max(0.0, 1.0 - named - own - unknown),
-        named_ratio=named,
-        your_code_ratio=own,
-        unknown_ratio=unknown,
-    )
-
-
-def divide_run(rank: RankAnalysis) -> RunParts | None:
-    """The five parts of one rank's run; None where its start is not known."""
-    left_out = rank.excluded
-    if rank.start is None or left_out is None or not left_out.run_ns:
-        return None
-    steady_ns = left_out.run_ns - left_out.total_ns
-    found_ns = {
-        phase: steady_ns * rank.breakdown.share(phase)
-        + left_out.phase_ns.get(phase, 0)
-        + left_out.tail_phase_ns.get(phase, 0)
-        for phase in ("validation", "checkpoint")
-    }
-    tail_ns = left_out.tail_ns - sum(left_out.tail_phase_ns.get(phase, 0) for phase in found_ns)
-    whole_ns = rank.start.before_ns + left_out.run_ns
-    start, end, validation, checkpoint = (
-        max(0.0, ns) / whole_ns for ns in (rank.start.ns, tail_ns, found_ns["validation"], found_ns["checkpoint"])
-    )
-    return RunParts(
-        start_ratio=start,
-        training_ratio=max(0.0, 1.0 - start - end - validation - checkpoint),
-        validation_ratio=validation,
-        checkpoint_ratio=checkpoint,
-        end_ratio=end,
-    )
-
-
-def warn_of_unknown(explained: Explained | None, rank: RankAnalysis) -> tuple[Health, ...]:
-    """A warning where more of the step than UNKNOWN_RATIO has no evidence, with what was missing."""
-    if explained is None or explained.unknown_ratio <= UNKNOWN_RATIO:
-        return ()
-    samples = sum(line.samples for name in GAP_FIELDS for line in rank.lines.get(name, ()))
-    message = (
-        f"{explained.unknown_ratio:.0%} of the step is not explained: between its phases {samples} stack samples show "
-        "a line of yours, too few to divide that time; a longer run has more"
-    )
-    return (Health(level="warning", message=message),)
-
-
-def _unseen_ns(rank: RankAnalysis) -> float:
-    """Of the gaps: the time of samples that no line of the user's was seen in, and of gaps without samples."""
-    return sum(
-        own_ns(rank, name) * (1.0 - min(1.0, sum(line.share_ratio for line in rank.lines.get(name, ()))))
-        for name in GAP_FIELDS
-    )
-
-
 def _lines(rank: RankAnalysis) -> Iterator[tuple[OwnLine, str]]:
     """The lines of the gaps and of the phases in which a script's own code may run, with their kinds."""
     for name in (*GAP_FIELDS, *PHASE_FIELDS):
@@ -186,11 +108,7 @@ class _Places:
 
 def _specific(findings: Sequence[Finding]) -> Iterator[Finding]:
     """Those that name a cause of time in the steady step."""
-    return (
-        one
-        for one in findings
-        if one.rule != HOST_CODE and one.kind is Kind.FAULT and one.base == "steady" and (one.time_ns or one.cost_ns)
-    )
+    return (one for one in findings if one.kind is Kind.FAULT and one.base == "steady" and (one.time_ns or one.cost_ns))
 
 
 def entry_of(line: Line, loop: frozenset[tuple[str, str]]) -> Where:

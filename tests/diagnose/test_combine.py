@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, saving_within
 from hotloop.core.phases import PHASES
-from hotloop.diagnose.ownership import share_out
-from hotloop.prescribe import combine_savings, state_rule_savings
-from tests.diagnose.build_analysis import make_analysis
+from hotloop.diagnose.completion import combine_savings, share_out, state_rule_savings
+
+from .build_analysis import make_analysis
 
 STEP_NS = 20_000_000
 
