@@ -1,10 +1,8 @@
-"""Small models -> what `uncompiled-model` forecasts beside what torch.compile saved, as JSON and as a page.
+"""Small models -> what `uncompiled-model` forecasts beside what torch.compile saved (docs/compile-forecast.md).
 
-    python benchmarks/compile_forecast.py               every row that the result does not hold yet
-    python benchmarks/compile_forecast.py --row NAME    that row again
-    python benchmarks/compile_forecast.py --summarize   docs/compile-forecast.md from the result
+    python benchmarks/compile_forecast.py [CASE ...]    what the table lacks, or these again
 
-Run by `make compile-forecast`: about eight minutes on two quiet cores. Each row first trains a model eagerly under
+Run by `make compile-forecast`: about eight minutes on two quiet cores. Each case first trains a model eagerly under
 `hotloop run` and keeps the forecast; then an eager and a compiled process take turns, in short blocks of
 steps. A saving is one minus the compiled over the eager time of a round, the median over the rounds; its
 interval are the rounds' quartiles. With one thread a round is timed by the process's CPU time, else by the clock.
@@ -12,34 +10,29 @@ interval are the rounds' quartiles. With one thread a round is timed by the proc
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raw import describe_commit, draw_raw
+import passes
+from passes import Row
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULT = ROOT / "benchmarks" / "results" / "compile_forecast.json"
-PAGE = ROOT / "docs" / "compile-forecast.md"
 LIMIT_S = 280.0
 """A row that takes longer is ended, and nothing of it is kept."""
 STEPS = 60
 ROUNDS = 9
 BLOCK_S = 0.25
 CLOSE_RATIO = 0.10
-Row = dict[str, Any]
 
 
 # The models: what they are fed with, how, and what they answer.
@@ -214,10 +207,10 @@ def make_training(name: str, *, is_compiled: bool) -> Training:
     return Training(model, make_inputs(), loss, optimizer, compile_model(model) if is_compiled else model)
 
 
-def train(name: str, steps: int) -> None:
+def train(name: str) -> None:
     """The eager training alone, for `hotloop run`."""
     training = make_training(name, is_compiled=False)
-    for _ in range(steps):
+    for _ in range(STEPS):
         training.step()
 
 
@@ -236,7 +229,7 @@ def serve(name: str, side: str) -> None:
 
 def compare(name: str, environment: dict[str, str], deadline_s: float) -> Row:
     """Eager and compiled steps in turns, each in a process of its own: what one frees is not the other's to use."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--train", name, "--serve"]
+    command = [sys.executable, __file__, "--train", name, "--serve"]
     sides = {
         side: subprocess.Popen(
             [*command, side], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -289,16 +282,16 @@ def compare(name: str, environment: dict[str, str], deadline_s: float) -> Row:
 # Rows
 
 
-def measure_row(name: str, threads: int, folder: Path) -> Row:
+def measure_case(name: str, threads: int) -> Row:
     """Forecast first, then what compiling really saved."""
-    own = [str(Path(__file__).resolve())]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    report = folder / "report.json"
     hotloop = str(Path(sys.executable).with_name("hotloop"))
-    command = [hotloop, "run", "-q", "--json", str(report), "--", sys.executable, *own, "--train", name]
     deadline_s = time.monotonic() + LIMIT_S
-    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=LIMIT_S)
-    found = json.loads(report.read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [hotloop, "run", "-q", "--json", str(report), "--", sys.executable, __file__, "--train", name]
+        subprocess.run(command, cwd=folder, env=environment, check=True, timeout=LIMIT_S)
+        found = json.loads(report.read_text(encoding="utf-8"))
     finding = next((one for one in found["findings"] if one["rule"] == "uncompiled-model"), None)
     forecast = {"low_ratio": 0.0, "mid_ratio": 0.0, "high_ratio": 0.0, "basis": None, "severity": None}
     if finding is not None:
@@ -310,30 +303,9 @@ def measure_row(name: str, threads: int, folder: Path) -> Row:
     )
 
 
-def describe_machine() -> Row:
-    import torch
-
-    model = next(
-        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "?"
-    )
-    return {
-        "cpu": model,
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-
-
-def summarize(result: Row) -> str:
+def draw_page(table: Mapping[str, Any]) -> str:
     """The page: every row, and how many forecasts were close."""
-    rows = result["rows"]
+    rows = table["rows"]
     # A model that compiling makes slower is not compiled: forecasting that nothing is saved is right then.
     errors = [row["forecast"]["mid_ratio"] - max(0.0, row["realised_ratio"]) for row in rows]
     close = sum(abs(error) <= CLOSE_RATIO for error in errors)
@@ -342,13 +314,11 @@ def summarize(result: Row) -> str:
     won = sum(row["realised_ratio"] >= 0.5 * row["forecast"]["low_ratio"] for row in loud)
     lost = [row for row in rows if row["realised_ratio"] < -0.02]
     silent = sum(row["forecast"]["severity"] in (None, "info") for row in lost)
-    machine = result["machine"]
     lines = [
         "# What torch.compile is forecast to save, and what it saved",
         "",
-        f"Measured {result['date']} at commit {result['commit']} on {machine['cpu']}, {machine['cores']} cores, Python "
-        f"{machine['python']}, torch {machine['torch']}. Made by `make compile-forecast` from "
-        "benchmarks/results/compile_forecast.json.",
+        f"Measured {table['date']} at commit {table['commit']} on {passes.describe_place(table['machine'])}. Made by "
+        "`make compile-forecast` from benchmarks/results/compile_forecast.json.",
         "",
         "`uncompiled-model` compiles nothing: it computes the saving from a probe of the step's operators. Here each",
         "small training first ran eagerly under `hotloop run`, which stored the forecast; then an eager and a",
@@ -376,54 +346,16 @@ def summarize(result: Row) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--row", help="this model again, whatever the result holds")
-    parser.add_argument("--threads", type=int, help="only rows with so many threads")
-    parser.add_argument("--out", type=Path, default=RESULT)
-    parser.add_argument("--doc", type=Path, default=PAGE)
-    parser.add_argument("--keep", type=Path, help="leave the run folders here")
-    parser.add_argument("--summarize", action="store_true", help="only write the page")
-    parser.add_argument("--steps", type=int, default=STEPS, help=argparse.SUPPRESS)
-    parser.add_argument("--train", help=argparse.SUPPRESS)
-    parser.add_argument("--serve", choices=("eager", "compiled"), help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
-    if options.train:
-        if options.serve:
-            serve(options.train, options.serve)
-        else:
-            train(options.train, options.steps)
-        return 0
-    result: Row = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {"rows": []}
-    if not options.summarize:
-        for name, threads in ROWS:
-            done = any(row["model"] == name and row["threads"] == threads for row in result["rows"])
-            if options.row not in (None, name) or options.threads not in (None, threads) or (done and not options.row):
-                continue
-            with tempfile.TemporaryDirectory() as temporary:
-                folder = Path(temporary)
-                if options.keep is not None:
-                    folder = options.keep / f"{name}-{threads}"
-                    folder.mkdir(parents=True, exist_ok=True)
-                row = measure_row(name, threads, folder)
-            others = [one for one in result["rows"] if (one["model"], one["threads"]) != (name, threads)]
-            order = {key: place for place, key in enumerate(ROWS)}
-            rows = sorted([*others, row], key=lambda one: order.get((one["model"], one["threads"]), len(order)))
-            result = {
-                "schema": "hotloop.compile-forecast/1",
-                "date": datetime.date.today().isoformat(),
-                "commit": describe_commit(),
-                "machine": describe_machine(),
-                "rows": rows,
-            }
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(draw_raw(result), encoding="utf-8")
-            said = " ".join(f"{row['forecast'][key]:.2f}" for key in ("low_ratio", "mid_ratio", "high_ratio"))
-            print(f"{name} ({threads}): forecast {said}, saved {row['realised_ratio']:.2f}", flush=True)
-    if result["rows"]:
-        options.doc.write_text(summarize(result), encoding="utf-8")
+def main(arguments: Sequence[str]) -> int:
+    if arguments[:1] != ["--train"]:
+        cases = {f"{name} {threads}": partial(measure_case, name, threads) for name, threads in ROWS}
+        return passes.measure(__doc__, "compile_forecast.json", cases)
+    if "--serve" in arguments:
+        serve(arguments[1], arguments[3])
+    else:
+        train(arguments[1])
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -38,8 +38,3 @@ def test_every_optional_key_of_the_report_is_assigned() -> None:
     definition = SOURCE / "core" / "report.py"
     sources = [path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")]
     assert never_assigned(definition.read_text(encoding="utf-8"), sources) == set()
-
-
-def test_a_key_that_nothing_assigns_is_found() -> None:
-    definition = "class Device:\n    busy: float\n    heat: float | None = None\n    rank: int | None = None\n"
-    assert never_assigned(definition, ["Device(busy=1.0, rank=0)"]) == {"Device.heat"}
