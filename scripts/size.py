@@ -27,16 +27,12 @@ def main(arguments: list[str]) -> int:
             name = path.relative_to(ROOT).as_posix()
             if name.startswith(LEFT_OUT):
                 continue
-            module = ast.parse(path.read_text(encoding="utf-8"))
+            count, found = measure(ast.parse(path.read_text(encoding="utf-8")))
+            functions += [(lines, f"{name}:{at}") for lines, at in found]
             depth = 3 if tree == "src" else 2
             for package in {tree, "/".join(name.split("/")[:-1][:depth])}:
-                statements[package] += count_statements(module)
+                statements[package] += count
                 files[package] += 1
-            functions += [
-                (node.end_lineno - node.lineno + 1, f"{name}:{node.lineno} {node.name}")
-                for node in ast.walk(module)
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
-            ]
     if "--check" not in arguments:
         for package in sorted(statements):
             print(f"{statements[package]:6} statements {files[package]:4} files  {package}")
@@ -53,12 +49,18 @@ def main(arguments: list[str]) -> int:
     return 1 if above else 0
 
 
-def count_statements(module: ast.Module) -> int:
-    """Statements of a file, without docstrings."""
-    nodes = list(ast.walk(module))
-    scopes = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    documented = sum(isinstance(one, scopes) and ast.get_docstring(one, clean=False) is not None for one in nodes)
-    return sum(isinstance(one, ast.stmt) for one in nodes) - documented
+def measure(module: ast.Module) -> tuple[int, list[tuple[int, str]]]:
+    """Statements of a file, without docstrings; lines and place of each function."""
+    count = -(ast.get_docstring(module, clean=False) is not None)
+    functions = []
+    for node in ast.walk(module):
+        if isinstance(node, ast.stmt):
+            count += 1
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            count -= ast.get_docstring(node, clean=False) is not None
+            if not isinstance(node, ast.ClassDef) and node.end_lineno is not None:
+                functions.append((node.end_lineno - node.lineno + 1, f"{node.lineno} {node.name}"))
+    return count, functions
 
 
 if __name__ == "__main__":
