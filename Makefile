@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: setup demo check evidence-check test browser golden docs new-rule new-technique changelog site site-check zoo fresh told-won under-load treated tune-zoo tune-zoo-subset zoo-report what-if perfetto overhead harm tune-aa patches preemption trainer frameworks pythons numerics \
-  techniques image-proof slurm-proof record-proof tokenize-bench compression-quality plan-accuracy plan-estimators gpu clean
+.PHONY: setup demo check size test browser golden docs new-rule new-technique changelog site site-check zoo told-won \
+  under-load fresh treated tune-zoo tune-zoo-subset what-if overhead harm numerics techniques compile-forecast \
+  compression-quality plan-accuracy image-proof slurm-proof preemption frameworks pythons gpu clean
 
 setup: $(VENV)/.ready
 
@@ -33,10 +34,11 @@ check: setup
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/generate_docs.py --check
 	$(BIN)/python scripts/evidence.py
+	$(BIN)/python scripts/size.py --check
 
-# Every figure of every page, computed again from the raw tables: seconds.
-evidence-check: setup
-	$(BIN)/python scripts/evidence.py
+# Statements and files by package, and the longest functions.
+size: setup
+	$(BIN)/python scripts/size.py
 
 test: setup $(VENV)-bare/.ready $(VENV)-frameworks/.ready browser
 	$(BIN)/python scripts/run_tests.py
@@ -77,7 +79,8 @@ $(VENV)-site/.ready: requirements-site.txt
 	$(VENV)-site/bin/python -m pip --disable-pip-version-check -q install -r requirements-site.txt
 	touch $@
 
-# Slow proofs: resumable (rows under .passes/ while a pass runs), one table a pass in benchmarks/results/, pages in docs/.
+# Slow proofs: resumable (rows under .passes/ while a pass runs), one table a pass in benchmarks/results/. Then
+# `scripts/evidence.py --write` draws the pages.
 zoo: setup
 	$(BIN)/python tests/zoo/harness.py --split all
 	$(BIN)/python tests/zoo/harness.py --summarize
@@ -108,15 +111,8 @@ tune-zoo-subset: setup
 	$(BIN)/python tests/zoo/tune_zoo.py --subset
 	$(BIN)/python tests/zoo/tune_zoo.py --summarize
 
-zoo-report: setup
-	$(BIN)/python tests/zoo/harness.py --summarize
-
 what-if: setup
 	$(BIN)/python benchmarks/what_if_pairs.py
-
-# What Perfetto itself reads of exported excerpts, in headless Chromium: a minute (benchmarks/results/perfetto.json).
-perfetto: setup browser
-	$(BIN)/python benchmarks/perfetto.py
 
 # What the hooks add to a step, in blocks with and without them: ten minutes on two quiet cores.
 overhead: setup
@@ -135,64 +131,34 @@ numerics: setup
 techniques: setup
 	$(BIN)/python benchmarks/techniques.py
 
-# hotloop tokenize: bare tokenizer, 1 and 2 processes in turn; 20 kills; 1 GB. Resumable. With PEERS=python also datasets
-# and datatrove, which that interpreter must have.
-tokenize-bench: setup
-	$(BIN)/python benchmarks/tokenizing.py speed
-	$(BIN)/python benchmarks/tokenizing.py kill
-	$(BIN)/python benchmarks/tokenizing.py memory
-	test -z "$(PEERS)" || $(BIN)/python benchmarks/tokenizing.py peers --python $(PEERS) --rounds 3
+# What uncompiled-model forecasts beside what torch.compile saves: ten minutes on two quiet cores; resumable.
+compile-forecast: setup
+	$(BIN)/python benchmarks/compile_forecast.py
 
 # What gradients in fewer bits and local updates do to a small language model's loss: 24 runs of about a minute; resumable.
 compression-quality: setup
 	$(BIN)/python benchmarks/compression_quality.py
-	$(BIN)/python benchmarks/compression_quality.py --publish
-	$(BIN)/python benchmarks/compression_quality.py --summarize
 
 # Constants of planned times fitted on few published rows, and every published row beside its prediction: a minute, no GPU.
 plan-accuracy: setup
-	$(BIN)/python benchmarks/plan_accuracy.py --write
-
-# ZeRO's table beside DeepSpeed's and Accelerate's estimators, and what DeepSpeed holds on two CPU ranks: a minute.
-plan-estimators: setup frameworks
-	$(BIN)/python benchmarks/plan_estimators.py
-
-# How often tune is wrong on a real step: A/A comparisons and a known 5 %, one procedure, about a minute each; resumable.
-tune-aa: setup
-	$(BIN)/python benchmarks/tune_aa.py live --count 40
-	$(BIN)/python benchmarks/tune_aa.py known --count 20
-	$(BIN)/python benchmarks/tune_aa.py resample
-	$(BIN)/python benchmarks/tune_aa.py publish
-
-# Whether the patched sources of five scripts win what their strategies won: about ten minutes; resumable.
-patches: setup
-	$(BIN)/python benchmarks/patches.py run --pairs 4
+	$(BIN)/python benchmarks/plan_accuracy.py
 
 # What hotloop image forecasts beside what six Dockerfiles' builds take, really built: root, Debian, buildah; 20 minutes.
 image-proof: setup
 	$(BIN)/python benchmarks/image_builds.py
-	$(BIN)/python benchmarks/image_builds.py --publish
-	$(BIN)/python scripts/evidence.py --write
-
-# `hotloop run --record` on two nodes, with kills, to endpoints that fail; and what it costs a training: 8 minutes.
-record-proof: setup
-	$(BIN)/python benchmarks/remote_recording.py nodes
-	$(BIN)/python benchmarks/remote_recording.py endpoints
-	$(BIN)/python benchmarks/remote_recording.py pairs
 
 # The sbatch script of `hotloop launch` on two real slurmd: trains, is preempted in every way, resumes bit by bit: 20 minutes;
 # resumable. Needs root and slurm-wlm.
 slurm-proof: setup
 	$(BIN)/python benchmarks/slurm_proof.py
 
+# Trainings that are killed at random moments and resumed, step by step beside whole ones: docs/trainer.md.
 preemption: setup
 	$(BIN)/python benchmarks/preemption.py
 
-trainer: setup
-	$(BIN)/python benchmarks/trainer.py
-
-# Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py; DeepSpeed besides, for
-# tests/apply/formats/test_real_libraries.py. torch is that of the bare environment: one copy serves both.
+# Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py; DeepSpeed and torchtitan besides, for
+# tests/apply/formats/test_real_libraries.py. torchtitan 0.3 reads TOML no more; its configuration is all that is
+# needed, not what it trains with. torch is that of the bare environment: one copy serves both.
 frameworks: $(VENV)-frameworks/.ready
 
 $(VENV)-frameworks/.ready: $(VENV)-bare/.ready
@@ -203,7 +169,7 @@ $(VENV)-frameworks/.ready: $(VENV)-bare/.ready
 	  deepspeed==0.19.8 pyyaml
 	touch $@
 
-# Tests without torch in the oldest and the newest Python on the PATH (benchmarks/results/pythons.json).
+# The tests of the hooks and of what reads them in every Python on the PATH from 3.11 on.
 pythons: setup
 	$(BIN)/python scripts/smoke_pythons.py
 

@@ -1,31 +1,24 @@
-"""Rows of docs/claims.md about memory, exchanges between two ranks, buckets and data (run by benchmarks/techniques.py).
-
-Each ``measure_*`` is one group, measured as the rows of techniques.py are. ``cite`` computes the rows of claims whose
-raw tables another benchmark keeps.
-"""
+"""Rows of docs/claims.md about memory, exchanges between two ranks, and buckets (run by benchmarks/techniques.py)."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import random
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from techniques import BATCH, VOCABULARY, Row, Training, build_model, count_row, ratio_of, verdict
+import passes
+from passes import ROOT, Row, ratio_of
+from techniques import BATCH, VOCABULARY, Training, build_model, count_row, verdict
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 MICRO_BATCHES = 8
 ATTENTION_LENGTHS, TIMED_LENGTH = (256, 1024), 512
-QUIET_LOAD = 0.3
 BUCKET_MB = (1, 5, 25, 100)
 BUCKET_RATE = "1gbit"
 BUCKET_ROUNDS = 7
@@ -109,16 +102,13 @@ def time_attention(with_math: Callable[[], Any]) -> Row:
 
     q, k, v = (torch.randn(BATCH, 6, TIMED_LENGTH, 64, requires_grad=True) for _ in range(3))
     around: dict[str, Callable[[], Any]] = {"fused": contextlib.nullcontext, "math": with_math}
-    times: dict[str, list[float]] = {name: [] for name in around}
-    draw = random.Random(0)
-    for turn in range(13):
-        for name in draw.sample(list(around), 2):
-            began = time.process_time()
-            for _ in range(4):
-                with around[name]():
-                    torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
-            if turn:
-                times[name].append(time.process_time() - began)
+
+    def attend(name: str) -> None:
+        for _ in range(4):
+            with around[name]():
+                torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
+
+    times = passes.alternate({name: partial(attend, name) for name in around}, 12)
     return ratio_of(times["math"], times["fused"])
 
 
@@ -134,24 +124,8 @@ def state_bytes(training: Training) -> int:
 
 def measure_exchanges() -> list[Row]:
     """Two gloo ranks on this machine: bytes exchanged under accumulation, and the rate of two ranks over one."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-        load = os.getloadavg()[0]
-        children = [
-            subprocess.Popen(
-                [sys.executable, __file__, "exchanges", folder],
-                env={**os.environ, **environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            )
-            for rank in range(2)
-        ]
-        try:
-            codes = [child.wait(timeout=240) for child in children]
-        finally:
-            for child in children:
-                child.kill()
-        if any(codes):
-            raise RuntimeError(f"the two ranks ended with {codes}")
-        found: dict[str, Any] = json.loads((Path(folder) / "found.json").read_text())
+    load = os.getloadavg()[0]
+    found = passes.run_ranks([__file__, "exchanges"])[0]
     speed = ratio_of([2 * one for one in found["alone_s"]], found["both_s"])
     return [
         count_row(
@@ -169,23 +143,22 @@ def measure_exchanges() -> list[Row]:
             "what": "samples a second of 2 gloo ranks over 1 rank, one thread and core each, wall time",
             "target": ">= 1.8x",
             "verdict": verdict(speed, 1.8)
-            if load < QUIET_LOAD
+            if load < passes.QUIET_LOAD
             else f"not measurable here: two ranks need both cores, and other work held some (load {load:.1f} before)",
             **speed,
         },
     ]
 
 
-def exchange_as_rank(folder: str) -> None:
+def exchange_as_rank(out: str) -> None:
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     from hotloop.train.accumulate import micro_batches
 
-    rank = int(os.environ["RANK"])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    dist.init_process_group("gloo")
     sent = {"bytes": 0}
 
     def count(bucket: Any) -> Any:
@@ -217,25 +190,20 @@ def exchange_as_rank(folder: str) -> None:
         "alone": (alone, torch.optim.AdamW(alone.parameters())),
         "both": (shared, torch.optim.AdamW(shared.parameters())),
     }
-    times: dict[str, list[float]] = {"alone": [], "both": []}
-    draw = random.Random(0)
-    for turn in range(9):
-        for name in draw.sample(list(times), 2):
-            dist.barrier()
-            began = time.perf_counter()
-            if name == "both" or rank == 0:
-                network, optimizer = trainings[name]
-                for _ in range(3):
-                    optimizer.zero_grad()
-                    network(codes).float().square().mean().backward()
-                    optimizer.step()
-            took_s = time.perf_counter() - began
-            dist.barrier()
-            if turn:  # the first round warms up, and rebuilds DDP's buckets
-                times[name].append(took_s / 3)
-    if rank == 0:
-        found |= {"alone_s": times["alone"], "both_s": times["both"]}
-        (Path(folder) / "found.json").write_text(json.dumps(found))
+
+    def three_steps(name: str) -> None:
+        if name == "alone" and dist.get_rank():
+            return
+        network, optimizer = trainings[name]
+        for _ in range(3):
+            optimizer.zero_grad()
+            network(codes).float().square().mean().backward()
+            optimizer.step()
+
+    works = {name: partial(three_steps, name) for name in trainings}
+    times = passes.alternate(works, 8, time.perf_counter, around=dist.barrier)
+    found |= {f"{name}_s": times[name] for name in trainings}
+    Path(out).write_text(json.dumps(found))
     dist.destroy_process_group()
 
 
@@ -267,257 +235,33 @@ def measure_buckets() -> list[Row]:
 def time_buckets_as_rank(folder: str) -> None:
     import torch
     import torch.distributed as dist
-    from compression_ranks import LENGTH, Transformer
-    from compression_ranks import VOCABULARY as CODES
+    from link_choice_ranks import LENGTH, Transformer
+    from link_choice_ranks import VOCABULARY as CODES
     from torch.nn.parallel import DistributedDataParallel
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     models = {size: DistributedDataParallel(Transformer(), bucket_cap_mb=size) for size in BUCKET_MB}
-    times: dict[int, list[float]] = {size: [] for size in BUCKET_MB}
     codes = torch.randint(CODES, (1, LENGTH))
-    draw = random.Random(0)
-    for turn in range(BUCKET_ROUNDS + 1):
-        for size in draw.sample(BUCKET_MB, len(BUCKET_MB)):
-            models[size].zero_grad()
-            dist.barrier()
-            began = time.perf_counter()
-            models[size](codes).square().mean().backward()
-            took_s = time.perf_counter() - began
-            if turn:  # the first step lays DDP's buckets out anew
-                times[size].append(took_s)
-    dist.barrier()
+
+    def step(size: int) -> None:
+        models[size].zero_grad()
+        models[size](codes).square().mean().backward()
+
+    works = {str(size): partial(step, size) for size in BUCKET_MB}
+    times = passes.alternate(works, BUCKET_ROUNDS, time.perf_counter, around=dist.barrier)
     if dist.get_rank() == 0:
         (Path(folder) / "found.json").write_text(json.dumps(times))
     dist.destroy_process_group()
 
 
-def measure_data() -> list[Row]:
-    """CPU time that the next batch takes, over a whole step: prepared tokens, and text tokenised in the loop."""
-    import torch
-    from tokenizers import Tokenizer
-    from tokenizing import END, prepare, read_sources
-    from torch.utils.data import DataLoader
-
-    from hotloop import TokenDataset
-    from hotloop.cli import main
-
-    shares: dict[str, list[float]] = {"prepared": [], "in the loop": []}
-    steps: list[float] = []
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer_file, texts = prepare(Path(folder), 400_000)
-        out = Path(folder) / "tokens"
-        words = ["tokenize", str(texts), "--tokenizer", str(tokenizer_file), "-o", str(out), "--eos", END]
-        with contextlib.redirect_stdout(sys.stderr):
-            if main([*words, "--processes", "1", "-q"]):
-                raise RuntimeError("hotloop tokenize failed")
-        training = Training()
-        batches = iter(DataLoader(TokenDataset(out, 127), batch_size=BATCH, shuffle=True))  # type: ignore[arg-type]
-        tokenizer = Tokenizer.from_file(str(tokenizer_file))
-        documents = read_sources()
-
-        def tokenize() -> Any:
-            long = (ids for ids in (tokenizer.encode(one).ids for one in documents) if len(ids) >= 128)
-            return torch.tensor([next(long)[:128] for _ in range(BATCH)])
-
-        makers: dict[str, Callable[[], Any]] = {"prepared": lambda: next(batches), "in the loop": tokenize}
-        draw = random.Random(0)
-        for turn in range(9):
-            for name in draw.sample(list(makers), 2):
-                began = time.process_time()
-                for _ in range(3):
-                    training.codes = makers[name]()
-                made_s = time.process_time() - began
-                if turn:
-                    shares[name].append(made_s / 3)
-            began = time.process_time()
-            training.step()
-            if turn:
-                steps.append(time.process_time() - began)
-    rows = []
-    for name, what in {
-        "prepared": "prepared with hotloop tokenize, no workers",
-        "in the loop": "documents of 4,000 characters tokenised in the loop, no workers",
-    }.items():
-        share = ratio_of(shares[name], [one + made for one, made in zip(steps, shares[name], strict=True)])
-        rows.append(
-            {
-                "id": f"data-{name}",
-                "claim": "data takes below 5 % of the step",
-                "what": f"CPU time of the next batch of 512 tokens over the step's: {what}",
-                "note": "a CPU's step: on an accelerator the share is larger",
-                "target": "< 0.05",
-                "verdict": "reached" if share["high"] < 0.05 else "missed" if share["low"] >= 0.05 else "cannot tell",
-                **share,
-            }
-        )
-    return rows
-
-
-ROWS: dict[str, Callable[[], list[Row]]] = {
+MEASURES: dict[str, Callable[[], list[Row]]] = {
     "memory": measure_memory,
     "exchanges": measure_exchanges,
     "buckets": measure_buckets,
-    "data": measure_data,
 }
-
-SENT = Path("compression", "steps-100mbit.json")
-TOKENIZED = Path("tokenize", "speed.json")
-BUILT = Path("operations", "image.json")
-STOPPED = Path("operations", "slurm.json")
-CITED = (SENT, TOKENIZED, BUILT, STOPPED)
-"""Below benchmarks/results."""
-NO_GPU = "not measurable here: it needs a GPU"
-UNMEASURED: tuple[tuple[str, str, str], ...] = (
-    (
-        "time-slicing lets 4x more users share a GPU",
-        "4 slices of a device plugin are a setting, not a gain: each job gets its share of the time, and "
-        "nothing keeps their memory apart; `hotloop launch --target gpu-sharing` derives the count from a run",
-        NO_GPU,
-    ),
-    (
-        "a job takes `nvidia.com/gpu: 0.25`",
-        "invalid in Kubernetes, where devices are whole; `hotloop launch --validate` refuses it",
-        "not measurable: the API server refuses it",
-    ),
-    (
-        "an HPA scales training by the Resource metric `gpu`",
-        "invalid in Kubernetes, whose resource metrics are cpu and memory; `hotloop launch --validate` refuses it",
-        "not measurable: there is no such metric",
-    ),
-    (
-        "NCCL is set up by NCCL_IB_DISABLE=1, NCCL_P2P_DISABLE=1 and the like",
-        "each switches a transport off; `hotloop launch` sets NCCL_DEBUG=WARN and the interface that you name only",
-        NO_GPU,
-    ),
-)
-"""Claims that nothing here can measure: claim, what there is to say, why not."""
-
-
-def cite(results: Path = RESULTS) -> list[Row]:
-    """The rows that follow from the raw tables of other benchmarks, each with its machine, date and commit."""
-    return [
-        row
-        for path, rows in zip(CITED, (_sent, _tokenized, _built, _stopped), strict=True)
-        for row in _from(results, path, rows)
-    ] + [{"claim": claim, "what": what, "ratio": None, "verdict": verdict} for claim, what, verdict in UNMEASURED]
-
-
-def _from(results: Path, path: Path, rows: Callable[[Row], list[Row]]) -> list[Row]:
-    table = json.loads((results / path).read_text(encoding="utf-8"))
-    place = f"{table['machine']}, {table['date']}, commit {table['commit']}"
-    return [{"place": place, "target": None, "verdict": None, **row} for row in rows(table)]
-
-
-def _sent(table: Row) -> list[Row]:
-    """True bytes of a step, by round."""
-    by_method: dict[str, list[float]] = {}
-    for row in table["rows"]:
-        by_method.setdefault(row["method"], []).append(row["sent_bytes"])
-    found = []
-    for method, claim, note, target, is_reached in (
-        ("bf16", "bf16 gradients are half the bytes", "", "0.50", lambda r: abs(r - 0.5) <= 0.005),
-        (
-            "topk",
-            "top-k sends 1 % of the gradients",
-            "an index of 4 bytes goes with each value",
-            "<= 0.021",
-            lambda r: r <= 0.021,
-        ),
-        (
-            "int8",
-            "quantised gradients are 4x smaller",
-            "a scale goes with each block",
-            "0.25",
-            lambda r: abs(r - 0.25) <= 0.005,
-        ),
-    ):
-        figure = ratio_of(by_method[method], by_method["plain"])
-        found.append(
-            {
-                "claim": claim,
-                "what": f"bytes on the wire of a DDP step with compress-gradients ({method}), over plain DDP's; "
-                "2 ranks, 25.2 million parameters",
-                "note": note,
-                "target": target,
-                **figure,
-                "verdict": "reached" if is_reached(figure["ratio"]) else "missed",
-                "unit": "steps by turns",
-            }
-        )
-    return found
-
-
-def _tokenized(table: Row) -> list[Row]:
-    others = max(row["two"]["others_cores"] for row in table["rows"])
-    ratios = [row["wall_ratio"] for row in table["rows"]]
-    return [
-        {
-            "claim": "tokenising is 12x as fast by processes",
-            "what": "wall time of hotloop tokenize with 1 process over 2",
-            "ratio": sum(ratios) / len(ratios),
-            "low": None,
-            "high": None,
-            "n": len(ratios),
-            "unit": "rounds",
-            "verdict": "not measurable here: it needs 12 cores and more; here are 2, of which other work held "
-            f"{others}",
-        }
-    ]
-
-
-def _built(table: Row) -> list[Row]:
-    """A build after a code edit, as the file is over the file with what is proven: one row a case."""
-    found = []
-    code = [row for row in table["rows"] if row["scenario"] == "code" and row["samples_s"]]
-    for case in dict.fromkeys(row["case"] for row in code):
-        before = next(row for row in code if row["case"] == case and row["variant"] == "as-is")
-        proven = [row for row in code if row["case"] == case and row["verdict"] == "proven"]
-        best = max(proven, key=lambda row: (row["variant"] == "together", row["speedup"]), default=before)
-        found.append(
-            {
-                "claim": "image rebuilds are 9x as fast",
-                "what": f"{case}: seconds of a buildah build after a code edit, as the file is over "
-                + (" and ".join(best["fixes"]) or "itself: nothing was proven"),
-                "ratio": statistics.median(before["samples_s"]) / statistics.median(best["samples_s"]),
-                "low": None,
-                "high": None,
-                "n": len(best["samples_s"]),
-                "unit": "builds of each; local packages that take seconds",
-                "target": ">= 5x for the best",
-            }
-        )
-    largest = max(row["ratio"] for row in found)
-    return [
-        {**row, "verdict": ("reached" if largest >= 5 else "missed") if row["ratio"] == largest else None}
-        for row in found
-    ]
-
-
-def _stopped(table: Row) -> list[Row]:
-    """Seconds from a signal to a save on both nodes, over the notice of a spot machine."""
-    after_s = [one for row in table["rows"] for one in row.get("saved_after_s", ())]
-    return [
-        {
-            "claim": f"a spot machine's notice ({notice}) is enough to save",
-            "what": f"time from the signal to the end of the save, the longest of all, over {notice_s} s; a small "
-            f"model with a save of {table['save_s']:g} s on 2 nodes of Slurm: what counts is your own save (--run)",
-            "ratio": max(after_s) / notice_s,
-            "low": None,
-            "high": None,
-            "n": len(after_s),
-            "unit": "preemptions",
-        }
-        for notice, notice_s in (("30 s of Google Cloud and Azure", 30), ("120 s of AWS", 120))
-    ]
-
-
-def main(arguments: Sequence[str]) -> None:
-    what, folder = arguments
-    {"exchanges": exchange_as_rank, "buckets": time_buckets_as_rank}[what](folder)
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT / "src"))
-    main(sys.argv[1:])
+    {"exchanges": exchange_as_rank, "buckets": time_buckets_as_rank}[sys.argv[1]](sys.argv[2])

@@ -1,47 +1,36 @@
-"""A small language model on two ranks -> what fewer bits do to its loss, as JSON and as a page.
+"""A small language model on two ranks -> what fewer bits and local updates do to its loss.
 
-    python benchmarks/compression_quality.py                every run that is missing
-    python benchmarks/compression_quality.py --limit 600    begin no run after so many seconds
-    python benchmarks/compression_quality.py --publish      the finished runs as one file in benchmarks/results/
-    python benchmarks/compression_quality.py --summarize    docs/communication-quality.md from that file
+    python benchmarks/compression_quality.py [CASE ...] [--limit 600]    what the table lacks, or these again
 
-Run by `make compression-quality`: about a minute for each run on two cores. A finished run is kept under .passes/ at
-once, so that a pass goes on where it was stopped, and published runs are not made again; the load of the machine does
-not matter, since nothing is timed. Where network namespaces can be made, each rank runs in one, and what it sends is
-counted at its interface. The model predicts the next byte of the Python standard library's sources. A seed draws the
-weights and the order of the tokens, which are the same for all methods. Methods are applied as a user would: hotloop's
-techniques, by API.
+Run by `make compression-quality`: about a minute for each run on two cores. The load of the machine does not matter,
+since nothing is timed. Where network namespaces can be made, each rank runs in one, and what it sends is counted at
+its interface. The model predicts the next byte of the Python standard library's sources. A seed draws the weights and
+the order of the tokens, which are the same for all methods. Methods are applied as a user would: hotloop's techniques,
+by API.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import datetime
 import hashlib
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raw import describe_commit, draw_raw
+import passes
+from passes import ROOT, Row
 
-ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "zoo"))
-from shaped_link import rank_environment, shaped_link, why_no_link  # noqa: E402
+from shaped_link import rank_environment, shaped_link, why_no_link
 
-WORK = ROOT / ".passes" / "compression_quality"
-RESULT = ROOT / "benchmarks" / "results" / "compression_quality" / "runs.json"
-PAGE = ROOT / "docs" / "communication-quality.md"
-SCHEMA = "hotloop.compression-quality/1"
 SEEDS = (1, 2, 3)
 WORLD_SIZE = 2
 STEPS = 2000
@@ -101,7 +90,6 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]] | None] = {
 }
 SGD_RATE, SGD_MOMENTUM = 0.1, 0.9
 """Of the rows whose names begin with SGD, which stand beside its own plain training; a first guess, on seed 11."""
-Row = dict[str, Any]
 
 
 # One rank of one run.
@@ -281,81 +269,7 @@ def run_once(method: str, seed: int) -> Row:
         "said": found[0]["said"],
         "parameters_count": found[0]["parameters_count"],
         "corpus_sha256": found[0]["corpus"],
-        "commit": describe_commit(),
-        "date": datetime.date.today().isoformat(),
-        "machine": describe_machine(),
     }
-
-
-def place_of(method: str, seed: int) -> Path:
-    name = "".join(letter if letter.isalnum() else "-" for letter in method)
-    return WORK / f"{name}-{seed}.json"
-
-
-def run_missing(methods: Sequence[str], limit_s: float) -> None:
-    began = time.monotonic()
-    WORK.mkdir(parents=True, exist_ok=True)
-    finished = {(row["method"], row["seed"]) for row in finished_rows()}
-    for seed in SEEDS:
-        for method in methods:
-            place = place_of(method, seed)
-            if (method, seed) in finished:
-                continue
-            if time.monotonic() - began > limit_s:
-                return
-            row = run_once(method, seed)
-            scratch = place.with_suffix(".new")
-            scratch.write_text(json.dumps(row))
-            scratch.replace(place)
-            print(f"{method}, seed {seed}: {row['last_loss']:.4f}, held out {row['held_out_loss']:.4f}", flush=True)
-
-
-def finished_rows() -> list[Row]:
-    """Published before or made since, in the order of the methods. A row has the day and the machine of its run."""
-    published = json.loads(RESULT.read_text()) if RESULT.exists() else {"rows": []}
-    rows = {
-        (row["method"], row["seed"]): {"date": published["date"], "machine": published["machine"], **row}
-        for row in published["rows"]
-    }
-    for place in WORK.glob("*.json"):
-        row = json.loads(place.read_text())
-        rows.setdefault((row["method"], row["seed"]), row)
-    return [rows[method, seed] for method in METHODS for seed in SEEDS if (method, seed) in rows]
-
-
-def publish() -> None:
-    """The finished runs as one file, in the order of the methods. What is missing stays open on the page."""
-    rows = finished_rows()
-    if not rows:
-        raise SystemExit(f"{WORK} holds no finished run: run them first")
-    if len({(row["corpus_sha256"], row["parameters_count"]) for row in rows}) > 1:
-        raise SystemExit(f"the runs are of several corpora or models: delete {WORK} and run all again")
-    head = {
-        "schema": SCHEMA,
-        "date": max(row["date"] for row in rows),
-        "commit": describe_commit(),
-        "machine": rows[-1]["machine"],
-        "wanted_count": len(METHODS) * len(SEEDS),
-        "seeds_count": len(SEEDS),
-        "steps_count": STEPS,
-        "last_steps_count": LAST_STEPS,
-        "block_steps_count": BLOCK_STEPS,
-        "world_size": WORLD_SIZE,
-        "batch_size": BATCH,
-        "length": LENGTH,
-        "allowed_ratio": ALLOWED_RATIO,
-    }
-    RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text(draw_raw({**head, "rows": rows}))
-
-
-def describe_machine() -> Row:
-    import torch
-
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-    cores = len(os.sched_getaffinity(0))
-    return {"cpu": name, "cores": cores, "python": platform.python_version(), "torch": torch.__version__}
 
 
 # The page.
@@ -395,14 +309,9 @@ def sent_ratio(result: Mapping[str, Any], method: str) -> float | None:
 def describe_runs(result: Mapping[str, Any]) -> str:
     """Day, machine and commits of the runs, group by group."""
     groups: dict[tuple[str, ...], set[str]] = {}
-    for row in result["rows"]:
-        machine = row["machine"]
-        where = (row["date"], *(str(machine[key]) for key in ("cpu", "cores", "python", "torch")))
-        groups.setdefault(where, set()).add(row["commit"])
-    return "; ".join(
-        f"{date} on {cpu}, {cores} cores, Python {python}, torch {torch}, at {', '.join(sorted(commits))}"
-        for (date, cpu, cores, python, torch), commits in groups.items()
-    )
+    for row in passes.read_rows(result):
+        groups.setdefault((row["date"], passes.describe_place(row["machine"])), set()).add(row["commit"])
+    return "; ".join(f"{day} on {place}, at {', '.join(sorted(commits))}" for (day, place), commits in groups.items())
 
 
 def verdict_of(result: Mapping[str, Any], method: str) -> str:
@@ -417,7 +326,7 @@ def verdict_of(result: Mapping[str, Any], method: str) -> str:
     return "pass" if own - plain <= allowed_loss(result, method) else "**worse**"
 
 
-def summarize(result: Mapping[str, Any]) -> str:
+def draw_page(result: Mapping[str, Any]) -> str:
     rows = result["rows"]
     methods = list(dict.fromkeys(row["method"] for row in rows))
     seeds = sorted({row["seed"] for row in rows})
@@ -425,7 +334,7 @@ def summarize(result: Mapping[str, Any]) -> str:
         "# What sending less does to the loss",
         "",
         f"Measured {describe_runs(result)}. Made by `make compression-quality` from "
-        "benchmarks/results/compression_quality/runs.json.",
+        "benchmarks/results/compression_quality.json.",
         "",
         f"A decoder of {rows[0]['parameters_count']:,} parameters predicts the next byte of the Python standard "
         f"library's sources, on {result['world_size']} gloo ranks with {result['batch_size']} windows of "
@@ -500,23 +409,22 @@ def draw_curves(result: Mapping[str, Any], methods: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--methods", nargs="*", choices=tuple(METHODS), default=tuple(METHODS))
-    parser.add_argument("--limit", type=float, default=float("inf"), help="begin no run after so many seconds")
-    parser.add_argument("--publish", action="store_true", help="write the finished runs to benchmarks/results/")
-    parser.add_argument("--summarize", action="store_true", help="draw the page from the published runs")
-    parser.add_argument("--rank-of", nargs=3, metavar=("METHOD", "SEED", "OUT"), help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.rank_of:
-        method, seed, out = options.rank_of
-        train_rank(method, int(seed), Path(out))
-    elif options.publish:
-        publish()
-    elif options.summarize:
-        PAGE.write_text(summarize(json.loads(RESULT.read_text())), encoding="utf-8")
-    else:
-        run_missing(options.methods, options.limit)
-    return 0
+    if arguments[:1] == ["--rank-of"]:
+        train_rank(arguments[1], int(arguments[2]), Path(arguments[3]))
+        return 0
+    head = {
+        "wanted_count": len(METHODS) * len(SEEDS),
+        "seeds_count": len(SEEDS),
+        "steps_count": STEPS,
+        "last_steps_count": LAST_STEPS,
+        "block_steps_count": BLOCK_STEPS,
+        "world_size": WORLD_SIZE,
+        "batch_size": BATCH,
+        "length": LENGTH,
+        "allowed_ratio": ALLOWED_RATIO,
+    }
+    cases = {f"{method}, seed {seed}": partial(run_once, method, seed) for seed in SEEDS for method in METHODS}
+    return passes.measure(__doc__, "compression_quality.json", cases, head)
 
 
 if __name__ == "__main__":

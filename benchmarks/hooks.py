@@ -1,6 +1,6 @@
 """What the hooks add to a step: blocks of steps with and without them, in turn, in one process (docs/overhead.md).
 
-    python benchmarks/hooks.py            # five loops, each under `hotloop run`; benchmarks/results/hooks.json
+    python benchmarks/hooks.py            # six loops, each under `hotloop run`; benchmarks/results/hooks.json
 
 Compared is the CPU time of the thread that trains. "noted" notes every event; "rested" is what people have, where hooks
 rest for some steps once they would cost more than 1 % of the time.
@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "hooks.json"
+import passes
+
 LOOPS = {"mlp": 60, "tiny": 400, "rollout": 800, "modules": 12, "ten-ms": 6, "ddp": 40}
 """Steps (forwards of the rollout) in a block."""
 BLOCKS = 60
@@ -118,51 +117,22 @@ def measure(name: str) -> None:
         time.sleep(0.2)
         if rank:
             return
-    print("ROW " + json.dumps({"loop": name, "n": BLOCKS, **found}), flush=True)
+    print("ROW " + json.dumps({"n": BLOCKS, **found}), flush=True)
 
 
-def main() -> int:
-    if len(sys.argv) > 1:
-        measure(sys.argv[1])
-        return 0
-    hotloop = str(Path(sys.executable).with_name("hotloop"))
-    rows = []
-    for name in LOOPS:
-        python = [sys.executable]
-        if name == "ddp":
-            python += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run(
-                [hotloop, "run", "-q", "--no-probe", "--", *python, str(Path(__file__).resolve()), name],
-                cwd=folder, capture_output=True, text=True, timeout=600, check=False,
-            )  # fmt: skip
-        found = [json.loads(line[4:]) for line in done.stdout.splitlines() if line.startswith("ROW ")]
-        if not found:
-            print(f"{name}: nothing was measured: {done.stderr[-400:]}", file=sys.stderr)
-            return 1
-        rows += found
-        print(rows[-1], flush=True)
-    import torch
-
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    RESULTS.write_text(
-        json.dumps(
-            {
-                "commit": commit.stdout.strip(),
-                "date": time.strftime("%Y-%m-%d"),
-                "machine": f"{_cpu()}, {os.cpu_count()} cores",
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "rows": rows,
-            },
-            indent=1,
-        )
-        + "\n"
-    )
-    (ROOT / "docs" / "overhead.md").write_text(draw_page(json.loads(RESULTS.read_text())))
-    return 0
+def measure_under_hotloop(name: str) -> dict[str, Any]:
+    """A loop's row, from a training under `hotloop run`."""
+    python = [sys.executable]
+    if name == "ddp":
+        python += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("hotloop")), "run", "-q", "--no-probe", "--", *python, __file__, name],
+            cwd=folder, capture_output=True, text=True, timeout=600, check=True,
+        )  # fmt: skip
+    (found,) = (json.loads(line[4:]) for line in done.stdout.splitlines() if line.startswith("ROW "))
+    row: dict[str, Any] = found
+    return row
 
 
 LIMITS_US = {"mlp": 30.0, "tiny": 30.0, "rollout": 5.0, "modules": 30.0, "ten-ms": 50.0, "ddp": 30.0}
@@ -176,13 +146,13 @@ NAMES = {
 }
 
 
-def draw_page(told: dict[str, Any]) -> str:
+def draw_page(table: Mapping[str, Any]) -> str:
     """docs/overhead.md."""
     lines = [
         "# What hotloop costs",
         "",
-        f"Measured by `make overhead` on {told['date']} at {told['commit']}: {told['machine']}, "
-        f"Python {told['python']}, torch {told['torch']}. Raw numbers: `benchmarks/results/hooks.json`.",
+        f"Measured by `make overhead` on {table['date']} at {table['commit']}: "
+        f"{passes.describe_place(table['machine'])}. Raw numbers: `benchmarks/results/hooks.json`.",
         "",
         "CPU time of the thread that trains, in us: the median of the differences of pairs of blocks with and without "
         "hooks within one process, and its quartiles. *Noted*: every event is noted. *Rested*: as it is, where hooks "
@@ -191,10 +161,10 @@ def draw_page(told: dict[str, Any]) -> str:
         "| loop | alone | noted | quartiles | rested | quartiles | limit | pairs |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for row in told["rows"]:
-        noted, rested, limit = row["noted"], row["rested"], LIMITS_US[row["loop"]]
+    for row in table["rows"]:
+        noted, rested, limit = row["noted"], row["rested"], LIMITS_US[row["case"]]
         lines.append(
-            f"| {NAMES[row['loop']]} | {noted['alone_us']} | {noted['added_us']} | {noted['added_low_us']} to "
+            f"| {NAMES[row['case']]} | {noted['alone_us']} | {noted['added_us']} | {noted['added_low_us']} to "
             f"{noted['added_high_us']} | {rested['added_us']} | {rested['added_low_us']} to "
             f"{rested['added_high_us']} | {limit:g}{'' if noted['added_us'] <= limit else ', missed by *noted*'} | "
             f"{row['n']} |"
@@ -202,10 +172,8 @@ def draw_page(told: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    if len(sys.argv) == 2 and sys.argv[1] in LOOPS:
+        measure(sys.argv[1])
+    else:
+        sys.exit(passes.measure(__doc__, "hooks.json", {name: partial(measure_under_hotloop, name) for name in LOOPS}))

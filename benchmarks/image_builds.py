@@ -1,109 +1,65 @@
 """`hotloop image` on six Dockerfiles in the style of public training repositories -> forecast beside measured.
 
-    python benchmarks/image_builds.py [--case NAME ...] [--fresh]   build what has no rows yet: minutes a case
-    python benchmarks/image_builds.py --publish                     benchmarks/results/operations/image.json
+    python benchmarks/image_builds.py [CASE ...]    what the table lacks, or these again: minutes a case
 
 Real buildah builds: each case as it is, with each fix and with the proven ones together; cold, after an edit of the
-code, after an edit of the requirements. Nothing is fetched from outside (image_supplies.py). Rows of a pass lie under
-.passes/image/ until they are published. Needs root, Debian, buildah, git and a C compiler.
+code, after an edit of the requirements. Nothing is fetched from outside (image_supplies.py). Needs root, Debian,
+buildah, git and a C compiler.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import image_supplies
-from raw import describe_commit, draw_raw
+import passes
 
-ROOT = Path(__file__).resolve().parents[1]
-TABLE = ROOT / "benchmarks" / "results" / "operations" / "image.json"
-PASS = ROOT / ".passes" / "image"
 SUPPLIES = Path("/var/tmp/hotloop-proof-images")
 """Half a gigabyte of base images and packages, kept from case to case."""
 CASES = ("code_first", "cuda_apt", "conda_like", "multi_stage", "big_context", "torch_twice")
 LIMIT_S = 560
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", nargs="+", choices=CASES, default=CASES)
-    parser.add_argument("--fresh", action="store_true", help="measure again what has rows")
-    parser.add_argument("--publish", action="store_true")
-    given = parser.parse_args(arguments)
-    if given.publish:
-        publish()
-        return 0
-    PASS.mkdir(parents=True, exist_ok=True)
-    left = [case for case in given.case if given.fresh or not (PASS / f"{case}.json").exists()]
-    with tempfile.TemporaryDirectory(prefix="image-proof-", dir="/var/tmp") as folder:
-        measure(left, Path(folder))
-    return 0
-
-
-def measure(cases: Sequence[str], folder: Path) -> None:
+def measure(case: str) -> list[dict[str, Any]]:
+    """The rows of a case, from the report of `hotloop image` on a fresh copy of it."""
     index, bases = SUPPLIES / "index", SUPPLIES / "bases"
-    packages = make_supplies(index, bases)
+    make_supplies(index, bases)
     server = image_supplies.serve(index)
+    variables = {**os.environ, "CONTAINERS_STORAGE_CONF": str(bases / "storage.conf")}
     try:
-        for case in cases:
-            context = folder / case
-            image_supplies.make_context(case, context)
-            load = os.getloadavg()[0]
-            report = folder / f"{case}.json"
-            words = [sys.executable, "-m", "hotloop", "image", str(context), "--work", str(folder)]
-            words += ["--limit-s", str(LIMIT_S), "--leave-out", "--diff", "--json", str(report)]
-            variables = {
-                **os.environ,
-                "CONTAINERS_STORAGE_CONF": str(bases / "storage.conf"),
-                "PYTHONPATH": str(ROOT / "src"),
-            }
+        with tempfile.TemporaryDirectory(prefix="image-builds-", dir="/var/tmp") as name:
+            folder = Path(name)
+            image_supplies.make_context(case, folder / case)
+            words = [sys.executable, "-m", "hotloop", "image", str(folder / case), "--work", name, "--leave-out"]
+            words += ["--limit-s", str(LIMIT_S), "--json", str(folder / "report.json")]
             subprocess.run(words, check=True, env=variables)
-            content = {
-                "commit": describe_commit(),
-                "machine": describe_machine(),
-                "date": datetime.now(UTC).date().isoformat(),
-                "load_before": round(load, 2),
-                "packages": packages,
-                "report": json.loads(report.read_text(encoding="utf-8")),
-            }
-            (PASS / f"{case}.json").write_text(json.dumps(content), encoding="utf-8")
-            shutil.rmtree(context)
+            return draw_rows(json.loads((folder / "report.json").read_text(encoding="utf-8")))
     finally:
         server.shutdown()
 
 
-def make_supplies(index: Path, bases: Path) -> list[str]:
-    """The packages of the base images; all is made once and kept for later cases."""
-    made = SUPPLIES / "packages.json"
-    if not made.exists():
+def make_supplies(index: Path, bases: Path) -> None:
+    """Made once, and kept for later cases."""
+    if not (SUPPLIES / "made").exists():
         shutil.rmtree(SUPPLIES, ignore_errors=True)
         bases.mkdir(parents=True)
         image_supplies.make_index(index)
-        made.write_text(json.dumps(image_supplies.make_bases(bases, index)), encoding="utf-8")
-    packages: list[str] = json.loads(made.read_text(encoding="utf-8"))
-    return packages
+        image_supplies.make_bases(bases, index)
+        (SUPPLIES / "made").touch()
 
 
-def describe_machine() -> str:
-    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return f"{models[0].partition(': ')[2]}, {len(os.sched_getaffinity(0))} cores, Linux {platform.release()}"
-
-
-def draw_rows(case: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+def draw_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One row a variant and scenario."""
-    report = content["report"]
     before = report["variants"][0]["times"]
     rows = []
     for variant in report["variants"]:
@@ -114,7 +70,6 @@ def draw_rows(case: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
             before_s = sorted(before[scenario]["samples_ns"])[len(before[scenario]["samples_ns"]) // 2] * 1e-9
             rows.append(
                 {
-                    "case": case,
                     "variant": variant["id"],
                     "scenario": scenario,
                     "samples_s": samples_s,
@@ -132,45 +87,9 @@ def draw_rows(case: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
                     if variant["saved_ns_a_month"] is None
                     else round(variant["saved_ns_a_month"] / 60e9, 2),
                     "fixes": variant["fixes"],
-                    "load_before": content["load_before"],
-                    "commit": content["commit"],
                 }
             )
     return rows
-
-
-def publish() -> None:
-    """The cases of the pass as one raw table, which names those that are missing.
-
-    Rows of the table so far stay where their case was not measured again, each with its commit.
-    """
-    done = [case for case in CASES if (PASS / f"{case}.json").exists()]
-    before = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {"rows": [], "diffs": []}
-    kept = {name: [row for row in before[name] if row["case"] not in done] for name in ("rows", "diffs")}
-    contents = {case: json.loads((PASS / f"{case}.json").read_text(encoding="utf-8")) for case in done}
-    first = contents[done[0]]
-    dates = {one["date"] for one in contents.values()} | set(before["date"].split(", ") if kept["rows"] else ())
-    rows = [*kept["rows"], *(row for case, content in contents.items() for row in draw_rows(case, content))]
-    table = {
-        "commit": ", ".join(sorted({row["commit"] for row in rows})),
-        "machine": first["machine"],
-        "builder": first["report"]["builder"],
-        "date": ", ".join(sorted(dates)),
-        "n": "3 builds a row where the first took less than 60 s",
-        "missing": [case for case in CASES if case not in {row["case"] for row in rows}],
-        "base_packages": first["packages"],
-        "rows": rows,
-        "diffs": kept["diffs"]
-        + [
-            {"case": case, "variant": variant["id"], "diff": variant["diff"]}
-            for case, content in contents.items()
-            for variant in content["report"]["variants"]
-            if variant["diff"]
-        ],
-    }
-    TABLE.parent.mkdir(parents=True, exist_ok=True)
-    TABLE.write_text(draw_raw(table), encoding="utf-8")
-    print(f"wrote {TABLE.relative_to(ROOT)}")
 
 
 WANTED_ERROR_RATIO = 0.25
@@ -196,14 +115,23 @@ def judge(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def draw_page(table: Mapping[str, Any]) -> str:
     """docs/image-builds.md: every row, case by case."""
-    found = judge(table["rows"])
+    rows = passes.read_rows(table)
+    found = judge(rows)
+    machines, dates, commits = (
+        ", ".join(sorted({one(row) for row in rows}))
+        for one in (
+            lambda row: f"{row['machine']['cpu']}, {row['machine']['cores']} cores",
+            lambda row: row["date"],
+            lambda row: row["commit"],
+        )
+    )
     worst, best = found["worst"], found["best"]
     lines = [
-        "<!-- Generated by scripts/evidence.py from benchmarks/results/operations/image.json; do not edit. -->",
+        "<!-- Generated by scripts/evidence.py from benchmarks/results/image.json; do not edit. -->",
         "# Forecast and measured builds",
         "",
-        f"`make image-proof`: {table['builder']}, {table['machine']}, {table['date']}, commit {table['commit']}; "
-        f"{table['n']}. Forecasts were computed before the changed file was built.",
+        f"`make image-proof`: {table['builder']}, {machines}, {dates}, commit {commits}; 3 builds a row where the "
+        "first took less than 60 s. Forecasts were computed before the changed file was built.",
         "",
         f"Within 25 %: **{found['within']} of {found['forecasts']}** rows, median error {found['median']:.1%}, "
         f"worst {worst['error_ratio']:+.1%} ({worst['case']}, {worst['variant']}, {NAMES[worst['scenario']]}). Best on "
@@ -211,13 +139,13 @@ def draw_page(table: Mapping[str, Any]) -> str:
         f"**{found['same']} of {found['images']}** changed images; files that a fix is meant to leave out, and files "
         "that differ between two builds of the unchanged file, do not count.",
     ]
-    if table["missing"]:
-        lines += ["", f"**Not measured in this pass: {', '.join(table['missing'])}.**"]
-    for case in dict.fromkeys(row["case"] for row in table["rows"]):
-        rows = [row for row in table["rows"] if row["case"] == case]
-        lines += ["", f"## {case}", "", f"Commit {rows[0]['commit']}; load before: {rows[0]['load_before']}.", ""]
+    if missing := set(CASES) - {row["case"] for row in rows}:
+        lines += ["", f"**Not measured: {', '.join(sorted(missing))}.**"]
+    for case in dict.fromkeys(row["case"] for row in rows):
+        own = [row for row in rows if row["case"] == case]
+        lines += ["", f"## {case}", "", f"Commit {own[0]['commit']}; load before: {own[0]['load']}.", ""]
         lines += ["| variant | scenario | forecast s | measured s | of builds | error | times as fast | cached | |"]
-        lines += ["|---|---|---|---|---|---|---|---|---|", *(_draw_row(row) for row in rows)]
+        lines += ["|---|---|---|---|---|---|---|---|---|", *(_draw_row(row) for row in own)]
     return "\n".join(lines) + "\n"
 
 
@@ -236,5 +164,11 @@ def _draw_row(row: Mapping[str, Any]) -> str:
     )
 
 
+def main() -> int:
+    shown = subprocess.run(["buildah", "--version"], capture_output=True, text=True, check=True).stdout.split()
+    cases = {case: partial(measure, case) for case in CASES}
+    return passes.measure(__doc__, "image.json", cases, {"builder": f"buildah {shown[2]}"})
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

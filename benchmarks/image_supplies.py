@@ -67,8 +67,8 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 AUTHOR = {"GIT_AUTHOR_NAME": "proof", "GIT_AUTHOR_EMAIL": "p@example.org"}
 
 
-def make_rootfs(target: Path, packages: Iterable[str]) -> list[str]:
-    """The files of these Debian packages and of what they depend on, as a root folder; the packages, with versions."""
+def make_rootfs(target: Path, packages: Iterable[str]) -> None:
+    """The files of these Debian packages and of what they depend on, as a root folder."""
     names = _close(packages)
     for name in MERGED:
         (target / "usr" / name).mkdir(parents=True, exist_ok=True)
@@ -95,10 +95,6 @@ def make_rootfs(target: Path, packages: Iterable[str]) -> list[str]:
     python = target / "usr" / "bin"
     (python / "python3").unlink(missing_ok=True)
     (python / "python3").symlink_to("python3.11")
-    versions = subprocess.run(
-        ["dpkg-query", "-W", "-f=${Package} ${Version}\n", *names], capture_output=True, text=True, check=True
-    ).stdout
-    return sorted(versions.splitlines())
 
 
 def _close(packages: Iterable[str]) -> list[str]:
@@ -252,16 +248,15 @@ def serve(folder: Path) -> http.server.ThreadingHTTPServer:
     return server
 
 
-def make_bases(folder: Path, index: Path) -> list[str]:
-    """localhost/proof/slim:1 and devel:1 in a store of their own below ``folder``; the packages that they hold."""
+def make_bases(folder: Path, index: Path) -> None:
+    """localhost/proof/slim:1 and devel:1 in a store of their own below ``folder``."""
     store = ["--root", str(folder / "store"), "--runroot", str(folder / "run")]
     settings = f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/store"\nrunroot = "{folder}/run"\n'
     (folder / "storage.conf").write_text(settings)
-    versions: list[str] = []
     for name, packages in (("slim", SLIM), ("devel", DEVEL)):
         root = folder / name / "rootfs"
         root.mkdir(parents=True)
-        versions = make_rootfs(root, packages)
+        make_rootfs(root, packages)
         site = root / "usr" / "lib" / "python3" / "dist-packages"
         site.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(next(index.glob("pip-*.whl"))) as wheel:
@@ -280,7 +275,6 @@ def make_bases(folder: Path, index: Path) -> list[str]:
             cwd=folder / name, check=True, capture_output=True,
         )  # fmt: skip
         shutil.rmtree(folder / name)
-    return versions
 
 
 def make_context(case: str, target: Path) -> None:

@@ -2,7 +2,6 @@
 
     python benchmarks/link_choice.py costs                      CPU time of each way of sending beside plain DDP's
     python benchmarks/link_choice.py rate --rate 100mbit        every way side by side on a link of this rate
-    python benchmarks/link_choice.py show                       docs/link-choice.md, as `make docs` draws it
 
 `rate` needs root: two network namespaces (tests/zoo/shaped_link.py). It first measures the link as `hotloop bench comm`
 does, makes the choice from that, and then trains a 25 million parameter transformer by every way in turn.
@@ -11,26 +10,23 @@ does, makes the choice from that, and then trains a 25 million parameter transfo
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Sequence
-from importlib.metadata import version
+from datetime import date
 from pathlib import Path
 from typing import Any
 
-from raw import describe_commit, draw_raw
+from passes import ROOT, describe_commit, describe_machine, describe_place, draw_raw
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "zoo")]
-from shaped_link import shaped_link  # noqa: E402
+sys.path.insert(0, str(ROOT / "tests" / "zoo"))
+from shaped_link import shaped_link
 
-from hotloop.bench.collective_times import SIZES, fit_collectives  # noqa: E402
-from hotloop.core.link_choice import SAFE_WAYS, Exchange, choose_way  # noqa: E402
-from hotloop.core.link_fit import LinkFit, format_byte_rate  # noqa: E402
+from hotloop.bench.collective_times import SIZES, fit_collectives
+from hotloop.core.link_choice import SAFE_WAYS, Exchange, choose_way
+from hotloop.core.link_fit import LinkFit, format_byte_rate
 
 RANKS = ROOT / "benchmarks" / "link_choice_ranks.py"
 PROBE = ROOT / "src" / "hotloop" / "probe" / "start.py"
@@ -55,7 +51,8 @@ The forecast knows the link as `hotloop bench comm` measured it just before, the
 of a step without exchange, and the cost of compressing below. A choice is right where it takes at most 10 % longer than
 the quickest of the ways that may be chosen: none, 16 bits and 8 bits, which kept the loss of a small language model
 ([communication-quality.md](communication-quality.md)). The first passes ran before top-k became cheaper and without
-int8; their forecasts have today's costs. Drawn from `benchmarks/results/link_choice` by `make docs`.
+int8 and local updates; their forecasts have today's costs. Drawn from `benchmarks/results/link_choice` by
+`scripts/evidence.py`.
 """
 SENDER = "compress-gradients"
 GONE = ("local-updates", "powersgd")
@@ -142,12 +139,12 @@ def write(name: str, load: float, content: dict[str, Any]) -> None:
     """One raw file; ``load`` is the number of processes that wanted a core just before."""
     head = {
         "commit": describe_commit(),
-        "date": datetime.date.today().isoformat(),
-        "machine": f"{os.cpu_count()} cores, {platform.platform()}, torch {version('torch')}",
+        "date": date.today().isoformat(),
+        "machine": describe_place(describe_machine()),
         "load": round(load, 2),
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(draw_raw(head | content), encoding="utf-8")
+    (RESULTS / f"{name}.json").write_text(draw_raw({**head, **content}), encoding="utf-8")
 
 
 def draw_page(folder: Path) -> str:
@@ -195,21 +192,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     kinds.add_parser("costs")
     one = kinds.add_parser("rate")
     one.add_argument("--rate", choices=RATES, required=True)
-    one.add_argument("--rounds", type=int, default=10, help="steps of every way")
-    kinds.add_parser("show")
+    one.add_argument("--rounds", type=int, default=10, help="steps of every way; local-updates exchanges once in ten")
     options = parser.parse_args(argv)
+    load = os.getloadavg()[0]
     if options.part == "costs":
         from link_choice_ranks import measure_costs
 
-        load = os.getloadavg()[0]
         write("costs", load, measure_costs())
-    elif options.part == "rate":
-        load = os.getloadavg()[0]
+    else:
         found = measure_rate(options.rate, options.rounds)
         write(options.rate, load, found)
         print(json.dumps(judge_rate(found), indent=1))
-    else:
-        print(draw_page(RESULTS))
     return 0
 
 

@@ -14,18 +14,34 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from compression_ranks import LENGTH, VOCABULARY, Transformer
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hotloop.apply.compression import make_hook, register
 from hotloop.core.link_choice import TOPK_RATIO
 
+WIDTH, LAYERS, VOCABULARY, LENGTH = 512, 6, 6144, 128
 COST_SIDE, COST_COUNT = 1024, 24
 """Gradients whose compression is timed: so many square matrices, 25 million elements."""
 COST_ROUNDS = 6
 WARM_ROUNDS = 2
 """DDP lays its buckets out anew after the first."""
+
+
+class Transformer(nn.Module):
+    """25 million parameters; [batch, length] tokens -> [batch, length, vocabulary]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        block = nn.TransformerEncoderLayer(WIDTH, 8, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(block, LAYERS, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        out: torch.Tensor = self.head(self.blocks(self.embedding(tokens), mask=mask, is_causal=True))
+        return out
 
 
 class Way:

@@ -14,23 +14,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
 import time
 import tomllib
 from collections import Counter
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
+
+import passes
+from passes import RESULTS, ROOT
 
 from hotloop import __version__
 from hotloop.core.lint import LintReport
 from hotloop.lint import LINT_RULES, lint_paths
 
-ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "benchmarks" / "lint_repositories.toml"
-RESULTS = ROOT / "benchmarks" / "results" / "lint"
 SERIOUS = ("high", "medium")
 
 
@@ -40,7 +41,7 @@ def main() -> int:
     parser.add_argument("--clone", action="store_true", help="clone what is missing from github.com")
     parser.add_argument("--role", action="append", help="only repositories of this role")
     arguments = parser.parse_args()
-    verdicts = {key(row): row["verdict"] for row in json.loads((RESULTS / "judged.json").read_text())["rows"]}
+    verdicts = {key(row): row["verdict"] for row in json.loads((RESULTS / "lint" / "judged.json").read_text())["rows"]}
     rows, examples, missing = [], {}, []
     began = time.process_time()
     for one in tomllib.loads(LIST.read_text(encoding="utf-8"))["repository"]:
@@ -61,9 +62,9 @@ def main() -> int:
     summarize(rows, missing)
     content = {
         "schema": "hotloop.lint_counts/1",
-        "commit": git("rev-parse", "HEAD"),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"words": f"{platform.machine()}, Python {platform.python_version()}"},
+        "commit": passes.describe_commit(),
+        "date": date.today().isoformat(),
+        "machine": passes.describe_machine(),
         "n": len(rows),
         "cpu_s": round(cpu_s, 1),
         "files_count": sum(sum(row["files"].values()) for row in rows),
@@ -72,7 +73,7 @@ def main() -> int:
         "without_example": sorted(set(LINT_RULES) - set(examples)),
     }
     if not arguments.role:
-        (RESULTS / "counts.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        (RESULTS / "lint" / "counts.json").write_text(passes.draw_raw(content), encoding="utf-8")
     return 0
 
 
@@ -120,8 +121,13 @@ def clone(name: str, commit: str, checkout: Path) -> None:
     subprocess.run(["git", "-C", str(checkout), "checkout", "--quiet", commit], check=True)
 
 
-def git(*words: str) -> str:
-    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True).stdout.strip()
+def draw_passage(judged: Mapping[str, Any]) -> str:
+    """What docs/lint.md says of the findings that were judged."""
+    lines = ["| looked at | serious findings | false |", "|---|---|---|"]
+    for look, words in judged["looks"].items():
+        verdicts = [row["verdict"] for row in judged["rows"] if row["look"] == look]
+        lines.append(f"| {look}: {words} | {len(verdicts)} | {verdicts.count('false')} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,23 @@
-"""How near `hotloop plan` comes to published speeds -> results/plan/time.json and docs/plan-accuracy.md.
+"""How near `hotloop plan` comes to published speeds: docs/plan-accuracy.md.
 
-    python benchmarks/plan_accuracy.py              fit without each family and kind of device, predict every row
-    python benchmarks/plan_accuracy.py --write      also write the fitted constants: src/hotloop/plan/efficiency.toml
-
-`make plan-accuracy` runs it: about half a minute on one core, no GPU.
+Fits the constants of src/hotloop/plan/efficiency.toml, fits them again without each family and kind of device, and
+predicts every row. `make plan-accuracy` runs it: about half a minute on one core, no GPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
-import datetime
-import json
 import math
-import os
-import platform
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from datetime import date
 from typing import Any
 
+import passes
 from plan_fit import ALIKE, FILE, Constants, draw, efficiency, fit, kind_of, pick_rows, residuals, tables_of, unique
-from published_rows import A100_80, FOLDER, H100, H200, ROOT, Row, read_rows
-from raw import describe_commit, draw_raw
+from published_rows import A100_80, FOLDER, H100, H200, Row, read_rows
 
 from hotloop.core.link_fit import LinkFit, bus_factor
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
@@ -33,8 +26,7 @@ from hotloop.plan.search import scaling_curve, search
 from hotloop.plan.time import predict_step
 from hotloop.plan.workload_file import PlanRequest
 
-RESULT = ROOT / "benchmarks" / "results" / "plan" / "time.json"
-PAGE = ROOT / "docs" / "plan-accuracy.md"
+RESULT = passes.RESULTS / "plan" / "time.json"
 HELD_OUT = ("llm-foundry", "llm-foundry fp8")
 """Sources of several families, each of which is predicted by constants that were fitted without it."""
 QUANTILE = 0.85
@@ -63,10 +55,7 @@ SOURCES = {
 }
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--write", action="store_true", help="write the constants into the package")
-    write = parser.parse_args(arguments).write
+def main() -> int:
     read, skipped = read_rows()
     rows = unique(read)
     fitted = pick_rows(rows)
@@ -74,12 +63,11 @@ def main(arguments: Sequence[str]) -> int:
     made = predict_rows(rows, fitted, constants)
     others = predict_other_devices(rows, fitted)
     errors = find_errors(made, others)
-    if write:
-        FILE.write_text(draw(constants, fitted, errors), encoding="utf-8")
+    FILE.write_text(draw(constants, fitted, errors), encoding="utf-8")
     content = {
-        "date": datetime.date.today().isoformat(),
-        "machine": f"{os.cpu_count()} cores, {platform.platform()}",
-        "commit": describe_commit(),
+        "date": date.today().isoformat(),
+        "machine": passes.describe_place(passes.describe_machine()),
+        "commit": passes.describe_commit(),
         "constants": constants,
         "errors": errors,
         "calibrated": calibrate_single_node(rows, constants),
@@ -91,9 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         "skipped": [{"source": one.source, "metric": one.metric, "why": one.why} for one in skipped],
         "rows": made,
     }
-    RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text(draw_raw(content), encoding="utf-8")
-    PAGE.write_text(draw_page(ROOT), encoding="utf-8")
+    RESULT.write_text(passes.draw_raw(content), encoding="utf-8")
     print("\n".join(draw_goals(content)))
     return 0
 
@@ -407,9 +393,8 @@ def draw_goals(content: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def draw_page(root: Path) -> str:
+def draw_page(content: Mapping[str, Any]) -> str:
     """docs/plan-accuracy.md from the results."""
-    content = json.loads((root / RESULT.relative_to(ROOT)).read_text(encoding="utf-8"))
     lines = [
         "# Accuracy of `hotloop plan`: time",
         "",
@@ -553,4 +538,4 @@ def _draw_skipped(content: Mapping[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

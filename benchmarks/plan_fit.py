@@ -1,4 +1,4 @@
-"""The constants of plan/efficiency.toml, fitted on few published rows: ``python benchmarks/plan_fit.py [--write]``.
+"""The constants of plan/efficiency.toml, fitted on few published rows (plan_accuracy.py).
 
 Relative least squares: the squares of log(predicted / published time), by Gauss-Newton steps on the logarithms of the
 constants, each held near a starting value by a weak square of its own. Two rows of five of llm-foundry are fitted, and
@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from published_rows import ROOT, Row
+from passes import ROOT
+from published_rows import Row
 
 from hotloop.plan.hardware_files import Efficiency
 from hotloop.plan.time import predict_step

@@ -1,6 +1,4 @@
-"""Forecast every published memory row and write what was predicted beside what was published.
-
-python benchmarks/plan_memory_rows.py [--published FOLDER] [--out FILE]
+"""Forecast every published memory row and write what was predicted beside what was published (docs/plan.md).
 
 The rows are those of benchmarks/published, facts with citations. One that cannot be forecast has its reason.
 A family on which a constant was set is marked as used; error bars come from the others.
@@ -8,16 +6,14 @@ A family on which a constant was set is marked as used; error bars come from the
 
 from __future__ import annotations
 
-import argparse
 import csv
-import datetime
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from datetime import date
 from typing import Any
 
-from raw import ROOT, describe_commit, draw_raw
+import passes
 
 from hotloop.core.errors import UsageError
 from hotloop.core.prediction import MemoryPrediction
@@ -27,8 +23,7 @@ from hotloop.plan.hardware_files import read_hardware
 from hotloop.plan.memory import FRAGMENTATION_RATIO, predict_memory, zero_memory
 from hotloop.plan.workload_file import read_model
 
-PUBLISHED = ROOT / "benchmarks" / "published"
-OUT = ROOT / "benchmarks" / "results" / "plan" / "memory.json"
+PUBLISHED = passes.ROOT / "benchmarks" / "published"
 GB, GIB = 1e9, 2.0**30
 
 SUSPECT = {
@@ -74,14 +69,14 @@ class FitResult:
     note: str = ""
 
 
-def forecast_rows(published: Path = PUBLISHED) -> list[RowResult]:
+def forecast_rows() -> list[RowResult]:
     """Every memory row of the published tables with its forecast."""
-    return [result for row in _read(published) for result in _forecast(row)]
+    return [result for row in _read() for result in _forecast(row)]
 
 
-def _read(published: Path) -> Iterator[dict[str, str]]:
+def _read() -> Iterator[dict[str, str]]:
     for name in ("published.tsv", "simumax.tsv", "more.tsv"):
-        with (published / name).open(encoding="utf-8", newline="") as file:
+        with (PUBLISHED / name).open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file, delimiter="\t"):
                 if "memory" in row["metric"] and row["metric"] != "fits_in_memory":
                     yield row
@@ -314,9 +309,9 @@ def _litgpt(row: Mapping[str, str]) -> tuple[float, str]:
     return float(predicted.peak_bytes - predicted.context_bytes), "phi-1.5" if is_phi else ""
 
 
-def forecast_fits(published: Path = PUBLISHED) -> list[FitResult]:
+def forecast_fits() -> list[FitResult]:
     """Every published statement that a run fitted, or did not, with the forecast."""
-    with (published / "published.tsv").open(encoding="utf-8", newline="") as file:
+    with (PUBLISHED / "published.tsv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file, delimiter="\t") if row["metric"] == "fits_in_memory"]
     return [_forecast_fit(row) for row in rows]
 
@@ -399,44 +394,49 @@ def held_out_p90(results: list[RowResult]) -> float:
     return _percentile(sorted(abs(one.error_ratio) for one in counted if one.error_ratio is not None), 0.9)
 
 
+NAMES = {
+    "torchtitan": "torchtitan, Llama 3 8B and 405B, 8 to 512 GPUs",
+    "BLOOM": "BLOOM, 177B to 205B, 8 to 384 A100",
+    "SimuMax": "SimuMax, Llama 3 70B in 12 layers on B200 (set a constant)",
+    "SimuMax, DeepSeek-V3": "SimuMax, DeepSeek-V3 in 4 layers on B200",
+    "torchao": "torchao, Llama 3 8B on H100 and B200",
+    "litgpt": "litgpt, adapters on 1 and 2 A100",
+    "litgpt, 4-bit weights": "litgpt, the same on 1 A100 with weights in 4 bits (all too low, why is not known)",
+    "InternEvo": "InternEvo 7B on 3 to 6 A800 (its page does not define memory)",
+}
+
+
+def draw_passage(table: Mapping[str, Any]) -> str:
+    """What docs/plan.md says of the rows: the errors of each family, and of what fitted."""
+    families = {one["family"]: one for one in table["families"]}
+    lines = ["| rows | n | mean error | 90 % within |", "|---|---|---|---|"]
+    lines += [
+        f"| {name} | {one['n']} | {one['mean_ratio'] * 100:.1f} % | {one['p90_ratio'] * 100:.1f} % |"
+        for name, one in ((name, families[family]) for family, name in NAMES.items())
+    ]
+    right = f"{table['fits_right']} of {table['fits_judged']} were forecast right"
+    lines += ["", f"Of the published statements that a run fitted into its memory or did not, {right}."]
+    return "\n".join(lines)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--published", type=Path, default=PUBLISHED)
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--date", default=str(datetime.date.today()))
-    arguments = parser.parse_args()
-    results, fits = forecast_rows(arguments.published), forecast_fits(arguments.published)
-    for one in results:
-        shown = "        -         " if one.predicted is None else f"{one.predicted:9.2f} {one.error_ratio:+8.1%}"
-        fitted = "fitted " if one.is_fitted else ""
-        print(
-            f"{one.family:12} {one.model[:22]:22} {one.metric[:24]:24} {one.published:9g} {one.unit:3} {shown} {fitted}"
-            f"{one.note or one.config}"
-        )
-    for fit in fits:
-        words = f"fits {fit.published} predicted {fit.predicted} {fit.peak_ratio} {fit.config} {fit.note}"
-        print(f"{fit.family:12} {fit.model[:22]:22} {words}")
-    summary = summarise(results)
-    for family, row in summary.items():
-        print(f"{family:20} {row}")
+    results, fits = forecast_rows(), forecast_fits()
     judged = [one for one in fits if one.predicted is not None]
-    right = sum(one.predicted == one.published for one in judged)
-    print(f"fits: {right} of {len(judged)} right; held-out P90 {held_out_p90(results):.3f}")
     content = {
         "benchmark": "plan_memory_rows",
         "machine": "none: formulas, no measurement here",
-        "commit": describe_commit(),
-        "date": arguments.date,
+        "commit": passes.describe_commit(),
+        "date": date.today().isoformat(),
         "n": len(results),
         "held_out_p90_ratio": held_out_p90(results),
-        "fits_right": right,
+        "fits_right": sum(one.predicted == one.published for one in judged),
         "fits_judged": len(judged),
-        "families": [{"family": family, **row} for family, row in summary.items()],
+        "families": [{"family": family, **row} for family, row in summarise(results).items()],
         "rows": [asdict(one) for one in results],
         "fits": [asdict(one) for one in fits],
     }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(draw_raw(content), encoding="utf-8")
+    (passes.RESULTS / "plan" / "memory.json").write_text(passes.draw_raw(content), encoding="utf-8")
+    print(draw_passage(content))
 
 
 if __name__ == "__main__":

@@ -1,33 +1,28 @@
-"""Predicted memory of eight models beside what their real steps allocate.
+"""Predicted memory of models beside what their real steps allocate (docs/plan-module.md).
 
 `cpu` compares, for each model, precision and optimizer, the peak that fake tensors predict with the peak of
-torch.profiler's memory events on the real step, each in a process of its own. `fresh` does the same with six models
+torch.profiler's memory events on the real step, each in a process of its own. `unseen` does the same with six models
 that no rule of the trace was written after. `blocks` compares extrapolation from 2
 and 3 blocks with the trace of all. `cuda` only predicts, for scripts/gpu_plan.py to compare on a machine with a GPU.
-Resumable: every row is kept in benchmarks/results/plan as soon as it is there.
 
-    python benchmarks/plan_modules.py cpu|fresh|blocks|cuda [--limit ROWS] [--fresh]
+    python benchmarks/plan_modules.py cpu|unseen|blocks|cuda [CASE ...]    what the table lacks, or these again
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from datetime import date
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raw import describe_commit, draw_raw
+import passes
+from passes import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "plan"
 MODELS = ROOT / "benchmarks" / "plan_models"
 PROBE = ROOT / "src" / "hotloop" / "probe" / "start.py"
 CASES = [
@@ -35,7 +30,7 @@ CASES = [
     for precision, optimizer in (("fp32", "adamw"), ("bf16", "adamw"), ("fp32", "sgd"))
     for model in ("gpt", "bert", "resnet", "vit", "unet", "lstm", "moe", "t5")
 ]
-FRESH_CASES = [
+UNSEEN_CASES = [
     (model, precision, "adamw")
     for precision in ("fp32", "bf16")
     for model in ("mixer", "convnext", "translator", "graphnet", "denoiser", "waves")
@@ -100,59 +95,56 @@ def larger(batch: str) -> str:
     return re.sub(r"\[(\d+)", lambda found: f"[{int(found[1]) * GPU_FACTOR}", batch)
 
 
-WHAT: dict[str, Callable[[tuple[str, str, str], str], dict[str, Any]]] = {
-    "cpu": compare_cpu,
-    "fresh": compare_cpu,
-    "blocks": compare_blocks,
-    "cuda": predict_cuda,
+WHAT: dict[str, tuple[str, Callable[[tuple[str, str, str], str], dict[str, Any]]]] = {
+    "cpu": ("modules.json", compare_cpu),
+    "unseen": ("modules_fresh.json", compare_cpu),
+    "blocks": ("modules_blocks.json", compare_blocks),
+    "cuda": ("modules_cuda.json", predict_cuda),
 }
-FILES = {
-    "cpu": "modules.json",
-    "fresh": "modules_fresh.json",
-    "blocks": "modules_blocks.json",
-    "cuda": "modules_cuda.json",
-}
+"""The table of each, and what it compares."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=WHAT)
-    parser.add_argument("--limit", type=int, help="new rows of this call")
-    parser.add_argument("--fresh", action="store_true", help="forget earlier rows")
-    options = parser.parse_args()
-    sys.path[:0] = [str(MODELS), str(ROOT / "src")]
+def measure(work: Callable[[tuple[str, str, str], str], dict[str, Any]], case: tuple[str, str, str]) -> dict[str, Any]:
+    sys.path.insert(0, str(MODELS))
     import models
 
-    path = RESULTS / FILES[options.what]
-    rows: list[dict[str, Any]] = []
-    if path.exists() and not options.fresh:
-        rows = json.loads(path.read_text())["rows"]
-    done = {(row["model"], row["precision"], row["optimizer"]) for row in rows}
-    cases = FRESH_CASES if options.what == "fresh" else CASES
-    for case in [case for case in cases if case not in done][: options.limit]:
-        batch = models.BATCHES[case[0]] if WHAT[options.what] is compare_cpu else larger(models.BATCHES[case[0]])
-        found = WHAT[options.what](case, batch)
-        names = dict(zip(("model", "precision", "optimizer"), case, strict=True))
-        rows.append({**names, "batch": batch, "n": 1, "date": date.today().isoformat(), **found})
-        machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        head = {"date": date.today().isoformat(), "commit": describe_commit(), "machine": machine}
-        path.write_text(draw_raw({**head, "rows": rows}))
-    for row in rows:
-        line = f"{row['model']:7} {row['precision']:5} {row['optimizer']:6}"
-        if "predicted_bytes" not in row:
-            print(f"{line} {row['left_out']}")
-            continue
-        line += f" predicted {row['predicted_bytes'] / 2**20:8.2f} MiB"
-        beside = row.get("measured_bytes", row.get("all_bytes"))
-        if beside is not None:
-            line += f", {'measured' if 'measured_bytes' in row else 'all blocks'} {beside / 2**20:8.2f} MiB"
-            line += f", error {row['error_ratio']:+.2%}"
-        print(f"{line}, peak in {row['phase']} of step {row['step']}, trace {row['trace_s']} s")
-    errors = [abs(row["error_ratio"]) for row in rows if "error_ratio" in row]
-    if errors:
-        print(f"{len(errors)} rows: worst {max(errors):.2%}, mean {sum(errors) / len(errors):.2%}")
+    batch = models.BATCHES[case[0]] if work is compare_cpu else larger(models.BATCHES[case[0]])
+    return {**dict(zip(("model", "precision", "optimizer"), case, strict=True)), "batch": batch, **work(case, batch)}
+
+
+NAMES = {"adamw": "AdamW", "sgd": "SGD"}
+
+
+def draw_passage(table: Mapping[str, Any]) -> str:
+    """A table of docs/plan-module.md: a line a model, a column a setting, and how large the errors are."""
+    errors: dict[str, dict[str, str]] = {}
+    for row in table["rows"]:
+        setting = f"{row['precision']}, {NAMES[row['optimizer']]}"
+        errors.setdefault(row["model"], {})[setting] = f"{row['error_ratio']:+.2%}"
+    first, *others = next(iter(errors.values()))
+    sizes = {
+        row["model"]: f"{row['predicted_bytes'] / 2**20:.2f}, {row['measured_bytes'] / 2**20:.2f}"
+        for row in reversed(table["rows"])
+        if first == f"{row['precision']}, {NAMES[row['optimizer']]}"
+    }
+    heads = ["model", f"{first}: predicted, measured (MiB)", "error", *(f"{one}: error" for one in others)]
+    off = [abs(row["error_ratio"]) for row in table["rows"]]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines += [f"| {' | '.join((model, sizes[model], *errors[model].values()))} |" for model in errors]
+    return "\n".join(lines) + (
+        f"\n\nWorst {max(off):.2%}, mean of the absolute errors {sum(off) / len(off):.2%}, n = {len(off)} "
+        f"(one real run a row); commit {table['commit']}."
+    )
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] not in WHAT:
+        raise SystemExit(__doc__)
+    table, work = WHAT[arguments[0]]
+    cases = UNSEEN_CASES if arguments[0] == "unseen" else CASES
+    measures = {" ".join(case): partial(measure, work, case) for case in cases}
+    return passes.measure(__doc__, f"plan/{table}", measures, arguments=arguments[1:])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -1,16 +1,15 @@
-"""Trainings that are killed at random moments and resumed -> benchmarks/results/preemption.json.
+"""Trainings that are killed at random moments and resumed (docs/trainer.md).
+
+    python benchmarks/preemption.py [CASE ...]    what the table lacks, or these again
 
 Proves that a resume at equal world size continues with the same bits, and that 2 ranks, then 1, then 2 lose and repeat
-no sample. Every step that any run logs is compared with an uninterrupted run of the same length; work is resumable:
-what the result file holds is not done again (`--fresh` begins anew). About ten minutes on two cores; `--quick` two.
+no sample. Every step that any run logs is compared with an uninterrupted run of the same length. About ten minutes on
+two cores.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import random
 import shutil
 import signal
@@ -18,19 +17,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from raw import describe_commit, draw_raw
+import passes
+from passes import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "src"))
-
-from hotloop.train.checkpoint import CheckpointError, check_files, list_checkpoints  # noqa: E402
-from hotloop.train.marker import read_marker  # noqa: E402
+from hotloop.train.checkpoint import CheckpointError, check_files, list_checkpoints
+from hotloop.train.marker import read_marker
 
 LOOP = ROOT / "benchmarks" / "preemption_loop.py"
-RESULT = ROOT / "benchmarks" / "results" / "preemption.json"
 
 
 class Plan(NamedTuple):
@@ -38,19 +36,18 @@ class Plan(NamedTuple):
     number: int
     """The signal."""
     trials: int
-    quick_trials: int
     options: tuple[str, ...] = ()
     """Of the training."""
 
 
 PLANS = {
-    "kill-9": Plan(1, signal.SIGKILL, 50, 6),
-    "kill-9-of-two-ranks": Plan(2, signal.SIGKILL, 10, 1),
-    "kill-9-of-two-shards": Plan(2, signal.SIGKILL, 10, 1, ("--sharded",)),
-    "sigterm": Plan(1, signal.SIGTERM, 5, 1),
-    "sigterm-torchrun": Plan(2, signal.SIGTERM, 10, 2),
-    "sigterm-of-two-shards": Plan(2, signal.SIGTERM, 4, 1, ("--sharded",)),
-    "sigusr1-torchrun": Plan(2, signal.SIGUSR1, 3, 1),
+    "kill-9": Plan(1, signal.SIGKILL, 50),
+    "kill-9-of-two-ranks": Plan(2, signal.SIGKILL, 10),
+    "kill-9-of-two-shards": Plan(2, signal.SIGKILL, 10, ("--sharded",)),
+    "sigterm": Plan(1, signal.SIGTERM, 5),
+    "sigterm-torchrun": Plan(2, signal.SIGTERM, 10),
+    "sigterm-of-two-shards": Plan(2, signal.SIGTERM, 4, ("--sharded",)),
+    "sigusr1-torchrun": Plan(2, signal.SIGUSR1, 3),
 }
 STEPS = {1: 1500, 2: 800}
 Lines = dict[int, tuple[str, list[int]]]
@@ -117,7 +114,7 @@ def ranks_of(agent: int) -> list[int]:
 def interrupt(folder: Path, kind: str, whole: list[Lines], choose: random.Random) -> dict[str, Any]:
     """One run of a chain, ended by a signal at a random moment after its first step (kill -9: also before)."""
     name = kind
-    ranks, number, _, _, options = PLANS[kind]
+    ranks, number, _, options = PLANS[kind]
     steps = STEPS[ranks]
     path = folder / f"{name}.losses"
     if any(
@@ -157,7 +154,6 @@ def interrupt(folder: Path, kind: str, whole: list[Lines], choose: random.Random
     starts = read_lines(Path(f"{path}.0"))[0]
     marker = read_marker(folder / name)
     return {
-        "kind": kind,
         "after_ms": round((time.monotonic() - begun) * 1000),
         "in_save": in_save,
         "ended_itself": ended_itself,
@@ -174,8 +170,26 @@ def interrupt(folder: Path, kind: str, whole: list[Lines], choose: random.Random
     }
 
 
-def change_ranks(folder: Path) -> dict[str, Any]:
+def run_chain(kind: str) -> list[dict[str, Any]]:
+    """The trials of a plan, each of which goes on where the one before it was ended."""
+    plan, choose = PLANS[kind], random.Random(7)
+    with tempfile.TemporaryDirectory() as name:
+        whole = reference(Path(name), plan.ranks, *plan.options, steps=STEPS[plan.ranks])
+        rows = [interrupt(Path(name), kind, whole, choose) for _ in range(plan.trials)]
+    for row in rows:
+        is_unmarked = row["marker_is_last_step"] is False and not row["ended_itself"]
+        row["failed"] = bool(row["different_steps"] or row["named_but_damaged"] or is_unmarked)
+    return rows
+
+
+def change_ranks() -> dict[str, Any]:
     """2 ranks to step 60, 1 to step 110, 2 to step 160; against 2 ranks throughout."""
+    with tempfile.TemporaryDirectory() as name:
+        row = _change_ranks(Path(name))
+    return {**row, "failed": bool(row["steps_with_other_samples"] or row["missing_steps"])}
+
+
+def _change_ranks(folder: Path) -> dict[str, Any]:
     whole = reference(folder, 2, "--exact", steps=160)
     cut = []
     for ranks, steps in ((2, 60), (1, 110), (2, 160)):
@@ -197,7 +211,6 @@ def change_ranks(folder: Path) -> dict[str, Any]:
             expected_loss = sum(float.fromhex(rank[step][0]) for rank in whole) / 2
             worst = max(worst, abs(loss - expected_loss) / max(abs(expected_loss), 1e-12))
     return {
-        "kind": "ranks-2-1-2",
         "steps_count": len(seen),
         "steps_with_other_samples": wrong,
         "repeated_steps": repeated,
@@ -206,73 +219,18 @@ def change_ranks(folder: Path) -> dict[str, Any]:
     }
 
 
-def summarize(trials: list[dict[str, Any]]) -> dict[str, Any]:
-    table = {}
-    for kind in PLANS:
-        mine = [one for one in trials if one["kind"] == kind]
-        table[kind] = {
-            "trials_count": len(mine),
-            "in_save_count": sum(one["in_save"] for one in mine),
-            "compared_steps_count": sum(one["compared_count"] for one in mine),
-            "different_count": sum(bool(one["different_steps"]) for one in mine),
-            "named_but_damaged_count": sum(bool(one["named_but_damaged"]) for one in mine),
-            "without_marker_count": sum(one["marker_is_last_step"] is False for one in mine if not one["ended_itself"]),
-        }
-    return table
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--fresh", action="store_true")
-    parser.add_argument("--only", choices=[*PLANS, "ranks-2-1-2"], default=None)
-    parser.add_argument("--result", type=Path, default=RESULT)
-    options = parser.parse_args()
-    trials: list[dict[str, Any]] = []
-    if options.result.exists() and not options.fresh:
-        stored = json.loads(options.result.read_text())
-        # Trials of another commit are of another pass.
-        trials = stored["trials"] if stored.get("commit") == describe_commit() else []
-    choose = random.Random(len(trials) + 7)
-
-    def keep() -> None:
-        machine = {"cpu_count": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
-        content = {
-            "commit": describe_commit(),
-            "machine": machine,
-            "date": time.strftime("%Y-%m-%d"),
-            "summary": summarize(trials),
-            "trials": trials,
-        }
-        options.result.parent.mkdir(exist_ok=True)
-        temporary = options.result.with_suffix(".tmp")
-        temporary.write_text(draw_raw(content))
-        temporary.replace(options.result)
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        whole: dict[tuple[Any, ...], list[Lines]] = {}
-        for kind, plan in PLANS.items():
-            if options.only not in (None, kind):
-                continue
-            wanted = plan.quick_trials if options.quick else plan.trials
-            alike = (plan.ranks, *plan.options)
-            while sum(one["kind"] == kind for one in trials) < wanted:
-                if alike not in whole:
-                    whole[alike] = reference(folder, plan.ranks, *plan.options, steps=STEPS[plan.ranks])
-                trials.append(interrupt(folder, kind, whole[alike], choose))
-                keep()
-                print(json.dumps(trials[-1]), flush=True)
-        if options.only in (None, "ranks-2-1-2") and not any(one["kind"] == "ranks-2-1-2" for one in trials):
-            trials.append(change_ranks(folder))
-            keep()
-            print(json.dumps(trials[-1]), flush=True)
-    print(json.dumps(summarize(trials), indent=1))
-    bad = [one for one in trials if one.get("different_steps") or one.get("named_but_damaged")]
-    bad += [one for one in trials if one.get("steps_with_other_samples") or one.get("missing_steps")]
-    bad += [one for one in trials if one.get("marker_is_last_step") is False and not one["ended_itself"]]
-    return 1 if bad else 0
+def draw_passage(table: Mapping[str, Any]) -> str:
+    """What docs/trainer.md says of the trials."""
+    rows = passes.read_rows(table)
+    compared = sum(row.get("compared_count", 0) for row in rows)
+    different = sum(len(row.get("different_steps", ())) for row in rows)
+    killed = [row for row in rows if "in_save" in row]
+    return (
+        f"On {table['date']} {len(killed)} trainings were ended so, {sum(row['in_save'] for row in killed)} of them "
+        f"during a save. Of {compared:,} steps compared, {different} had other bits."
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    chains = {kind: partial(run_chain, kind) for kind in PLANS}
+    sys.exit(passes.measure(__doc__, "preemption.json", {**chains, "ranks-2-1-2": change_ranks}))

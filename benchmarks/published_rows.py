@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import csv
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src")]
-
-from hotloop.core.errors import UsageError  # noqa: E402
-from hotloop.core.hardware import Hardware  # noqa: E402
-from hotloop.core.prediction import StepPrediction  # noqa: E402
-from hotloop.core.workload import DecoderShape, PlannedRun, Workload  # noqa: E402
-from hotloop.plan.hardware_files import read_hardware  # noqa: E402
-from hotloop.plan.time import hardware_flops_per_token  # noqa: E402
-from hotloop.plan.workload_file import read_model  # noqa: E402
+from hotloop.core.errors import UsageError
+from hotloop.core.hardware import Hardware
+from hotloop.core.prediction import StepPrediction
+from hotloop.core.workload import DecoderShape, PlannedRun, Workload
+from hotloop.plan.time import hardware_flops_per_token
+from hotloop.plan.hardware_files import read_hardware
+from hotloop.plan.workload_file import read_model
 
 FOLDER = Path(__file__).parent / "published"
 SPEEDS = ("mfu", "hfu", "throughput", "iteration_time", "model_tflops_per_gpu", "hw_tflops_per_gpu")

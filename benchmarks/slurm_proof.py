@@ -1,7 +1,6 @@
-"""What `hotloop launch --target slurm` writes, on two real slurmd -> benchmarks/results/operations/slurm.json.
+"""What `hotloop launch --target slurm` writes, on two real slurmd (docs/cluster.md).
 
-    python benchmarks/slurm_proof.py              every case that the table lacks, about a minute and a half each
-    python benchmarks/slurm_proof.py CASE ...     only these; what the table holds of them is measured again
+    python benchmarks/slurm_proof.py [CASE ...]    what the table lacks, or these again: a minute and a half each
 
 Each case is a chain: the training starts, is preempted after some steps, resumes, and its final parameters are compared
 bit for bit with those of an undisturbed run on the same two nodes. Needs root, slurmctld, slurmd and munged.
@@ -9,26 +8,24 @@ bit for bit with those of an undisturbed run on the same two nodes. Needs root, 
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from raw import describe_commit, draw_raw
+import passes
+from passes import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "launch"))
-from slurm_cluster import SlurmCluster, lacks_slurm, slurm_cluster  # noqa: E402
+from slurm_cluster import SlurmCluster, lacks_slurm, slurm_cluster
 
-RESULT = ROOT / "benchmarks" / "results" / "operations" / "slurm.json"
 TRAINING = ROOT / "benchmarks" / "slurm_training.py"
 STEPS = 120
 SAVE_S = 1.0
@@ -161,69 +158,53 @@ def read_output(folder: Path) -> list[str]:
     return [re.sub(r"\d+", "N", one) for one in found][:2]
 
 
-def find_reference(cluster: SlurmCluster, folder: Path, kind: str) -> str:
-    folder.mkdir()
-    job = cluster.submit(write_script(folder, Case(kind, "undisturbed", ()), step_s=0.0))
-    cluster.wait_for(job, ("COMPLETED",))
-    return (folder / "final.txt").read_text()
+@cache
+def final_digest(kind: str) -> str:
+    """The final parameters of an undisturbed run."""
+    with tempfile.TemporaryDirectory() as place, slurm_cluster(Path(place) / "cluster", user_signal=True) as cluster:
+        folder = Path(place) / "whole"
+        folder.mkdir()
+        job = cluster.submit(write_script(folder, Case(kind, "undisturbed", ()), step_s=0.0))
+        cluster.wait_for(job, ("COMPLETED",))
+        return (folder / "final.txt").read_text()
 
 
-def main(names: list[str]) -> int:
+def measure(name: str) -> dict[str, Any]:
+    case = CASES[name]
+    expected = final_digest(case.kind)
+    with (
+        tempfile.TemporaryDirectory() as place,
+        slurm_cluster(Path(place) / "cluster", user_signal=case.user_signal) as cluster,
+    ):
+        try:
+            row = run_chain(cluster, Path(place) / "chain", case)
+        except TimeoutError as error:
+            row = {"state": f"gave up: {error}", "final": None, "started_at_steps": [], "stopped_at_steps": []}
+    is_equal = row.pop("final") == expected
+    return {**vars(case), "before": " ".join(case.before[1:]), **row, "is_equal": is_equal, "failed": not is_equal}
+
+
+def draw_passage(table: Mapping[str, Any]) -> str:
+    """What docs/cluster.md says of the cases."""
+    rows = table["rows"]
+    saved_s = [one for row in rows for one in row.get("saved_after_s", ())]
+    return (
+        f"On {table['date']}, {table['versions'].partition(',')[0]}: {sum(row['is_equal'] for row in rows)} of "
+        f"{len(rows)} chains of restarts ended with the bits of an undisturbed run. "
+        f"{len(saved_s)} stops saved, the slowest {max(saved_s):.1f} s after the signal, with a save of "
+        f"{table['save_s']:g} s."
+    )
+
+
+def main() -> int:
     if lacks_slurm():
         print("slurmctld, slurmd, munged and root are needed", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the daemons end with this process
-    commit = describe_commit()
-    stored: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    rows: dict[str, Any] = {row["case"]: row for row in stored.get("rows", []) if stored.get("commit") == commit}
-    references: dict[str, str] = {}
-    for name in names or [one for one in CASES if one not in rows]:
-        case = CASES[name]
-        with (
-            tempfile.TemporaryDirectory() as place,
-            slurm_cluster(Path(place) / "cluster", user_signal=case.user_signal) as cluster,
-        ):
-            if case.kind not in references:
-                references[case.kind] = find_reference(cluster, Path(place) / "whole", case.kind)
-            began = time.monotonic()
-            try:
-                row = run_chain(cluster, Path(place) / "chain", case)
-            except TimeoutError as error:
-                row = {"state": f"gave up: {error}", "final": None, "started_at_steps": [], "stopped_at_steps": []}
-        row["is_equal"] = row.pop("final") == references[case.kind]
-        rows[name] = {
-            "case": name,
-            **vars(case),
-            "before": " ".join(case.before[1:]),
-            **row,
-            "wall_s": round(time.monotonic() - began, 1),
-        }
-        keep(rows, commit)
-        print(json.dumps(rows[name]), flush=True)
-    return 0
-
-
-def keep(rows: dict[str, Any], commit: str) -> None:
     slurm = subprocess.run(["slurmd", "-V"], capture_output=True, text=True, check=True).stdout.strip()
-    processor = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    content = {
-        "commit": commit,
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} cores of {processor[1] if processor else platform.machine()}",
-        "versions": f"{slurm}, Python {platform.python_version()}, torch {find_torch()}",
-        "steps": STEPS,
-        "save_s": SAVE_S,
-        "rows": [rows[name] for name in CASES if name in rows],
-    }
-    RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text(draw_raw(content))
-
-
-def find_torch() -> str:
-    from importlib.metadata import version
-
-    return version("torch")
+    head = {"versions": slurm, "steps": STEPS, "save_s": SAVE_S}
+    return passes.measure(__doc__, "slurm.json", {name: partial(measure, name) for name in CASES}, head)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

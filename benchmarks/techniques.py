@@ -1,49 +1,38 @@
-"""What techniques win and cost on this machine -> benchmarks/results/techniques.json and docs/claims.md.
+"""What techniques win and cost on this machine: the rows of docs/claims.md.
 
-    python benchmarks/techniques.py               every row that the result does not hold yet (`make techniques`)
-    python benchmarks/techniques.py --row NAME    that row again
-    python benchmarks/techniques.py --summarize   docs/claims.md from the result
+    python benchmarks/techniques.py [CASE ...]    what the table lacks, or these again (`make techniques`)
 
-A row is one process. The variants of a row alternate in short blocks of steps, in an order drawn for each round; a
-ratio is taken within a round, so that other work on the machine meets all variants alike. Intervals are 95 %, from
-Student's t over the logarithms of the rounds' ratios. Times are CPU times of the process, all threads.
+A case is one process. Its variants alternate in short blocks of steps, in an order drawn for each round; a ratio is
+taken within a round, so that other work on the machine meets all variants alike. Intervals are 95 %, from Student's t
+over the logarithms of the rounds' ratios. Times are CPU times of the process, all threads.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import datetime
 import json
 import math
 import os
-import platform
 import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raw import describe_commit, draw_raw
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "src"))
-RESULT = ROOT / "benchmarks" / "results" / "techniques.json"
-PAGE = ROOT / "docs" / "claims.md"
+import passes
+from passes import Row, ratio_of
 
 WIDTH, LAYERS, VOCABULARY, BATCH, LENGTH = 384, 4, 8192, 4, 128
-T_975 = {4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 10: 2.23, 11: 2.20}
 FEWEST_ROUNDS = 5
 COMPILE_ROW_S = 120.0
 """Wall time after which the compile row starts no further round: compiling takes most of it on a busy machine."""
 LIMIT_S = 280.0
-"""A row that takes longer is ended, and nothing of it is kept."""
-Row = dict[str, Any]
+"""A case that takes longer is ended, and nothing of it is kept."""
 
 
 # The training: a transformer of about 10 million parameters.
@@ -144,8 +133,9 @@ class Training:
     def peak_kept_bytes(self) -> int:
         """The most bytes of what the model's forward operators made, when computed again too, that live in backward."""
         import torch
+        from forward_bytes import ForwardBytes
 
-        with forward_bytes() as live:
+        with ForwardBytes() as live:
             logits = self.model(self.codes)
             loss = logits.sum()  # keeps nothing
             del logits
@@ -175,19 +165,6 @@ class Training:
         return total
 
 
-def forward_bytes() -> Any:
-    """A mode that follows the storages which forward operators make. Those of backward run without gradients."""
-    from forward_bytes import ForwardBytes
-
-    return ForwardBytes()
-
-
-def known(technique: str) -> bool:
-    from hotloop.apply import TECHNIQUES
-
-    return technique in set(TECHNIQUES)
-
-
 # Measuring.
 
 
@@ -211,21 +188,6 @@ def alternate(
             found[name]["step"].append((time.process_time() - began) / steps)
             found[name]["optimizer"].append(variant.optimizer_s / steps)
     return found
-
-
-def ratio_of(over: Sequence[float], under: Sequence[float]) -> Row:
-    """The geometric mean of the rounds' ratios, with its 95 % interval."""
-    logs = [math.log(a / b) for a, b in zip(over, under, strict=True)]
-    n = len(logs)
-    half = T_975[n - 1] * statistics.stdev(logs) / math.sqrt(n)
-    mean = statistics.fmean(logs)
-    return {
-        "ratio": math.exp(mean),
-        "low": math.exp(mean - half),
-        "high": math.exp(mean + half),
-        "n": n,
-        "unit": "rounds of alternating blocks",
-    }
 
 
 def count_row(
@@ -379,22 +341,10 @@ def measure_activations() -> list[Row]:
     return rows
 
 
-def recomputing(model: Any) -> Any:
-    from torch.utils.checkpoint import checkpoint
-
-    for block in model.blocks:
-        inner = block.forward
-        block.forward = lambda x, inner=inner: checkpoint(inner, x, use_reentrant=False)
-    return model
-
-
 def measure_recompute() -> list[Row]:
     import torch
 
-    if known("activation-checkpointing"):
-        recompute = Training(("activation-checkpointing",), length=256)
-    else:
-        recompute = Training(change=recomputing, length=256)
+    recompute = Training(("activation-checkpointing",), length=256)
     plain = Training(length=256)
     offload = Training(around=torch.autograd.graph.save_on_cpu, length=256)
     kept = recompute.saved_bytes() / plain.saved_bytes()
@@ -433,33 +383,11 @@ def measure_recompute() -> list[Row]:
 
 def measure_ranks() -> list[Row]:
     """Two processes over gloo: bytes of optimizer state, and the scan for unused parameters."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "--rank-of", folder]
-        children = [
-            subprocess.Popen(
-                [*command, str(rank)],
-                env={
-                    **os.environ,
-                    "OMP_NUM_THREADS": "1",
-                    "RANK": str(rank),
-                    "WORLD_SIZE": "2",
-                    "LOCAL_WORLD_SIZE": "2",
-                },
-            )
-            for rank in range(2)
-        ]
-        try:
-            codes = [child.wait(timeout=240) for child in children]
-        finally:
-            for child in children:
-                child.kill()
-        if any(codes):
-            raise RuntimeError(f"the two ranks ended with {codes}")
-        rows: list[Row] = json.loads((Path(folder) / "rows.json").read_text())
-        return rows
+    found: list[Row] = passes.run_ranks([__file__, "--rank"])[0]
+    return found
 
 
-def work_as_rank(folder: str, rank: int) -> None:
+def work_as_rank(out: str) -> None:
     import torch
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
@@ -467,7 +395,7 @@ def work_as_rank(folder: str, rank: int) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    dist.init_process_group("gloo")
     codes = torch.randint(VOCABULARY, (1, 32))
 
     def step(model: Any, optimizer: Any) -> None:
@@ -524,166 +452,90 @@ def work_as_rank(folder: str, rank: int) -> None:
         )
     scan = DistributedDataParallel(build_model(), find_unused_parameters=True)
     scanning = torch.optim.AdamW(scan.parameters())
-    draw = random.Random(0)
-    variants = {"off": (ddp, plain), "on": (scan, scanning)}
-    times: dict[str, list[float]] = {"off": [], "on": []}
     warnings.simplefilter("ignore")
-    for index in range(13):
-        for name in draw.sample(list(variants), 2):
-            dist.barrier()
-            began = time.process_time()
-            for _ in range(4):
-                step(*variants[name])
-            if index:  # the first round warms up, and rebuilds DDP's buckets
-                times[name].append((time.process_time() - began) / 4)
-    if rank == 0:
-        rows.append(
-            {
-                "id": "unused-scan",
-                "claim": "the scan for unused parameters costs 10-20 %",
-                "target": None,
-                "verdict": None,
-                "what": "CPU time of a step on rank 0 with the scan, over one without",
-                **ratio_of(times["on"], times["off"]),
-            }
-        )
-        (Path(folder) / "rows.json").write_text(json.dumps(rows))
-    dist.barrier()
+
+    def four_steps(model: Any, optimizer: Any) -> None:
+        for _ in range(4):
+            step(model, optimizer)
+
+    works = {"off": partial(four_steps, ddp, plain), "on": partial(four_steps, scan, scanning)}
+    times = passes.alternate(works, 12, around=dist.barrier)
+    rows.append(
+        {
+            "id": "unused-scan",
+            "claim": "the scan for unused parameters costs 10-20 %",
+            "target": None,
+            "verdict": None,
+            "what": "CPU time of a step on rank 0 with the scan, over one without",
+            **ratio_of(times["on"], times["off"]),
+        }
+    )
+    Path(out).write_text(json.dumps(rows))
     dist.destroy_process_group()
 
 
-OWN_ROWS: dict[str, Callable[[], list[Row]]] = {
+MEASURES: dict[str, Callable[[], list[Row]]] = {
     "precision": measure_precision,
     "compile": measure_compile,
     "activations": measure_activations,
     "recompute": measure_recompute,
     "ranks": measure_ranks,
 }
+AMX_ROWS = ("bf16-fused", "compiled")
+"""Their targets are for AMX bf16."""
 
 
-# Results and the page.
+def measure_alone(case: str) -> list[Row]:
+    """The rows of a case, from a process of its own."""
+    words = [sys.executable, __file__, "--case", case]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT_S)
+    rows: list[Row] = json.loads(done.stdout.splitlines()[-1])
+    for row in rows:
+        if row["id"] in AMX_ROWS and not passes.describe_machine()["amx_bf16"]:
+            row["verdict"] = "not applicable: the target is for AMX bf16, absent here"
+    return rows
 
 
-def describe_machine() -> Row:
-    import torch
-
-    processor, flags = "unknown processor", ""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
-        for line in file:
-            key, _, value = line.partition(":")
-            processor = value.strip() if key.strip() == "model name" else processor
-            flags = value if key.strip() == "flags" else flags
-    return {
-        "processor": processor,
-        "cores": len(os.sched_getaffinity(0)),
-        "amx_bf16": "amx_bf16" in flags.split(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def summarize(result: Row, cited: Sequence[Row]) -> str:
-    """The page; ``cited`` are the rows that other raw tables give (claim_rows.cite)."""
+def draw_page(table: Mapping[str, Any]) -> str:
+    """docs/claims.md."""
+    rows = passes.read_rows(table)
+    commits = {row["case"]: row["commit"] or "not kept" for row in rows}
     lines = [
-        "<!-- Generated by benchmarks/techniques.py from benchmarks/results/techniques.json; do not edit. -->",
+        "<!-- Generated by scripts/evidence.py from benchmarks/results/techniques.json; do not edit. -->",
         "# What the guides claim, and what was measured",
         "",
         "A ratio is stated with its 95 % interval where it varies. A target is hotloop's own, set beforehand. Commits: "
-        + "; ".join(f"{name} {group.get('commit') or 'not kept'}" for name, group in result["groups"].items())
-        + ". Rows of other tables name theirs.",
+        + "; ".join(f"{case} {commit}" for case, commit in commits.items())
+        + ".",
         "",
         "| claimed | measured here | ratio | 95 % interval | n | target | | machine and date |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for row in [*_with_places(result), *cited]:
-        if row["ratio"] is None:
-            lines.append(f"| {row['claim']} | {row['what']} | - | - | - | - | {row['verdict']} | - |")
-            continue
+    for row in rows:
         places = ".2f" if row["ratio"] >= 0.1 else ".2g"
         interval = "-" if row["low"] is None else f"{row['low']:{places}}..{row['high']:{places}}"
         note = f"; {row['note']}" if row.get("note") else ""
+        amx = "AMX bf16" if row["machine"]["amx_bf16"] else "no AMX bf16"
         lines.append(
             f"| {row['claim']} | {row['what']}{note} | {row['ratio']:.3g} | {interval} | {row['n']} "
-            f"({row['unit']}) | {row['target'] or '-'} | {row['verdict'] or '-'} | {row['place']} |"
+            f"({row['unit']}) | {row['target'] or '-'} | {row['verdict'] or '-'} | "
+            f"{passes.describe_place(row['machine'])}, {amx}, {row['date']} |"
         )
     return "\n".join(lines) + "\n"
-
-
-def _with_places(result: Row) -> list[Row]:
-    """All rows, each with the machine and date of its group."""
-    rows = []
-    for group in result["groups"].values():
-        machine = group["machine"]
-        amx = "AMX bf16" if machine["amx_bf16"] else "no AMX bf16"
-        place = f"{machine['processor']}, {machine['cores']} cores, {amx}, torch {machine['torch']}, {group['date']}"
-        rows += [{**row, "place": place} for row in group["rows"]]
-    return rows
 
 
 def main(arguments: Sequence[str]) -> int:
     import claim_rows
 
-    rows_of = {**OWN_ROWS, **claim_rows.ROWS}
-    parser = argparse.ArgumentParser(description="Measure what techniques win and cost.")
-    parser.add_argument("--row", choices=list(rows_of), help="measure this group again")
-    parser.add_argument("--print", choices=list(rows_of), help="measure this group in this process; JSON on stdout")
-    parser.add_argument("--summarize", action="store_true", help="write docs/claims.md only")
-    parser.add_argument("--rank-of", nargs=2, metavar=("FOLDER", "RANK"), help=argparse.SUPPRESS)
-    chosen = parser.parse_args(arguments)
+    measures = {**MEASURES, **claim_rows.MEASURES}
     warnings.simplefilter("ignore")
-    if chosen.rank_of:
-        work_as_rank(chosen.rank_of[0], int(chosen.rank_of[1]))
-        return 0
-    if chosen.print:
-        print(json.dumps(rows_of[chosen.print]()))
-        return 0
-    result: Row = (
-        json.loads(RESULT.read_text()) if RESULT.exists() else {"schema": "hotloop.techniques/1", "groups": {}}
-    )
-    failed = False
-    if not chosen.summarize:
-        machine = describe_machine()
-        for name in [chosen.row] if chosen.row else list(rows_of):
-            old = result["groups"].get(name)
-            if not chosen.row and old is not None and old["machine"] == machine:
-                continue
-            began = time.perf_counter()
-            try:
-                done = subprocess.run(
-                    [sys.executable, __file__, "--print", name],
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    check=False,
-                    timeout=LIMIT_S,
-                )
-            except subprocess.TimeoutExpired:
-                print(f"{name}: did not end within {LIMIT_S:.0f} s; nothing kept", file=sys.stderr)
-                failed = True
-                continue
-            if done.returncode:
-                print(f"{name}: ended with {done.returncode}; nothing kept", file=sys.stderr)
-                failed = True
-                continue
-            rows = json.loads(done.stdout.splitlines()[-1])
-            for row in rows:
-                if row["id"] in ("bf16-fused", "compiled") and not machine["amx_bf16"]:
-                    row["verdict"] = "not applicable: the target is for AMX bf16, absent here"
-            result["groups"][name] = {
-                "date": datetime.date.today().isoformat(),
-                "commit": describe_commit(),
-                "machine": machine,
-                "took_s": round(time.perf_counter() - began, 1),
-                "rows": rows,
-            }
-            RESULT.parent.mkdir(parents=True, exist_ok=True)
-            scratch = RESULT.with_suffix(".new")
-            result |= {"commit": describe_commit(), "date": result["groups"][name]["date"], "machine": machine}
-            scratch.write_text(draw_raw(result))
-            scratch.replace(RESULT)
-            for row in rows:
-                print(f"{row['id']}: {row['ratio']:.3g} {row['verdict'] or ''}", flush=True)
-    PAGE.write_text(summarize(result, claim_rows.cite()))
-    return 1 if failed else 0
+    if arguments[:1] == ["--rank"]:
+        work_as_rank(arguments[1])
+    elif arguments[:1] == ["--case"]:
+        print(json.dumps(measures[arguments[1]]()))
+    else:
+        return passes.measure(__doc__, "techniques.json", {case: partial(measure_alone, case) for case in measures})
+    return 0
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ import argparse
 import contextlib
 import json
 import math
+import multiprocessing
 import random
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +29,6 @@ sys.path.insert(0, str(ROOT / "tests" / "zoo"))
 
 import fresh  # noqa: E402
 from tables import Table, read_table, write_table  # noqa: E402
-from tune_aa import busy  # noqa: E402
 
 SETS = (ROOT / "benchmarks" / "told_won", ROOT / "tests" / "zoo" / "scored" / "2026-11-23")
 TABLES = ROOT / "benchmarks" / "results" / "under_load"
@@ -112,6 +112,29 @@ def score_one(bench: fresh.Pass, one: fresh.Fresh, order: Sequence[str]) -> dict
     except fresh.RunFailed as failure:
         row |= {"status": "failed", "reason": str(failure)}
     return row
+
+
+@contextlib.contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Processes beside, each busy for random times, half of the time on average."""
+    workers = [multiprocessing.Process(target=_be_busy, args=(seed,), daemon=True) for seed in range(count)]
+    for worker in workers:
+        worker.start()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.join()
+
+
+def _be_busy(seed: int) -> None:
+    generator = random.Random(seed)
+    while True:
+        until_s = time.monotonic() + generator.expovariate(1.0)
+        while time.monotonic() < until_s:
+            sum(range(1000))
+        time.sleep(generator.expovariate(1.0))
 
 
 def score_side(bench: fresh.Pass, one: fresh.Fresh) -> dict[str, Any]:

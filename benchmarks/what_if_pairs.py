@@ -3,28 +3,26 @@
 Run by `make what-if`: 25 pairs, about 12 minutes on two quiet cores. Each script is traced on the CPU by
 `hotloop run --trace` as it is and with its fix, interleaved; the forecast comes from the trace without the fix alone.
 Pairs marked later were written after the model of the what-if, which was not changed by them. Where ../shared/traces is
-there, the pair of ResNet-50 traces with 0 and 4 loader workers is added. Writes benchmarks/results/what_if_pairs.json
-after every pair, and goes on there when it was broken off (--fresh: from the beginning); `make zoo-report` takes its
-table from it.
+there, the pair of ResNet-50 traces with 0 and 4 loader workers is added. The table is written after every pair; what it
+lacks at this commit is measured. docs/accuracy.md takes its last section from it.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raw import describe_commit, draw_raw
+import passes
+from passes import RESULTS, ROOT
 
 from hotloop.analyze.timeline.reduce import lay_groundwork
 from hotloop.analyze.timeline.what_if import forecast
@@ -32,16 +30,14 @@ from hotloop.core.graph import Change, WhatIf
 from hotloop.core.trace import Trace
 from hotloop.trace.inputs import map_traces
 
-ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "tests" / "zoo" / "scripts"
 TRACES = ROOT.parent / "shared" / "traces"
-RESULT = ROOT / "benchmarks" / "results" / "what_if_pairs.json"
+RESULT = RESULTS / "what_if_pairs.json"
 LATER = ROOT / "benchmarks" / "what_if_later.py"
 WAIT_COUNT, WARMUP_COUNT, ACTIVE_COUNT = 30, 3, 40
 STEPS_COUNT = WAIT_COUNT + WARMUP_COUNT + ACTIVE_COUNT + 3
 REPEATS = 2
 TIMEOUT_S = 240.0
-LEVELS = (1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -89,68 +85,31 @@ PAIRS = (
 )  # fmt: skip
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", default="", help="pairs whose name holds this")
-    parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--out", type=Path, default=RESULT)
-    parser.add_argument("--fresh", action="store_true", help="forget the pairs of an earlier, broken off run")
-    options = parser.parse_args(argv)
-    result = {
-        "schema": "hotloop.what-if-pairs/2",
-        "date": datetime.date.today().isoformat(),
-        "commit": describe_commit(),
-        "machine": {
-            "cores": len(os.sched_getaffinity(0)),
-            "python": platform.python_version(),
-            "torch": _torch_version(),
-        },
-        "repeats": options.repeats,
-        "pairs": [] if options.fresh else read_done(options.out, options.repeats),
-    }
-    rows: list[dict[str, Any]] = result["pairs"]
+def main() -> int:
+    commit = passes.describe_commit()
+    old = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+    rows: list[dict[str, Any]] = old["pairs"] if old.get("commit") == commit else []
     done = {(row["pair"], row["fix"]) for row in rows}
-    for pair in PAIRS:
-        if options.only in pair.name and (pair.name, " ".join(pair.fix)) not in done:
-            rows.append(measure_pair(pair, options.repeats))
-            keep(options.out, result)
-            print(json.dumps(rows[-1]), flush=True)
-    if TRACES.is_dir() and options.only in "resnet50" and not any(row["pair"].startswith("resnet50") for row in rows):
-        rows.append(compare_resnet())
+    works = {(pair.name, " ".join(pair.fix)): partial(measure_pair, pair) for pair in PAIRS}
+    if TRACES.is_dir():
+        works[RESNET] = compare_resnet
+    for key in works.keys() - done:
+        rows.append(works[key]())
         print(json.dumps(rows[-1]), flush=True)
-    keep(options.out, result)
-    for which, part in (("earlier", [r for r in rows if not r["later"]]), ("later", [r for r in rows if r["later"]])):
-        near = sum(abs(row["forecast_saving_ratio"] - row["realised_saving_ratio"]) <= 0.10 for row in part)
-        print(f"{which}: {near} of {len(part)} within 0.10")
+        place = {"date": date.today().isoformat(), "commit": commit, "machine": passes.describe_machine()}
+        rows.sort(key=lambda row: list(works).index((row["pair"], row["fix"])))
+        RESULT.write_text(passes.draw_raw({**place, "repeats": REPEATS, "pairs": rows}), encoding="utf-8")
     return 0
 
 
-def read_done(path: Path, repeats: int) -> list[dict[str, Any]]:
-    """The pairs of a run at this commit that was broken off; none of a run that is complete or of another commit."""
-    if not path.exists():
-        return []
-    found = json.loads(path.read_text())
-    expected = len(PAIRS) + TRACES.is_dir()
-    same = found.get("commit") == describe_commit() and found.get("repeats") == repeats
-    rows: list[dict[str, Any]] = found["pairs"]
-    return rows if same and found.get("schema") == "hotloop.what-if-pairs/2" and len(rows) < expected else []
-
-
-def keep(path: Path, result: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(draw_raw(result))
-    part.replace(path)
-
-
-def measure_pair(pair: Pair, repeats: int) -> dict[str, Any]:
-    """Both sides traced ``repeats`` times, interleaved; of each side the run with the shortest step counts."""
+def measure_pair(pair: Pair) -> dict[str, Any]:
+    """Both sides traced REPEATS times, interleaved; of each side the run with the shortest step counts."""
     # The cores are in the trace: nothing is added to what it holds.
     change = Change(kind=pair.change, workers_count=pair.workers)
     before: list[WhatIf] = []
     after: list[int] = []
     with tempfile.TemporaryDirectory(prefix="hotloop-pairs-") as folder:
-        for turn in range(repeats):
+        for turn in range(REPEATS):
             for is_fixed in (False, True):
                 words = (*pair.arguments, *(pair.fix if is_fixed else ()), "--steps", str(STEPS_COUNT))
                 target = trace_script(pair.script, words, Path(folder, f"{turn}-{is_fixed}"))
@@ -217,18 +176,68 @@ def _forecast(trace: Trace, change: Change) -> WhatIf:
     return found
 
 
+RESNET = ("resnet50 (published traces)", "num_workers=4")
+
+
 def compare_resnet() -> dict[str, Any]:
     """Published traces of one training without and with four loader workers; their other phases differ as well."""
     change = Change(kind="no-input-wait")
     one, other = (forecast_file(TRACES / f"resnet50_workers_{n}", change) for n in (0, 4))
-    told = describe_pair("resnet50 (published traces)", "num_workers=4", change, one, other.measured_step_ns)
+    told = describe_pair(*RESNET, change, one, other.measured_step_ns)
     return told | {"later": False}
 
 
-def _torch_version() -> str:
+def measure_bfloat16(trace: Path, threads: int | None) -> dict[str, float]:
+    """How many times faster this trace's products and its attention are in bfloat16 here, conversions apart; min of
+    five calls with the training's own threads, shapes and strides, weighted by how often each of them is used."""
     import torch
 
-    return str(torch.__version__)
+    default = torch.get_num_threads()
+    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    calls: dict[str, Counter[str]] = {"factor": Counter(), "attention_factor": Counter()}
+    for event in json.loads(trace.read_text())["traceEvents"]:
+        name = event.get("name")
+        if name in ("aten::mm", "aten::addmm", "aten::bmm"):
+            calls["factor"][json.dumps([name, event["args"]["Input Dims"], event["args"]["Input Strides"]])] += 1
+        elif name == "aten::_scaled_dot_product_flash_attention_for_cpu":
+            calls["attention_factor"][json.dumps([name, event["args"]["Input Dims"], None])] += 1
+    found = {}
+    for which, counted in calls.items():
+        seconds = {torch.float32: 0.0, torch.bfloat16: 0.0}
+        for text, count in counted.items():
+            for dtype in seconds:
+                seconds[dtype] += count * _time_call(*json.loads(text), dtype)
+        if counted:
+            found[which] = seconds[torch.float32] / seconds[torch.bfloat16]
+    torch.set_num_threads(default)
+    return found
+
+
+def _time_call(name: str, dims: list[list[int]], strides: list[list[int]] | None, dtype: Any) -> float:
+    """Seconds of the fastest of five calls; of attention forward and backward."""
+    import torch
+    import torch.nn.functional as F
+
+    if strides is None:
+        query, key, value = (torch.randn(shape).to(dtype).requires_grad_() for shape in dims[:3])
+        gradient = torch.randn_like(query)
+
+        def call() -> None:
+            F.scaled_dot_product_attention(query, key, value).backward(gradient)
+
+    else:
+        both = [(shape, step) for shape, step in zip(dims, strides, strict=True) if len(shape) > 1]
+        a, b = (torch.empty_strided(shape, step, dtype=dtype).normal_() for shape, step in both[-2:])
+
+        def call() -> None:
+            a @ b
+
+    times = []
+    for _ in range(6):
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return min(times[1:])
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def main() -> int:
     import torch
 
     sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
-    from raw import describe_commit, draw_raw
+    from passes import describe_commit, draw_raw, read_rows
 
     from hotloop.plan.module_trace import HOPPER_WORKSPACE_BYTES, WORKSPACE_BYTES
 
@@ -35,7 +35,7 @@ def main() -> int:
     workspace = HOPPER_WORKSPACE_BYTES if torch.cuda.get_device_capability()[0] >= 9 else WORKSPACE_BYTES
     target = Path(os.environ.get("OUT") or STORED.parent) / "plan_modules_gpu.json"
     rows: list[dict[str, Any]] = []
-    for stored in json.loads(STORED.read_text())["rows"]:
+    for stored in read_rows(json.loads(STORED.read_text())):
         names = {key: stored[key] for key in ("model", "precision", "optimizer", "batch")}
         words = [names["model"], names["precision"], names["optimizer"], "cuda", names["batch"]]
         ended = subprocess.run(

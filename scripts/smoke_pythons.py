@@ -1,5 +1,5 @@
 """What must hold in every Python: the tests of the hooks and of what reads them, in each CPython of this machine from
-3.11 on -> benchmarks/results/pythons.json.
+3.11 on.
 
     python scripts/smoke_pythons.py [TORCH]        a requirement, torch==2.13.0 if none is given
 
@@ -9,19 +9,14 @@ named; a torch that was built for CUDA says so in its version.
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import shutil
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULT = ROOT / "benchmarks" / "results" / "pythons.json"
 TOOLS = ("pytest", "hypothesis", "PyYAML", "fsspec", "pyarrow")
 TORCH = "torch==2.13.0"
 MINORS = range(11, 20)
@@ -38,22 +33,6 @@ def main() -> int:
         return 2
     torch = sys.argv[1] if len(sys.argv) > 1 else TORCH
     results = [smoke(name, torch) for name in found]
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    RESULT.write_text(
-        json.dumps(
-            {
-                "schema": "hotloop.pythons/2",
-                "date": date.today().isoformat(),
-                "commit": commit.stdout.strip() or None,
-                "machine": {"system": platform.platform(), "cores": len(os.sched_getaffinity(0))},
-                "tests": TESTS,
-                "results": results,
-            },
-            indent=1,
-        )
-        + "\n",
-        encoding="utf-8",
-    )
     for result in results:
         print(result)
     return int(any(result["failed_count"] for result in results))

@@ -57,11 +57,6 @@ def test_contributing_names_only_targets_that_exist() -> None:
     assert {"check", "test", "new-rule", "new-technique"} <= called_targets([text]) <= make_targets(MAKEFILE)
 
 
-def test_this_check_can_fail() -> None:
-    assert make_targets("a:\nb-c: a\nD := 1\n\tmake e:\n") == {"a", "b-c"}
-    assert called_targets(["make nonsense"]) - make_targets(MAKEFILE) == {"nonsense"}
-
-
 def test_pre_commit_calls_the_commands_of_make_check() -> None:
     (repo,) = read_yaml(".pre-commit-config.yaml")["repos"]
     assert [hook["entry"] for hook in repo["hooks"]] == recipe_of("check")

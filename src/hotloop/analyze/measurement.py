@@ -15,7 +15,7 @@ from hotloop.core.link_fit import usual_latency_ns
 from hotloop.core.measurement import Measurement
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import FIELD, GAP_FIELDS
-from hotloop.core.step_times import StepTimes
+from hotloop.core.measurement import StepTimes
 
 from .changes import MeanError, RankSteps, SideSteps, estimate_side_error, half_width, join_ranks
 from .facts import Recording

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from hotloop.core.host_memory import read_free_bytes
+from hotloop.core.machine import read_free_bytes
 
 DEEPEST = 32
 MOST_PIECES = 256

@@ -14,7 +14,7 @@ from typing import Any
 from hotloop.bench.program import ProbeError, run_probe
 from hotloop.core.analysis import Forecast
 from hotloop.core.findings import Basis
-from hotloop.core.step_times import StepTimes
+from hotloop.core.measurement import StepTimes
 
 BUDGET_S = 10.0
 TIMEOUT_S = 45.0

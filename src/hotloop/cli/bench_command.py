@@ -91,11 +91,11 @@ def execute_train(arguments: argparse.Namespace) -> int:
 
 
 def execute_loader(arguments: argparse.Namespace) -> int:
-    from hotloop.analyze.scaling import measure_compute_ns
+    from hotloop.analyze.measurement import measure_compute_ns
     from hotloop.bench.figures import choose_workers
     from hotloop.bench.program import split_target
-    from hotloop.cli.bench_options import parse_integers
-    from hotloop.core.cores import count_cores
+    from hotloop.cli.bench_runs import parse_integers
+    from hotloop.core.machine import count_cores
     from hotloop.pipeline.launches import read_training
 
     file, function = split_target(arguments.target)
@@ -159,7 +159,7 @@ def _measure(
     from hotloop import __version__
     from hotloop.bench.figures import add_forecasts, cost_of, wait_share
     from hotloop.bench.program import find_python, run_program
-    from hotloop.cli.bench_options import SLACK_S
+    from hotloop.cli.bench_runs import SLACK_S
     from hotloop.cli.show import check_outputs
     from hotloop.core.benchmarks import BenchmarkResult
     from hotloop.core.errors import UsageError
@@ -187,7 +187,7 @@ def _measure(
 def execute_scaling(arguments: argparse.Namespace) -> int:
     from hotloop import __version__
     from hotloop.bench.figures import judge_scaling, summarize_scaling
-    from hotloop.cli.bench_options import parse_integers
+    from hotloop.cli.bench_runs import parse_integers
     from hotloop.cli.show import check_outputs, emit, take_command
     from hotloop.core.benchmarks import BenchmarkResult
     from hotloop.core.errors import HotloopError, UsageError

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop import __version__
-from hotloop.analyze.scaling import measure_compute_ns
+from hotloop.analyze.measurement import measure_compute_ns
 from hotloop.apply import TECHNIQUES
 from hotloop.attach.child import SOURCE, resolve_command
 from hotloop.bench.collective_times import (
@@ -31,11 +31,11 @@ from hotloop.bench.collective_times import (
     tabulate_times,
     tabulate_ways_to_send,
 )
-from hotloop.bench.compressing import parse_rates, tabulate_exchanges
-from hotloop.bench.loader_cost import add_forecasts, choose_workers, cost_of, wait_share
-from hotloop.bench.products import find_products, parse_sizes
+from hotloop.bench.figures import parse_rates, tabulate_exchanges
+from hotloop.bench.figures import add_forecasts, choose_workers, cost_of, wait_share
+from hotloop.bench.figures import find_products, parse_sizes
 from hotloop.bench.program import find_python, run_program, run_ranks, split_target
-from hotloop.bench.scaling import fill_ranks, judge_scaling, summarize_scaling, under_torchrun
+from hotloop.bench.figures import fill_ranks, judge_scaling, summarize_scaling, under_torchrun
 from hotloop.bench.topology import judge_topology, read_nccl_log, read_topology, tabulate_ways
 from hotloop.cli.show import check_outputs, emit, show_report, take_command
 from hotloop.core.benchmarks import BenchmarkResult, Row, ScalingRun
@@ -43,7 +43,7 @@ from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.link_choice import choose_way
 from hotloop.core.link_fit import COLLECTIVES
 from hotloop.core.machine import count_cores
-from hotloop.diagnose.sending import read_exchange
+from hotloop.diagnose.comm import read_exchange
 from hotloop.pipeline.launches import launch_ranks, read_training
 from hotloop.tune.trials import protect_environment
 from hotloop.tune.workspace import make_workspace, plan_workspace, remove_workspace

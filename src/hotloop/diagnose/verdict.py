@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hotloop.core.analysis import RankAnalysis
-from hotloop.core.explained import Explained, RunParts
+from hotloop.core.report import Explained, RunParts
 from hotloop.core.findings import Finding, Kind, Severity, severity_of
 from hotloop.core.memory_snapshot import MemoryFile
 from hotloop.core.phases import PHASES, Breakdown, Excluded

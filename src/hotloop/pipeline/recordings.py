@@ -21,7 +21,8 @@ from hotloop.remote.uploader import (
     read_state,
     write_uploaded,
 )
-from hotloop.trace.recording import find_run, read_tail
+from hotloop.trace.recording import find_run
+from hotloop.tune.trials import read_tail
 
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 JOB_ID = "SLURM_JOB_ID"

@@ -23,7 +23,7 @@ from hotloop.analyze.trainings import Training, analyze_run, find_lead
 from hotloop.analyze.utilization import Sampled, measure_utilization
 from hotloop.apply import ACTS
 from hotloop.attach.child import SOURCE
-from hotloop.bench.forecasts import measure_forecasts, recall_cpu_peaks, recall_forecasts
+from hotloop.bench.probe import measure_forecasts, recall_cpu_peaks, recall_forecasts
 from hotloop.core.analysis import Forecast
 from hotloop.core.errors import HotloopError
 from hotloop.core.report import Health, Report
@@ -41,7 +41,7 @@ from hotloop.diagnose.verdict import (
     first_serious,
     warn_of_unknown,
 )
-from hotloop.export.outcome import describe_exports
+from hotloop.export.exporter import describe_exports
 from hotloop.pipeline.recordings import locate_run
 from hotloop.remote.fetch import describe_fetch, is_store
 from hotloop.remote.uploader import describe_upload

@@ -9,13 +9,8 @@ from pathlib import Path
 
 from hotloop import __version__
 from hotloop.analyze.timeline.reduce import ReduceOptions
-from hotloop.analyze.timeline.reduced_rank import (
-    ReducedRank,
-    ReduceOptions,
-    describe_notes,
-    describe_rank,
-    join_ranks,
-)
+from hotloop.analyze.timeline.reduce import ReducedRank, ReduceOptions, describe_notes, describe_rank
+from hotloop.analyze.timeline.reduced_rank import join_ranks
 from hotloop.apply import ACTS
 from hotloop.core.report import Report
 from hotloop.core.trace import Trace, TraceNote

@@ -6,7 +6,7 @@ import ast
 import os
 from collections.abc import Sequence
 
-from hotloop.analyze.python_lines import runs_python
+from hotloop.analyze.source import runs_python
 from hotloop.analyze.source import Module, SourceFiles
 
 WAITING_CALLS = frozenset(

@@ -34,7 +34,7 @@ import msgspec
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
-from hotloop.core.spelling import suggest_known
+from hotloop.core.errors import suggest_known
 from hotloop.core.strategy import Choice, Strategy, StrategyError, strategy_from_mapping
 from hotloop.core.techniques import Technique
 from hotloop.core.tuning import TrialVerdict

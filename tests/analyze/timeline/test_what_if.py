@@ -24,7 +24,7 @@ from hotloop.analyze.timeline.what_if import (
 )
 from hotloop.core.errors import UsageError
 from hotloop.core.graph import BOUND_KINDS, Change, WhatIf
-from hotloop.core.trace_demand import TraceDemand, format_demand
+from hotloop.core.trace_plan import TraceDemand, format_demand
 from hotloop.core.what_if_changes import CHANGES
 from hotloop.trace.inputs import find_traces, read_trace_file
 
