@@ -42,7 +42,6 @@ from .checkpoint import (
 from .marker import remove_marker, write_marker
 from .order import BatchOrder, Layout
 from .processes import Ranks, first_error, join_ranks, read_generators, restore_generators, seed_generators
-from .replicas import Replicas
 from .stopping import StopWatch, keep_from_signals
 
 Step = Callable[[Any, Any], torch.Tensor]
