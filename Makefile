@@ -7,7 +7,7 @@ TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: setup demo check size test browser golden docs new-rule new-technique changelog site site-check zoo told-won \
-  under-load fresh treated tune-zoo tune-zoo-subset what-if overhead harm numerics techniques compile-forecast \
+  under-load fresh treated tune-zoo tune-zoo-subset what-if overhead harm numerics techniques \
   compression-quality plan-accuracy image-proof slurm-proof preemption frameworks pythons gpu clean
 
 setup: $(VENV)/.ready
@@ -131,9 +131,6 @@ numerics: setup
 techniques: setup
 	$(BIN)/python benchmarks/techniques.py
 
-# What uncompiled-model forecasts beside what torch.compile saves: ten minutes on two quiet cores; resumable.
-compile-forecast: setup
-	$(BIN)/python benchmarks/compile_forecast.py
 
 # What gradients in fewer bits and local updates do to a small language model's loss: 24 runs of about a minute; resumable.
 compression-quality: setup
@@ -156,9 +153,9 @@ slurm-proof: setup
 preemption: setup
 	$(BIN)/python benchmarks/preemption.py
 
-# Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py; DeepSpeed and torchtitan besides, for
-# tests/apply/formats/test_real_libraries.py. torchtitan 0.3 reads TOML no more; its configuration is all that is
-# needed, not what it trains with. torch is that of the bare environment: one copy serves both.
+
+# Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py; DeepSpeed besides, for
+# tests/apply/formats/test_real_libraries.py. torch is that of the bare environment: one copy serves both.
 frameworks: $(VENV)-frameworks/.ready
 
 $(VENV)-frameworks/.ready: $(VENV)-bare/.ready

@@ -51,8 +51,7 @@ The forecast knows the link as `hotloop bench comm` measured it just before, the
 of a step without exchange, and the cost of compressing below. A choice is right where it takes at most 10 % longer than
 the quickest of the ways that may be chosen: none, 16 bits and 8 bits, which kept the loss of a small language model
 ([communication-quality.md](communication-quality.md)). The first passes ran before top-k became cheaper and without
-int8 and local updates; their forecasts have today's costs. Drawn from `benchmarks/results/link_choice` by
-`scripts/evidence.py`.
+int8; their forecasts have today's costs. Drawn from `benchmarks/results/link_choice` by `scripts/evidence.py`.
 """
 SENDER = "compress-gradients"
 GONE = ("local-updates", "powersgd")
@@ -192,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     kinds.add_parser("costs")
     one = kinds.add_parser("rate")
     one.add_argument("--rate", choices=RATES, required=True)
-    one.add_argument("--rounds", type=int, default=10, help="steps of every way; local-updates exchanges once in ten")
+    one.add_argument("--rounds", type=int, default=10, help="steps of every way")
     options = parser.parse_args(argv)
     load = os.getloadavg()[0]
     if options.part == "costs":

@@ -12,8 +12,8 @@ from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware
 from hotloop.core.prediction import StepPrediction
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
-from hotloop.plan.time import hardware_flops_per_token
 from hotloop.plan.hardware_files import read_hardware
+from hotloop.plan.time import hardware_flops_per_token
 from hotloop.plan.workload_file import read_model
 
 FOLDER = Path(__file__).parent / "published"

@@ -10,12 +10,11 @@ lacks at this commit is measured. docs/accuracy.md takes its last section from i
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -185,59 +184,6 @@ def compare_resnet() -> dict[str, Any]:
     one, other = (forecast_file(TRACES / f"resnet50_workers_{n}", change) for n in (0, 4))
     told = describe_pair(*RESNET, change, one, other.measured_step_ns)
     return told | {"later": False}
-
-
-def measure_bfloat16(trace: Path, threads: int | None) -> dict[str, float]:
-    """How many times faster this trace's products and its attention are in bfloat16 here, conversions apart; min of
-    five calls with the training's own threads, shapes and strides, weighted by how often each of them is used."""
-    import torch
-
-    default = torch.get_num_threads()
-    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
-    calls: dict[str, Counter[str]] = {"factor": Counter(), "attention_factor": Counter()}
-    for event in json.loads(trace.read_text())["traceEvents"]:
-        name = event.get("name")
-        if name in ("aten::mm", "aten::addmm", "aten::bmm"):
-            calls["factor"][json.dumps([name, event["args"]["Input Dims"], event["args"]["Input Strides"]])] += 1
-        elif name == "aten::_scaled_dot_product_flash_attention_for_cpu":
-            calls["attention_factor"][json.dumps([name, event["args"]["Input Dims"], None])] += 1
-    found = {}
-    for which, counted in calls.items():
-        seconds = {torch.float32: 0.0, torch.bfloat16: 0.0}
-        for text, count in counted.items():
-            for dtype in seconds:
-                seconds[dtype] += count * _time_call(*json.loads(text), dtype)
-        if counted:
-            found[which] = seconds[torch.float32] / seconds[torch.bfloat16]
-    torch.set_num_threads(default)
-    return found
-
-
-def _time_call(name: str, dims: list[list[int]], strides: list[list[int]] | None, dtype: Any) -> float:
-    """Seconds of the fastest of five calls; of attention forward and backward."""
-    import torch
-    import torch.nn.functional as F
-
-    if strides is None:
-        query, key, value = (torch.randn(shape).to(dtype).requires_grad_() for shape in dims[:3])
-        gradient = torch.randn_like(query)
-
-        def call() -> None:
-            F.scaled_dot_product_attention(query, key, value).backward(gradient)
-
-    else:
-        both = [(shape, step) for shape, step in zip(dims, strides, strict=True) if len(shape) > 1]
-        a, b = (torch.empty_strided(shape, step, dtype=dtype).normal_() for shape, step in both[-2:])
-
-        def call() -> None:
-            a @ b
-
-    times = []
-    for _ in range(6):
-        started = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - started)
-    return min(times[1:])
 
 
 if __name__ == "__main__":

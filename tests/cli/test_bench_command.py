@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hotloop.bench.figures import add_forecasts, cost_of, wait_share
+from hotloop.bench.figures import cost_of
 from hotloop.cli import main
 from hotloop.core.machine import count_cores
 from hotloop.core.worker_model import forecast_batch_ns

@@ -44,15 +44,3 @@ def test_a_trace_that_ended_is_no_benchmark(tmp_path: Path, capfd: pytest.Captur
     *_, why, what = capfd.readouterr().err.splitlines()
     assert "has no torch; activate its environment" in why
     assert what.startswith("hotloop: the trace of the module ended with exit code 1")
-
-
-def test_an_interpreter_without_torch_is_named(tmp_path: Path) -> None:
-    request = tmp_path / "request.json"
-    request.write_text("{}")
-    program = Path(hotloop.__file__).parent / "probe" / "start.py"
-    words = [sys.executable, "-I", "-S", str(program), "module_memory", str(request), str(tmp_path / "answer.json")]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == [
-        f"hotloop: {sys.executable} has no torch; activate its environment, or give --python FILE"
-    ]

@@ -88,21 +88,6 @@ def test_what_makes_no_sense_is_one_line_and_2(
         assert not (place / "out").exists()
 
 
-def test_a_folder_of_another_ending_is_refused_in_words(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["tokenize", "texts.jsonl", "--tokenizer", "tokenizer.json", "-o", "out", "--processes", "1"]
-    assert main([*words, "--append-eos"]) == 0
-    capsys.readouterr()
-    assert main(words) == 2
-    assert "the id that --append-eos appends changed, 1 there and none here;" in capsys.readouterr().err
-
-
-def test_an_empty_folder_of_the_user_stays(place: Path) -> None:
-    (place / "out").mkdir()
-    words = ["tokenize", "texts.jsonl", "--column", "body", "--tokenizer", "tokenizer.json", "-o", "out"]
-    assert main(words) == 2
-    assert list((place / "out").iterdir()) == []
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

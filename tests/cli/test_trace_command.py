@@ -116,21 +116,6 @@ def test_eight_ranks_wait_for_the_one_that_arrives_last(tmp_path: Path) -> None:
     assert len(report["trace"]["waits"]) == 8
 
 
-def test_only_what_a_rule_asks_for_is_forecast(tmp_path: Path) -> None:
-    """A healthy trace needs none, so nothing is re-timed; one that waits for its data asks for that alone."""
-    told = []
-    for wait_us in (1.0, 400.0):
-        path = write(tmp_path / f"{wait_us:.0f}.json", two_steps(wait_us=wait_us))
-        main(["trace", str(path), *KEPT, "-q", "--json", str(tmp_path / "r.json")])
-        report = json.loads((tmp_path / "r.json").read_text())
-        told.append((set(report["trace"]["ranks"][0]["forecasts"]), report["findings"]))
-    assert told[0] == (set(), [])
-    forecasts, findings = told[1]
-    assert forecasts == {"no-input-wait"}
-    assert {finding["rule"] for finding in findings} == {"input-bound"}
-    assert findings[0]["saving"]["basis"] == "simulated"
-
-
 def test_what_if_tells_the_step_its_range_and_its_basis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of steps of 1 ms 400 us are waits for data; together with a free launch both are gone."""
     path = write(tmp_path / "a.json", two_steps())

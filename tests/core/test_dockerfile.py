@@ -26,49 +26,12 @@ def test_the_escape_directive_changes_what_continues_a_line() -> None:
     assert [one.arguments for one in parse_dockerfile(text).instructions] == ["base", "a c:\\", "x   y"]
 
 
-def test_two_escapes_at_the_end_do_not_continue_the_line() -> None:
-    assert read_one("ENV A=b\\\\\nRUN c").last_line == 2
-
-
-def test_a_directive_behind_a_comment_is_a_comment() -> None:
-    parsed = parse_dockerfile("# note\n# escape=`\nFROM a \\\nAS b\n")
-    assert [one.name for one in parsed.instructions] == ["FROM"]
-
-
 def test_flags_are_apart_from_the_arguments() -> None:
     one = read_one("RUN --mount=type=cache,target=/root/.cache --network=none pip install --upgrade x")
     assert one.arguments == "pip install --upgrade x"
     assert one.mounts == ({"type": "cache", "target": "/root/.cache"},)
     assert one.flag("network") == "none"
     assert one.flag("security") is None
-
-
-def test_heredocs_belong_to_their_instruction() -> None:
-    text = 'FROM a\nRUN <<EOF cat > x && python <<-"PY"\necho 1\nFROM b\nEOF\n\tprint(1)\n\tPY\nUSER me\n'
-    parsed = parse_dockerfile(text)
-    assert [one.name for one in parsed.instructions] == ["FROM", "RUN", "USER"]
-    first, second = parsed.instructions[1].heredocs
-    assert (first.text, first.last_line) == ("echo 1\nFROM b", 5)
-    assert (second.name, second.text) == ("PY", "print(1)")
-    assert parsed.instructions[1].last_line == 7
-    assert "FROM b" in parsed.instructions[1].script
-
-
-def test_an_instruction_without_heredocs_may_hold_their_sign() -> None:
-    assert read_one("ENV A=<<EOF").heredocs == ()
-    assert read_one("RUN echo '<<EOF'").heredocs == ()
-    assert read_one("RUN echo $((1<<2))").heredocs == ()
-
-
-def test_a_heredoc_of_what_onbuild_defers_is_its_own() -> None:
-    one = read_one("ONBUILD RUN --mount=type=tmpfs,target=/x <<E\nmake\nE")
-    assert (one.name, one.heredocs[0].text, one.last_line) == ("ONBUILD", "make", 4)
-
-
-def test_the_exec_form_is_told_from_the_shell_form() -> None:
-    assert read_one('CMD ["python", "a.py"]').exec_form == ("python", "a.py")
-    assert read_one("CMD python a.py").exec_form is None
-    assert read_one("CMD ['python']").exec_form is None
 
 
 def test_stages_know_their_base_and_each_other() -> None:

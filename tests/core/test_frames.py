@@ -38,14 +38,6 @@ def test_frames_come_back_in_order() -> None:
     assert [tuple(frame) for frame in decode_frames(data, 0, len(data))] == [(1, 1, b"row", 0), (2, 2, b"{}", 32)]
 
 
-def test_every_frame_is_a_multiple_of_eight_bytes() -> None:
-    for length in range(20):
-        span = frame_span_bytes(length)
-        assert span % 8 == 0
-        assert span >= FRAME_HEADER_BYTES + length
-        assert len(encode_frame(KIND_ROW, 0, bytes(length))) == span
-
-
 @pytest.mark.parametrize("torn", [slice(0, 8), slice(8, 12), slice(12, 16), slice(16, 24), slice(24, 25)])
 def test_a_torn_frame_is_stepped_over_and_the_next_is_found(torn: slice) -> None:
     data = bytearray(b"".join(encode_frame(KIND_ROW, k, bytes([k]) * 40) for k in range(1, 4)))

@@ -14,7 +14,6 @@ from hotloop.core.link_choice import (
 )
 from hotloop.core.link_fit import LinkFit
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "link_choice"
 SENDERS = ("compress-gradients",)
 MIB = 1 << 20
 LARGE = Exchange(bucket_bytes=(MIB, *[25 * MIB] * 4), backward_ns=0.9e9, step_ns=2e9, ranks=2)
@@ -43,16 +42,6 @@ def test_a_way_that_costs_loss_is_forecast_and_never_chosen() -> None:
     ways = {way.way: way.exposed_ns for way in choice.ways}
     assert ways["topk"] < ways["int8"]
     assert choice.picked.way == "int8"
-
-
-def test_gathering_grows_with_the_ranks() -> None:
-    many = Exchange(bucket_bytes=LARGE.bucket_bytes, backward_ns=0.9e9, step_ns=2e9, ranks=64)
-    ways = {way.way: way for way in forecast_ways(many, link(1.2e7), SENDERS)}
-    assert ways["topk"].sent_bytes == pytest.approx(0.64 * ways["none"].sent_bytes)
-
-
-def test_a_technique_that_is_not_known_is_not_offered() -> None:
-    assert [way.way for way in forecast_ways(LARGE, link(1e6), ())] == ["none"]
 
 
 def test_nothing_is_forecast_of_what_was_never_measured_on_a_device() -> None:

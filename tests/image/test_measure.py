@@ -15,7 +15,7 @@ from hotloop.core.image import ImageContents, ImageReport, ScenarioTimes
 from hotloop.image.fix import write_recipe
 from hotloop.image.measure import ImageRequest, MeasuredImage, count_saved_ns, judge, measure_image
 from hotloop.image.program import PREFIX
-from hotloop.report import render
+from hotloop.report import read_report_json, render
 
 from .fake_builder import AROUND_NS, CACHED_NS, COPY_NS, FakeBuilder
 

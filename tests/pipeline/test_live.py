@@ -12,7 +12,7 @@ from hotloop.core.live import STALE_AFTER_S, LiveRank, LiveRun
 from hotloop.core.phases import PHASES
 from hotloop.pipeline.live import CLOSE_RANKS, OTHERS_AT_A_TIME, LiveReader
 from hotloop.pipeline.runs import read_report
-from hotloop.trace.recording import RecordingFile, RecordingTail
+from hotloop.trace.recording import RecordingFile
 from tests.analyze.synthetic import MS, Rows, process_fact
 from tests.recordings import InstantWriter
 

@@ -15,7 +15,7 @@ from hotloop.core.planning import PLAN_SCHEMA, PlanReport
 from hotloop.core.strategy import load_strategy
 from hotloop.pipeline.plans import make_plan
 from hotloop.plan.workload_file import read_workload_file
-from hotloop.report import read_report_json, render
+from hotloop.report import render
 
 FILE = """
 [model]

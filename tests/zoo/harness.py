@@ -529,7 +529,7 @@ def run_command(
             raise
         errors.seek(0)
         lines = [line.strip() for line in errors if line.strip()]
-    telling = [line for line in lines if ("Error" in line or "error" in line) and not line.startswith("error_file")]
+    telling = [line for line in lines if "Error" in line or "error" in line]
     return code, (telling or lines or [""])[-1][:300]
 
 

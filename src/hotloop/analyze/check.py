@@ -16,12 +16,11 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from hotloop.core.check import Check, CheckVerdict, Judged, Launch, Measure, format_change
+from hotloop.core.check import Check, CheckVerdict, Judged, Launch, Measure, NotJudged, format_change
+from hotloop.core.errors import UsageError
 from hotloop.core.noise import student_quantile
 from hotloop.core.phases import PHASES
 from hotloop.core.utilization import TARGETS
-
-from .stats import student_quantile
 
 SIDE_LEVEL = 0.01
 """Chance of calling a regression where there is none, for each of time, memory and the phases together."""

@@ -12,10 +12,9 @@ from hotloop.core.benchmarks import ScalingRun
 from hotloop.core.comparison import UnitChange
 from hotloop.core.errors import HotloopError
 from hotloop.core.link_fit import usual_latency_ns
-from hotloop.core.measurement import Measurement
+from hotloop.core.measurement import Measurement, StepTimes
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import FIELD, GAP_FIELDS
-from hotloop.core.measurement import StepTimes
 
 from .changes import MeanError, RankSteps, SideSteps, estimate_side_error, half_width, join_ranks
 from .facts import Recording

@@ -82,94 +82,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         add_output_options(one, "result", kind="bench", html=html, quiet="no table")
 
 
-def execute_train(arguments: argparse.Namespace) -> int:
-    from hotloop.bench.program import split_target
-
-    file, function = split_target(arguments.target)
-    request = {"what": "train", "file": file, "function": function, "device": arguments.device}
-    return _measure(arguments, request, arguments.target)
-
-
-def execute_loader(arguments: argparse.Namespace) -> int:
-    from hotloop.analyze.measurement import measure_compute_ns
-    from hotloop.bench.figures import choose_workers
-    from hotloop.bench.program import split_target
-    from hotloop.cli.bench_runs import parse_integers
-    from hotloop.core.machine import count_cores
-    from hotloop.pipeline.launches import read_training
-
-    file, function = split_target(arguments.target)
-    given = arguments.workers
-    workers = parse_integers("--workers", given, 0) if given else choose_workers(count_cores())
-    prefetch = parse_integers("--prefetch", arguments.prefetch, 1)
-    compute_ns = None if arguments.run is None else measure_compute_ns(read_training(arguments.run)[0])
-    request = {
-        "what": "loader",
-        "file": file,
-        "function": function,
-        "workers": workers,
-        "prefetch": prefetch,
-        "cores": count_cores(),
-    }
-    return _measure(arguments, request, arguments.target, compute_ns=compute_ns)
-
-
-def execute_gemm(arguments: argparse.Namespace) -> int:
-    from hotloop.bench.figures import find_products, parse_sizes
-    from hotloop.core.errors import UsageError
-    from hotloop.pipeline.launches import read_training
-
-    if (arguments.run is None) == (arguments.sizes is None):
-        raise UsageError("give --run RUN for the shapes of a recorded model, or --sizes MxKxN,...")
-    dtypes = [one.strip() for one in arguments.dtypes.split(",")]
-    for one in dtypes:
-        if one not in ("float32", "bfloat16", "float16"):
-            raise UsageError(f"--dtypes {one}: unknown; choose from float32, bfloat16, float16")
-    notes = []
-    if arguments.sizes is not None:
-        shapes, subject, python = parse_sizes(arguments.sizes), arguments.sizes, None
-    else:
-        training, python = read_training(arguments.run)
-        recorded = training.lead.rank.ops
-        if not recorded or not recorded.get("ops"):
-            raise UsageError(
-                f"{arguments.run} contains no recorded operators (recorded only on a CPU, with --deep); use --sizes"
-            )
-        shapes, left = find_products(recorded["ops"])
-        if not shapes:
-            raise UsageError(f"{arguments.run}: the recorded step contains no matrix product; use --sizes")
-        notes = ["convolutions and fused attention are not included"]
-        if left:
-            notes.append(f"{left} smaller products were left out")
-        subject = f"products of one step of {arguments.run}"
-    if arguments.python is None:
-        arguments.python = python
-    request = {"what": "gemm", "shapes": shapes, "dtypes": dtypes, "device": arguments.device}
-    return _measure(arguments, request, subject, notes=notes)
-
-
-def _measure(
-    arguments: argparse.Namespace,
-    request: Mapping[str, Any],
-    subject: str,
-    *,
-    notes: Sequence[str] = (),
-    compute_ns: float | None = None,
-) -> int:
-    from hotloop import __version__
-    from hotloop.bench.figures import add_forecasts, cost_of, wait_share
-    from hotloop.bench.program import find_python, run_program
-    from hotloop.cli.bench_runs import SLACK_S
-    from hotloop.cli.show import check_outputs
-    from hotloop.core.benchmarks import BenchmarkResult
-    from hotloop.core.errors import UsageError
-
-    check_outputs(arguments.json, arguments.html)
-    if not 0 < arguments.budget <= 3600:
-        raise UsageError(f"--budget {arguments.budget}: give seconds between 0 and 3600")
-    python = find_python(arguments.python, os.environ.get("PATH"))
-    answer = run_program(
-        "benchmarks", {**request, "budget_s": arguments.budget}, python, 4 * arguments.budget + SLACK_S
+def _add_comm(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = kinds.add_parser(
+        "comm",
+        help="measure collectives between ranks, find slow pairs, and choose how to send gradients",
+        description="Time collectives over message sizes on the live backend (NCCL where each rank has a device, else "
+        "gloo). Starts --ranks processes on this host; started by torchrun or srun, it is one rank of their group, and "
+        "rank 0 prints.",
     )
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks to start on this host (default: 2)")
     parser.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl where each rank has a device")
@@ -184,48 +103,11 @@ def _measure(
     return parser
 
 
-def execute_scaling(arguments: argparse.Namespace) -> int:
-    from hotloop import __version__
-    from hotloop.bench.figures import judge_scaling, summarize_scaling
-    from hotloop.cli.bench_runs import parse_integers
-    from hotloop.cli.show import check_outputs, emit, take_command
-    from hotloop.core.benchmarks import BenchmarkResult
-    from hotloop.core.errors import HotloopError, UsageError
-    from hotloop.pipeline.launches import launch_ranks
-
-    command = take_command(arguments, "run", "bench scaling -- train.py")
-    if arguments.json == "-":
-        raise UsageError("scaling cannot write JSON to standard output, which belongs to the training; give a file")
-    if arguments.repeats < 1:
-        raise UsageError(f"--repeats {arguments.repeats}: give a number of at least 1")
-    check_outputs(arguments.json, arguments.html)
-    sizes = sorted(set(parse_integers("--ranks", arguments.ranks, 1)))
-    launches = {size: _resolve(command, size) for size in sizes}
-    stem = f"scaling-{os.getpid()}"
-    runs = []
-    for repeat in range(arguments.repeats):
-        for size in sizes if repeat % 2 == 0 else reversed(sizes):  # what drifts hits all sizes alike
-            name = f"{stem}-{size}-{repeat + 1}"
-            emit(f"{size} rank{'s' if size > 1 else ''}, launch {repeat + 1}")
-            runs.append(launch_ranks(launches[size], size, name))
-            if arguments.without_sync and size > 1:
-                if not runs[-1].has_ddp:
-                    emit("the training does not use DistributedDataParallel: there is no gradient sync to leave out")
-                    continue
-                emit(f"{size} ranks, launch {repeat + 1} without gradient sync")
-                runs.append(_launch_unsynced(launches[size], size, f"{name}-unsynced"))
-    try:
-        rows, kind, notes = summarize_scaling(runs)
-    except ZeroDivisionError:
-        raise HotloopError("a recorded run has no time per step; record it again with more steps") from None
-    result = BenchmarkResult(
-        tool_version=__version__,
-        benchmark="scaling",
-        subject=" ".join(command),
-        tables=(tuple(rows),),
-        facts={"scaling": kind, "runs": f".hotloop/{stem}-*"},
-        notes=tuple(notes),
-        verdict=tuple(judge_scaling(runs, rows)),
+def _add_compress(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = kinds.add_parser(
+        "compress",
+        help="measure gradient compressors: cost, bytes sent, error, speed-up over a link",
+        description="Compress and restore gradients by each of hotloop's methods. Without FILE:FUNCTION, random ones.",
     )
     parser.add_argument(
         "target",
@@ -245,9 +127,7 @@ def execute_scaling(arguments: argparse.Namespace) -> int:
     return parser
 
 
-def _resolve(command: Sequence[str], size: int) -> list[str]:
-    """The command under torchrun of the Python that it names."""
-    from hotloop.attach.child import resolve_command
-    from hotloop.bench.figures import fill_ranks, under_torchrun
+def execute(arguments: argparse.Namespace) -> int:
+    from hotloop.cli.bench_runs import BENCHMARKS
 
     return BENCHMARKS[arguments.kind](arguments)

@@ -14,7 +14,7 @@ from typing import Any
 from hotloop import __version__
 from hotloop.analyze.measurement import measure_compute_ns
 from hotloop.apply import TECHNIQUES
-from hotloop.attach.child import SOURCE, resolve_command
+from hotloop.attach.child import resolve_command
 from hotloop.bench.collective_times import (
     SIZES,
     collect_notes,
@@ -31,11 +31,21 @@ from hotloop.bench.collective_times import (
     tabulate_times,
     tabulate_ways_to_send,
 )
-from hotloop.bench.figures import parse_rates, tabulate_exchanges
-from hotloop.bench.figures import add_forecasts, choose_workers, cost_of, wait_share
-from hotloop.bench.figures import find_products, parse_sizes
-from hotloop.bench.program import find_python, run_program, run_ranks, split_target
-from hotloop.bench.figures import fill_ranks, judge_scaling, summarize_scaling, under_torchrun
+from hotloop.bench.figures import (
+    add_forecasts,
+    choose_workers,
+    cost_of,
+    fill_ranks,
+    find_products,
+    judge_scaling,
+    parse_rates,
+    parse_sizes,
+    summarize_scaling,
+    tabulate_exchanges,
+    under_torchrun,
+    wait_share,
+)
+from hotloop.bench.program import find_python, run_program, split_target
 from hotloop.bench.topology import judge_topology, read_nccl_log, read_topology, tabulate_ways
 from hotloop.cli.show import check_outputs, emit, show_report, take_command
 from hotloop.core.benchmarks import BenchmarkResult, Row, ScalingRun
@@ -132,7 +142,7 @@ def execute_compress(arguments: argparse.Namespace) -> int:
         request["file"], request["function"] = split_target(arguments.target)
     answer = _ask(arguments, request)
     notes = [
-        "error: L2 norm of what one exchange changes, relative to the gradient's; int8, topk and powersgd keep it for "
+        "error: L2 norm of what one exchange changes, relative to the gradient's; int8 and topk keep it for "
         "the next step",
         "wire: what one of two ranks sends, at the link's full rate and without latency; speed-up: over float32 on the "
         "same link, if compressing, sending and restoring follow each other and backward hides none of it",
@@ -154,7 +164,7 @@ def _ask(arguments: argparse.Namespace, request: Mapping[str, Any]) -> dict[str,
     _check(arguments)
     python = find_python(arguments.python, os.environ.get("PATH"))
     asked = {**request, "budget_s": arguments.budget}
-    return run_program(asked, python, SOURCE.parent, 4 * arguments.budget + SLACK_S)
+    return run_program("benchmarks", asked, python, 4 * arguments.budget + SLACK_S)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -255,9 +265,8 @@ def execute_comm(arguments: argparse.Namespace) -> int:
     if launch.is_alone:
         request["store"] = "{folder}/store"
         variables = tuple({**one, **loopback(os.environ)} for one in variables)
-    program = SOURCE.parent / "hotloop" / "probe" / "link_times.py"
     found = find_python(arguments.python or python, os.environ.get("PATH"))
-    answer = run_ranks(request, found, program, RANKS_SLACK_S + 4 * arguments.budget, variables)
+    answer = run_program("link_times", request, found, RANKS_SLACK_S + 4 * arguments.budget, ranks=variables)
     if launch.rank != 0:
         return 0
     show_report(make_result(answer, read_topology(log), arguments.run, training), arguments, sys.stdout)

@@ -77,7 +77,6 @@ def execute(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from hotloop.analyze.check import CheckLimits, load_limits
-    from hotloop.cli.show import check_outputs, emit, find_surface, note_newer_run, show_report, write_text
     from hotloop.core.check import CheckVerdict
     from hotloop.core.utilization import TARGETS, parse_targets
     from hotloop.pipeline.comparisons import check_runs
@@ -150,7 +149,6 @@ def _find_target(arguments: argparse.Namespace) -> Path | None:
 
 def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, keep: bool) -> str:
     from hotloop.analyze.launch import find_stranger, write_baseline
-    from hotloop.cli.show import write_text
     from hotloop.core.check import CheckVerdict, format_change
 
     if keep and check.verdict is CheckVerdict.REGRESSION:

@@ -41,7 +41,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.bench.doctor import has_harm, run_checks
     from hotloop.bench.host import examine_host, read_folder
-    from hotloop.cli.show import check_outputs, choose_width, show_report
     from hotloop.core.doctor import DoctorReport
 
     check_outputs(arguments.json)

@@ -65,8 +65,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def execute(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from hotloop import __version__
-    from hotloop.cli.show import check_outputs, emit, show_report
     from hotloop.core.errors import UsageError
     from hotloop.image.fix import write_recipe
     from hotloop.image.measure import ImageRequest, find_ignore, measure_image

@@ -134,12 +134,3 @@ class ImageReport:
     @property
     def baseline(self) -> Variant:
         return self.variants[0]
-
-    def to_json(self) -> dict[str, Any]:
-        """The plain dict of schema hotloop.image/1."""
-        return encode_contract(IMAGE_SCHEMA, self)
-
-    @staticmethod
-    def from_json(content: Mapping[str, Any]) -> ImageReport:
-        """The report that ``to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
-        return decode_contract(ImageReport, content)

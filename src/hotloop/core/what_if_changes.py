@@ -5,19 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-CHANGES: Mapping[str, str] = {
-    "no-input-wait": "the next batch is always there",
-    "loader-workers": "this many workers make the batches; the training cannot run faster than they do",
-    "faster-matmuls": "matrix products and convolutions take 1/FACTOR of their time",
-    "faster": "kernels and operators whose name matches the pattern take 1/factor of their time",
-    "free-communication": "collectives take no time",
-    "fused-launches": "launching calls take 1/factor of their time",
-    "free-launches": "launching calls and launch latency take no time",
-    "no-host-time": "operators take no time on the host, as in a captured graph",
-    "no-host-syncs": "the host never waits for the device",
-}
-"""What each kind supposes."""
-
 DEFAULT_FACTOR = 2.0
 """Of the kinds whose factor may be left out."""
 
@@ -44,13 +31,14 @@ CHANGES: Mapping[str, Form] = {
     "faster": Form(
         "faster=FACTOR:REGEX", "kernels and operators whose name matches the pattern take 1/factor of their time"
     ),
-    "faster-matmuls": Form("faster-matmuls[=FACTOR]", "faster-matmuls=3", f"FACTOR: {DEFAULT_FACTOR:g} when left out"),
-    "faster": Form("faster=FACTOR:REGEX", "faster=3:gemm"),
-    "free-communication": Form("free-communication", "free-communication"),
-    "fused-launches": Form("fused-launches[=FACTOR]", "fused-launches=4", f"FACTOR: {DEFAULT_FACTOR:g} when left out"),
-    "free-launches": Form("free-launches", "free-launches"),
-    "no-host-time": Form("no-host-time", "no-host-time"),
-    "no-host-syncs": Form("no-host-syncs", "no-host-syncs"),
+    "free-communication": Form("free-communication", "collectives take no time"),
+    "fused-launches": Form(
+        "fused-launches[=FACTOR]",
+        f"launching calls take 1/factor of their time (FACTOR: {DEFAULT_FACTOR:g} when left out)",
+    ),
+    "free-launches": Form("free-launches", "launching calls and launch latency take no time"),
+    "no-host-time": Form("no-host-time", "operators take no time on the host, as in a captured graph"),
+    "no-host-syncs": Form("no-host-syncs", "the host never waits for the device"),
 }
 """By kind."""
 

@@ -354,7 +354,6 @@ def read_exchange(analysis: Analysis) -> Exchange | None:
         backward_ns=ddp.backward_compute_ns,
         step_ns=analysis.step_ns / sync_count(rank),
         ranks=rank.world_size,
-        tensors=ddp.parameter_tensors,
         on_device=rank.device_type != "cpu",
     )
 

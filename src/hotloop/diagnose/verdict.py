@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hotloop.core.analysis import RankAnalysis
-from hotloop.core.report import Explained, RunParts
 from hotloop.core.findings import Finding, Kind, Severity, severity_of
 from hotloop.core.memory_snapshot import MemoryFile
 from hotloop.core.phases import PHASES, Breakdown, Excluded
 from hotloop.core.recording import GAP_FIELDS
-from hotloop.core.report import Device, Health, LineShare, StepSummary
+from hotloop.core.report import Device, Explained, Health, LineShare, RunParts, StepSummary
 from hotloop.core.timeline import IdleCauses
 from hotloop.diagnose.completion import rule_of, sums_up
 from hotloop.diagnose.lines import (

@@ -1,4 +1,4 @@
-"""A workload file's request -> its PlanReport, calibrated by recorded runs where they are given."""
+"""A workload file's request, or a function that builds a module -> its PlanReport."""
 
 from __future__ import annotations
 
@@ -7,19 +7,30 @@ from dataclasses import replace
 
 from hotloop import __version__
 from hotloop.analyze.measurement import measure_step_ns
+from hotloop.bench.program import run_program, split_target
 from hotloop.core.errors import UsageError
-from hotloop.core.planning import PlanReport
+from hotloop.core.planning import PlanReport, make_memory
+from hotloop.core.workload import require_choice, require_count
 from hotloop.pipeline.launches import read_training
 from hotloop.plan.calibrate import MeasuredStep, calibrate
 from hotloop.plan.cost import predict_spot
+from hotloop.plan.hardware_files import read_hardware
 from hotloop.plan.memory import predict_memory
+from hotloop.plan.module_trace import (
+    OPTIMIZERS,
+    PRECISIONS,
+    describe_trace,
+    find_peak,
+    make_request,
+    read_tensors,
+    read_trace,
+)
 from hotloop.plan.planner import build_plan
 from hotloop.plan.search import build_scaling, build_search, build_sharing, choose_best
 from hotloop.plan.strategy import draw_strategy, plan_strategy
 from hotloop.plan.time import predict_step
 from hotloop.plan.workload_file import PlanRequest, read_workload_file
 
-PROGRAM = SOURCE.parent / "hotloop" / "probe" / "module_memory.py"
 TIMEOUT_S = 600.0
 USUAL_TOKENS = 10**9
 """Whose cost is stated where nobody says how many tokens the training has."""
@@ -120,9 +131,8 @@ def make_module_plan(
         ranks=ranks,
         extrapolate=extrapolate,
     )
-    trace = read_trace(run_ranks(request, python, PROGRAM, TIMEOUT_S, ({},), what="the trace of the module"))
-    memory = predict_module_memory(trace, hardware, precision, ranks)
-    peak = find_peak(trace, hardware, precision, ranks)
+    trace = read_trace(run_program("module_memory", request, python, TIMEOUT_S, what="the trace of the module"))
+    peak, memory = find_peak(trace, hardware, precision, ranks)
     return PlanReport(
         tool_version=__version__,
         name=module,

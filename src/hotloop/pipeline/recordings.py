@@ -21,8 +21,8 @@ from hotloop.remote.uploader import (
     read_state,
     write_uploaded,
 )
+from hotloop.trace.recording import count_rows as count_recorded_rows
 from hotloop.trace.recording import find_run
-from hotloop.tune.trials import read_tail
 
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 JOB_ID = "SLURM_JOB_ID"
@@ -40,7 +40,7 @@ def locate_run(name: str) -> Path:
 def count_rows(path: Path, after_row: int) -> int | None:
     """Rows in a recording, lost ones before the last included; ``after_row`` are known. None where it has none yet."""
     try:
-        return recording.count_rows(path, after_row)
+        return count_recorded_rows(path, after_row)
     except RecordingError:
         return None
 

@@ -22,7 +22,6 @@ from hotloop.analyze.training_report import (
 from hotloop.analyze.trainings import Training, analyze_run, find_lead
 from hotloop.analyze.utilization import Sampled, measure_utilization
 from hotloop.apply import ACTS
-from hotloop.attach.child import SOURCE
 from hotloop.bench.probe import measure_forecasts, recall_cpu_peaks, recall_forecasts
 from hotloop.core.analysis import Forecast
 from hotloop.core.errors import HotloopError

@@ -8,9 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from hotloop import __version__
-from hotloop.analyze.timeline.reduce import ReduceOptions
-from hotloop.analyze.timeline.reduce import ReducedRank, ReduceOptions, describe_notes, describe_rank
-from hotloop.analyze.timeline.reduced_rank import join_ranks
+from hotloop.analyze.summary import restate_trace, summarize_judged_device
+from hotloop.analyze.timeline.reduce import (
+    ReducedRank,
+    ReduceOptions,
+    describe_notes,
+    describe_rank,
+    join_ranks,
+)
 from hotloop.apply import ACTS
 from hotloop.core.report import Report
 from hotloop.core.trace import Trace, TraceNote

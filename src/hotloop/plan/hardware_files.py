@@ -18,7 +18,6 @@ from typing import Any
 from hotloop.core.errors import UsageError, suggest_known
 from hotloop.core.hardware import Hardware, Price
 from hotloop.core.link_fit import LinkFit
-from hotloop.core.errors import suggest_known
 from hotloop.core.workload import field_names, require_choice, require_count
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.errors import UsageError, suggest_known
+from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware, Price
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload, field_names, require_choice, require_count
 

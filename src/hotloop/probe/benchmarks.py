@@ -12,9 +12,9 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from pathlib import Path
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -75,7 +75,7 @@ def bench_train(request: dict[str, Any]) -> dict[str, Any]:
         )
     model, loader, optimizer, loss = (*made, None, None)[:4]
     try:
-        measured = benchmark.benchmark_training(
+        measured = hotloop.benchmark_training(
             model, loader, request.get("device"), optimizer=optimizer, loss=loss, budget_s=request["budget_s"]
         )
     except ValueError as error:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from hotloop.apply.compression.low_rank import orthogonalize
 from hotloop.apply.compression.quantization import blocks_of, dequantize, levels_of, pack_bits, quantize, unpack_bits
 from hotloop.apply.compression.selection import select_largest
 from hotloop.probe.clock import time_arms
@@ -130,19 +129,6 @@ def _choose_largest(one: torch.Tensor) -> Sent:
 
 def _scatter(sent: Sent, one: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(one).view(-1).index_copy_(0, sent[1].long(), sent[0]).view_as(one)
-
-
-def _factorize(one: torch.Tensor) -> Sent:
-    if one.dim() < 2 or 2 * LOW_RANK * (len(one) + one[0].numel()) >= one.numel():
-        return [one]  # as the hook does: factors would be no smaller
-    matrix = one.reshape(len(one), -1)
-    draws = torch.Generator().manual_seed(matrix.shape[1])
-    left = orthogonalize(matrix @ torch.randn(matrix.shape[1], LOW_RANK, generator=draws).to(one.device))
-    return left, matrix.t() @ left
-
-
-def _multiply(sent: Sent, one: torch.Tensor) -> torch.Tensor:
-    return sent[0].clone() if len(sent) == 1 else (sent[0] @ sent[1].t()).view_as(one)
 
 
 def _norm(tensors: Sequence[torch.Tensor]) -> float:

@@ -134,7 +134,7 @@ class Collector:
 
     def progress(self) -> Progress:
         """How far the processes that train are, for whoever looks whether they move."""
-        training = [process for process, _ in tuple(self._processes.values()) if process.trains]
+        training = [process for process in tuple(self._processes.values()) if process.trains]
         steps_ns = sorted(step_ns for process in training for step_ns in tuple(process.steps_ns))
         return Progress(
             pids=tuple(process.pid for process in training),

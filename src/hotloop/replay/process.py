@@ -19,6 +19,8 @@ from .memory import EventMemory
 from .recording_writer import RecordingWriter
 from .stack_reader import Inconsistent, Sample, StackReader
 
+START, END = FIELD["start_ns"], FIELD["end_ns"]
+MOST_STEPS = 500
 MOST_EVENTS = 50_000
 """Taken in at a time, so that other processes have their turn."""
 MOST_STACKS, MOST_STACKS_TOLD = 2_000, 200
@@ -98,6 +100,7 @@ class RunProcess:
         return self._memory.newest()
 
     def _write_row(self, row: Any) -> None:
+        self.steps_ns.append(row[END] - row[START])
         self._file.write_row(row)
         self._name_file()
 

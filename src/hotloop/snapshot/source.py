@@ -6,8 +6,7 @@ import ast
 import os
 from collections.abc import Sequence
 
-from hotloop.analyze.source import runs_python
-from hotloop.analyze.source import Module, SourceFiles
+from hotloop.analyze.source import Module, SourceFiles, runs_python
 
 WAITING_CALLS = frozenset(
     {"sleep", "print", "exists", "isfile", "is_file", "is_set", "debug", "info", "warning", "error", "poll", "time",

@@ -375,10 +375,7 @@ def _reduce_file(
         traces = read_trace_file(file, progress=progress, cache_folder=cache_folder)
     except RecordingError as error:
         return str(error)
-    return tuple(
-        ReducedTrace(facts=trace.facts, notes=trace.notes, event_count=len(trace), result=reduce(trace))
-        for trace in traces
-    )
+    return tuple(ReducedTrace(facts=trace.facts, notes=trace.notes, result=reduce(trace)) for trace in traces)
 
 
 def _reduce_elsewhere(

@@ -23,6 +23,7 @@ from hotloop.apply.offer import Offer, offered_choices
 from hotloop.core.applied import APPLIED, NOT_APPLICABLE, AppliedTechnique
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.strategy import Choice, Strategy, StrategyError, chain, load_strategy, strategy_to_mapping
+from hotloop.train.processes import read_generators, restore_generators, seed_generators
 
 from .accumulate import batch_size, micro_batches, without_exchange
 from .checkpoint import (
@@ -41,7 +42,7 @@ from .checkpoint import (
 )
 from .marker import remove_marker, write_marker
 from .order import BatchOrder, Layout
-from .processes import Ranks, first_error, join_ranks, read_generators, restore_generators, seed_generators
+from .processes import Ranks, first_error, join_ranks
 from .stopping import StopWatch, keep_from_signals
 
 Step = Callable[[Any, Any], torch.Tensor]

@@ -31,10 +31,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from hotloop.core.errors import UsageError
+from hotloop.core.errors import UsageError, suggest_known
 from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
-from hotloop.core.errors import suggest_known
 from hotloop.core.strategy import Choice, Strategy, StrategyError, strategy_from_mapping
 from hotloop.core.techniques import Technique
 from hotloop.core.tuning import TrialVerdict

@@ -13,8 +13,6 @@ from hotloop.analyze.timeline.memory import (
     OUTSIDE,
     describe_memory,
     find_freed,
-    find_held,
-    thin_levels,
 )
 from hotloop.analyze.timeline.steps import find_steps
 from hotloop.core.graph import DeviceMemoryTimeline

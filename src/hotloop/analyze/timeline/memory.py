@@ -187,20 +187,3 @@ def _list_ops(trace: Trace, links: Links, holder: Int64s, change: Int64s, held: 
         if count[i]
     ]
     return tuple(sorted(ops, key=lambda o: (-o.at_peak_bytes, -o.allocated_bytes, o.name))[:OPS_COUNT])
-
-
-def thin_levels(
-    time: Int64s, level: Int64s, reserved: Int64s | None, count: int = LEVELS_COUNT
-) -> tuple[tuple[int, int, int], ...]:
-    """At most ``count`` points that keep the first, the last, and the highest and lowest of each stretch."""
-    size = len(time)
-    if size <= count:
-        kept: Sequence[int] = range(size)
-    else:
-        edges = np.unique(np.linspace(0, size, max(1, (count - 2) // 2) + 1).astype(np.int64))
-        picked = {0, size - 1}
-        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            picked.add(low + int(np.argmax(level[low:high])))
-            picked.add(low + int(np.argmin(level[low:high])))
-        kept = sorted(picked)
-    return tuple((int(time[i]), int(level[i]), int(reserved[i]) if reserved is not None else NONE) for i in kept)

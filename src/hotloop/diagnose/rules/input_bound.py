@@ -9,7 +9,14 @@ from hotloop.core.analysis import Analysis, LoaderFacts, RankAnalysis
 from hotloop.core.findings import Basis, Finding, Fix, Numerics, Saving, Skipped, Value, Where, saving_within
 from hotloop.core.rules import rule
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
-from hotloop.core.worker_model import LATENCY_CPU_RATIO, LoadingWork, Overlap, best_overlap, waits_for_storage
+from hotloop.core.worker_model import (
+    LATENCY_CPU_RATIO,
+    LoadingWork,
+    Overlap,
+    best_overlap,
+    found_ratio,
+    waits_for_storage,
+)
 from hotloop.diagnose.lines import places
 from hotloop.diagnose.loading import (
     PREPARED_LOW_RATIO,

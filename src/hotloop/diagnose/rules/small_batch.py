@@ -12,7 +12,6 @@ from hotloop.diagnose.comm import exposure_by_cause, needless_buckets
 from hotloop.diagnose.forecasts import (
     count_operators,
     dispatch_ns,
-    forecast_of_compiled_model,
     forecast_of_faster_optimizer,
 )
 from hotloop.diagnose.loading import batch_places, most_saved_ratio

@@ -10,14 +10,7 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Skipped, Value, saving_within
 from hotloop.core.operators import is_fusable
 from hotloop.core.rules import rule
-from hotloop.diagnose.forecasts import compiling_is_unsure, replayed_saving
-from hotloop.diagnose.measured import (
-    SURE_RATIO,
-    batches_vary_in_length,
-    is_material,
-    known_places,
-    train_share,
-)
+from hotloop.diagnose.measured import batches_vary_in_length, is_material, known_places, train_share
 
 LEAST_FUSABLE_RATIO = 0.25
 SURE_RATIO, LIKELY_RATIO, MOST_RATIO, MOST_SURE_RATIO = 0.1, 0.25, 0.6, 0.04
@@ -91,28 +84,3 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
         where=known_places(*(line.where for line in rank.lines.get("forward_ns", ())[:1])),
         fix=Fix(technique="compile-model"),
     )
-
-
-_Judged = tuple[str, Saving, dict[str, Value]]
-"""Title, saving and evidence."""
-
-
-def _judge_probe(analysis: Analysis, forecast: Forecast) -> _Judged:
-    """From the operators that a probe timed."""
-    is_sure = not compiling_is_unsure(analysis)
-    saving = replayed_saving(analysis, forecast, is_sure=is_sure)
-    title = f"torch.compile may save up to {saving.high_ratio:.0%} of the step (likely {saving.mid_ratio:.0%})"
-    if saving.low_ratio >= SURE_RATIO and is_sure:  # computed, not timed: the range is what can be said
-        title = f"torch.compile would save {saving.low_ratio:.0%} to {saving.high_ratio:.0%} of the step"
-    return title, saving, dict(forecast.evidence)
-
-
-def _judge_counts(analysis: Analysis) -> _Judged | None:
-    """From the share of the recorded operator time that could be fused, by rule of thumb; None where it is small."""
-    fusable = fusable_share(analysis.lead.ops or {})
-    if fusable < LEAST_FUSABLE_RATIO:
-        return None
-    cost = fusable * train_share(analysis)
-    saving = saving_within(cost, min(0.04, 0.1 * cost), 0.25 * cost, 0.6 * cost, Basis.RULE_OF_THUMB)
-    title = f"{fusable:.0%} of the operator time is in operators that torch.compile could fuse"
-    return title, saving, {"fusable_ratio": round(fusable, 3)}

@@ -7,7 +7,6 @@ import shlex
 
 from hotloop.core.errors import UsageError, suggest_known
 from hotloop.core.sbatch_options import LONG, find_long
-from hotloop.core.errors import suggest_known
 from hotloop.launch.request import STOPPED_CODE, LaunchRequest
 from hotloop.launch.target import TRAINING_OPTIONS, LaunchTarget, assign_script, training_environment
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 
 from hotloop.core.snapshot import ATTACH_SCHEMA, AttachReport, SlowPlace, Stand, say_wait
-from hotloop.report.document import Document, Paragraph, Section, Span, Table, write
-from hotloop.report.document import Surface
+from hotloop.report.document import Document, Paragraph, Section, Span, Surface, Table, View, write
 from hotloop.report.text import clean, format_duration, format_percent
-from hotloop.report.document import View
 
 TONES = {"hung": "high", "slow": "medium", "cannot tell": "medium"}
 MOST_ROWS = 32

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import accumulate
 from typing import TypeVar
 
-from hotloop.core.decode import decode_contract, encode_contract
 from hotloop.core.findings import Value
 from hotloop.core.planning import (
     PLAN_SCHEMA,
@@ -17,6 +15,7 @@ from hotloop.core.planning import (
     PlannedSearch,
     PlanReport,
     Remedy,
+    ZeroReport,
 )
 from hotloop.core.prediction import CostPrediction, SharingPrediction, SimulatedHours, SpotPrediction
 from hotloop.report.document import (
@@ -85,10 +84,6 @@ def describe_plan(report: PlanReport, surface: Surface) -> Document:
     if report.remedies:
         sections.append(Section(title="What would save memory", blocks=_describe_remedies(report.remedies)))
     return Document(
-        kind="plan",
-        subject=report,
-        data=lambda: encode_contract(PLAN_SCHEMA, report),
-        version=report.tool_version,
         title=title,
         tone=tone,
         lead=(_paragraph(_describe_workload(report)),),
@@ -435,6 +430,35 @@ def _word(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-PLAN = View(
-    id="plan", type=PlanReport, schema=PLAN_SCHEMA, describe=describe_plan, read=partial(decode_contract, PlanReport)
-)
+PLAN = View(id="plan", type=PlanReport, schema=PLAN_SCHEMA, describe=describe_plan)
+
+
+def describe_zero(report: ZeroReport, surface: Surface) -> Document:
+    rows = tuple(
+        (
+            str(one.stage),
+            SHARDED[one.stage],
+            *(
+                f"{size / 1e9:,.2f} GB"
+                for size in (one.params_bytes, one.gradients_bytes, one.optimizer_bytes, one.total_bytes)
+            ),
+        )
+        for one in report.stages
+    )
+    table = Table(
+        header=("stage", "sharded", "parameters", "gradients", "optimizer", "in all"),
+        rows=rows,
+        left=frozenset({0, 1}),
+        shrinks=False,
+    )
+    note = "GB = 1e9 bytes on one device, without activations; formula: arXiv:1910.02054, table 1"
+    return Document(
+        title=f"model states of {format_count(report.params)} parameters on {format_count(report.ranks)} ranks",
+        lead=(
+            Paragraph(text=write(f"{clean(report.precision)} precision, {clean(report.optimizer)}"), indent=0, hang=2),
+        ),
+        sections=(Section(title="", blocks=(table, Paragraph(text=write(note), indent=0, hang=2))),),
+    )
+
+
+ZERO = View(id="zero", type=ZeroReport, schema=ZERO_SCHEMA, describe=describe_zero)
