@@ -17,7 +17,6 @@ ROOT = Path(__file__).resolve().parents[1]
 for folder in ("tests/zoo", "benchmarks"):
     sys.path.append(str(ROOT / folder))
 
-import compile_forecast  # noqa: E402
 import compression_quality  # noqa: E402
 import fresh  # noqa: E402
 import harness  # noqa: E402
@@ -112,9 +111,9 @@ def _from_zoo(name: str) -> Callable[[Path], str]:
 
 
 def _draw_numerics(result: Any) -> str:
-    import battery  # imports torch
+    import numerics  # imports torch
 
-    text: str = battery.summarize(result)
+    text: str = numerics.summarize(result)
     return text
 
 
@@ -123,7 +122,6 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "docs/accuracy-diagnosis.md": _from_zoo("accuracy-diagnosis.md"),
     "docs/claims.md": _from_table(techniques.draw_page, "techniques.json"),
     "docs/communication-quality.md": _from_table(compression_quality.draw_page, "compression_quality.json"),
-    "docs/compile-forecast.md": _from_table(compile_forecast.draw_page, "compile_forecast.json"),
     "docs/fresh.md": _from_passes(fresh.draw_page, "fresh"),
     "docs/image-builds.md": _from_table(image_builds.draw_page, "image.json"),
     "docs/link-choice.md": lambda raw: link_choice.draw_page(raw / "link_choice"),

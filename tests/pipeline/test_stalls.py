@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.core.snapshot import AttachReport
+from hotloop.core.snapshot import ASKED, STALLS_FOLDER, AttachReport
 from hotloop.pipeline import attach as attaching
 from hotloop.pipeline.attach import merge_reports
-from hotloop.pipeline.stalls import ASKED, STALLS_FOLDER, StallWatch, describe_stalls
+from hotloop.pipeline.stalls import StallWatch, describe_stalls
 from hotloop.replay.collector import Progress
 
 

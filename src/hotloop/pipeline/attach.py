@@ -14,7 +14,7 @@ from hotloop import __version__
 from hotloop.core.errors import RecordingError, UsageError
 from hotloop.core.live import LiveRank
 from hotloop.core.redact import redact_command
-from hotloop.core.snapshot import AttachReport, Stand, Verdict
+from hotloop.core.snapshot import ANSWER, ASKED, STALLS_FOLDER, AttachReport, Stand, Verdict
 from hotloop.snapshot.family import Training, find_trainings
 from hotloop.snapshot.judge import LONGEST_S, Judge, differing
 from hotloop.snapshot.waits import COLLECTIVE
@@ -22,7 +22,6 @@ from hotloop.snapshot.watch import Watched, watch
 from hotloop.trace.recording import find_run
 
 from .live import LiveReader
-from .stalls import ANSWER, ASKED, STALLS_FOLDER
 
 WORST: tuple[Verdict, ...] = ("hung", "slow", "cannot tell", "saving", "compiling", "starting", "healthy")
 ATTACH_VARIABLE = "HOTLOOP_ATTACH"

@@ -17,11 +17,10 @@ from typing import Any
 
 from hotloop.core.errors import HotloopError
 from hotloop.core.report import Health
+from hotloop.core.snapshot import ANSWER, ASKED, STALLS_FOLDER
 from hotloop.replay.collector import Progress
 from hotloop.snapshot import proc
 
-STALLS_FOLDER, ASKED, ANSWER = "stalls", "asked", "answer"
-"""In a run folder: who finds the file ``asked`` there, and watches ranks of the run, leaves an answer."""
 STALLED_FILE = "stalled"
 """There while the run stands still."""
 STALL_S = 60.0
