@@ -84,7 +84,8 @@ def test_the_choice_is_never_forecast_to_lose(
 
 def test_the_costs_are_those_of_the_kept_measurement() -> None:
     measured = json.loads((RESULTS / "costs.json").read_text())["ns_per_element"]
-    assert measured == pytest.approx(dict(COST_NS_PER_ELEMENT), rel=0.03)
+    kept = {way: measured[way] for way in COST_NS_PER_ELEMENT}
+    assert kept == pytest.approx(dict(COST_NS_PER_ELEMENT), rel=0.03)
 
 
 def test_buckets_stay_at_torchs_size_where_no_other_saves_a_percent() -> None:
