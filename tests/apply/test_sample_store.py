@@ -201,7 +201,7 @@ def test_a_killed_writer_leaves_whole_records_or_none(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_records_are_missing_and_written_anew(tmp_path: Path) -> None:
-    store = FolderStore(str(tmp_path), 1 << 20)
+    store = FolderStore(str(tmp_path), 1 << 22)
     assert store.put(5, record(5))
     (path,) = tmp_path.rglob("*.sample")
     for content in (b"", b"no record", record(6), record(5)[:-70]):

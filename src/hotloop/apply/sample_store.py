@@ -170,7 +170,7 @@ class MemoryStore:
     """
 
     def __init__(self, count: int, most_bytes: int, sample_bytes: int = 0) -> None:
-        self.room = Room(most_bytes - 8 * count, sample_bytes)
+        self.room = SharedRoom(most_bytes - 8 * count, sample_bytes)
         self._index = memoryview(mmap.mmap(-1, max(8, 8 * count))).cast("Q")
         self._data = mmap.mmap(-1, max(mmap.PAGESIZE, self.room.total_bytes))
 
@@ -213,7 +213,7 @@ class FolderStore:
         for path in self._files():
             with contextlib.suppress(OSError):  # another process has just replaced it
                 used_bytes += os.stat(path).st_size
-        self.room = Room(most_bytes - used_bytes, sample_bytes)
+        self.room = SharedRoom(most_bytes - used_bytes, sample_bytes)
 
     def get(self, key: int) -> Any:
         """As MemoryStore's."""
@@ -255,7 +255,7 @@ class FolderStore:
 SampleStore = MemoryStore | FolderStore
 
 
-class Room:
+class SharedRoom:
     """Bytes that forked processes share out among them.
 
     They are cut into pieces whose numbers lie in a pipe: taking one is a read of four bytes, which the kernel never

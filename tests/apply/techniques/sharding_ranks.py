@@ -75,9 +75,10 @@ def zero(build, kind, **options):
         refused = False
     except RuntimeError:
         refused = True
-    for rank in range(2):
-        b.consolidate_state_dict(to=rank)
-    saved = copy.deepcopy(b.state_dict())
+    b.consolidate_state_dict(to=0)
+    held = [copy.deepcopy(b.state_dict()) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(held)
+    (saved,) = held
     loaded = kind(treated.parameters(), **options)
     loaded.load_state_dict(saved)  # the plain optimizer takes it, on any rank
     again = apply_strategy(strategy("zero-optimizer"), model=treated, optimizer=loaded).optimizer
