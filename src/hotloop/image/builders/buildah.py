@@ -134,7 +134,7 @@ def read_build(output: Output) -> Build:
     """The steps of a build's output. A step lasts until the next one begins, the last one until it is committed.
 
     >>> words = [(0, "STEP 1/2: FROM a"), (10, "STEP 2/2: RUN b"), (11, "--> Using cache 1"), (15, "COMMIT c")]
-    >>> build = read_build(Output(tuple(Line(*word) for word in words), 20))
+    >>> build = read_build(Output(tuple(ProgramLine(*word) for word in words), 20))
     >>> [(step.text, step.is_cached, step.duration_ns) for step in build.steps], build.around_ns
     ([('FROM a', True, 10), ('RUN b', True, 5)], 5)
     """
