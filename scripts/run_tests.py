@@ -262,12 +262,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def spread_over_cores() -> list[str]:
-    """A worker a core, whole files each; one core is one process. Threads of torch do not multiply that."""
+    """A worker a core, whole files each, in the order of tests/conftest.py; one core is one process.
+
+    Threads of torch do not multiply that.
+    """
     cores = min(4, len(os.sched_getaffinity(0)))
     if cores < 2:
         return []
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    return ["-n", str(cores), "--dist", "loadfile"]
+    return ["-n", str(cores), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 if __name__ == "__main__":

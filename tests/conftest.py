@@ -5,6 +5,8 @@ import importlib.util
 import os
 import signal
 
+import pytest
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell without job control starts `command &` so
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -16,3 +18,10 @@ if importlib.util.find_spec("hypothesis") is not None:  # tests on an accelerato
     # By default an example that takes 200 ms fails, which other programs decide on a shared machine.
     settings.register_profile("untimed", deadline=None)
     settings.load_profile("untimed")
+
+SLOW_FIRST = tuple(f"tests/{folder}/" for folder in ("end_to_end", "harm", "gpu", "tune", "train", "apply", "zoo"))
+"""Folders whose tests start trainings. They begin first, so that no worker is left alone with them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(SLOW_FIRST))
