@@ -78,7 +78,6 @@ def test_a_float32_model_on_a_device_that_never_rests_is_worth_half_of_the_step(
     rows = steps([{**ITEM, "other_ns": 135 * MS, **DEVICE}] * 40)
     model = {"kind": "model", "id": 0, "class": "GPT", "dtype": "float32", "parameters": 10**8, "device": "cuda"}
     process = analyze_process(recording(rows, model, accelerator="cuda"))
-    assert process is not None
     assert process.rank.breakdown.share("other") == pytest.approx(0.0, abs=1e-3)
     assert [part.host_mean_ns for part in process.device_phases] == [5 * MS, 12 * MS, 3 * MS]
     assert any("waits 135 ms per step for the device" in one.message for one in process.health)

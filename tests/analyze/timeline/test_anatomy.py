@@ -191,7 +191,6 @@ def test_only_whole_steps_make_the_breakdown() -> None:
         mark("Optimizer.step#SGD.step", 90, 10),
     )
     breakdown = t.anatomy.breakdown
-    assert breakdown is not None
     assert breakdown.share("optimizer") == pytest.approx(20 / 80)
     assert tuple(breakdown.phases) == PHASES
 

@@ -96,7 +96,6 @@ def test_the_laws_hold_on_every_step(file: str) -> None:
         assert sum(t.anatomy.device_ns) <= device.work_ns
         whole_ns = sum(d.work_ns for d in t.devices)
         assert sum(k.total_ns for k in t.kernels) == whole_ns or t.kernels_left_out_count
-        assert t.idle is not None
         assert t.idle.idle_ns == device.partition.idle_ns
     host_ops = sum(o.host_self_ns for o in t.ops)
     assert t.ops_left_out_count or host_ops <= int(trace.duration_ns.sum())
@@ -115,7 +114,6 @@ def find(folder: str) -> str:
 
 
 def share(t: RankTimeline, phase: str) -> float:
-    assert t.anatomy.breakdown is not None
     return t.anatomy.breakdown.share(phase)
 
 
@@ -123,7 +121,6 @@ def test_resnet_without_workers_waits_for_its_input() -> None:
     t = reduce(find("resnet50_workers_0"))
     assert share(t, "input_wait") == pytest.approx(0.40, abs=0.02)
     assert t.ratios.data_wait_ratio == pytest.approx(0.40, abs=0.02)
-    assert t.idle is not None
     assert t.idle.late_data_wait_ns > t.idle.idle_ns // 2
     assert t.idle.blamed[0].name.startswith("enumerate(DataLoader)#_SingleProcess")
 
@@ -154,7 +151,6 @@ def test_checkpointed_activations_are_found() -> None:
 
 def test_the_wait_for_an_item_drains_the_device() -> None:
     idle = reduce(find("cp_event_sync/")).idle
-    assert idle is not None
     assert [(s.name, s.total_ns) for s in idle.syncs] == [("aten::is_nonzero", 100_000)]
 
 
