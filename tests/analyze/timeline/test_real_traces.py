@@ -6,8 +6,6 @@ import itertools
 import json
 import pickle
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -161,16 +159,6 @@ def test_gloo_waits_are_seen_on_the_host() -> None:
     assert share(t, "other") < 0.05
 
 
-def expected_sets() -> dict[str, Any]:
-    return {p.stem: json.loads(p.read_text()) for p in (TRACES / "expected").glob("*.json")}
-
-
-def test_every_set_is_looked_at() -> None:
-    assert {name for name, _, _ in EXPECTED} == set(expected_sets())
-    assert all((TRACES / file).is_file() for _, _, file in EXPECTED)
-    assert isinstance(TRACES, Path)
-
-
 def sweep_sm_activity(trace: PlainTrace, windows: list[tuple[int, int]], device: int) -> float | None:
     """Nanoseconds weighted by min(1, sum of blocks per SM), one boundary after the other."""
     rows, values = trace.numbers("blocks_per_sm")
@@ -220,17 +208,6 @@ def test_utilization_is_what_a_plain_sweep_finds(name: str, rank: str, file: str
     exact = json.loads((TRACES / "expected" / f"{name}.json").read_text())["exact"][rank]
     rounding = 2e-3 / exact["span_us"]  # as for the durations themselves: 2 ns of the span
     assert device.partition.busy_ratio == pytest.approx(exact["busy_us"] / exact["span_us"], abs=max(rounding, 1e-8))
-
-
-def test_utilization_is_that_of_the_complete_rows_of_the_table_of_steps() -> None:
-    """Steps 5 to 9 of 6: the last one ends with its last event, so the idle time that follows it was not recorded."""
-    timeline = reduce(find("resnet50_workers_0"))
-    parts = [s.partition for s in timeline.steps[:5] if s.partition is not None]
-    assert [s.is_whole_on_device for s in timeline.steps] == [True] * 5 + [False]
-    assert timeline.utilization.busy_ratio == pytest.approx(
-        sum(p.busy_ratio * p.window_ns for p in parts) / sum(p.window_ns for p in parts), abs=1e-12
-    )
-    assert 0.55 < (timeline.utilization.busy_ratio or 0) < 0.58
 
 
 def test_kernels_of_operators_that_are_not_counted_make_mfu_unknown() -> None:
