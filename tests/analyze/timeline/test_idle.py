@@ -14,9 +14,7 @@ LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
 def explain(*rows: Row) -> IdleCauses:
-    idle = reduce_trace(PlainTrace(rows)).idle
-    assert idle is not None
-    return idle
+    return reduce_trace(PlainTrace(rows)).idle
 
 
 def causes_us(idle: IdleCauses) -> dict[str, int]:
