@@ -10,7 +10,6 @@ def line_of(source: str) -> str | None:
     """The text of the line that makes the batch which the call marked with 'HERE' is given."""
     text = textwrap.dedent(source)
     module = parse_source(text)
-    assert module is not None
     marked = next(i for i, line in enumerate(module.lines, 1) if "HERE" in line)
     found = batch_binding(module, marked)
     return None if found is None else module.lines[found - 1].strip()
@@ -92,7 +91,6 @@ def test_nothing_is_named_where_the_loop_makes_no_batch(source: str) -> None:
 def fates_of(source: str) -> dict[str, bool | None]:
     """The lines of a loop around ``loss.backward()`` -> whether they make the next batch."""
     module = parse_source(textwrap.dedent(source))
-    assert module is not None
     at = next(i for i, line in enumerate(module.lines, 1) if "backward()" in line)
     return {module.lines[line - 1].strip(): makes for line, makes in prefetching_lines(module, at).items()}
 

@@ -92,7 +92,6 @@ def test_intervals_of_steps_that_do_not_resemble_their_neighbours_are_welch_s() 
 def test_a_block_of_steps_weighs_as_its_steps() -> None:
     """Blocks of 2 and 4 steps with sums 20 and 52: mean 12, deviations -4 and 4, variance 2 * 32 / 36."""
     found = estimate_error(np.array([20.0, 52.0]), np.array([2, 4]))
-    assert found is not None
     plain = 2 * 32 / 36
     # One likeness of -1/2, raised by 1/2: no correction.
     assert found.variance == pytest.approx(plain)

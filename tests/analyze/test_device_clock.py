@@ -7,23 +7,20 @@ import pytest
 from hotloop.analyze.partition import charge_waits, charged_ratio, host_column
 from hotloop.analyze.process import analyze_process
 from hotloop.analyze.segments import Steps, build_steps
+from hotloop.core.analysis import Analysis
 from hotloop.core.recording import TIME_FIELDS
 from hotloop.diagnose import RULES
 from hotloop.diagnose.rules.full_precision import BOUND_PARTS
 
-from .synthetic import MS, Rows, recording, steps
+from .synthetic import MS, recording, steps
 
 ITEM = {"forward_ns": 5 * MS, "backward_ns": 12 * MS, "optimizer_ns": 3 * MS, "input_wait_ns": 2 * MS}
 DEVICE = {"device_forward_ns": 50 * MS, "device_backward_ns": 100 * MS, "device_optimizer_ns": 5 * MS}
 
 
 def steps_of(count: int = 20, every: int = 1, **fields: int) -> Steps:
-    rows = Rows()
-    device = {name: value for name, value in fields.items() if name.startswith("device_")}
-    host = {name: value for name, value in fields.items() if name not in device}
-    for step in range(count):
-        rows.step(**host, **(device if step % every == 0 else {}))
-    return build_steps(rows.array(), closed=True)
+    host = {name: value for name, value in fields.items() if not name.startswith("device_")}
+    return build_steps(steps(fields if i % every == 0 else host for i in range(count)).array(), closed=True)
 
 
 def times(steps: Steps, step: int = 9) -> dict[str, float]:
@@ -78,17 +75,10 @@ def test_a_float32_model_on_a_device_that_never_rests_is_worth_half_of_the_step(
     rows = steps([{**ITEM, "other_ns": 135 * MS, **DEVICE}] * 40)
     model = {"kind": "model", "id": 0, "class": "GPT", "dtype": "float32", "parameters": 10**8, "device": "cuda"}
     process = analyze_process(recording(rows, model, accelerator="cuda"))
-    assert process is not None
     assert process.rank.breakdown.share("other") == pytest.approx(0.0, abs=1e-3)
     assert [part.host_mean_ns for part in process.device_phases] == [5 * MS, 12 * MS, 3 * MS]
     assert any("waits 135 ms per step for the device" in one.message for one in process.health)
-    (finding,) = _judge("full-precision", process.rank)
+    analysis = Analysis(ranks=(process.rank,), unit="sample", units_per_step=16.0, accelerator=True)
+    finding = RULES["full-precision"].judge(analysis)
     share = process.rank.breakdown.share("forward") + process.rank.breakdown.share("backward")
     assert finding.saving.mid_ratio == pytest.approx(BOUND_PARTS[1] * share, abs=0.01)
-
-
-def _judge(rule: str, rank: object) -> list:  # type: ignore[type-arg]
-    from hotloop.core.analysis import Analysis
-
-    answer = RULES[rule].judge(Analysis(ranks=(rank,), unit="sample", units_per_step=16.0, accelerator=True))  # type: ignore[arg-type]
-    return list(answer) if isinstance(answer, (tuple, list)) else [answer]

@@ -78,7 +78,6 @@ def test_ddp_means_are_over_steady_rows():
         *({"kind": "ddp_stats", "row": r, "comm_ns": 1000 if r < 5 else 10, "overlap_ns": 4} for r in range(10)),
     ]
     ddp = build_ddp(facts, lambda row: row >= 5)
-    assert ddp is not None
     assert (ddp.comm_ns, ddp.exposed_comm_ns) == (10.0, 6.0)
     assert (ddp.bucket_sizes, ddp.scan_ns, ddp.backward_compute_ns) == ((10, 20), 25.0, None)
 
@@ -111,12 +110,10 @@ def test_network_rate_is_of_the_busier_direction():
 
 def test_overhead_is_a_share_of_the_training():
     overhead = read_overhead([{"kind": "overhead", "hooks_ns": 10, "sampler_ns": 20, "method": "m"}], 3000)
-    assert overhead is not None
     assert (overhead.share_ratio, overhead.deep_window_ns) == (0.01, None)
     # One step of 0.7 s and two minutes of validation: 39 % were told where 0.2 % were true.
     fact = {"kind": "overhead", "hooks_ns": None, "sampler_ns": 285, "elapsed_ns": 120_000, "method": "m"}
     overhead = read_overhead([fact], 730)
-    assert overhead is not None
     assert overhead.share_ratio == 285 / 120_000
 
 

@@ -11,7 +11,6 @@ from hotloop.analyze.summary import summarize_rank
 from hotloop.analyze.trainings import analyze_run
 from hotloop.diagnose import find_problems
 
-from .synthetic import recording, steps
 from .synthetic_hosts import Host, record_hosts
 
 
@@ -145,11 +144,3 @@ def test_a_third_host_is_joined_through_the_second():
     assert [host.name for host in training.hosts] == ["b", "c"]
     assert training.hosts[1].offset_ns == pytest.approx(2e9, abs=training.hosts[1].uncertainty_ns)
     assert [one.hosts for one in training.attempts] == [("a", "b"), ("b", "c")]
-
-
-def test_one_host_has_the_reference_alone():
-    rows = steps([{}] * 20)
-    (training,) = analyze_run([recording(rows)])
-    assert [(h.name, h.ranks, h.offset_ns, h.basis) for h in training.hosts] == [("box", (0,), 0, "the reference")]
-    assert [(one.steps, one.gap_ns) for one in training.attempts] == [(20, None)]
-    assert training.health == ()

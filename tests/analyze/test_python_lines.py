@@ -29,7 +29,6 @@ from hotloop.analyze.source import parse_source, runs_python
 )
 def test_statements(statement: str, known: bool | None) -> None:
     module = parse_source(statement)
-    assert module is not None
     assert runs_python(module, 1) is known
 
 
@@ -59,5 +58,4 @@ def best_path(value):
 )
 def test_loops_over_single_elements_are_python(line: int, known: bool | None) -> None:
     module = parse_source(SEARCH)
-    assert module is not None
     assert runs_python(module, line) is known

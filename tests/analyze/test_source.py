@@ -72,7 +72,6 @@ def line_of(text: str) -> int:
 
 def test_calls_start_with_the_statements_own_and_go_on_with_the_loops():
     module = parse_source(SCRIPT)
-    assert module is not None
     calls = calls_around(module, line_of("tracker.log("))
     assert calls[0] == "tracker.log"
     assert {"loss.backward", "optimizer.step", "print", "model.named_parameters"} <= set(calls)

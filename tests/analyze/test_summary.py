@@ -125,7 +125,6 @@ def test_overhead_is_summed_over_processes_and_its_share_averaged():
     overhead = summarize_overhead(
         two_ranks({"kind": "overhead", "hooks_ns": 6 * MS, "sampler_ns": None, "method": "m"})
     )
-    assert overhead is not None
     assert (overhead.hooks_ns, overhead.sampler_ns, overhead.method) == (12 * MS, None, "m")
     assert overhead.share_ratio == pytest.approx(0.01)
     assert summarize_overhead(two_ranks()) is None

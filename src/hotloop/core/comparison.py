@@ -15,7 +15,6 @@ from .utilization import Utilization
 COMPARISON_SCHEMA = "hotloop.diff/1"
 """Version of the contract. Fields are added, never changed."""
 
-GROWTH_TERMS = ("wait", "transfer", "rest")
 REST_TERMS = ("compute", "unmatched_comm", "copies", "idle")
 
 
@@ -64,7 +63,7 @@ class GrowthSplit:
     window: str
     """'device window' or 'backward' (on the host, with the communication that follows it)."""
     change: DiffTerms
-    """Terms GROWTH_TERMS, which sum to the change of the window exactly."""
+    """Terms wait, transfer and rest, which sum to the change of the window exactly."""
     rest: DiffTerms
     """The term 'rest' by REST_TERMS, exactly."""
     before_matched_count: int

@@ -213,7 +213,3 @@ def kernel(
 
 def copy(name: str, start_us: int, length_us: int, correlation: int = -1, stream: str = "7", **facts: Any) -> Row:
     return Row(Category.MEMCPY, name, start_us * US, length_us * US, "gpu", 0, stream, correlation, facts=facts)
-
-
-def memset(start_us: int, length_us: int, correlation: int = -1, stream: str = "7") -> Row:
-    return Row(Category.MEMSET, "Memset (Device)", start_us * US, length_us * US, "gpu", 0, stream, correlation)

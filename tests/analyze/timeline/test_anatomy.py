@@ -59,23 +59,62 @@ def test_names_stand_for_phases_by_whole_words(name: str, phase: str | None) -> 
     assert name_phase(name) == phase
 
 
-def test_a_drawn_step_is_cut_exactly_and_the_inner_range_wins() -> None:
-    t = reduce(
-        mark("ProfilerStep#0", 0, 100),
-        mark(LOADER, 2, 18),
-        mark("FORWARD", 25, 30),
-        op("record_param_comms", 30, 5),
-        mark("backward", 55, 20),
-        mark("Optimizer.step#SGD.step", 80, 10),
-    )
-    assert host_us(t) == {
-        "input_wait": 18,
-        "forward": 25,
-        "backward": 20,
-        "optimizer": 10,
-        "communication": 5,
-        "other": 22,
-    }
+HOST = {
+    "a drawn step is cut exactly and the inner range wins": (
+        [
+            mark("ProfilerStep#0", 0, 100),
+            mark(LOADER, 2, 18),
+            mark("FORWARD", 25, 30),
+            op("record_param_comms", 30, 5),
+            mark("backward", 55, 20),
+            mark("Optimizer.step#SGD.step", 80, 10),
+        ],
+        {
+            "input_wait": 18,
+            "forward": 25,
+            "backward": 20,
+            "optimizer": 10,
+            "communication": 5,
+            "other": 22,
+        },
+    ),
+    # Gradient accumulation: two passes with a forward between them.
+    "what the main thread begins between ends a pass": (
+        [
+            mark("ProfilerStep#0", 0, 100),
+            op("aten::mm", 10, 10),
+            op(NODE, 20, 10, "autograd"),
+            op("aten::mm", 40, 10),
+            op(NODE, 50, 20, "autograd"),
+        ],
+        {"forward": 20, "backward": 30, "other": 50},
+    ),
+    "backward on the main thread holds its own operators": (
+        [
+            mark("ProfilerStep#0", 0, 100),
+            op("aten::addmm", 10, 10),
+            op(NODE, 30, 10),
+            op("aten::mm", 32, 5),
+            op(NODE, 44, 6),
+            op("aten::mm", 45, 3),
+        ],
+        {"forward": 10, "backward": 20, "other": 70},
+    ),
+    "backward frames cover what no operator shows": (
+        [
+            mark("ProfilerStep#0", 0, 100),
+            frame("torch/_tensor.py(525): backward", 30, 40),
+            op(NODE, 40, 10, "autograd"),
+        ],
+        {"backward": 40, "other": 60},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOST)
+def test_the_time_of_a_step_belongs_to_its_phases(name: str) -> None:
+    rows, phases = HOST[name]
+    assert host_us(reduce(*rows)) == phases
 
 
 def test_autograd_on_another_thread_blocks_the_main_one() -> None:
@@ -93,39 +132,6 @@ def test_autograd_on_another_thread_blocks_the_main_one() -> None:
     )
     assert host_us(t) == {"input_wait": 10, "forward": 10, "backward": 20, "optimizer": 20, "other": 40}
     assert dict(t.anatomy.phase_sources)["forward"] == "inferred"
-
-
-def test_what_the_main_thread_begins_between_ends_a_pass() -> None:
-    """Gradient accumulation: two passes with a forward between them."""
-    t = reduce(
-        mark("ProfilerStep#0", 0, 100),
-        op("aten::mm", 10, 10),
-        op(NODE, 20, 10, "autograd"),
-        op("aten::mm", 40, 10),
-        op(NODE, 50, 20, "autograd"),
-    )
-    assert host_us(t) == {"forward": 20, "backward": 30, "other": 50}
-
-
-def test_backward_on_the_main_thread_holds_its_own_operators() -> None:
-    t = reduce(
-        mark("ProfilerStep#0", 0, 100),
-        op("aten::addmm", 10, 10),
-        op(NODE, 30, 10),
-        op("aten::mm", 32, 5),
-        op(NODE, 44, 6),
-        op("aten::mm", 45, 3),
-    )
-    assert host_us(t) == {"forward": 10, "backward": 20, "other": 70}
-
-
-def test_backward_frames_cover_what_no_operator_shows() -> None:
-    t = reduce(
-        mark("ProfilerStep#0", 0, 100),
-        frame("torch/_tensor.py(525): backward", 30, 40),
-        op(NODE, 40, 10, "autograd"),
-    )
-    assert host_us(t) == {"backward": 40, "other": 60}
 
 
 def test_old_releases_draw_their_ranges_as_operators() -> None:
@@ -191,7 +197,6 @@ def test_only_whole_steps_make_the_breakdown() -> None:
         mark("Optimizer.step#SGD.step", 90, 10),
     )
     breakdown = t.anatomy.breakdown
-    assert breakdown is not None
     assert breakdown.share("optimizer") == pytest.approx(20 / 80)
     assert tuple(breakdown.phases) == PHASES
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 
 from hotloop.analyze.timeline.classes import classify_work
 from hotloop.analyze.timeline.collective_report import (
-    CollectiveReport,
     compare_ranks,
     describe_hosts,
     find_bus_factor,
@@ -34,12 +32,6 @@ from .rank_columns import Span, rank
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"the public traces are not at {TRACES}")
 
 
-def compare(ranks: Sequence[RankCollectives]) -> CollectiveReport:
-    report = compare_ranks(ranks)
-    assert report is not None
-    return report
-
-
 def reduced(starts: list[int], end: int, elements: int = 1000) -> list[list[Span]]:
     """One all-reduce: every rank's own start, one end."""
     return [[("all_reduce", start, end, elements)] for start in starts]
@@ -48,7 +40,7 @@ def reduced(starts: list[int], end: int, elements: int = 1000) -> list[list[Span
 def test_wait_and_transfer_by_hand() -> None:
     """Ranks come at 10, 40 and 25, all leave at 50: the second is last, the transfer takes 10."""
     ranks = [rank(i, s) for i, s in enumerate(reduced([10, 40, 25], 50))]
-    report = compare(ranks)
+    report = compare_ranks(ranks)
     assert [(w.rank, w.wait_ns, w.last_arrivals_count) for w in report.waits] == [
         (0, 30 * US, 0), (1, 0, 1), (2, 15 * US, 0),
     ]  # fmt: skip
@@ -90,7 +82,7 @@ def test_kinds_are_told_by_name(text: str, kind: str) -> None:
 
 def test_an_all_gather_counts_the_gathered_buffer() -> None:
     """NCCL's tests: 1000 floats from each of 4 ranks are 16,000 bytes."""
-    report = compare([rank(i, [("all_gather", 0, 10, 1000)]) for i in range(4)])
+    report = compare_ranks([rank(i, [("all_gather", 0, 10, 1000)]) for i in range(4)])
     assert report.kinds[0].bytes == 16_000
 
 
@@ -126,7 +118,7 @@ def test_order_is_by_size_and_kind_so_that_two_threads_may_swap() -> None:
     """Gloo runs collectives on several threads: the small one may begin first on one rank."""
     one = rank(0, [("all_reduce", 0, 20, 9), ("all_reduce", 5, 10, 3)])
     two = rank(1, [("all_reduce", 1, 10, 3), ("all_reduce", 6, 20, 9)])
-    report = compare([one, two])
+    report = compare_ranks([one, two])
     assert report.matched_count == 2
     assert [r.wait_ns for r in report.waits] == [6 * US, 4 * US]
 
@@ -141,7 +133,7 @@ def test_groups_do_not_mix() -> None:
 
 
 def test_rooted_collectives_stand_in_no_sum() -> None:
-    report = compare([rank(0, [("broadcast", 0, 2, 5)]), rank(1, [("broadcast", 9, 12, 5)])])
+    report = compare_ranks([rank(0, [("broadcast", 0, 2, 5)]), rank(1, [("broadcast", 9, 12, 5)])])
     assert report.matched_count == 1
     assert [r.wait_ns for r in report.waits] == [0, 0]
     assert report.kinds[0].op == "broadcast"
@@ -160,8 +152,8 @@ TWO = many([[0, 100, 200, 300, 400], [60, 160, 210, 305, 470]], [80, 180, 280, 3
 
 def test_another_hosts_clock_is_moved_back() -> None:
     """Rank 1 is on another host, 5 ms ahead: the waits come out as on one clock."""
-    straight = compare([rank(0, TWO[0], host="a"), rank(1, TWO[1], host="a")])
-    moved = compare([rank(0, TWO[0], host="a"), rank(1, TWO[1], host="b", ahead_us=5000)])
+    straight = compare_ranks([rank(0, TWO[0], host="a"), rank(1, TWO[1], host="a")])
+    moved = compare_ranks([rank(0, TWO[0], host="a"), rank(1, TWO[1], host="b", ahead_us=5000)])
     assert [r.wait_ns for r in moved.waits] == [r.wait_ns for r in straight.waits]
     assert moved.clocks.offsets[1].applied_ns == 5000 * US
     assert moved.notes == ()
@@ -171,12 +163,12 @@ def test_hosts_are_told_with_the_offset_that_is_applied() -> None:
     """Two ranks on each of two hosts; without common collectives, nothing is told of the other host's clock."""
     spans = [*TWO, *TWO]
     ranks = [rank(r, spans[r], host="aabb"[r], ahead_us=5000 * (r > 1)) for r in range(4)]
-    a, b = describe_hosts(compare(ranks).clocks)
+    a, b = describe_hosts(compare_ranks(ranks).clocks)
     assert (a.name, a.ranks, a.offset_ns, a.uncertainty_ns, a.basis) == ("a", (0, 1), 0, 0, "the reference")
     assert (b.name, b.ranks, b.drift_ppm) == ("b", (2, 3), None)
     assert b.offset_ns == pytest.approx(5000 * US, abs=b.uncertainty_ns)
     assert b.basis.startswith("ends of ")
-    nameless = compare([rank(0, TWO[0], host="a"), rank(1, TWO[1])])
+    nameless = compare_ranks([rank(0, TWO[0], host="a"), rank(1, TWO[1])])
     assert describe_hosts(nameless.clocks) == ()
 
 
@@ -186,7 +178,7 @@ def test_another_hosts_drift_is_taken_out() -> None:
     starts = [100_000 * i for i in range(600)]
     late = [[t + draw.randrange(0, 400) for t in starts] for _ in range(2)]
     ends = [max(pair) + 100 for pair in zip(*late, strict=True)]
-    straight = compare([rank(r, many(late, ends)[r], host="a") for r in range(2)])
+    straight = compare_ranks([rank(r, many(late, ends)[r], host="a") for r in range(2)])
     moved = compare_ranks(
         [
             rank(0, many(late, ends)[0], host="a"),
@@ -214,7 +206,7 @@ def drifting(one: RankCollectives, drift: float) -> RankCollectives:
     [("a", 3, 0), (None, 0, 0), (None, 700, 700)],  # unknown hosts are moved only beyond the uncertainty
 )
 def test_one_host_has_one_clock(host: str | None, ahead_us: int, applied_us: int) -> None:
-    report = compare([rank(0, TWO[0], host=host), rank(1, TWO[1], host=host, ahead_us=ahead_us)])
+    report = compare_ranks([rank(0, TWO[0], host=host), rank(1, TWO[1], host=host, ahead_us=ahead_us)])
     assert report.clocks.offsets[1].applied_ns == applied_us * US
 
 
@@ -242,7 +234,7 @@ def test_ranks_without_a_common_group_are_joined_through_others() -> None:
             },
         }
     )  # fmt: skip
-    report = compare([ranks[0], both, ranks[2]])
+    report = compare_ranks([ranks[0], both, ranks[2]])
     assert [o.applied_ns for o in report.clocks.offsets] == [0, 100 * US, 300 * US]
     uncertain = [o.uncertainty_ns or 0 for o in report.clocks.offsets]
     assert uncertain[0] < uncertain[1] < uncertain[2]
@@ -252,7 +244,7 @@ def test_who_leaves_before_the_last_one_comes_makes_a_match_doubtful() -> None:
     """On one host the clock cannot be the reason: the last of rank 0's ended at 520, rank 1 came at 550."""
     six = [("all_reduce", 100 * i, 100 * i + 20, 8) for i in range(6)]
     good = [("all_reduce", 100 * i, 100 * i + 20, 8) for i in range(5)]
-    report = compare([rank(0, six, host="a"), rank(1, [*good, ("all_reduce", 550, 560, 8)], host="a")])
+    report = compare_ranks([rank(0, six, host="a"), rank(1, [*good, ("all_reduce", 550, 560, 8)], host="a")])
     assert report.matched_count == 5
     assert [n.code for n in report.notes] == ["doubtful-collectives"]
 
@@ -270,8 +262,8 @@ def test_waits_do_not_depend_on_the_clocks(starts: list[tuple[int, int, int]], a
         for r in range(3):
             spans[r].append(("all_reduce", 1000 * i + mine[r], end, 8))
     hosts = ("a", "b", "c")
-    straight = compare([rank(r, spans[r], host=hosts[r]) for r in range(3)])
-    moved = compare([rank(r, spans[r], host=hosts[r], ahead_us=ahead * r) for r in range(3)])
+    straight = compare_ranks([rank(r, spans[r], host=hosts[r]) for r in range(3)])
+    moved = compare_ranks([rank(r, spans[r], host=hosts[r], ahead_us=ahead * r) for r in range(3)])
     assert [s.wait_ns for s in straight.waits] == [s.wait_ns for s in moved.waits]
     assert [s.wait_ns for s in straight.waits] == [sum(max(m) - m[r] for m in starts) * US for r in range(3)]
     assert straight.transfer_ns == len(starts) * transfer * US
@@ -353,7 +345,7 @@ def test_collectives_beyond_the_limit_are_counted() -> None:
     links = link_device_work(trace)
     found = collect_collectives(trace, links, classify_work(trace, links), find_steps(trace, links), limit=3)
     assert (len(found), found.left_out_count) == (3, 2)
-    report = compare([found, found])
+    report = compare_ranks([found, found])
     assert [n.code for n in report.notes] == ["collectives-left-out"]
 
 
@@ -361,7 +353,7 @@ def test_no_collectives_at_all() -> None:
     found = collect(PlainTrace([op("aten::add", 0, 5)]))
     assert len(found) == 0
     assert compare_ranks([found]) is None
-    report = compare([found, found])
+    report = compare_ranks([found, found])
     assert (report.matched_count, report.waits, report.span_ns) == (0, (), 0)
 
 
@@ -380,7 +372,7 @@ def test_the_imbalance_of_the_eight_v100_is_found() -> None:
     """Rank 7 comes 0.5 to 7.6 ms after the others to the first all-to-all, and last to four more; figures read from
     the files by hand: it starts at ...431930 us, rank 1 at ...424306."""
     ranks = read_ranks("dlrm_8ranks_v100")
-    report = compare(ranks)
+    report = compare_ranks(ranks)
     assert [len(r) for r in ranks] == [8] * 8
     assert (report.matched_count, report.notes) == (8, ())
     assert [r.last_arrivals_count for r in report.waits] == [0, 0, 0, 0, 1, 2, 0, 5]
@@ -392,7 +384,7 @@ def test_the_imbalance_of_the_eight_v100_is_found() -> None:
 @needs_traces
 def test_gloo_collectives_are_matched_over_two_threads() -> None:
     ranks = [r for r in read_ranks("cpu") if r.rank is not None and len(r)]
-    report = compare(ranks)
+    report = compare_ranks(ranks)
     assert report.matched_count == 8
     assert {(k.op, k.bytes) for k in report.kinds} == {("all_reduce", 267786 * 4), ("all_reduce", 131584 * 4)}
     assert report.clocks.offsets[1].applied_ns == 0

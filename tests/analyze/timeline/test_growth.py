@@ -13,7 +13,7 @@ from hotloop.analyze.timeline.compare_traces import DEVICE_PARTS, device_steps
 from hotloop.analyze.timeline.growth import RankWork, SideWork, collect_work, split_growth
 from hotloop.analyze.timeline.intervals import unite, unite_sets
 from hotloop.analyze.timeline.reduce import lay_groundwork, reduce_trace
-from hotloop.core.comparison import GROWTH_TERMS, REST_TERMS, GrowthSplit
+from hotloop.core.comparison import REST_TERMS, GrowthSplit
 from hotloop.core.trace import Trace
 from hotloop.trace.inputs import find_traces, read_trace_file
 
@@ -71,7 +71,7 @@ def split(before: SideWork, after: SideWork) -> GrowthSplit:
 
 
 def parts(found: GrowthSplit) -> dict[str, float]:
-    assert tuple(t.name for t in found.change.terms) == GROWTH_TERMS
+    assert tuple(t.name for t in found.change.terms) == ("wait", "transfer", "rest")
     assert tuple(t.name for t in found.rest.terms) == REST_TERMS
     assert sum(t.delta_ns for t in found.change.terms) == found.change.whole.delta_ns
     assert sum(t.delta_ns for t in found.rest.terms) == found.rest.whole.delta_ns

@@ -14,9 +14,7 @@ LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
 def explain(*rows: Row) -> IdleCauses:
-    idle = reduce_trace(PlainTrace(rows)).idle
-    assert idle is not None
-    return idle
+    return reduce_trace(PlainTrace(rows)).idle
 
 
 def causes_us(idle: IdleCauses) -> dict[str, int]:
@@ -268,7 +266,6 @@ def test_the_causes_sum_to_the_idle_and_the_blame_to_the_late_time(
         rows.append(make(name, start, length))
     trace = PlainTrace(rows)
     idle = reduce_trace(trace, ReduceOptions(blame_top=1000)).idle
-    assert idle is not None
     assert sum(b.total_ns for b in idle.blamed) == idle.sync_drained_ns + idle.launch_late_ns
     parts = idle.late_data_wait_ns + (idle.late_gc_ns or 0) + idle.late_allocator_ns
     assert parts <= idle.launch_late_ns
@@ -344,13 +341,9 @@ def test_the_causes_of_each_step_are_its_own() -> None:
         )
     ).steps
     first, second = (step.idle for step in steps)
-    assert first is not None
-    assert second is not None
     assert (first.idle_ns, first.launch_late_ns, first.late_data_wait_ns) == (40 * US, 40 * US, 35 * US)
-    assert first.blamed is not None
     assert (first.blamed.name, first.blamed.kind, first.blamed.total_ns) == (LOADER, "range", 35 * US)
     assert (second.idle_ns, second.launch_late_ns, second.late_data_wait_ns) == (30 * US, 30 * US, 0)
-    assert second.blamed is not None
     assert (second.blamed.name, second.blamed.total_ns) == ("aten::slow", 28 * US)
 
 
@@ -374,7 +367,6 @@ def test_the_causes_of_the_steps_sum_to_those_of_the_trace(
             rows.append(mark(f"ProfilerStep#{number}", begin, at - begin))
             begin, number = at, number + 1
     found = reduce_trace(PlainTrace(rows))
-    assert found.idle is not None
     told = [step.idle for step in found.steps if step.idle is not None]
     for key in ("idle_ns", "launch_late_ns", "sync_drained_ns", "queue_dependent_ns", "launch_latency_ns"):
         assert sum(getattr(one, key) for one in told) <= getattr(found.idle, key)

@@ -122,7 +122,6 @@ def test_a_real_cpu_trace() -> None:
     steps = find_steps(trace, links)
     (found,) = describe_memory(trace, links, steps, find_host_phases(trace, links, steps))
     memory = trace.memory
-    assert memory is not None
     assert found.events_count == len(memory.time_ns)
     assert found.device_type == "cpu"
     assert found.peak_allocated_bytes == int(memory.allocated_bytes.max())

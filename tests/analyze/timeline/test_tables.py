@@ -125,7 +125,6 @@ def test_flops_of_the_file_come_first() -> None:
 )
 def test_formulas(name: str, shapes: list[list[int]], concrete: list[str] | None, flops: int) -> None:
     work = count_work(name, json.dumps(shapes), None, None if concrete is None else json.dumps(concrete))
-    assert work is not None
     assert (work.flops, work.bytes) == (flops, None)
 
 
@@ -148,10 +147,8 @@ def test_what_the_shapes_do_not_tell_is_unknown(name: str, shapes: str | None, c
 
 def test_least_bytes_need_every_type() -> None:
     known = count_work("aten::mm", "[[128,64],[64,32]]", '["c10::Half","c10::Half"]')
-    assert known is not None
     assert known.bytes == 2 * (128 * 64 + 64 * 32 + 128 * 32)
     strange = count_work("aten::mm", "[[128,64],[64,32]]", '["c10::Half","Mystery"]')
-    assert strange is not None
     assert strange.bytes is None
 
 
@@ -163,14 +160,12 @@ def test_the_roofline_needs_flops_bytes_and_a_known_device() -> None:
         kernel("gemm", 60, 1000, 1),
     ]
     known = ops(*rows, devices=(DeviceFacts(index=0, name="NVIDIA A100-SXM4-40GB"),))["aten::mm"]
-    assert known.roofline is not None
     assert known.roofline.bound == "compute"
     assert known.roofline.attained_ratio == pytest.approx(2 * 4096**3 / 1e-3 / 312e12)
     assert ops(*rows, devices=(DeviceFacts(index=0, name="Unheard-of 9"),))["aten::mm"].roofline is None
     assert ops(*rows)["aten::mm"].roofline is None
     peaks = find_peaks("NVIDIA A100-SXM4-40GB")
     thin = place_under_roof(peaks, '["float"]', 10**9, 10**9, 10**6)
-    assert thin is not None
     assert (thin.bound, thin.attained_ratio) == ("memory", pytest.approx(1e12 / 1.555e12))
 
 
@@ -207,7 +202,6 @@ def test_the_tensor_core_share_keeps_the_unknown_apart() -> None:
     )
     links = link_device_work(trace)
     found = measure_tensor_cores(trace, links, classify_work(trace, links))
-    assert found is not None
     assert (found.matrix_ns, found.tensor_core_ns, found.unknown_ns) == (18 * US, 10 * US, 3 * US)
     trace = PlainTrace([kernel("elementwise", 40, 100)])
     links = link_device_work(trace)
@@ -263,9 +257,6 @@ def test_recurrent_layers_and_experts_are_counted() -> None:
     weights = "[[64,8],[64,16],[64],[64],[64,8],[64,16]]"
     forward = count_work("aten::_cudnn_rnn", f"[[5,3,8],{weights},[],[]]", None)
     backward = count_work("aten::_cudnn_rnn_backward", f"[[5,3,8],{weights},[],[]]", None)
-    assert forward is not None
-    assert backward is not None
     assert (forward.flops, backward.flops) == (2 * 15 * 64 * 24 * 2, 4 * 15 * 64 * 24 * 2)
     experts = count_work("aten::_grouped_mm", "[[100,8],[4,8,16],[4]]", None)
-    assert experts is not None
     assert experts.flops == 2 * 100 * 8 * 16, "a row meets its own expert alone"

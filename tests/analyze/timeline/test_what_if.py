@@ -16,7 +16,6 @@ from hotloop.analyze.timeline.what_if import (
     ASKED,
     FEW_STEPS,
     MAX_REPLAY_MISS_RATIO,
-    choose_steps,
     forecast,
     forecast_for_rules,
     open_window,
@@ -468,12 +467,6 @@ def test_rules_get_simulated_forecasts_or_none() -> None:
         call("cudaDeviceSynchronize", 30, 106),
     ]
     assert tell(unexplained) == (set(), ["not-replayed"])
-
-
-@needs_traces
-def test_all_complete_steps_are_replayed() -> None:
-    trace, _, _, steps = load("resnet50_workers_0")
-    assert choose_steps(trace, steps) == (0, 5)  # type: ignore[arg-type]
 
 
 @needs_traces

@@ -90,6 +90,8 @@ def tabulate_kernels(
     ``top`` rows at most.
     """
     rows = links.device_rows
+    if len(rows) == 0:
+        return (), 0
     duration = links.end_ns - links.start_ns
     key = (trace.name[rows].astype(np.int64) * 4 + classes.kind) * 4 + classes.source
     groups, inverse = np.unique(key, return_inverse=True)
