@@ -22,7 +22,7 @@ from hotloop.observe.profiling import profile as profile
 from hotloop.observe.ranks import current_rank
 from hotloop.observe.scalars import ScalarReader
 from hotloop.observe.spans import DeviceKey, SpanStack
-from hotloop.observe.step_totals import Series, StepRecord, Totals
+from hotloop.observe.step_totals import Series, StepRecord, StepTotals
 
 if TYPE_CHECKING:
     from hotloop.core.findings import Finding, Skipped
@@ -84,7 +84,7 @@ class Monitor:
         self._local = threading.local()
         self._owner = threading.get_ident()
         self._dropped_count = self._epoch = 0
-        self._in_epoch, self._in_all = Totals(), Totals()
+        self._in_epoch, self._in_all = StepTotals(), StepTotals()
         self._threads: defaultdict[Path, Series] = defaultdict(Series)
         self._scalars = ScalarReader()
         self._memory = MonitoredMemory()
@@ -168,12 +168,12 @@ class Monitor:
         is_first = current_rank() == 0
         summary = self._summarize(self._in_epoch, self._epoch, judge=is_first)
         with self._lock:
-            self._in_epoch = Totals()
+            self._in_epoch = StepTotals()
         if is_first:
             self._write(summary.to_text())
         return summary
 
-    def _summarize(self, totals: Totals, epoch: int | None, *, judge: bool) -> MonitorSummary:
+    def _summarize(self, totals: StepTotals, epoch: int | None, *, judge: bool) -> MonitorSummary:
         with self._lock:
             self._collect()
             records = tuple(totals.recent) if judge else ()

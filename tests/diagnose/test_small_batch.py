@@ -180,30 +180,6 @@ def test_the_line_below_that_statement_comes_first_where_samples_show_it() -> No
             id="buckets_that_are_no_fault_leave_the_forecast_of_a_larger_batch",
         ),
         pytest.param(
-            make_analysis(
-                forecasts={
-                    "larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2),
-                    "compile-model": replace(
-                        make_forecast("compile-model", 0.1, 0.3, 0.4), evidence={"per_call_ratio": 0.2}
-                    ),
-                }
-            ),
-            {"saving.mid_ratio": pytest.approx(0.2), "saving.low_ratio": pytest.approx(0.1)},
-            id="what_compiling_takes_off_the_calls_is_not_shared_again",
-        ),
-        pytest.param(
-            make_analysis(
-                forecasts={
-                    "larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2),
-                    "compile-model": replace(
-                        make_forecast("compile-model", 0.0, 0.3, 0.4), evidence={"per_call_ratio": 0.2}
-                    ),
-                }
-            ),
-            {"saving.mid_ratio": pytest.approx(0.3)},
-            id="a_compiled_model_that_promises_nothing_leaves_the_calls_to_the_batch",
-        ),
-        pytest.param(
             make_analysis(forecasts={"larger-batch": make_forecast("larger-batch", 0.2, 0.3, 0.4, factor=2)}),
             {"where": (), "evidence.line": "unknown: the source does not show which statement makes the batch"},
             id="no_line_is_named_where_the_source_does_not_tell",

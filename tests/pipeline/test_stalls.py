@@ -14,7 +14,7 @@ from hotloop.core.snapshot import ASKED, STALLS_FOLDER, AttachReport
 from hotloop.pipeline import attach as attaching
 from hotloop.pipeline.attach import merge_reports
 from hotloop.pipeline.stalls import StallWatch, describe_stalls
-from hotloop.replay.collector import Progress
+from hotloop.replay.collector import TrainingProgress
 
 
 def report(verdict: str, **more: object) -> AttachReport:
@@ -33,7 +33,7 @@ def make_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         said: list[str] = []
         events = [5]
         watch = StallWatch(
-            tmp_path, lambda: Progress((os.getpid(),), events[0], 1_000_000), said.append, limit_s=limit_s
+            tmp_path, lambda: TrainingProgress((os.getpid(),), events[0], 1_000_000), said.append, limit_s=limit_s
         )  # fmt: skip
         return watch, said, events
 

@@ -228,7 +228,7 @@ def test_every_kind_of_report_is_read_and_drawn_again(
     [
         ("", "is not valid JSON"),
         ("[" * 100_000, "is not valid JSON"),
-        ("[]", "its schema is 'None', which cannot be rendered; known: hotloop.bench/1, hotloop.check/1"),
+        ("[]", "its schema is 'None', which cannot be rendered; known: hotloop.attach/1, hotloop.bench/1"),
         ('{"schema": "hotloop.report/9"}', "its schema is 'hotloop.report/9', which cannot be rendered"),
         ('{"schema": "hotloop.report/1", "verdict": NaN}', "verdict should be text"),
         ("\xff", "is not valid JSON"),

@@ -35,7 +35,7 @@ class StepRecord:
     phases: defaultdict[Path, PhaseTotals] = field(default_factory=lambda: defaultdict(PhaseTotals))
     waiting: int = 0
     """Device pairs that have not completed."""
-    counted_in: tuple[Totals, ...] = ()
+    counted_in: tuple[StepTotals, ...] = ()
     """What takes the device times once all are there."""
     memory: MonitoredMemory = field(default_factory=MonitoredMemory)
 
@@ -147,7 +147,7 @@ class _MetricSum:
     unknown_count: int = 0
 
 
-class Totals:
+class StepTotals:
     """Steps and metrics added one by one. The host's times are complete at once, the device's when they arrive."""
 
     def __init__(self) -> None:

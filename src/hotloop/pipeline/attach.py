@@ -15,7 +15,7 @@ from hotloop.core.errors import RecordingError, UsageError
 from hotloop.core.live import LiveRank
 from hotloop.core.redact import redact_command
 from hotloop.core.snapshot import ANSWER, ASKED, STALLS_FOLDER, AttachReport, Stand, Verdict
-from hotloop.snapshot.family import Training, find_trainings
+from hotloop.snapshot.family import RunningTraining, find_trainings
 from hotloop.snapshot.judge import LONGEST_S, Judge, differing
 from hotloop.snapshot.waits import COLLECTIVE
 from hotloop.snapshot.watch import Watched, watch
@@ -104,7 +104,7 @@ def merge_reports(reports: Sequence[AttachReport]) -> AttachReport:
     return replace(worst, ranks=ranks, culprits=culprits, limits=limits)
 
 
-def attach_to(training: Training) -> AttachReport:
+def attach_to(training: RunningTraining) -> AttachReport:
     """Watch one training and judge it."""
 
     def is_enough(watched: Sequence[Watched], elapsed_s: float) -> bool:
@@ -144,7 +144,7 @@ def attach_to(training: Training) -> AttachReport:
     )
 
 
-def _read_recorded(training: Training) -> dict[int, LiveRank]:
+def _read_recorded(training: RunningTraining) -> dict[int, LiveRank]:
     """What the agent recorded of the ranks, by process; none without it."""
     runs = [LiveReader(folder).read() for folder in _run_folders(training)]
     return {rank.pid: rank for run in runs for rank in run.ranks if rank.host == platform.node()}
@@ -155,7 +155,7 @@ def _with_steps(stand: Stand, recorded: dict[int, LiveRank]) -> Stand:
     return stand if rank is None else replace(stand, steps_count=rank.steps_count)
 
 
-def _run_folders(training: Training) -> set[Path]:
+def _run_folders(training: RunningTraining) -> set[Path]:
     folders = set()
     for member in training.ranks:
         try:

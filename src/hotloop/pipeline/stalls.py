@@ -18,7 +18,7 @@ from typing import Any
 from hotloop.core.errors import HotloopError
 from hotloop.core.report import Health
 from hotloop.core.snapshot import ANSWER, ASKED, STALLS_FOLDER
-from hotloop.replay.collector import Progress
+from hotloop.replay.collector import TrainingProgress
 from hotloop.snapshot import proc
 
 STALLED_FILE = "stalled"
@@ -37,7 +37,7 @@ class StallWatch:
     def __init__(
         self,
         folder: Path,
-        read_progress: Callable[[], Progress],
+        read_progress: Callable[[], TrainingProgress],
         emit: Callable[[str], None],
         *,
         limit_s: float = STALL_S,
@@ -48,7 +48,7 @@ class StallWatch:
         self._emit = emit
         self._limit_s = limit_s
         self._ends_run = ends_run
-        self._last: Progress | None = None
+        self._last: TrainingProgress | None = None
         self._cpu_s = 0.0
         self._moved_s = self._next_cpu_s = time.monotonic()
         self._looking: threading.Thread | None = None
@@ -70,10 +70,10 @@ class StallWatch:
         elif self._limit_s and not self._is_stalled and now_s - self._moved_s >= self._longest_s(progress):
             self._look(progress, is_asked=False)
 
-    def _longest_s(self, progress: Progress) -> float:
+    def _longest_s(self, progress: TrainingProgress) -> float:
         return max(self._limit_s, STALL_STEPS * progress.step_ns * 1e-9)
 
-    def _is_busy(self, progress: Progress, now_s: float) -> bool:
+    def _is_busy(self, progress: TrainingProgress, now_s: float) -> bool:
         """Whether the ranks and what they started use the processor: a long step, a compiler, a validation."""
         if now_s < self._next_cpu_s or now_s - self._moved_s < min(CPU_EVERY_S, self._limit_s / 2):
             return False
@@ -84,7 +84,7 @@ class StallWatch:
         before_s, self._cpu_s = self._cpu_s, cpu_s
         return cpu_s - before_s > BUSY_RATIO * CPU_EVERY_S
 
-    def _look(self, progress: Progress, *, is_asked: bool) -> None:
+    def _look(self, progress: TrainingProgress, *, is_asked: bool) -> None:
         if self._looking is not None and self._looking.is_alive():
             return
         self._looking = threading.Thread(

@@ -43,7 +43,7 @@ TAKE_S = 0.100
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Progress(NamedTuple):
+class TrainingProgress(NamedTuple):
     """``events_count`` rises with whatever a hook sees; ``step_ns`` is the 99th percentile of the newest steps."""
 
     pids: tuple[int, ...]
@@ -132,11 +132,11 @@ class Collector:
         for descriptor in tuple(self._processes):
             self._finish(descriptor)
 
-    def progress(self) -> Progress:
+    def progress(self) -> TrainingProgress:
         """How far the processes that train are, for whoever looks whether they move."""
         training = [process for process in tuple(self._processes.values()) if process.trains]
         steps_ns = sorted(step_ns for process in training for step_ns in tuple(process.steps_ns))
-        return Progress(
+        return TrainingProgress(
             pids=tuple(process.pid for process in training),
             events_count=sum(process.events_count for process in training),
             step_ns=steps_ns[int(len(steps_ns) * 0.99)] if steps_ns else 0,

@@ -50,7 +50,7 @@ Sample = tuple[tuple[Place, ...], str]
 """User frames, outermost first, and 'module:function' of the innermost frame of any kind."""
 
 
-class Call(NamedTuple):
+class PythonCall(NamedTuple):
     """A Python call that a thread is in; ``module`` as it is imported, ``__main__`` for the user's own."""
 
     file: str
@@ -156,7 +156,7 @@ class StackReader:
         """States of all threads from the list's head on."""
         return [head, *self._neighbors(head, 8, 0, MOST_STATES)]
 
-    def read_calls(self, state: int) -> tuple[Call, ...]:
+    def read_calls(self, state: int) -> tuple[PythonCall, ...]:
         """All Python calls that a thread is in, innermost first; none where it runs no Python.
 
         Raises OSError when the process cannot be read, Inconsistent when the frames changed meanwhile.
@@ -166,7 +166,7 @@ class StackReader:
             frame = self._moment_of(state).frame
         except Inconsistent:
             return ()
-        calls: list[Call] = []
+        calls: list[PythonCall] = []
         for _ in range(MOST_CALLS):
             if not frame:
                 break
@@ -175,7 +175,7 @@ class StackReader:
             code = self._code(address)
             if code is not None:
                 place = code.place(_word(held, instruction_at) - address - self._instructions)
-                calls.append(Call(*place, code.module, code.is_users))
+                calls.append(PythonCall(*place, code.module, code.is_users))
             frame = _word(held, previous_at) & ~TAG
         return tuple(calls)
 

@@ -9,7 +9,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hotloop.replay.stack_reader import Call
+from hotloop.replay.stack_reader import PythonCall
 
 from . import proc
 from .interpreter import Interpreter, Layouts, UnreadableError
@@ -40,7 +40,7 @@ class Member:
 
 
 @dataclass(slots=True, kw_only=True)
-class Training:
+class RunningTraining:
     """``expected`` is how many ranks this host should have; None where nothing says so."""
 
     members: list[Member]
@@ -62,7 +62,7 @@ class Training:
         return family
 
 
-def find_trainings(pid: int | None, layouts: Layouts) -> list[Training]:
+def find_trainings(pid: int | None, layouts: Layouts) -> list[RunningTraining]:
     """The trainings of a process, its launcher and its descendants; without one, all on this machine."""
     processes = proc.list_processes()
     if pid is None:
@@ -111,12 +111,12 @@ def _climb(pid: int, processes: Mapping[int, Process]) -> int:
     return top
 
 
-def _describe(roots: Sequence[Process], processes: Mapping[int, Process], layouts: Layouts) -> Training:
+def _describe(roots: Sequence[Process], processes: Mapping[int, Process], layouts: Layouts) -> RunningTraining:
     members = []
     for pid in dict.fromkeys(pid for root in roots for pid in (root.pid, *proc.descendants(root.pid, processes))):
         process = processes[pid]
         member = Member(process=process, role=CHILD, environment=proc.read_environment(pid))
-        calls: tuple[Call, ...] = ()
+        calls: tuple[PythonCall, ...] = ()
         try:
             member.reader = Interpreter(pid, layouts)
             calls = member.reader.read_threads().get(pid, ())
@@ -133,14 +133,14 @@ def _describe(roots: Sequence[Process], processes: Mapping[int, Process], layout
             member.rank = order
     worlds = [_number(member.environment, "WORLD_SIZE") or 0 for member in ranks]
     expected = [_number(member.environment, "LOCAL_WORLD_SIZE") for member in ranks]
-    return Training(
+    return RunningTraining(
         members=members,
         world_size=max([len(ranks), *worlds]),
         expected=next((count for count in expected if count is not None), None),
     )
 
 
-def _role_of(process: Process, calls: Sequence[Call], member: Member) -> str:
+def _role_of(process: Process, calls: Sequence[PythonCall], member: Member) -> str:
     modules = [call.module for call in calls]
     if any(call.function == "_worker_loop" and call.module.startswith("torch.utils.data") for call in calls):
         return WORKER

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.foreign_memory import read_spans
-from hotloop.replay.stack_reader import Call, Inconsistent, StackReader
+from hotloop.replay.stack_reader import Inconsistent, PythonCall, StackReader
 
 from .proc import mapped_begins
 
@@ -76,7 +76,7 @@ class Interpreter:
     def _word(pid: int, address: int) -> int:
         return int(struct.unpack("=Q", read_spans(pid, [(address, 8)]))[0])
 
-    def read_threads(self) -> dict[int, tuple[Call, ...]]:
+    def read_threads(self) -> dict[int, tuple[PythonCall, ...]]:
         """Calls of each thread that runs Python, innermost first, by the thread's number in the kernel.
 
         Threads that change while they are read are left out. Raises UnreadableError when the process is gone.
@@ -101,7 +101,7 @@ class Interpreter:
         return calls
 
 
-def _since_fork(calls: tuple[Call, ...]) -> tuple[Call, ...]:
+def _since_fork(calls: tuple[PythonCall, ...]) -> tuple[PythonCall, ...]:
     """Without the calls that led to a fork: they are the parent's."""
     forks = (at for at, call in enumerate(calls) if (call.module, call.function) == FORK and at)
     return calls[: next(forks, len(calls))]

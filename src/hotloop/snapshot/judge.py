@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from hotloop.core.snapshot import SlowPlace, Stand, Verdict, say_wait
-from hotloop.replay.stack_reader import Call
+from hotloop.replay.stack_reader import PythonCall
 
-from .family import CHILD, WORKER, Training
-from .source import Source
+from .family import CHILD, WORKER, RunningTraining
+from .source import ProcessSource
 from .waits import (
     COLLECTIVE,
     COMPUTING,
@@ -56,7 +56,7 @@ _SAVING = {
 _STARTING = {("torch.serialization", "load"), ("torch.serialization", "_load")}
 _SAVE_NAME = re.compile(r"save|checkpoint|snapshot", re.I)
 _VALID_NAME = re.compile(r"valid|eval|test", re.I)
-_PHASES: tuple[tuple[str, Callable[[Call], bool]], ...] = (
+_PHASES: tuple[tuple[str, Callable[[PythonCall], bool]], ...] = (
     ("checkpoint", lambda call: (call.module, call.function) in _SAVING),
     ("input_wait", lambda call: call.module.startswith("torch.utils.data")),
     ("communication", lambda call: call.module.startswith("torch.distributed.distributed_c10d")),
@@ -81,10 +81,10 @@ class Judgement:
 class Judge:
     """``children`` are the processes that each rank started, as they were watched."""
 
-    def __init__(self, training: Training, watched: Sequence[Watched], elapsed_s: float) -> None:
+    def __init__(self, training: RunningTraining, watched: Sequence[Watched], elapsed_s: float) -> None:
         self.training = training
         self.elapsed_s = elapsed_s
-        self.source = Source((training.ranks or training.members)[0].pid)
+        self.source = ProcessSource((training.ranks or training.members)[0].pid)
         by_pid = {one.pid: one for one in watched}
         self.ranks = [by_pid[member.pid] for member in training.ranks]
         self.children = {
@@ -395,7 +395,7 @@ class Judge:
         return sorted(places, key=lambda place: -place.share_ratio)[:MOST_PLACES]
 
 
-def _part(calls: Sequence[Call]) -> str | None:
+def _part(calls: Sequence[PythonCall]) -> str | None:
     for call in calls:
         if call.module.startswith(_COMPILING):
             return "compiling"
@@ -409,7 +409,7 @@ def _part(calls: Sequence[Call]) -> str | None:
     return "saving" if any(_SAVE_NAME.search(name) for name in names[:2]) else None
 
 
-def _phase(calls: Sequence[Call]) -> str:
+def _phase(calls: Sequence[PythonCall]) -> str:
     """The phase of a step that the calls belong to, by the outermost that has one."""
     for call in reversed(calls):
         for phase, fits in _PHASES:

@@ -18,7 +18,7 @@ TRIED_CALLS = frozenset(
 """What a loop tries again until it does not fail."""
 
 
-class Source:
+class ProcessSource:
     """Files of a process; of one in a container, as it sees them."""
 
     def __init__(self, pid: int) -> None:

@@ -8,10 +8,10 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hotloop.replay.stack_reader import Call
+from hotloop.replay.stack_reader import PythonCall
 
 from . import proc
-from .source import Source
+from .source import ProcessSource
 
 _X86 = {
     "read": (0, 17, 19), "write": (1, 18, 20, 74, 75, 77), "poll": (7, 271), "select": (23, 270),
@@ -66,7 +66,7 @@ class Wait:
     """When a sleep ends by itself, on the monotonic clock."""
 
 
-def user_call(calls: Sequence[Call]) -> Call | None:
+def user_call(calls: Sequence[PythonCall]) -> PythonCall | None:
     """The innermost call of the user's own."""
     return next((call for call in calls if call.is_users), None)
 
@@ -75,11 +75,11 @@ def describe_wait(
     pid: int,
     thread: int,
     state: str,
-    calls: Sequence[Call],
+    calls: Sequence[PythonCall],
     *,
     is_distributed: bool,
     call: tuple[int, tuple[int, ...]] | None,
-    source: Source,
+    source: ProcessSource,
 ) -> Wait:
     """What the thread waits for, by its state, its Python calls, and the system call that it is in."""
     if state in "Tt":
@@ -106,7 +106,7 @@ def describe_wait(
     return Wait(DEVICE if state == "D" else "native code", None)
 
 
-def _library_calls(calls: Sequence[Call]) -> list[Call]:
+def _library_calls(calls: Sequence[PythonCall]) -> list[PythonCall]:
     """Those inside the user's innermost call, innermost first."""
     inner = []
     for call in calls:
@@ -116,7 +116,7 @@ def _library_calls(calls: Sequence[Call]) -> list[Call]:
     return inner
 
 
-def _find_collective(inner: Sequence[Call]) -> str | None:
+def _find_collective(inner: Sequence[PythonCall]) -> str | None:
     """The outermost function of torch.distributed that the user's line called."""
     for call in reversed(inner):
         if call.module.startswith(NO_COLLECTIVE_MODULES):
@@ -126,7 +126,7 @@ def _find_collective(inner: Sequence[Call]) -> str | None:
     return None
 
 
-def _name_of(inner: Sequence[Call], kind: str) -> str | None:
+def _name_of(inner: Sequence[PythonCall], kind: str) -> str | None:
     call = next(
         (call for call in reversed(inner) if any(call.module.startswith(p) and k == kind for p, k in BY_MODULE)), None
     )
@@ -161,7 +161,9 @@ def _is_fifo(path: str) -> bool:
         return False
 
 
-def _describe_futex(calls: Sequence[Call], inner: Sequence[Call], source: Source, *, is_distributed: bool) -> Wait:
+def _describe_futex(
+    calls: Sequence[PythonCall], inner: Sequence[PythonCall], source: ProcessSource, *, is_distributed: bool
+) -> Wait:
     """A wait in C code: of a lock, of an exchange that the line started, or of other threads that compute."""
     if inner and inner[0].module.startswith("torch.autograd"):
         return Wait(COLLECTIVE, "the gradient exchange") if is_distributed else Wait("native code", "backward")

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hotloop.replay.stack_reader import Call
+from hotloop.replay.stack_reader import PythonCall
 
 from . import proc
-from .family import RANK, Member, Training
+from .family import RANK, Member, RunningTraining
 from .interpreter import UnreadableError
-from .source import Source
+from .source import ProcessSource
 from .waits import COMPUTING, Wait, describe_wait, user_call
 
 EVERY_S = 0.05
@@ -27,7 +27,7 @@ MOST_CPU_RATIO = 0.2
 class Look:
     """A thread at a moment."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[PythonCall, ...]
     wait: Wait
 
     @property
@@ -97,10 +97,12 @@ class Watched:
         return self.main_cpu_s / self.watched_s if self.watched_s else 0.0
 
 
-def watch(training: Training, is_enough: Callable[[Sequence[Watched], float], bool], most_s: float) -> list[Watched]:
+def watch(
+    training: RunningTraining, is_enough: Callable[[Sequence[Watched], float], bool], most_s: float
+) -> list[Watched]:
     """Look until ``is_enough`` of what was seen and the seconds so far, ``most_s`` at most."""
     watched = [Watched(member=member) for member in training.members]
-    source = Source((training.ranks or training.members)[0].pid)
+    source = ProcessSource((training.ranks or training.members)[0].pid)
     began_s = time.monotonic()
     for one in watched:
         _look(one, source, training.world_size > 1, with_others=True)
@@ -122,13 +124,13 @@ def watch(training: Training, is_enough: Callable[[Sequence[Watched], float], bo
     return watched
 
 
-def _look(one: Watched, source: Source, is_distributed: bool, *, with_others: bool) -> None:
+def _look(one: Watched, source: ProcessSource, is_distributed: bool, *, with_others: bool) -> None:
     pid = one.pid
     process = proc.read_process(pid)
     if process is None or process.started_ticks != one.member.process.started_ticks:
         one.is_gone = True
         return
-    threads: dict[int, tuple[Call, ...]] = {}
+    threads: dict[int, tuple[PythonCall, ...]] = {}
     if one.member.reader is not None:
         try:
             threads = one.member.reader.read_threads()
@@ -159,7 +161,7 @@ def _look(one: Watched, source: Source, is_distributed: bool, *, with_others: bo
                 one.others.setdefault(thread, []).append(other)
 
 
-def _training_thread(pid: int, threads: Mapping[int, tuple[Call, ...]]) -> int:
+def _training_thread(pid: int, threads: Mapping[int, tuple[PythonCall, ...]]) -> int:
     main = threads.get(pid, ())
     joins = any(call.module == "threading" and call.function == "join" for call in main[:4])
     if user_call(main) is not None and not joins:

@@ -43,7 +43,6 @@ def diff_ranks(before: tuple[RankTimeline, ...], after: tuple[RankTimeline, ...]
                 ReducedTrace(
                     facts=facts,
                     notes=(),
-                    event_count=0,
                     result=ReducedForDiff(timeline=one, collectives=None, work=None),  # type: ignore[arg-type]
                 )
                 for one in side
