@@ -25,12 +25,9 @@ from hotloop.core.frames import HEAD_BYTES, decode_object
 
 T = TypeVar("T")
 
-POINTER_SUFFIX = ".where"
-_MAX_POINTER_BYTES = 1 << 16
-
 
 def list_files(folder: Path) -> dict[str, Path]:
-    """Name in the store -> path, recordings first. Recordings that still lie elsewhere on this machine are followed."""
+    """Name in the store -> path, recordings first."""
     found: dict[str, Path] = {}
     for part in ("processes", "", "traces"):
         try:
@@ -39,8 +36,6 @@ def list_files(folder: Path) -> dict[str, Path]:
             continue
         for name in names:
             path, sent = folder / part / name, f"{part}/{name}" if part else name
-            if part == "processes" and name.endswith(".hlr" + POINTER_SUFFIX):
-                path, sent = _follow(path), sent.removesuffix(POINTER_SUFFIX)
             if is_recorded_name(sent) and (sent not in found) and path.is_file() and len(found) < MAX_FILES:
                 found[sent] = path
     return found
@@ -110,16 +105,6 @@ def write_json(path: Path, content: object) -> None:
     part = path.with_suffix(".part")
     part.write_text(json.dumps(content))
     part.replace(path)
-
-
-def _follow(pointer: Path) -> Path:
-    """What a pointer to a node's own disk names, as far as that is a recording; else a path that does not exist."""
-    try:
-        with pointer.open("rb") as file:
-            target = (decode_object(file.read(_MAX_POINTER_BYTES)) or {}).get("path")
-    except OSError:
-        target = None
-    return Path(target) if isinstance(target, str) and target.endswith(".hlr") else pointer.with_suffix(".absent")
 
 
 SCHEMA = "hotloop.node/1"
