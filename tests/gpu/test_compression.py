@@ -72,7 +72,7 @@ def test_a_hook_gives_the_gradient_up_to_what_it_keeps(alone: str, method: str) 
 def test_a_device_compresses_as_the_cpu_does(device: str) -> None:
     compressor = GradientCompressor()
     tensor = torch.randn(300_000, generator=torch.Generator().manual_seed(2))
-    for num_bits in range(2, 9):
+    for num_bits in (2, 4, 8):
         here = compressor.compress_quantize(tensor, num_bits)
         there = compressor.compress_quantize(tensor.to(device), num_bits)
         assert there.packed.device.type == device
