@@ -31,7 +31,7 @@ DEFAULT_BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20
 SMALL_BUCKET_BYTES = 1 << 20
 FEWEST_SMALL_BUCKETS = 8
-SENDERS = ("compress-gradients", "local-updates")
+SENDERS = ("compress-gradients",)
 """The techniques whose ways of sending are forecast."""
 LEAST_WIRE_RATIO = 0.5
 """At least so much of the communication is taken for bytes on the wire, whatever its messages' usual latencies add to:
@@ -310,7 +310,7 @@ def exposure_by_cause(analysis: Analysis) -> Exposure | None:
 
 
 def applied_sender(rank: RankAnalysis) -> str | None:
-    """The applied technique that exchanges DDP's gradients or weights in its place; None where DDP does it itself."""
+    """The applied technique that exchanges DDP's gradients in its place; None where DDP does it itself."""
     return next((one for one in SENDERS if one in rank.applied and rank.ddp is not None), None)
 
 

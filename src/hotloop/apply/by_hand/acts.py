@@ -132,7 +132,7 @@ PRECOMPUTE_SAMPLES = act_by_hand(
     """Do the fixed part of each sample's work once, ahead of the training: decode, resize or tokenise, store the result
     (`torch.save`, `numpy.memmap`, `datasets.Dataset.map`), and let `__getitem__` only read it. Leave out whatever draws
     random numbers: stored augmentation is frozen, and every epoch sees the same samples. Where samples draw none at
-    all, `cache-samples` (or `hotloop.CachedDataset`) does this while the training runs. Advised by `input-bound`.""",
+    all, `cache-samples` does this while the training runs. Advised by `input-bound`.""",
     id="precompute-samples",
     summary="do the work that is the same in every epoch once, before the training",
     effort="hard",
