@@ -68,6 +68,9 @@ def test_a_training_is_followed_to_its_report(tmp_path: Path, monkeypatch: pytes
     words = ["run", "--name", "live", "--no-probe", "--no-deep", "-q", "--watch-numbers", "--steps-total", "1000000"]
     words += ["--", sys.executable, "train.py"]
     training = subprocess.Popen([sys.executable, "-m", "hotloop", *words], cwd=tmp_path)
+    give_up_s = time.monotonic() + 60
+    while not (runs / "live" / "run.json").exists() and time.monotonic() < give_up_s:
+        time.sleep(0.05)
     try:
         with serve(runs) as client, start_chromium(tmp_path / "chromium") as page:
             origin = f"http://127.0.0.1:{client.port}/"

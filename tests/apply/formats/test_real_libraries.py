@@ -68,7 +68,12 @@ COMPILED = Choice(technique="compile-model", settings={"backend": "inductor", "m
 def test_accelerate(tmp_path: Path) -> None:
     found = understood(tmp_path, "accelerate", BF16, COMPILED)
     assert found["mixed_precision"] == found["made"] == "bf16"
-    assert found["dynamo"] == {"dynamo_backend": "INDUCTOR", "dynamo_mode": "max-autotune"}
+    assert found["dynamo"] == {
+        "dynamo_backend": "INDUCTOR",
+        "dynamo_mode": "max-autotune",
+        "dynamo_use_fullgraph": False,
+        "dynamo_use_regional_compilation": False,
+    }
     assert (found["kind"], found["accumulate"]) == ("NO", 2)
 
 
