@@ -69,6 +69,13 @@ CASES = (
         "hung",
         "waiting loop",
     ),
+    Case(
+        "retry-count",
+        "ready()\nfor _ in range(10_000):\n    try:\n        socket.create_connection(('127.0.0.1', 1))\n"
+        "        break\n    except OSError:\n        time.sleep(0.05)  # HERE",
+        "hung",
+        "waiting loop",
+    ),
     Case("spin", "done = False; ready()\nwhile not done: pass  # HERE", "hung", "waiting loop"),
     Case(
         "worker",
@@ -100,6 +107,14 @@ CASES = (
         "queue",
         ranks=2,
         rank=1,
+    ),
+    Case(
+        "fed-socket",
+        "a, b = socket.socketpair()\n"
+        "def feed():\n    while True:\n        time.sleep(0.3); b.send(b'x')\n"
+        "threading.Thread(target=feed, daemon=True).start()\nready(); got = 0\n"
+        "while got < 10_000:\n    got += len(a.recv(1))  # HERE",
+        "slow",
     ),
     Case(
         "slow",

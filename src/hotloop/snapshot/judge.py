@@ -43,6 +43,8 @@ LONG_SLEEP_S = 60.0
 """A single sleep that ends by itself before is slow, and no hang."""
 STARTING_S = 60.0
 """Ranks that wait for each other in the start for so long are stuck."""
+FED = ("socket", "pipe", "FIFO", "stdin")
+"""Waits that end as soon as anything comes: a thread that woke up got something."""
 MOST_PLACES = 5
 SAVED_BYTES = 1 << 20
 MOST_WAKES_PER_S = 1.0
@@ -112,7 +114,8 @@ class Judge:
             return True  # the store is asked again and again, and answers from a thread of its own
         if one.stays_ratio < STAYS_RATIO or one.waits_ratio < STAYS_RATIO:
             return False
-        if one.written_bytes > SAVED_BYTES or one.wakes_per_s > MOST_WAKES_PER_S:
+        is_fed = usual.wait.kind in FED and one.wakes_per_s > 0
+        if one.written_bytes > SAVED_BYTES or one.wakes_per_s > MOST_WAKES_PER_S or is_fed:
             return False
         return not self.is_helped(one, usual.wait)
 
@@ -352,8 +355,25 @@ class Judge:
             return Judgement(
                 verdict="slow", reason=_slow_text(first), phase=first.phase, findings=tuple(findings), culprits=culprits
             )
-        return Judgement(
+        return (None if stuck else self._judge_straggler(findings)) or Judgement(
             verdict="healthy", reason="its ranks compute", phase=_phase_of(moving), findings=tuple(findings)
+        )
+
+    def _judge_straggler(self, findings: Sequence[SlowPlace]) -> Judgement | None:
+        """One rank that computes while the others wait for it in each step."""
+        lead = min(self.ranks, key=_exchange_ratio)
+        waits_ratio = min((_exchange_ratio(one) for one in self.ranks if one is not lead), default=0.0)
+        busy = [look for look in lead.looks if look.wait.kind != COLLECTIVE and look.place is not None]
+        if waits_ratio - _exchange_ratio(lead) < SLOW_RATIO or not busy:
+            return None
+        place = max((look.place for look in busy), key=[look.place for look in busy].count)
+        stand = self._stand_at(lead, next(look for look in busy if look.place == place))
+        return Judgement(
+            verdict="slow",
+            reason=f"the others wait for {_ranks_text([lead.member.rank])} for {waits_ratio:.0%} of the time",
+            phase=_phase(busy[0].calls),
+            culprits=(stand,),
+            findings=tuple(findings),
         )
 
     def _runs_python(self, look: Look) -> bool:
@@ -364,10 +384,7 @@ class Judge:
     def _slow_places(self, moving: Sequence[Watched]) -> list[SlowPlace]:
         """Places outside the model's own work, of the rank that waits least for others, the largest share first."""
 
-        def shared(one: Watched) -> float:
-            return sum(look.wait.kind == COLLECTIVE for look in one.looks) / max(1, len(one.looks))
-
-        lead = min(moving, key=shared)
+        lead = min(moving, key=_exchange_ratio)
         counts: dict[tuple[str, str | None, str | None], list[SlowPlace]] = {}
         workers = [child.usual for child in self.children[lead.pid] if child.member.role == WORKER and child.usual]
         worker = next((look for look in workers if look.place is not None), None)
@@ -393,6 +410,11 @@ class Judge:
             for same in counts.values()
         ]
         return sorted(places, key=lambda place: -place.share_ratio)[:MOST_PLACES]
+
+
+def _exchange_ratio(one: Watched) -> float:
+    """Share of the looks that found the rank in an exchange."""
+    return sum(look.wait.kind == COLLECTIVE for look in one.looks) / max(1, len(one.looks))
 
 
 def _part(calls: Sequence[PythonCall]) -> str | None:

@@ -6,8 +6,9 @@ import ast
 import os
 from collections.abc import Sequence
 
-from hotloop.analyze.source import Module, SourceFiles, runs_python
+from hotloop.analyze.source import Module, SourceFiles, own_parts, path_to, runs_python
 
+COUNTING_CALLS = frozenset({"range", "count", "repeat"})
 WAITING_CALLS = frozenset(
     {"sleep", "print", "exists", "isfile", "is_file", "is_set", "debug", "info", "warning", "error", "poll", "time",
      "monotonic", "perf_counter", "is_alive", "empty", "wait"}
@@ -37,7 +38,7 @@ class ProcessSource:
     def runs_python(self, file: str, line: int) -> bool:
         """Whether the line surely runs no operator of torch."""
         module = self._module(file)
-        return module is not None and runs_python(module, line) is True
+        return module is not None and (runs_python(module, line) is True or _reads_elements(module, line))
 
     def is_waiting_loop(self, file: str, line: int) -> bool:
         """Whether the line lies in a loop that does nothing but wait: its body only sleeps, passes, prints or tests."""
@@ -45,9 +46,12 @@ class ProcessSource:
         loops = [
             node
             for node in (ast.walk(module.tree) if module is not None else ())
-            if isinstance(node, ast.While) and node.lineno <= line <= (node.end_lineno or node.lineno)
+            if isinstance(node, ast.While | ast.For) and node.lineno <= line <= (node.end_lineno or node.lineno)
         ]
-        return bool(loops) and _only_waits(max(loops, key=lambda node: node.lineno).body)
+        if not loops:
+            return False
+        loop = max(loops, key=lambda node: node.lineno)
+        return _only_waits(loop.body) and (isinstance(loop, ast.While) or _calls_one_of(loop.iter, COUNTING_CALLS))
 
     def is_under_rank_test(self, file: str, line: int) -> bool:
         """Whether the line runs only on some ranks: it lies in a branch whose test names a rank."""
@@ -70,14 +74,24 @@ class ProcessSource:
         return False
 
 
+def _reads_elements(module: Module, line: int) -> bool:
+    """Whether the line reads a tensor's elements one by one, in a loop inside another."""
+    path = path_to(module.tree, line)
+    loops = [node for node in path if isinstance(node, ast.For)]
+    nodes = [node for part in own_parts(path[-1]) for node in ast.walk(part)] if path else []
+    return len(loops) > 1 and any(_calls_one_of(node, frozenset({"item"})) for node in nodes)
+
+
 def _names_rank(name: str) -> bool:
     return "rank" in name.lower() or "main_process" in name or "master" in name
 
 
 def _only_waits(body: Sequence[ast.stmt]) -> bool:
     for statement in body:
-        if isinstance(statement, ast.Pass | ast.Continue | ast.Break | ast.Return | ast.Raise | ast.AugAssign):
+        if isinstance(statement, ast.Pass | ast.Continue | ast.Break | ast.Return | ast.Raise):
             continue
+        if isinstance(statement, ast.AugAssign) and not any(isinstance(n, ast.Call) for n in ast.walk(statement.value)):
+            continue  # a count of tries
         if isinstance(statement, ast.If):
             if not _only_waits((*statement.body, *statement.orelse)):
                 return False
