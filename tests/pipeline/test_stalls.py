@@ -92,3 +92,15 @@ def test_ranks_that_differ_are_found_anew_over_all_hosts() -> None:
     merged = merge_reports([first, second])
     assert [rank.rank for rank in merged.ranks] == [0, 1, 2, 3]
     assert [culprit.rank for culprit in merged.culprits] == [3]
+
+
+def test_a_watch_that_fails_says_so_once_and_leaves_the_run_alone(tmp_path: Path) -> None:
+    def fail() -> TrainingProgress:
+        raise PermissionError("no such right")
+
+    said: list[str] = []
+    watch = StallWatch(tmp_path, fail, said.append)
+    watch.tick()
+    watch.tick()
+    assert len(said) == 1
+    assert "PermissionError: no such right" in said[0]

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotloop.core.graph import DiffTerm, DiffTerms
-
-from .stats import student_quantile
+from hotloop.core.noise import student_quantile
 
 Int64s = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -173,41 +171,3 @@ def fit_line(at_ns: npt.ArrayLike, difference_ns: npt.ArrayLike) -> ClockLine | 
         uncertainty_ns=half_ns + median_error + SIGNIFICANT * error * float(at[-1] - at[0]) / 2,
         steps_count=count,
     )
-
-
-@cache
-def student_quantile(probability: float, freedom: int) -> float:
-    """The point that Student's t with ``freedom`` degrees of freedom stays below with ``probability`` (above 0.5).
-
-    >>> [round(student_quantile(0.99, freedom), 2) for freedom in (1, 2, 4, 30, 1000)]
-    [31.82, 6.96, 3.75, 2.46, 2.33]
-    """
-    if freedom > 200:
-        z = NormalDist().inv_cdf(probability)
-        return z + (z**3 + z) / (4 * freedom)  # the next term of Cornish and Fisher's series is below 1e-4 here
-    low, high = 0.0, 1.0
-    while _student_below(high, freedom) < probability:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _student_below(middle, freedom) < probability else (low, middle)
-    return high
-
-
-def _student_below(t: float, freedom: int) -> float:
-    """The distribution of Student's t at ``t`` >= 0, as the finite sum that exists for a whole number of freedoms
-    (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    cosine = math.cos(angle)
-    term, total = 1.0, 1.0
-    if freedom % 2:
-        if freedom == 1:
-            return 0.5 + angle / math.pi
-        for k in range(2, freedom - 1, 2):
-            term *= k / (k + 1) * cosine**2
-            total += term
-        return 0.5 + (angle + math.sin(angle) * cosine * total) / math.pi
-    for k in range(1, freedom - 1, 2):
-        term *= k / (k + 1) * cosine**2
-        total += term
-    return 0.5 + math.sin(angle) * total / 2

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.errors import HotloopError
 from hotloop.core.report import Health
 from hotloop.core.snapshot import ANSWER, ASKED, STALLS_FOLDER
 from hotloop.replay.collector import TrainingProgress
@@ -53,9 +52,18 @@ class StallWatch:
         self._moved_s = self._next_cpu_s = time.monotonic()
         self._looking: threading.Thread | None = None
         self._count = 0
-        self._is_stalled = False
+        self._is_stalled = self._is_over = False
 
     def tick(self) -> None:
+        if self._is_over:
+            return
+        try:
+            self._watch()
+        except Exception as error:  # the training's exit code must reach the shell, whatever fails here
+            self._is_over = True
+            self._emit(f"stalls are not watched any more: {type(error).__name__}: {error}")
+
+    def _watch(self) -> None:
         progress, now_s = self._read_progress(), time.monotonic()
         if not progress.pids:
             return
@@ -110,7 +118,7 @@ class StallWatch:
             self._count += 1
             _write_whole(self._folder / f"{platform.node()}-{self._count}.json", text)
             (self._folder / STALLED_FILE).touch()
-        except (HotloopError, OSError) as error:
+        except Exception as error:  # in a thread of its own: said in a line, and looked at again later
             self._moved_s = time.monotonic()
             self._emit(f"the training may stand still; it could not be looked at: {error}")
             return
