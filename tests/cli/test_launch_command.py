@@ -1,6 +1,5 @@
 """hotloop launch from the command line: what it prints, refuses, writes and starts."""
 
-import json
 import re
 import subprocess
 import sys
@@ -147,18 +146,6 @@ def test_a_manifest_of_ones_own_is_checked_field_by_field(tmp_path: Path, capsys
 
     assert code == 1
     assert out == "spec.backoffLimits: unknown field; did you mean 'backoffLimit'?\n"
-
-
-def test_a_manifest_is_read_as_json_without_pyyaml(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
-    own = tmp_path / "task.json"
-    own.write_text(json.dumps({"num_nodes": 2, "run": "true"}))
-    assert launch(capsys, "--validate", str(own))[0] == 0
-    own.write_text("num_nodes: 2\n")
-
-    assert "needs PyYAML: pip install 'hotloop[interop]'" in launch(capsys, "--validate", str(own))[2]
 
 
 def test_submit_starts_the_program_and_answers_its_exit_code(

@@ -11,7 +11,8 @@ from hotloop.core.errors import UsageError
 from hotloop.lint import LINT_RULES, lint_paths
 from hotloop.lint.fixes import Repair, make_repairs, write_repairs
 
-from .cases import CASES, FILES, LOOP
+from .cases import CASES, FILES
+from .cases.texts import LOOP
 
 FIXED = ("missing-zero-grad", "sampler-without-set-epoch", "kept-graph", "defeated-cache-mount")
 

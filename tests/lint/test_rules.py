@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.findings import Severity
-from hotloop.core.lint import FILE_KINDS, LintFinding
+from hotloop.core.lint import LintFinding
 from hotloop.lint import LINT_RULES, lint_paths
+from hotloop.lint.files import LINT_FORMATS
 
-from .cases import BATCH, BESIDE, BRANCHED, CASES, FILES, KEPT, LOOP, SAVE_S, SAVED, WARNED, change, pod
+from .cases import BESIDE, CASES, FILES, SAVE_S
+from .cases.texts import BATCH, BRANCHED, KEPT, LOOP, SAVED, WARNED, change, pod
 
 HEADINGS = ("What it does", "Why it costs", "How to tell", "What to do", "When it is wrong")
 
@@ -128,7 +130,7 @@ def test_every_rule_has_a_manual_with_its_five_headings(rule_id: str) -> None:
     sections = [part.partition("\n") for part in rule.manual.split("## ")[1:]]
     assert tuple(title.strip() for title, _, _ in sections) == HEADINGS
     assert all(len(text.split()) >= 5 for _, _, text in sections)
-    assert rule.reads in FILE_KINDS
+    assert rule.reads in LINT_FORMATS
     assert not rule.summary.endswith(".")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -167,8 +166,7 @@ def _defaults_of(technique: str) -> dict[str, Any]:
 def import_strategy(text: str, format: str, *, source: str = "configuration") -> ImportedStrategy:
     """What the configuration ``text`` asks for, as a strategy that hotloop can apply.
 
-    Raises StrategyError where the text is not what its format says, or asks for techniques that conflict. YAML needs
-    the extra ``interop``.
+    Raises StrategyError where the text is not what its format says, or asks for techniques that conflict.
 
     >>> import_strategy('{"bf16": {"enabled": true}, "steps_per_print": 3}', "deepspeed").warnings[-1]
     'steps_per_print = 3: no hotloop technique corresponds to it; left out'
@@ -178,10 +176,6 @@ def import_strategy(text: str, format: str, *, source: str = "configuration") ->
         raise StrategyError(f"{source}: larger than {MOST_CHARACTERS} characters; a configuration must be a short file")
     try:
         content = theirs.parse(text)
-    except ImportError as error:
-        raise StrategyError(
-            f"{source}: reading YAML needs PyYAML: {sys.executable} -m pip install 'hotloop[interop]'"
-        ) from error
     except (ValueError, RecursionError) as error:
         raise StrategyError(f"{source}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):

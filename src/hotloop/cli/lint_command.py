@@ -8,6 +8,8 @@ import sys
 from hotloop import __version__
 from hotloop.cli.show import add_output_options, check_outputs, find_surface, show_report, write_text
 from hotloop.core.errors import UsageError
+from hotloop.core.findings import Severity
+from hotloop.core.lint import Confidence
 
 ORDER, SUMMARY = 11, "check training scripts, Dockerfiles, batch scripts and manifests without running them"
 
@@ -17,7 +19,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "lint",
         help=SUMMARY,
         description="Check training scripts, Dockerfiles, Slurm batch scripts and Kubernetes manifests without running "
-        "them. Exits with 1 if there is a finding of severity high or medium.",
+        "them. Exits with 1 if there is a finding of the severity of --fail-on, or above.",
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="files, or folders that are searched")
     parser.add_argument("--fix", action="store_true", help="write the fixes that are certain, then check again")
@@ -30,6 +32,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_output_options(parser, kind="lint")
     parser.add_argument("--sarif", metavar="FILE", help="write the report as SARIF 2.1.0")
+    parser.add_argument(
+        "--fail-on",
+        choices=[severity.value for severity in Severity],
+        default=Severity.MEDIUM.value,
+        help="the least severity that makes lint exit with 1 (default: medium)",
+    )
+    parser.add_argument(
+        "--confidence",
+        choices=[confidence.value for confidence in Confidence],
+        default=Confidence.LIKELY.value,
+        help="report only findings that are at least this sure: certain, or likely as well (default: likely)",
+    )
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 whatever was found")
     parser.set_defaults(execute=execute)
 
@@ -46,11 +60,12 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError("--fix writes and --diff does not; give one of them")
     if arguments.save_seconds is not None and not arguments.save_seconds > 0:
         raise UsageError(f"--save-seconds {arguments.save_seconds:g}: give a number of seconds above 0")
-    report, read = lint_paths(arguments.paths, __version__, save_s=arguments.save_seconds)
+    least = Confidence(arguments.confidence)
+    report, read = lint_paths(arguments.paths, __version__, save_s=arguments.save_seconds, confidence=least)
     repairs = make_repairs(report.findings, read) if arguments.fix or arguments.diff else []
     if arguments.fix and repairs:
         write_repairs(repairs)
-        report, _ = lint_paths(arguments.paths, __version__, save_s=arguments.save_seconds)
+        report, _ = lint_paths(arguments.paths, __version__, save_s=arguments.save_seconds, confidence=least)
         report = replace(report, fixed_count=sum(one.count for one in repairs))
     manuals = {rule_id: rule.manual for rule_id, rule in LINT_RULES.items()}
     if arguments.sarif is not None:
@@ -63,4 +78,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.exit_zero:
         return 0
     named = set(arguments.paths)
-    return 2 if any(one.failed and one.file in named for one in report.unread) else int(report.has_serious)
+    return (
+        2
+        if any(one.failed and one.file in named for one in report.unread)
+        else int(report.fails(Severity(arguments.fail_on)))
+    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from .findings import Severity
@@ -12,13 +13,12 @@ from .findings import Severity
 LINT_SCHEMA = "hotloop.lint/1"
 """Version of the contract. Fields are added, never changed."""
 
-FILE_KINDS = {
-    "python": "training script",
-    "dockerfile": "Dockerfile",
-    "sbatch": "batch script",
-    "kubernetes": "Kubernetes manifest",
-}
-"""What a rule may read, by id."""
+
+class Confidence(StrEnum):
+    """How sure a finding is of its fault; its severity says what the fault costs if it is one."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,10 @@ class LintEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintFinding:
-    """A fault in a file. ``message`` says what is wrong there, ``advice`` what to do.
+    """A fault in a file. ``message`` says what happens because of it, ``advice`` what to do.
 
+    ``severity`` is the cost to the person: high where the run fails, is lost or is wrong, or most of the hardware or of
+    each build is wasted; medium for tens of percent, work lost now and then, or a quietly worse result; low for little.
     ``rule`` is filled in by the rule's decorator and ``file`` by whoever read it. ``edits`` repair the fault for
     certain; without any, the reader does it.
     """
@@ -50,6 +52,7 @@ class LintFinding:
     message: str
     advice: str
     edits: tuple[LintEdit, ...] = ()
+    confidence: Confidence = Confidence.CERTAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +66,9 @@ class Unread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintReport:
-    """Findings by file and line. ``files`` counts what was judged by kind; ``suppressed_count`` are findings that a
-    comment in the file turned off, ``fixed_count`` those whose edits were written."""
+    """Findings by file and line. ``files`` counts what was judged by format, ``titles`` names each format;
+    ``suppressed_count`` are findings that a comment in the file turned off, ``fixed_count`` those whose edits were
+    written."""
 
     tool_version: str
     paths: tuple[str, ...]
@@ -74,11 +78,16 @@ class LintReport:
     suppressed_count: int = 0
     fixed_count: int = 0
     next: str | None = None
+    titles: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def has_serious(self) -> bool:
-        """Whether a finding of severity high or medium is there."""
-        return any(one.severity in (Severity.HIGH, Severity.MEDIUM) for one in self.findings)
+    def fails(self, severity: Severity = Severity.MEDIUM, confidence: Confidence = Confidence.LIKELY) -> bool:
+        """Whether a finding is at least as severe and as sure."""
+        severities, confidences = list(Severity), list(Confidence)
+        return any(
+            severities.index(finding.severity) <= severities.index(severity)
+            and confidences.index(finding.confidence) <= confidences.index(confidence)
+            for finding in self.findings
+        )
 
 
 Judge = Callable[..., Iterable[LintFinding]]
@@ -86,7 +95,7 @@ Judge = Callable[..., Iterable[LintFinding]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintRule:
-    """``judge`` is pure: a parsed file of kind ``reads`` -> its findings. ``manual`` has five headings in Markdown."""
+    """``judge`` is pure: a parsed file of the format ``reads`` -> its findings. ``manual`` has five headings."""
 
     id: str
     summary: str

@@ -25,12 +25,8 @@ def read_manifest(text: str, name: str) -> list[Any]:
     """The documents of a YAML or JSON text. Raises UsageError."""
     with contextlib.suppress(ValueError):
         return [json.loads(text)]
-    try:
-        import yaml
-    except ImportError:
-        raise UsageError(
-            f"{name}: reading YAML needs PyYAML: pip install 'hotloop[interop]', or give the manifest as JSON"
-        ) from None
+    import yaml
+
     try:
         found = [one for one in yaml.safe_load_all(text) if one is not None]
     except yaml.YAMLError as error:

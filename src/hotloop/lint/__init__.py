@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from hotloop.core.catalogue import Catalogue
 from hotloop.core.findings import Severity
-from hotloop.core.lint import FILE_KINDS, LintFinding, LintReport, LintRule, Unread
+from hotloop.core.lint import Confidence, LintFinding, LintReport, LintRule, Unread
 
-from .batch import parse_batch
-from .builds import parse_build
-from .files import NotRead, SourceFile, Surroundings, find_files, find_ignored
-from .manifests import parse_manifests
-from .script import parse_script
+from .files import LINT_FORMATS, NotRead, SourceFile, Surroundings, find_files, find_ignored
 from .survey import survey
 
 __all__ = ["LINT_RULES", "lint_file", "lint_paths"]
@@ -22,26 +17,26 @@ __all__ = ["LINT_RULES", "lint_file", "lint_paths"]
 LINT_RULES: Catalogue[LintRule] = Catalogue(LintRule, "hotloop.lint.rules")
 """Every rule by its id; the modules are imported when it is first read."""
 
-PARSERS: dict[str, Callable[[SourceFile, Surroundings], Any]] = {
-    "python": parse_script,
-    "dockerfile": parse_build,
-    "sbatch": parse_batch,
-    "kubernetes": parse_manifests,
-}
-"""A file and what is known beside it -> what the rules of its kind read. None: not their business."""
+SURE = list(Confidence)
 ORDER = {severity: at for at, severity in enumerate(Severity)}
 
 
 def lint_paths(
-    paths: Sequence[str], tool_version: str, *, save_s: float | None = None, rules: Iterable[LintRule] | None = None
+    paths: Sequence[str],
+    tool_version: str,
+    *,
+    save_s: float | None = None,
+    rules: Iterable[LintRule] | None = None,
+    confidence: Confidence = Confidence.LIKELY,
 ) -> tuple[LintReport, dict[str, bytes]]:
     """The report, and the bytes of each file with findings, as they were read.
 
-    ``save_s`` is how long a checkpoint takes, where the caller knows it. Raises UsageError for an unknown path.
+    ``save_s`` is how long a checkpoint takes, where the caller knows it; ``confidence`` is the least that a finding has
+    to have. Raises UsageError for an unknown path.
     """
     asked = tuple(LINT_RULES.values() if rules is None else rules)
     around = survey(paths, save_s)
-    counts = dict.fromkeys(FILE_KINDS, 0)
+    counts = dict.fromkeys(LINT_FORMATS, 0)
     findings: list[LintFinding] = []
     unread: list[Unread] = []
     read: dict[str, bytes] = {}
@@ -59,6 +54,7 @@ def lint_paths(
             continue
         counts[file.kind] += 1
         suppressed += ignored_count
+        found = [finding for finding in found if SURE.index(finding.confidence) <= SURE.index(confidence)]
         findings += found
         read[file.path] = file.data if found else b""
     return (
@@ -69,6 +65,7 @@ def lint_paths(
             findings=tuple(findings),
             unread=tuple(unread),
             suppressed_count=suppressed,
+            titles={known.id: known.title for known in LINT_FORMATS.values()},
         ),
         {path: data for path, data in read.items() if data},
     )
@@ -76,7 +73,7 @@ def lint_paths(
 
 def lint_file(file: SourceFile, rules: Iterable[LintRule], around: Surroundings) -> tuple[list[LintFinding], int]:
     """The findings of one file in order of lines, and how many its comments turn off. Raises NotRead."""
-    parsed = PARSERS[file.kind](file, around)
+    parsed = LINT_FORMATS[file.kind].parse(file, around)
     if parsed is None:
         return [], 0
     found = [replace(one, file=file.path) for rule in rules if rule.reads == file.kind for one in rule.judge(parsed)]

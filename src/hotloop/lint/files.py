@@ -7,20 +7,19 @@ import os
 import re
 import stat
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from hotloop.core.catalogue import Catalogue
 from hotloop.core.errors import HotloopError, UsageError
-from hotloop.core.lint import FILE_KINDS, Unread
+from hotloop.core.lint import Unread
 
 MOST_BYTES = 2 << 20
 """Of one file: what people write by hand is far smaller."""
 MOST_FILES = 50_000
 SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages", "third_party"})
-SHELL_SUFFIXES = ("", ".sh", ".bash", ".sbatch", ".slurm", ".batch", ".job")
-DOCKERFILE_NAME = re.compile(r"(?i)((.+\.)?(Dockerfile|Containerfile)|Dockerfile[._-].+)$")
-NO_DOCKERFILE = re.compile(r"(?i)\.(dockerignore|md|py|sh|ya?ml|j2|jinja2?|tmpl|template|txt|json|bak|orig)$")
 _TEST = re.compile(r"(test_.*|.*_test|conftest)\.py$")
 """Tests take steps, but they are no training; one that is named by the user is read."""
 _IGNORE = re.compile(r"#\s*hotloop:\s*ignore(?:\[([\w\s,-]*)\])?")
@@ -32,8 +31,8 @@ class NotRead(HotloopError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """``path`` as it was given or found; ``data`` are its bytes, of which ``text`` was decoded. ``kind`` is a key of
-    FILE_KINDS."""
+    """``path`` as it was given or found; ``data`` are its bytes, of which ``text`` was decoded. ``kind`` is the id
+    of a LintFormat."""
 
     path: str
     kind: str
@@ -60,7 +59,28 @@ class Surroundings:
     starts: Mapping[str, Start] = field(default_factory=dict)
 
 
-def find_files(paths: Sequence[str], kinds: Sequence[str] = tuple(FILE_KINDS)) -> Iterator[SourceFile | Unread]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LintFormat:
+    """A format of files. ``title`` is a noun; ``may_name`` says whether a file of this name may be one and ``holds``
+    whether these bytes are; ``parse`` makes what rules read, or None where the file is not their business.
+
+    A file is of the first format, by ``order`` and id, that takes its name and its bytes. ``is_sure``: the name alone
+    says so, so that a file that cannot be read is reported.
+    """
+
+    id: str
+    title: str
+    may_name: Callable[[str], bool]
+    parse: Callable[[SourceFile, Surroundings], Any]
+    holds: Callable[[bytes], bool] = lambda data: True
+    is_sure: bool = False
+    order: int = 1
+
+
+LINT_FORMATS: Catalogue[LintFormat] = Catalogue(LintFormat, "hotloop.lint.formats")
+
+
+def find_files(paths: Sequence[str]) -> Iterator[SourceFile | Unread]:
     """Every file under the paths that a rule may read, in order of its name; links, hidden folders and tests of
     Python are passed over.
 
@@ -77,7 +97,7 @@ def find_files(paths: Sequence[str], kinds: Sequence[str] = tuple(FILE_KINDS)) -
                 yield name
                 continue
             read = _read(name, is_named=name == path)
-            if read is None or (isinstance(read, SourceFile) and read.kind not in kinds):
+            if read is None:
                 continue
             count += 1
             if count > MOST_FILES:
@@ -105,26 +125,24 @@ def _is_foreign(folder: str, name: str) -> bool:
 def _read(path: str, *, is_named: bool) -> SourceFile | Unread | None:
     """None for a file that no rule reads; ``is_named`` is one that the user gave himself."""
     name = os.path.basename(path)
-    suffix = os.path.splitext(name)[1].lower()
-    is_docker = DOCKERFILE_NAME.match(name) is not None and not NO_DOCKERFILE.search(name)
-    may_be = is_docker or suffix in (".py", ".yaml", ".yml") or suffix in SHELL_SUFFIXES
-    if not may_be and not is_named:
+    formats = sorted(LINT_FORMATS.values(), key=lambda known: (known.order, known.id))
+    named = [known for known in formats if known.may_name(name)]
+    if not named and not is_named:
         return None
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             return Unread(file=path, reason="not a regular file") if is_named else None
         if status.st_size > MOST_BYTES:
-            known = is_named or is_docker or suffix == ".py"
             reason = f"{status.st_size / 2**20:.0f} MiB; the limit is {MOST_BYTES >> 20} MiB"
-            return Unread(file=path, reason=reason) if known else None
+            return Unread(file=path, reason=reason) if is_named or any(known.is_sure for known in named) else None
         data = Path(path).read_bytes()
     except OSError as error:
         return Unread(file=path, reason=error.strerror or "unreadable", failed=True)
-    kind = "dockerfile" if is_docker else _find_kind(data, suffix)
+    kind = next((known.id for known in named if known.holds(data)), None)
     if kind is None:
-        named = "no training script, Dockerfile, batch script of Slurm or Kubernetes manifest"
-        return Unread(file=path, reason=named) if is_named else None
+        known_titles = ", ".join(known.title for known in formats)
+        return Unread(file=path, reason=f"none of what lint reads ({known_titles})") if is_named else None
     try:
         text = data.decode(find_encoding(data) if kind == "python" else "utf-8-sig")
     except UnicodeDecodeError as error:
@@ -139,16 +157,6 @@ def find_encoding(data: bytes) -> str:
     except SyntaxError:
         return "utf-8-sig"
     return "utf-8-sig" if named == "utf-8" else named
-
-
-def _find_kind(data: bytes, suffix: str) -> str | None:
-    if suffix == ".py":
-        return "python"
-    if suffix in (".yaml", ".yml"):
-        return "kubernetes" if re.search(rb"(?m)^ *kind:", data) and re.search(rb"(?m)^ *apiVersion:", data) else None
-    if suffix in SHELL_SUFFIXES and re.search(rb"(?m)^#SBATCH\s", data[:65536]):
-        return "sbatch"
-    return None
 
 
 def find_ignored(text: str) -> dict[int, frozenset[str] | None]:

@@ -6,9 +6,9 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from .batch import parse_batch
 from .files import NotRead, SourceFile, Start, Surroundings, find_files
-from .manifests import Pod, parse_manifests
+from .formats.batch import parse_batch
+from .formats.manifests import Pod, parse_manifests
 
 _HANDLES = re.compile(r"\bSIG(TERM|USR|INT|HUP|CONT)|signal\.signal\b|add_signal_handler")
 _PREEMPTED = re.compile(r"terminationGracePeriodSeconds|(?i:spot|preemptible)")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hotloop.core.dockerfile import DockerStage, Instruction
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
-from hotloop.lint.builds import DockerBuild, copies_everything, installs, list_pip_installs
+from hotloop.lint.formats.builds import DockerBuild, copies_everything, installs, list_pip_installs
 
 
 @lint_rule(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
-from hotloop.lint.script import TORCH_OPTIMIZERS, LintedScript, LoopStep, constant, keyword
+from hotloop.lint.formats.script import TORCH_OPTIMIZERS, LintedScript, LoopStep, constant, keyword
 
 
 @lint_rule(

@@ -9,7 +9,7 @@ from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
 from hotloop.core.manifest_tables import TABLES, known_fields, read_types
 from hotloop.core.save_notice import find_notice_s
-from hotloop.lint.manifests import Field, Manifests, Pod, find_specs, gpu_resources
+from hotloop.lint.formats.manifests import Field, Manifests, Pod, find_specs, gpu_resources
 
 
 @lint_rule(

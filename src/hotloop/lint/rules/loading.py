@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
-from hotloop.lint.script import FORS, LOOPS, LintedScript, LoopStep, constant, has_unpacked, keyword
+from hotloop.lint.formats.script import FORS, LOOPS, LintedScript, LoopStep, constant, has_unpacked, keyword
 
 
 @lint_rule(

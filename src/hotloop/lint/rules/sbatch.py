@@ -10,7 +10,7 @@ from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
 from hotloop.core.save_notice import find_notice_s
 from hotloop.core.sbatch_options import LONG, OF_SRUN, RENAMED, SHORT, find_long
-from hotloop.lint.batch import Batch, BatchOption
+from hotloop.lint.formats.batch import Batch, BatchOption
 
 
 @lint_rule("cores-not-passed-on", "srun does not pass the job's cores on to its tasks", reads="sbatch")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
-from hotloop.lint.script import FORS, FUNCTIONS, LintedScript, Loop, LoopStep
+from hotloop.lint.formats.script import FORS, FUNCTIONS, LintedScript, Loop, LoopStep
 
 MATTERS = re.compile(r"(?i)dropout|batch_?norm|torchvision|timm|transformers|resnet")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hotloop.core.findings import Severity
-from hotloop.core.lint import FILE_KINDS, LINT_SCHEMA, LintFinding, LintReport
+from hotloop.core.lint import LINT_SCHEMA, LintFinding, LintReport
 from hotloop.report.document import Card, Document, Paragraph, Place, Row, Section, Span, Surface, View, write
 from hotloop.report.text import clean, format_counted
 
@@ -18,7 +18,7 @@ def describe_lint(report: LintReport, surface: Surface) -> Document:
     )
     others = [one for one in report.findings if one.severity not in SERIOUS]
     count = sum(report.files.values())
-    nouns = {kind: FILE_KINDS.get(kind, f"file of {kind}") for kind in report.files}
+    nouns = {kind: report.titles.get(kind, f"file of {kind}") for kind in report.files}
     kinds = ", ".join(format_counted(found, nouns[kind]) for kind, found in report.files.items() if found)
     title = f"{format_counted(len(serious), 'serious finding')} in {format_counted(count, 'file')}"
     if not serious:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from .files import NotRead, SourceFile, Start, Surroundings
+from hotloop.lint.files import LintFormat, NotRead, SourceFile, Start, Surroundings
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = Function | ast.Module
@@ -375,3 +375,8 @@ def _list_aliases(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for one in node.names:
                 yield one.asname or one.name, f"{node.module}.{one.name}"
+
+
+PYTHON = LintFormat(
+    id="python", title="training script", may_name=lambda name: name.endswith(".py"), parse=parse_script, is_sure=True
+)

@@ -10,8 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from hotloop.core.dockerfile import Dockerfile, DockerfileError, DockerStage, Instruction, parse_dockerfile
-
-from .files import NotRead, SourceFile, Surroundings
+from hotloop.lint.files import LintFormat, NotRead, SourceFile, Surroundings
 
 MOST_ENTRIES = 100_000
 """Files of a folder that are counted."""
@@ -150,3 +149,16 @@ def _walk_files(path: str) -> Iterator[int]:
                 yield os.lstat(os.path.join(folder, name)).st_size
             except OSError:
                 continue  # gone meanwhile
+
+
+_NAME = re.compile(r"(?i)((.+\.)?(Dockerfile|Containerfile)|Dockerfile[._-].+)$")
+_OTHER_NAME = re.compile(r"(?i)\.(dockerignore|md|py|sh|ya?ml|j2|jinja2?|tmpl|template|txt|json|bak|orig)$")
+
+DOCKERFILE = LintFormat(
+    id="dockerfile",
+    title="Dockerfile",
+    may_name=lambda name: _NAME.match(name) is not None and not _OTHER_NAME.search(name),
+    parse=parse_build,
+    is_sure=True,
+    order=0,
+)

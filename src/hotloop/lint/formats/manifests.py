@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .files import NotRead, SourceFile, Surroundings
+from hotloop.lint.files import LintFormat, NotRead, SourceFile, Surroundings
 
-NO_YAML = "YAML is read by an optional package: pip install 'hotloop[interop]'"
 MOST_NESTED = 100
 """Depth up to which the fast reader, which is written in C and recurses, is used."""
 GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi")
@@ -113,11 +112,9 @@ class Manifests:
 
 
 def parse_manifests(file: SourceFile, around: Surroundings) -> Manifests | None:
-    """None for YAML that holds no Kubernetes object. Raises NotRead for a template, broken YAML, or without PyYAML."""
-    try:
-        import yaml
-    except ImportError:
-        raise NotRead(NO_YAML) from None
+    """None for YAML that holds no Kubernetes object. Raises NotRead for a template or broken YAML."""
+    import yaml
+
     if re.search(r"(?m)^\s*(-\s*)?\{\{|^[^#\n]*:\s*\{\{", file.text):
         raise NotRead("a template with {{ }}; lint what it renders to")
     fast = getattr(yaml, "CSafeLoader", None)
@@ -168,3 +165,12 @@ def find_specs(one: Field) -> Iterator[Field]:
 def gpu_resources(container: Field, part: str) -> list[tuple[str, Field]]:
     """GPUs under ``resources.limits`` or ``resources.requests``."""
     return [(name, value) for name, value in container[f"resources.{part}"].items if name in GPUS]
+
+
+KUBERNETES = LintFormat(
+    id="kubernetes",
+    title="Kubernetes manifest",
+    may_name=lambda name: name.lower().endswith((".yaml", ".yml")),
+    holds=lambda data: bool(re.search(rb"(?m)^ *kind:", data) and re.search(rb"(?m)^ *apiVersion:", data)),
+    parse=parse_manifests,
+)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hotloop.core.sbatch_options import FLAGS, SHORT
-
-from .files import SourceFile, Surroundings
+from hotloop.lint.files import LintFormat, SourceFile, Surroundings
 
 _HEREDOC = re.compile(r"<<-?\s*([\"']?)(\w+)\1")
 
@@ -159,3 +159,14 @@ def _read_options(text: str, line: int) -> Iterator[BatchOption]:
             value = following
             at += 1
         yield BatchOption(name=name, value=value, line=line, written=word)
+
+
+SUFFIXES = ("", ".sh", ".bash", ".sbatch", ".slurm", ".batch", ".job")
+
+SBATCH = LintFormat(
+    id="sbatch",
+    title="batch script",
+    may_name=lambda name: os.path.splitext(name)[1].lower() in SUFFIXES,
+    holds=lambda data: re.search(rb"(?m)^#SBATCH\s", data[:65536]) is not None,
+    parse=parse_batch,
+)

@@ -1,0 +1,218 @@
+"""Text of a shell script -> its commands, read by tree-sitter's grammar of bash: words, assignments, blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+MOST_BYTES = 1 << 20
+"""Of one script; what is longer is data."""
+_BLOCKS = {
+    "if_statement": "if",
+    "elif_clause": "if",
+    "else_clause": "if",
+    "case_item": "case",
+    "for_statement": "loop",
+    "c_style_for_statement": "loop",
+    "while_statement": "loop",
+    "function_definition": "function",
+    "subshell": "subshell",
+}
+_JOINS = ("&&", "||", "|", "|&")
+_INNER = ("command_substitution", "process_substitution")
+_COMMANDS = ("command", "declaration_command", "unset_command", "test_command", "variable_assignment")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellWord:
+    """A word of a command: ``raw`` as written, ``text`` without quotes; expansions (``$X``) stay as they are written.
+
+    ``is_literal``: nothing in it is expanded by this shell. ``quote`` is the quote around the whole word, if any.
+    """
+
+    raw: str
+    text: str
+    is_literal: bool
+    quote: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellCommand:
+    """A simple command. ``line`` and ``last_line`` are 1-based; ``assignments`` precede it (``A=1 python x.py``) or are
+    what ``export A=1`` sets; a bare ``A=1`` is a command without words.
+
+    ``after`` is the operator that joins it to the command before and ``before`` the one that joins it to the next
+    (``&&``, ``||``, ``|``, ``|&``), empty at the ends of a statement. ``blocks`` are what encloses it, from the outside
+    in: if, case, loop, function:NAME, subshell, substitution, condition (of an if or while).
+    """
+
+    words: tuple[ShellWord, ...]
+    assignments: tuple[tuple[str, ShellWord], ...]
+    redirects: tuple[str, ...]
+    heredoc: str | None
+    line: int
+    last_line: int
+    text: str
+    after: str
+    before: str
+    is_background: bool
+    blocks: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The last part of the first word: ``python`` for ``/usr/bin/python``; empty without words."""
+        return self.words[0].text.rsplit("/", 1)[-1] if self.words else ""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return tuple(word.text for word in self.words[1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellScript:
+    """The commands of a script in their order. ``is_whole``: the grammar took all of the text."""
+
+    commands: tuple[ShellCommand, ...]
+    is_whole: bool
+
+    def named(self, *names: str) -> list[ShellCommand]:
+        return [command for command in self.commands if command.name in names]
+
+    def assigned(self, name: str) -> list[ShellWord]:
+        """Every value that the script gives to a variable, in order."""
+        return [value for command in self.commands for key, value in command.assignments if key == name]
+
+
+def parse_shell(text: str, first_line: int = 1) -> ShellScript:
+    """``first_line`` is the line of the file that the text begins at. What is beyond MOST_BYTES is not read."""
+    data = text.encode("utf-8", "replace")[:MOST_BYTES]
+    root = _parser().parse(data).root_node
+    return ShellScript(commands=tuple(_walk(root, first_line)), is_whole=not root.has_error)
+
+
+@cache
+def _parser() -> Any:
+    import tree_sitter
+    import tree_sitter_bash
+
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a node stands: operators that join it, redirects of what encloses it, and the blocks around it."""
+
+    after: str = ""
+    before: str = ""
+    is_background: bool = False
+    redirects: tuple[Any, ...] = ()
+    blocks: tuple[str, ...] = ()
+
+
+def _walk(root: Any, first_line: int) -> Iterator[ShellCommand]:
+    """Depth first, without recursion, as nesting is the writer's."""
+    waiting: list[tuple[Any, _Place]] = [(root, _Place())]
+    while waiting:
+        node, place = waiting.pop()
+        if node.type in _COMMANDS:
+            yield _read_command(node, place, first_line)
+            inner = [child for child in _descend(node) if child.type in _INNER]
+            waiting += [(child, _Place(blocks=(*place.blocks, "substitution"))) for child in reversed(inner)]
+            continue
+        waiting += reversed(list(_place_children(node, place)))
+
+
+def _place_children(node: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
+    blocks = place.blocks
+    if (block := _BLOCKS.get(node.type)) is not None:
+        named = node.child_by_field_name("name") if block == "function" else None
+        blocks = (*blocks, f"function:{_text(named)}" if named is not None else block)
+    children = node.children
+    redirects = place.redirects
+    if node.type == "redirected_statement":
+        redirects = (*redirects, *(child for child in children if child.type.endswith("redirect")))
+    is_joined = node.type in ("list", "pipeline", "redirected_statement", "negated_command")
+    parts = [at for at, child in enumerate(children) if child.is_named and not child.type.endswith("redirect")]
+    for at in parts:
+        following = next((child.type for child in children[at + 1 :] if child.type in _JOINS), "")
+        preceding = next((child.type for child in reversed(children[:at]) if child.type in _JOINS), "")
+        is_last = at + 1 == len(children)
+        yield (
+            children[at],
+            _Place(
+                after=preceding or (place.after if at == parts[0] else "") if is_joined else "",
+                before=following or (place.before if at == parts[-1] else "") if is_joined else "",
+                is_background=place.is_background or (not is_last and children[at + 1].type == "&"),
+                redirects=redirects,
+                blocks=(*blocks, "condition") if node.field_name_for_child(at) == "condition" else blocks,
+            ),
+        )
+
+
+def _descend(node: Any) -> Iterator[Any]:
+    waiting = list(node.children)
+    while waiting:
+        child = waiting.pop()
+        yield child
+        if child.type not in _INNER:
+            waiting += child.children
+
+
+def _read_command(node: Any, place: _Place, first_line: int) -> ShellCommand:
+    words: list[ShellWord] = []
+    assignments: list[tuple[str, ShellWord]] = []
+    own: list[Any] = []
+    for child in [node] if node.type == "variable_assignment" else node.children:
+        if child.type == "variable_assignment":
+            name, value = child.child_by_field_name("name"), child.child_by_field_name("value")
+            empty = ShellWord(raw="", text="", is_literal=True)
+            assignments.append((_text(name), _read_word(value) if value is not None else empty))
+        elif child.type.endswith("redirect"):
+            own.append(child)
+        elif child.type == "command_name":
+            words += [_read_word(part) for part in child.children[:1]] or [_read_word(child)]
+        elif child.is_named or node.type in ("declaration_command", "unset_command") or child.type in ("[", "[["):
+            words.append(_read_word(child))
+    redirects = (*own, *place.redirects)
+    bodies = [part for one in redirects if one.type == "heredoc_redirect" for part in one.children]
+    body = next((part for part in bodies if part.type == "heredoc_body"), None)
+    files = [_text(one) for one in (*redirects, *bodies) if one.type in ("file_redirect", "herestring_redirect")]
+    return ShellCommand(
+        words=tuple(words),
+        assignments=tuple(assignments),
+        redirects=tuple(files),
+        heredoc=_text(body) if body is not None else None,
+        line=node.start_point[0] + first_line,
+        last_line=node.end_point[0] + first_line,
+        text=_text(node),
+        after=place.after,
+        before=place.before,
+        is_background=place.is_background,
+        blocks=place.blocks,
+    )
+
+
+def _read_word(node: Any) -> ShellWord:
+    raw = _text(node)
+    expands = ("simple_expansion", "expansion", "command_substitution", "process_substitution", "arithmetic_expansion")
+    is_literal = node.type not in expands and not any(child.type in expands for child in _descend(node))
+    quote = {"string": '"', "raw_string": "'", "ansi_c_string": "'"}.get(node.type, "")
+    return ShellWord(raw=raw, text=_unquote(node), is_literal=is_literal, quote=quote)
+
+
+def _unquote(node: Any) -> str:
+    if node.type == "raw_string":
+        return _text(node)[1:-1]
+    if node.type == "string":
+        return _text(node)[1:-1].replace('\\"', '"').replace("\\\n", "")
+    if node.type == "concatenation":
+        return "".join(_unquote(child) for child in node.children)
+    if node.type == "word":
+        return _text(node).replace("\\\n", "").replace("\\", "")
+    return _text(node)
+
+
+def _text(node: Any) -> str:
+    return node.text.decode("utf-8", "replace") if node is not None else ""

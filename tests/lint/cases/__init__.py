@@ -1,0 +1,14 @@
+"""For each rule a text in which it finds something, and one that is near and in which it does not."""
+
+from __future__ import annotations
+
+from . import batch, dockerfiles, manifests, scripts
+from .texts import WARNED
+
+CASES: dict[str, tuple[str, str]] = {**scripts.CASES, **dockerfiles.CASES, **batch.CASES, **manifests.CASES}
+
+BESIDE = {"unhandled-signal": {"job.sbatch": WARNED}}
+"""Files that lie beside the text, for the rules that look at several."""
+SAVE_S = {"late-signal": 60.0}
+"""How long a save takes, for the rules that need it."""
+FILES = {"python": "train.py", "dockerfile": "Dockerfile", "sbatch": "job.sbatch", "kubernetes": "job.yaml"}
