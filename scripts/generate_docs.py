@@ -20,11 +20,12 @@ from hotloop.cli.parser import build_parser
 from hotloop.cli.report_command import read_content
 from hotloop.core.acts import Act
 from hotloop.core.findings import Safety, Skipped
-from hotloop.core.lint import FILE_KINDS, LintRule
+from hotloop.core.lint import LintRule
 from hotloop.core.rules import Rule
 from hotloop.core.techniques import Setting, Technique
 from hotloop.diagnose import RULES
 from hotloop.lint import LINT_RULES
+from hotloop.lint.files import LINT_FORMATS
 from hotloop.report import render
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,12 +103,14 @@ def describe_lint_rules(rules: Mapping[str, LintRule]) -> str:
         "",
         "What [`hotloop lint`](lint.md) looks for in files, without running them. `hotloop rule ID` prints one.",
     ]
-    for kind, noun in FILE_KINDS.items():
-        lines += ["", f"| {noun} | the fault |", "|---|---|"]
-        lines += [f"| [{one.id}](#{one.id}) | {_cell(one.summary)} |" for one in rules.values() if one.reads == kind]
+    for known in LINT_FORMATS.values():
+        of_format = [rule for rule in rules.values() if rule.reads == known.id]
+        if of_format:
+            lines += ["", f"| {known.title} | the fault |", "|---|---|"]
+            lines += [f"| [{rule.id}](#{rule.id}) | {_cell(rule.summary)} |" for rule in of_format]
     for one in rules.values():
         manual = re.sub(r"^## ", "### ", one.manual, flags=re.MULTILINE)
-        head = f"{one.summary[0].upper()}{one.summary[1:]} ({FILE_KINDS[one.reads]})."
+        head = f"{one.summary[0].upper()}{one.summary[1:]} ({LINT_FORMATS[one.reads].title})."
         lines += ["", f"## {one.id}", "", head, "", manual]
     return "\n".join(lines) + "\n"
 

@@ -22,9 +22,9 @@ from hotloop.core.strategy import Choice, Strategy
 
 METHODS: dict[str, dict[str, Any]] = {
     "topk": {"method": "topk", "ratio": 0.05, "warm_up_steps": 10},
-    "int8": {"method": "int8"},
+    "powersgd": {"method": "powersgd", "rank": 2, "warm_up_steps": 5},
 }
-"""The kill follows the checkpoint of step 8, before the end of top-k's warm-up."""
+"""The kill follows the checkpoint of step 8: before the end of the first warm-up, and after that of the second."""
 STEPS, KILLED_AT = 16, 9
 
 

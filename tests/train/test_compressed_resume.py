@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 SCRIPT = Path(__file__).with_name("compressed_ranks.py")
-METHODS = ("topk", "int8")
+METHODS = ("topk", "powersgd")
 
 
 def launch(folder: Path) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from hotloop.apply.compression import (
     CastHook,
     GradientHook,
     Int8Hook,
+    LowRankHook,
     TopKHook,
     WarmUpHook,
     register,
@@ -28,7 +29,9 @@ HOOKS = {
     "int8": lambda: Int8Hook(),
     "topk": lambda: TopKHook(0.05),
     "topk_momentum": lambda: TopKHook(0.05, momentum=0.9),
+    "powersgd": lambda: LowRankHook(2),
     "topk_warm": lambda: WarmUpHook(TopKHook(0.05), 4),
+    "powersgd_warm": lambda: WarmUpHook(LowRankHook(2), 9),
 }
 
 
@@ -98,8 +101,9 @@ def resume(name: str) -> dict[str, Any]:
     second_hook.load_state_dict(kept["hook"])
     again = second_hook.state_dict()
     same_state = all(
-        torch.equal(kept["hook"].get("later", kept["hook"])["unsent"][key], piece)
-        for key, piece in again.get("later", again).get("unsent", {}).items()
+        torch.equal(kept["hook"].get("later", kept["hook"])[part][key], piece)
+        for part in ("unsent", "right")
+        for key, piece in again.get("later", again).get(part, {}).items()
     )
     train(second, range(6, 12))
     return {"same_state": same_state, "same_weights": torch.equal(weights(whole), weights(second))}
@@ -169,7 +173,7 @@ def main(out: str) -> None:
         one["resume"] = resume(name) if make().state_dict() else None
         found[name] = one
     found["one line"] = wrap_in_one_line()
-    found["warm-up"] = warm_up("topk_warm", 4)
+    found["warm-up"] = {"topk": warm_up("topk_warm", 4), "powersgd": warm_up("powersgd_warm", 9)}
     if dist.get_rank() == 0:
         Path(out).write_text(json.dumps(found))
     dist.destroy_process_group()

@@ -24,7 +24,7 @@ def sent():
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
 found = {}
-for method in ("plain", "bf16", "int8", "topk"):
+for method in ("plain", "bf16", "int8", "topk", "powersgd"):
     model = DistributedDataParallel(nn.Sequential(*(nn.Linear(512, 512) for _ in range(8))), bucket_cap_mb=2)
     if method != "plain":
         register(model, make_hook(method))
@@ -69,6 +69,7 @@ def sent_bytes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
         ("bf16", 0.5, 0.525),
         ("int8", 0.25, 0.2625),
         ("topk", 0.02, 0.022),
+        ("powersgd", 0.015, 0.02),
     ],
 )
 def test_a_hook_sends_what_it_says(

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.apply.compression import CastHook, Int8Hook, TopKHook, make_hook
+from hotloop.apply.compression import CastHook, Int8Hook, LowRankHook, TopKHook, make_hook
 from hotloop.apply.compression.hooks import after, wait_for_release
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-NAMES = ("bf16", "fp16", "int8", "topk", "topk_momentum", "topk_warm")
-KEEPING = ("int8", "topk", "topk_momentum", "topk_warm")
+NAMES = ("bf16", "fp16", "int8", "topk", "topk_momentum", "powersgd", "topk_warm", "powersgd_warm")
+KEEPING = ("int8", "topk", "topk_momentum", "powersgd", "topk_warm", "powersgd_warm")
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +34,20 @@ def test_replicas_are_equal_bit_for_bit(found: dict[str, Any], name: str) -> Non
     assert found[name]["agree_accumulated"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_training_learns_about_as_well(found: dict[str, Any], name: str) -> None:
-    most_ratio = 1.3 if name.startswith("topk") else 1.01
+@pytest.mark.parametrize(
+    ("name", "most_ratio"),
+    [
+        ("bf16", 1.01),
+        ("fp16", 1.01),
+        ("int8", 1.01),
+        ("topk", 1.3),
+        ("topk_momentum", 1.3),
+        ("powersgd", 1.3),
+        ("topk_warm", 1.3),
+        ("powersgd_warm", 1.3),
+    ],
+)
+def test_the_training_learns_about_as_well(found: dict[str, Any], name: str, most_ratio: float) -> None:
     assert found[name]["loss"] <= most_ratio * found["plain"]["loss"]
 
 
@@ -46,8 +57,9 @@ def test_an_infinite_gradient_arrives_and_is_not_kept(found: dict[str, Any], nam
     assert found[name]["poison"]["finite_after"]
 
 
-def test_a_warm_up_is_bf16_s_and_then_over(found: dict[str, Any]) -> None:
-    assert found["warm-up"] == {"equal_until": True, "equal_afterwards": False}
+@pytest.mark.parametrize("method", ["topk", "powersgd"])
+def test_a_warm_up_is_bf16_s_and_then_over(found: dict[str, Any], method: str) -> None:
+    assert found["warm-up"][method] == {"equal_until": True, "equal_afterwards": False}
 
 
 @pytest.mark.parametrize("name", KEEPING)
@@ -70,7 +82,8 @@ def test_a_model_wrapped_in_one_line_trains_and_goes_on(found: dict[str, Any]) -
         (lambda: CastHook(torch.float32), "choose torch.bfloat16 or torch.float16"),
         (lambda: TopKHook(0.0), "ratio is 0.0: choose more than 0"),
         (lambda: TopKHook(0.1, momentum=1.0), "momentum is 1.0: choose 0 to less than 1"),
-        (lambda: make_hook("int1"), "method is 'int1': choose one of bf16, fp16, int8, topk"),
+        (lambda: LowRankHook(0), "rank is 0: choose 1 or more"),
+        (lambda: make_hook("int1"), "method is 'int1': choose one of bf16, fp16, int8, topk, powersgd"),
         (lambda: make_hook("topk", warm_up_steps=-1), "warm_up_steps is -1: choose 0 or more"),
         (lambda: TopKHook().load_state_dict(make_hook("topk", warm_up_steps=1).state_dict()), "kept by WarmUpHook"),
         (lambda: CastHook().load_state_dict(TopKHook().state_dict()), "it was kept by TopKHook, and this is CastHook"),

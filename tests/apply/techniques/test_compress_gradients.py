@@ -13,7 +13,8 @@ from hotloop.core.strategy import Choice, Strategy, StrategyError
     [
         ({"ratio": 0.1}, r'compress-gradients.ratio needs method = "topk": bf16 does not use it'),
         ({"method": "int8", "momentum": 0.5}, r'momentum needs method = "topk": int8'),
-        ({"warm_up_steps": 9}, r'warm_up_steps needs method = "topk": bf16'),
+        ({"method": "topk", "rank": 4}, r'rank needs method = "powersgd": topk'),
+        ({"warm_up_steps": 9}, r'warm_up_steps needs method = "topk" or "powersgd": bf16'),
     ],
 )
 def test_a_setting_that_would_be_ignored_is_refused(settings: dict[str, Any], message: str) -> None:

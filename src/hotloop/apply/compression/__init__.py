@@ -7,6 +7,7 @@ What a rank does not send it keeps (error feedback) and adds to its next gradien
 
 from .blocks import Int8Hook
 from .hooks import CastHook, GradientHook, TopKHook, WarmUpHook
+from .low_rank import LowRankHook
 from .methods import METHODS, hooks_of, make_hook, register
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "CastHook",
     "GradientHook",
     "Int8Hook",
+    "LowRankHook",
     "TopKHook",
     "WarmUpHook",
     "hooks_of",

@@ -9,27 +9,32 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from hotloop.apply.method_settings import READ_BY, why_unread
 from hotloop.core.errors import UsageError
 
 from .blocks import Int8Hook
 from .hooks import CastHook, GradientHook, TopKHook, WarmUpHook
+from .low_rank import LowRankHook
 
 _MAKERS: Mapping[str, Callable[..., GradientHook]] = {
     "bf16": lambda **_: CastHook(torch.bfloat16),
     "fp16": lambda **_: CastHook(torch.float16),
     "int8": lambda **_: Int8Hook(),
-    "topk": lambda ratio, momentum: TopKHook(ratio, momentum),
+    "topk": lambda ratio, momentum, **_: TopKHook(ratio, momentum),
+    "powersgd": lambda rank, **_: LowRankHook(rank),
 }
 METHODS = tuple(_MAKERS)
 
 
-def make_hook(method: str, *, ratio: float = 0.01, momentum: float = 0.0, warm_up_steps: int = 0) -> GradientHook:
+def make_hook(
+    method: str, *, ratio: float = 0.01, momentum: float = 0.0, rank: int = 4, warm_up_steps: int = 0
+) -> GradientHook:
     """The hook of that name, one of METHODS, after so many exchanges in bf16. Raises ValueError for any other."""
     if method not in _MAKERS:
         raise ValueError(f"method is {method!r}: choose one of {', '.join(METHODS)}")
     if warm_up_steps < 0:
         raise ValueError(f"warm_up_steps is {warm_up_steps}: choose 0 or more")
-    hook = _MAKERS[method](ratio=ratio, momentum=momentum)
+    hook = _MAKERS[method](ratio=ratio, momentum=momentum, rank=rank)
     return WarmUpHook(hook, warm_up_steps) if warm_up_steps > 0 else hook
 
 
@@ -55,11 +60,11 @@ class CompressedDDP(DistributedDataParallel):
 
         model = hotloop.CompressedDDP(model, method="topk", ratio=0.01)
 
-    ``method``: bf16, fp16, int8 or topk (``ratio`` 0.01, ``momentum`` 0), which may begin after ``warm_up_steps`` in
-    bf16. Beside topk, use Adam with ``betas=(0, 0.999)``, or SGD without momentum and its momentum here. Every other
-    argument is DistributedDataParallel's. ``model.compression`` says what was done; on one rank nothing is sent, and no
-    hook is registered. A checkpoint needs ``compression_state()`` of each rank beside the model's state to resume bit
-    for bit; hotloop's Trainer keeps it by itself.
+    ``method``: bf16, fp16, int8, topk (``ratio`` 0.01, ``momentum`` 0) or powersgd (``rank`` 4); the last two may begin
+    after ``warm_up_steps`` in bf16. Beside topk, use Adam with ``betas=(0, 0.999)``, or SGD without momentum and its
+    momentum here. Every other argument is DistributedDataParallel's. ``model.compression`` says what was done; on one
+    rank nothing is sent, and no hook is registered. A checkpoint needs ``compression_state()`` of each rank beside the
+    model's state to resume bit for bit; hotloop's Trainer keeps it by itself.
 
     Raises UsageError for an unknown method, settings that are impossible or of another method, gradients other than
     float32, and where torch.distributed is not initialised.
@@ -72,17 +77,19 @@ class CompressedDDP(DistributedDataParallel):
         *,
         ratio: float | None = None,
         momentum: float | None = None,
+        rank: int | None = None,
         warm_up_steps: int | None = None,
         **arguments: Any,
     ) -> None:
-        named = {"ratio": ratio, "momentum": momentum, "warm_up_steps": warm_up_steps}
+        named = {"ratio": ratio, "momentum": momentum, "rank": rank, "warm_up_steps": warm_up_steps}
         given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
         try:
             hook = make_hook(method, **given)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        if given and method != "topk":
-            raise UsageError(f'{next(iter(given))} needs method = "topk": {method} does not use it')
+        unread = next((name for name in given if method not in READ_BY[name]), None)
+        if unread is not None:
+            raise UsageError(why_unread(unread, method))
         dtypes = {str(one.dtype) for one in module.parameters() if one.requires_grad}
         if dtypes - {"torch.float32"}:
             raise UsageError(f"gradients are {', '.join(sorted(dtypes))}: only float32 is compressed; use DDP itself")

@@ -5,48 +5,49 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hotloop.apply.method_settings import READ_BY, why_unread
 from hotloop.core.findings import Numerics, Safety, Value
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
-
-TOPK_SETTINGS = ("ratio", "momentum", "warm_up_steps", "most_momentum")
-"""Read with method "topk" alone."""
 
 
 class CompressGradients(Technique):
     """
     ## What it does
     Registers a communication hook with DistributedDataParallel. `method` is `bf16` or `fp16` (half of float32's bytes),
-    `int8` (a quarter: integers with one scale per 1,024 elements) or `topk` (the largest elements of each parameter's
-    gradient with their indices: `ratio` 0.01 is 2 % of the bytes between two ranks). What `int8` and `topk` do not
-    send, each rank keeps and adds to its next gradient. All ranks get the same gradient, bit for bit.
+    `int8` (a quarter: integers with one scale per 1,024 elements), `topk` (the largest elements of each parameter's
+    gradient with their indices: `ratio` 0.01 is 2 % of the bytes between two ranks) or `powersgd` (each matrix as two
+    thin ones of rank `rank`). What `int8`, `topk` and `powersgd` do not send, each rank keeps and adds to its next
+    gradient. All ranks get the same gradient, bit for bit.
 
-    `topk` may begin late: the first `warm_up_steps` exchanges are `bf16`'s. Beside it, the optimizer steps without
-    momentum, because gradients that are late bear none: inside a step, beta1 of an Adam is at most `most_momentum`, and
-    an SGD's momentum acts before the selection (Deep Gradient Compression, arXiv 1712.01887). Other optimizers keep
-    theirs. What the script and its checkpoints show of the optimizer stays as it was.
+    `topk` and `powersgd` may begin late: the first `warm_up_steps` exchanges are `bf16`'s. Beside `topk`, the optimizer
+    steps without momentum, because gradients that are late bear none: inside a step, beta1 of an Adam is at most
+    `most_momentum`, and an SGD's momentum acts before the selection (Deep Gradient Compression, arXiv 1712.01887).
+    Other optimizers keep theirs. What the script and its checkpoints show of the optimizer stays as it was.
 
     ## When it helps
     A slow link between the ranks: less time on the wire than compressing takes. Sent bytes of plain DDP's, counted at
-    the interfaces of two gloo ranks with 8 layers of 512 x 512: `bf16` 0.500, `int8` 0.253, `topk` 0.0203. At 100 mbit,
-    a step with 25 million parameters took 8.9 s plain, 4.5 s with `bf16`, 2.4 s with `int8` and 0.40 s with `topk`; at
-    1 gbit 1.04, 0.61, 0.57 and 0.40 s (least of n = 10, 2026-11-23, two cores, other work beside: docs/link-choice.md).
+    the interfaces of two gloo ranks with 8 layers of 512 x 512: `bf16` 0.500, `int8` 0.253, `topk` 0.0203, `powersgd`
+    0.0188. At 100 mbit, a step with 25 million parameters took 8.9 s plain, 4.5 s with `bf16`, 2.4 s with `int8`,
+    0.56 s with `powersgd` and 0.40 s with `topk`; at 1 gbit 1.04, 0.61, 0.57, 0.55 and 0.40 s (least of n = 10,
+    2026-11-23, two cores, other work beside: docs/link-choice.md).
 
     ## When it does not
     On a fast link, compressing costs more than it saves; on very busy cores no method gained clearly at 1 gbit, and
-    `int8` lost. It does nothing on one rank, under FSDP (see `reduce_dtype` of fsdp2), with gradients other than
-    float32, or if the model has its own communication hook. `int8` and `topk` need memory for another copy of the
-    gradients. A script's own checkpoints do not hold what the ranks keep: after a restart it begins at zero, the
-    warm-up too. The Trainer's checkpoints do. A script that averages after each micro-batch comes to the end of the
-    warm-up earlier. A trial of `hotloop tune` that is no longer than the warm-up measures the warm-up alone.
+    `int8` and `powersgd` lost. It does nothing on one rank, under FSDP (see `reduce_dtype` of fsdp2), with gradients
+    other than float32, or if the model has its own communication hook. `int8`, `topk` and `powersgd` need memory for
+    another copy of the gradients. A script's own checkpoints do not hold what the ranks keep: after a restart it begins
+    at zero, the warm-up too. The Trainer's checkpoints do. A script that averages after each micro-batch comes to the
+    end of the warm-up earlier. A trial of `hotloop tune` that is no longer than the warm-up measures the warm-up alone.
 
     ## Numerics
     Lossy: gradients are rounded, or arrive later. Compare the loss. After 2,000 steps of a small language model with
     AdamW (3 seeds; limit 4.4 %, the spread of plain's seeds), `bf16`, `fp16` and `int8` were within 0.1 % of plain's
     loss. `topk` ended +1.1 % from it, with `warm_up_steps = 100` -1.3 %, and with the optimizer's own momentum
-    (`most_momentum = 0.999`) 29 % above it; beside SGD 7 % above SGD alone ([table](communication-quality.md)). Take
-    `topk` only if your own loss bears it. A gradient that is infinite or NaN on one rank arrives so on all, so a
-    GradScaler skips the step on every rank.
+    (`most_momentum = 0.999`) 29 % above it; beside SGD 7 % above SGD alone. `powersgd` ended 8 % above it at once,
+    and +3.7 % with `warm_up_steps = 500`, which sends 0.177 of plain's bytes in all
+    ([table](communication-quality.md)). Take `powersgd` or `topk` only if your own loss bears them. A gradient that is
+    infinite or NaN on one rank arrives so on all, so a GradScaler skips the step on every rank.
     """
 
     id = "compress-gradients"
@@ -61,7 +62,7 @@ class CompressGradients(Technique):
             name="method",
             kind=str,
             default="bf16",
-            choices=("bf16", "fp16", "int8", "topk"),
+            choices=("bf16", "fp16", "int8", "topk", "powersgd"),
             help="how gradients are sent",
         ),
         Setting(
@@ -75,13 +76,14 @@ class CompressGradients(Technique):
             most=0.999,
             help="of topk's kept gradients; an SGD's own takes its place",
         ),
+        Setting(name="rank", kind=int, default=4, least=1, most=256, help="rank of powersgd's factors"),
         Setting(
             name="warm_up_steps",
             kind=int,
             default=0,
             least=0,
             most=1_000_000_000,
-            help="exchanges in bf16 before topk begins",
+            help="exchanges in bf16 before topk or powersgd begins",
         ),
         Setting(
             name="most_momentum",
@@ -95,15 +97,14 @@ class CompressGradients(Technique):
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         choice, method = strategy.get(self.id), settings["method"]
-        unread = next((name for name in TOPK_SETTINGS if choice is not None and name in choice.settings), None)
-        if unread is None or method == "topk":
-            return None
-        return f'{unread} needs method = "topk": {method} does not use it'
+        given = () if choice is None else choice.settings
+        unread = next((name for name in given if method not in READ_BY.get(name, (method,))), None)
+        return None if unread is None else why_unread(unread, str(method))
 
     def why_norms_differ(self, settings: Mapping[str, Value]) -> str:
-        if settings.get("method") != "topk":
+        if settings.get("method") not in ("topk", "powersgd"):
             return ""
-        return "topk sends part of a gradient in later steps, which changes gradient norms by design"
+        return f"{settings['method']} sends part of a gradient in later steps, which changes gradient norms by design"
 
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         from hotloop.apply.compression import hooks_of
@@ -142,7 +143,9 @@ def _register_hooks(model: Any, found: Sequence[Any], method: str, settings: Map
     dtypes = {one.dtype for one in model.parameters() if one.requires_grad}
     if dtypes != {torch.float32}:
         return NotApplicable(why=f"gradients are {', '.join(sorted(map(str, dtypes)))}, not torch.float32 alone")
-    read: dict[str, Any] = {name: settings[name] for name in TOPK_SETTINGS[:3]} if method == "topk" else {}
+    read: dict[str, Any] = {
+        name: settings[name] for name, methods in READ_BY.items() if method in methods and name != "most_momentum"
+    }
     for ddp in found:
         register(ddp, make_hook(method, **read))
     shown = {name: value for name, value in read.items() if value or name != "warm_up_steps"}
