@@ -47,6 +47,13 @@ def test_slow_first_steps_are_warm_up(count, other_ms, fewest, most):
     assert fewest <= steady_of(steps({"other_ns": other_ms(i) * MS} for i in range(count))).warmup_count <= most
 
 
+def test_batches_that_shrink_are_no_warm_up():
+    tokens = [int(2000 * 0.97**i) + 40 for i in range(120)]
+    by_size = [{"padded_tokens": size, "forward_ns": (3 + size // 20) * MS} for size in tokens]
+    by_start = [{"padded_tokens": 500, "forward_ns": (300 if i < 12 else 30) * MS} for i in range(120)]
+    assert [steady_of(steps(rows)).warmup_count for rows in (by_size, by_start)] == [1, 12]
+
+
 def test_a_late_recompilation_is_never_dropped():
     late = {0: {"compile_ns": 300 * MS}, 1: {"compile_ns": 300 * MS}, 120: {"compile_ns": MS, "other_ns": 300 * MS}}
     steady = steady_of(steps(late.get(i, {}) for i in range(200)))

@@ -1,4 +1,4 @@
-"""Step times -> the steady steps: everything behind a warm-up prefix."""
+"""Step times -> the steady steps: everything after a warm-up prefix."""
 
 from __future__ import annotations
 
@@ -64,7 +64,11 @@ def find_steady(steps: Steps) -> Steady:
             messages.append("torch.compile kept recompiling: all steps except the first count as steady")
             prefix = least
         else:
-            prefix = _end_of_settling(per_step_values(steps.step_ns, weight), settled, limit)
+            step_ns = per_step_values(steps.step_ns, weight)
+            prefix = _end_of_settling(step_ns, settled, limit)
+            without_size = _without_size(step_ns, per_step_values(steps.columns["padded_tokens"], weight))
+            if without_size is not None:
+                prefix = min(prefix, _end_of_settling(without_size, settled, limit))
 
     behind = np.arange(entry_count) >= prefix
     base = behind & ~profiled
@@ -107,6 +111,23 @@ def _end_of_compilation(compile_ns: IntColumn, least: int, limit: int) -> int | 
         return None
     settled = max(least, int(busy[quiet[0]]) + 1)
     return settled if settled <= limit else None
+
+
+def _without_size(step_ns: FloatColumn, tokens: FloatColumn) -> FloatColumn | None:
+    """Step times as if every step had the median number of tokens, so that batches that shrink are no warm-up.
+
+    The time of a token is the slope between the smaller and the larger half of the steps, by medians. None where
+    tokens are not known in each step, or do not make a step longer.
+    """
+    if not bool((tokens > 0).all()):
+        return None
+    middle = float(np.median(tokens))
+    small, large = tokens <= middle, tokens > middle
+    if not large.any():
+        return None
+    tokens_more = float(np.median(tokens[large]) - np.median(tokens[small]))
+    slope_ns = float(np.median(step_ns[large]) - np.median(step_ns[small])) / tokens_more
+    return step_ns - slope_ns * (tokens - middle) if slope_ns > 0 else None
 
 
 def _end_of_settling(step_ns: FloatColumn, least: int, limit: int) -> int:
