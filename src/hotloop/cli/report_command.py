@@ -47,7 +47,7 @@ def execute(arguments: argparse.Namespace) -> int:
     path = Path(arguments.run)
     report: object
     if path.suffix == ".json" and not path.is_dir():
-        report = _read_file(path)
+        report = read_report_file(path)
         try:
             show_report(report, arguments, sys.stdout)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -77,7 +77,7 @@ def read_content(content: Any) -> object:
     return replace(report, findings=fill_fixes(report.findings, ACTS)) if isinstance(report, Report) else report
 
 
-def _read_file(path: Path) -> object:
+def read_report_file(path: Path) -> object:
     """The report in a JSON file. The file may come from anybody: it is bounded and only read."""
     import json
 

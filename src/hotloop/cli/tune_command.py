@@ -210,14 +210,14 @@ def check_price(price_per_hour: float | None, goal: str, *, is_declared: bool) -
     return price_per_hour
 
 
-def make_folder(out: str | None) -> Path:
+def make_folder(out: str | None, kind: str = "tune") -> Path:
     """A folder for the outcome. One that exists is taken only when a tuning made it. Raises UsageError."""
 
     if out is None:
         from hotloop.attach.run_folder import ignore_in_git
 
         root = Path.cwd() / ".hotloop"
-        base = time.strftime("tune-%Y%m%d-%H%M%S")
+        base = time.strftime(f"{kind}-%Y%m%d-%H%M%S")
         for attempt in range(1000):
             folder = root / (base if attempt == 0 else f"{base}-{attempt}")
             try:
@@ -228,7 +228,7 @@ def make_folder(out: str | None) -> Path:
                 raise UsageError(f"cannot write to {root}: {error.strerror}; choose a folder with -o DIR") from error
             ignore_in_git(root)
             return folder
-        raise UsageError(f"{root} is full of tunings of this second; choose a folder with -o DIR")
+        raise UsageError(f"{root} is full of folders of this second; remove old ones")
     folder = Path(out).resolve()
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "tune.sqlite").exists())):
         raise UsageError(f"{out} exists and is not a tuning folder: choose another with -o DIR")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -55,13 +55,13 @@ def tune_command(
     progress.warnings = plan.warnings
 
     def attach(one: Request) -> AttachTrial:
-        return partial(attach_trial, one, deep=False)
+        return partial(attach_trial, one.command, one.variables, deep=False)
 
     bench = Bench(
         command=request.command, plan=plan, folder=request.folder, environment=attach(request), measure=measure_run
     )
     emit("measuring the baseline")
-    seeing = replace(bench, environment=partial(attach_trial, request, deep=True))
+    seeing = replace(bench, environment=partial(attach_trial, request.command, request.variables, deep=True))
     ran, observed = observe_baseline(seeing, baseline or Strategy(), budget, progress)
     run_folder = request.folder / "trials" / OBSERVED
     run = move_places(read_run(run_folder), request.folder / "work" / OBSERVED / request.cwd.name, request.cwd)
@@ -121,14 +121,20 @@ def measure_run(folder: Path) -> Measurement | None:
 
 @contextmanager
 def attach_trial(
-    request: Request, strategy: Strategy, run_folder: Path, trial: Mapping[str, Any], *, deep: bool
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    strategy: Strategy,
+    run_folder: Path,
+    trial: Mapping[str, Any],
+    *,
+    deep: bool,
 ) -> Iterator[dict[str, str]]:
-    """The environment that makes the command of a request train under a strategy, recorded into a folder."""
-    write_manifest(run_folder, request.command, [])
+    """The environment that makes a command train under a strategy, recorded into a folder."""
+    write_manifest(run_folder, command, [])
     options = {"deep": deep, "trace": None, "nvtx": False, "trial": dict(trial)}
     collector = Collector(run_folder / "processes")
     collector.start()
     try:
-        yield prepare_environment(request.variables, run_folder, options, collector, strategy or None)
+        yield prepare_environment(variables, run_folder, options, collector, strategy or None)
     finally:
         collector.stop()

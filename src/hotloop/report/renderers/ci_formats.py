@@ -1,16 +1,19 @@
-"""github, junit and sarif: what CI systems read of a Check; SARIF also of a LintReport."""
+"""github, junit, sarif and bencher: what CI systems read of a Check, a Proof or a LintReport."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
 
 from hotloop.core.check import Check, CheckVerdict, Judged
 from hotloop.core.lint import LintEdit, LintFinding, LintReport
+from hotloop.core.proof import Proof
 from hotloop.report.document import Document, Surface, renderer
 from hotloop.report.judged import sentence_of, title_of
 from hotloop.report.manual import split_manual
@@ -54,32 +57,49 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-@renderer("junit", "JUnit XML, for CI systems that show test results", suffix=".xml", kinds=("check",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a CI system shows as a test: ``outcome`` is passed, failure or skipped, ``kind`` the word for a failure."""
+
+    id: str
+    outcome: str = "passed"
+    kind: str = ""
+    message: str = ""
+    place: str = ""
+
+
+@renderer("junit", "JUnit XML, for CI systems that show test results", suffix=".xml", kinds=("check", "prove"))
 def draw_junit(document: Document, surface: Surface) -> str:
-    """Regressions are failures; what is inconclusive was skipped, and fails where the check is strict."""
+    """Regressions and refusals are failures; what is inconclusive was skipped, and fails where the check is strict."""
+    if isinstance(document.subject, Proof):
+        proof = document.subject
+        outcome = {"slower": "failure", "refused": "failure", "cannot tell": "skipped"}.get(proof.verdict, "passed")
+        case = Case(id="B against A", outcome=outcome, kind=proof.verdict, message=document.title)
+        return _write_junit("prove", proof.verdict, [case], [proof.reason, *proof.limits])
     check: Check = document.subject
-    failed = [one for one in check.judged if _fails(one, surface)]
-    skipped = [one for one in check.judged if one.verdict is CheckVerdict.INCONCLUSIVE and one not in failed]
-    counts = (
-        f'tests="{len(check.judged) + len(check.skipped)}" failures="{len(failed)}" errors="0"'
-        f' skipped="{len(skipped) + len(check.skipped)}"'
-    )
+    cases = [_case(one, surface) for one in check.judged]
+    judged = {one.id for one in check.judged}
+    cases += [
+        Case(id=left.id, outcome="skipped", message=left.reason) for left in check.skipped if left.id not in judged
+    ]
+    return _write_junit("check", ", ".join(check.runs), cases, [f"noise: {check.noise}", *check.warnings])
+
+
+def _write_junit(kind: str, name: str, cases: Sequence[Case], notes: Sequence[str]) -> str:
+    failures, skips = (sum(case.outcome == outcome for case in cases) for outcome in ("failure", "skipped"))
+    counts = f'tests="{len(cases)}" failures="{failures}" errors="0" skipped="{skips}"'
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
-        f'<testsuites name="hotloop check" {counts}>',
-        f"  <testsuite name={_attribute('hotloop check ' + ', '.join(check.runs))} {counts}>",
+        f'<testsuites name="hotloop {kind}" {counts}>',
+        f"  <testsuite name={_attribute(f'hotloop {kind} {name}')} {counts}>",
     ]
-    for one in check.judged:
-        lines += _case(one, surface)
-    for left in check.skipped:
-        if not any(one.id == left.id for one in check.judged):
-            lines += [
-                f'    <testcase classname="hotloop.check" name={_attribute(left.id)}>',
-                f"      <skipped message={_attribute(left.reason)}/>",
-                "    </testcase>",
-            ]
-    notes = "\n".join(clean(note) for note in (f"noise: {check.noise}", *check.warnings))
-    lines += [f"    <system-out>{escape(_legal(notes))}</system-out>", "  </testsuite>", "</testsuites>"]
+    for case in cases:
+        head = f'    <testcase classname="hotloop.{kind}" name={_attribute(case.id)}{case.place}'
+        kind_of = f" type={_attribute(case.kind)}" if case.outcome == "failure" else ""
+        inside = f"      <{case.outcome}{kind_of} message={_attribute(case.message)}/>"
+        lines += [f"{head}/>"] if case.outcome == "passed" else [f"{head}>", inside, "    </testcase>"]
+    text = "\n".join(clean(note) for note in notes)
+    lines += [f"    <system-out>{escape(_legal(text))}</system-out>", "  </testsuite>", "</testsuites>"]
     return "\n".join(lines) + "\n"
 
 
@@ -89,17 +109,28 @@ def _fails(one: Judged, surface: Surface) -> bool:
     return surface.is_strict and one.verdict is CheckVerdict.INCONCLUSIVE and one.decides
 
 
-def _case(one: Judged, surface: Surface) -> list[str]:
+def _case(one: Judged, surface: Surface) -> Case:
     place = "" if one.where is None else f" file={_attribute(one.where.file)} line={_attribute(str(one.where.line))}"
-    head = f'    <testcase classname="hotloop.check" name={_attribute(one.id)}{place}'
-    sentence = sentence_of(one)
-    if _fails(one, surface):
-        inside = f"<failure type={_attribute(one.verdict.value)} message={_attribute(sentence)}/>"
-    elif one.verdict is CheckVerdict.INCONCLUSIVE:
-        inside = f"<skipped message={_attribute(sentence)}/>"
-    else:
-        return [f"{head}/>"]
-    return [f"{head}>", f"      {inside}", "    </testcase>"]
+    outcome = "skipped" if one.verdict is CheckVerdict.INCONCLUSIVE else "passed"
+    outcome = "failure" if _fails(one, surface) else outcome
+    return Case(id=one.id, outcome=outcome, kind=one.verdict.value, message=sentence_of(one), place=place)
+
+
+@renderer("bencher", "Bencher Metric Format, for services that keep benchmarks", suffix=".json", kinds=("prove",))
+def draw_bencher(document: Document, surface: Surface) -> str:
+    """B's time over A's with its bounds, and the time of both sides in ns."""
+    proof: Proof = document.subject
+    metrics: dict[str, dict[str, float]] = {}
+    if proof.ratio is not None:
+        metrics["ratio"] = {"value": proof.ratio}
+        if proof.low is not None and proof.high is not None:
+            metrics["ratio"] |= {"lower_value": proof.low, "upper_value": proof.high}
+    for side in (proof.a, proof.b):
+        if side.times_ns:
+            mean = math.fsum(side.times_ns) / len(side.times_ns)
+            lowest, highest = min(side.times_ns), max(side.times_ns)
+            metrics[f"latency_{side.id.lower()}"] = {"value": mean, "lower_value": lowest, "upper_value": highest}
+    return json.dumps({f"prove per {proof.unit}": metrics}, indent=1) + "\n"
 
 
 def _attribute(text: str) -> str:

@@ -1,0 +1,243 @@
+"""Two variants of a training and a budget -> a Proof of which is faster, by fresh processes in turn."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hotloop import __version__
+from hotloop.analyze.measurement import list_facts
+from hotloop.core.errors import UsageError
+from hotloop.core.findings import Numerics
+from hotloop.core.measurement import Measurement
+from hotloop.core.proof import Proof, ProofSide
+from hotloop.core.strategy import Strategy
+from hotloop.trace.recording import read_run
+from hotloop.tune.referee import Match, referee
+from hotloop.tune.study import FACTS, choose_limits, drop_outputs
+from hotloop.tune.trials import NO_TRAINING, Bench, Ran, TrialLimits, run_trial
+from hotloop.tune.workspace import changed_code, code_outside, plan_workspace
+
+from .tuning import attach_trial, measure_run
+
+OBSERVED_S = 5.0
+GIT_TIMEOUT_S = 120
+Emit = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What is run on one side: a resolved command in a folder, with its environment. ``change`` is in words."""
+
+    command: tuple[str, ...]
+    cwd: Path
+    variables: Mapping[str, str]
+    strategy: Strategy = field(default_factory=Strategy)
+    change: str = ""
+
+
+def prove(
+    a: Variant,
+    b: Variant,
+    folder: Path,
+    emit: Emit,
+    *,
+    budget_s: float,
+    least_ratio: float,
+    numerics: Numerics,
+    words: Sequence[str],
+) -> Proof:
+    """Observe A once, then run pairs of processes until a verdict or the end of the budget.
+
+    ``folder`` takes the working copies and the logs of what failed.
+    """
+    begun_s = time.monotonic()
+    match = Match(least_ratio=least_ratio, numerics=numerics)
+    benches = {name: _make_bench(variant, folder / name) for name, variant in (("A", a), ("B", b))}
+    variants = {"A": a, "B": b}
+    limits = TrialLimits(
+        steps=None,
+        seconds=OBSERVED_S,
+        timeout_s=max(120.0, 0.5 * budget_s),
+        start_s=max(60.0, 0.4 * budget_s),
+        stall_s=max(60.0, 0.2 * budget_s),
+    )
+    emit("observing A")
+    observed = _run(benches["A"], a, limits, "observed", counts_whole=True)
+    machine = _describe_machine(folder / "A" / "trials" / "observed")
+    notes: list[str] = []
+    if observed.measured is None:
+        match.reason = f"A failed: {observed.ended}, {observed.reason}"
+    else:
+        counts_whole = observed.ended == NO_TRAINING
+        if counts_whole:
+            notes.append("no training was seen in A: the time of the whole command is compared, and no loss is checked")
+        match.observed = observed.measured
+        limits = limits if counts_whole else choose_limits(observed.measured, observed.duration_s)
+        benches = {name: replace(bench, plan=drop_outputs(bench.plan)) for name, bench in benches.items()}
+
+        def run_side(side: str, number: int) -> Ran:
+            bench = benches[side]
+            ran = _run(bench, variants[side], limits, f"{number}", counts_whole=counts_whole)
+            if changed := changed_code(bench.plan):
+                raise UsageError(f"{changed[0].path} changed during the proof; run it again")
+            return ran
+
+        referee(
+            match,
+            run_side,
+            until_s=begun_s + budget_s,
+            process_s=observed.duration_s,
+            clock_s=time.monotonic,
+            emit=emit,
+        )
+    for name in ("A", "B"):
+        shutil.rmtree(folder / name / "work", ignore_errors=True)
+    return _report(match, a, b, notes, machine, limits, time.monotonic() - begun_s, words)
+
+
+def _make_bench(variant: Variant, folder: Path) -> Bench:
+    outside = code_outside(variant.command, variant.cwd)
+    return Bench(
+        command=variant.command,
+        plan=plan_workspace(variant.cwd, without=[folder.parent], outside=outside),
+        folder=folder,
+        environment=partial(attach_trial, variant.command, variant.variables, deep=False),
+        measure=measure_run,
+    )
+
+
+def _run(bench: Bench, variant: Variant, limits: TrialLimits, name: str, *, counts_whole: bool) -> Ran:
+    """A process of a side. ``counts_whole``: one that ends well without a training counts with its whole time."""
+    ran = run_trial(bench, variant.strategy, limits, name)
+    if ran.ended == NO_TRAINING and counts_whole:
+        whole = Measurement(
+            step_ns=ran.duration_s * 1e9,
+            steady_count=1,
+            samples_per_step=None,
+            tokens_per_step=None,
+            peak_bytes=None,
+            one_time_ns=None,
+            losses_unseen="no training was seen",
+            norms_unseen="no training was seen",
+            began_wall_s=ran.began_wall_s,
+            duration_s=ran.duration_s,
+        )
+        return replace(ran, measured=whole)
+    if ran.measured is not None and name != "observed":
+        shutil.rmtree(bench.folder / "trials" / name, ignore_errors=True)
+    return ran
+
+
+def _describe_machine(run_folder: Path) -> dict[str, Any]:
+    """What the proof holds for: versions, device and cores as the training saw them."""
+    processes = read_run(run_folder).processes
+    facts = list_facts(processes, FACTS) if processes and measure_run(run_folder) is not None else {}
+    model = next(
+        (line.partition(":")[2].strip() for line in _read_lines("/proc/cpuinfo") if "model name" in line), None
+    )
+    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), **{name: facts.get(name) for name in FACTS}}
+
+
+def _read_lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _report(
+    match: Match,
+    a: Variant,
+    b: Variant,
+    notes: list[str],
+    machine: Mapping[str, Any],
+    limits: TrialLimits,
+    took_s: float,
+    words: Sequence[str],
+) -> Proof:
+    found = match.comparison
+    unapplied = sorted(
+        {f"{one.technique}: {one.detail}" for process in match.b for one in process.applied if not one.is_applied}
+    )
+    notes += [f"B did not apply {text}" for text in unapplied]
+    if match.guard.status == "unknown" and match.b:
+        notes.append(f"the loss could not be checked: {match.guard.reason}")
+    sides = [
+        ProofSide(id=name, command=variant.command, change=variant.change, times_ns=match.times_ns(processes))
+        for name, variant, processes in (("A", a, match.a), ("B", b, match.b))
+    ]
+    return Proof(
+        tool_version=__version__,
+        verdict=match.verdict,
+        reason=match.reason,
+        a=sides[0],
+        b=sides[1],
+        ratio=_inverse(found.speedup_ratio if found else None),
+        low=_inverse(found.high_ratio if found else None),
+        high=_inverse(found.low_ratio if found else None),
+        pairs=len(match.b),
+        unit="run" if notes and notes[0].startswith("no training") else match.unit,
+        steps_count=limits.steps,
+        at_least_ratio=match.least_ratio,
+        spread_ratio=found.noise_ratio if found else None,
+        guard_status=match.guard.status,
+        guard_reason=match.guard.reason,
+        took_s=took_s,
+        machine=machine,
+        limits=tuple(notes),
+        words=tuple(words),
+    )
+
+
+def _inverse(ratio: float | None) -> float | None:
+    return None if ratio is None else 1 / ratio
+
+
+@contextmanager
+def check_out(revisions: tuple[str, str], cwd: Path, folder: Path) -> Iterator[list[tuple[Path, str]]]:
+    """The folder of a command in two revisions of its repository, and what each revision is.
+
+    What git does not track (data, settings) is linked from the user's folder. Raises UsageError.
+    """
+    root = Path(_git(cwd, "rev-parse", "--show-toplevel").strip())
+    inside = cwd.resolve().relative_to(root.resolve())
+    untracked = _git(root, "ls-files", "--others", "--directory", "--no-empty-directory", "-z").split("\0")
+    places: list[tuple[Path, str]] = []
+    with ExitStack() as stack:
+        for name, revision in zip(("a", "b"), revisions, strict=True):
+            commit = _git(root, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").strip()
+            tree = folder / f"revision-{name}" / root.name
+            _git(root, "worktree", "add", "--detach", "--force", str(tree), commit)
+            stack.callback(_git, root, "worktree", "remove", "--force", str(tree))
+            for path in untracked:
+                place = tree / path.rstrip("/")
+                if path and not path.startswith(".hotloop") and not place.exists() and place.parent.is_dir():
+                    place.symlink_to(root / path.rstrip("/"))
+            if not (tree / inside).is_dir():
+                raise UsageError(f"revision {revision} has no folder {inside}; run the command from one that both have")
+            subject = _git(root, "log", "-1", "--format=%h %s", commit).strip()
+            places.append((tree / inside, f"revision {subject}"))
+        yield places
+
+
+def _git(folder: Path, *words: str) -> str:
+    """What git prints. Raises UsageError with its own last line."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"git {words[0]}: {error}") from error
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise UsageError(f"git {words[0]} in {folder}: {lines[-1]}")
+    return done.stdout
