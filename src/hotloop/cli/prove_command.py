@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from hotloop.pipeline.proving import Variant
+    from hotloop.pipeline.proving import ProofVariant
 
 ORDER, SUMMARY = 3, "say which of two variants of a training is faster, with statistics and a check of the loss"
 EXIT_CODES = {"faster": 0, "same": 0, "slower": 1, "refused": 1, "cannot tell": 3}
@@ -100,7 +100,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return EXIT_CODES[proof.verdict]
 
 
-def make_variants(arguments: argparse.Namespace, folder: Path, stack: ExitStack) -> tuple[Variant, Variant]:
+def make_variants(arguments: argparse.Namespace, folder: Path, stack: ExitStack) -> tuple[ProofVariant, ProofVariant]:
     """The two sides of the command line. Raises UsageError."""
     from dataclasses import replace
 
@@ -134,15 +134,15 @@ def make_variants(arguments: argparse.Namespace, folder: Path, stack: ExitStack)
     return sides[0], sides[1]
 
 
-def _make_variant(command: list[str], variables: dict[str, str], change: str = "") -> Variant:
+def _make_variant(command: list[str], variables: dict[str, str], change: str = "") -> ProofVariant:
     from hotloop.attach import child
-    from hotloop.pipeline.proving import Variant
+    from hotloop.pipeline.proving import ProofVariant
 
     resolved = child.resolve_command(command, variables.get("PATH"))
     refusal = child.refuses_agent(resolved, variables.get("PATH"))
     if refusal is not None:
         raise UsageError(refusal)
-    return Variant(command=tuple(resolved), cwd=Path.cwd(), variables=variables, change=change)
+    return ProofVariant(command=tuple(resolved), cwd=Path.cwd(), variables=variables, change=change)
 
 
 def split_commands(words: list[str]) -> list[list[str]]:

@@ -34,7 +34,7 @@ Emit = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
+class ProofVariant:
     """What is run on one side: a resolved command in a folder, with its environment. ``change`` is in words."""
 
     command: tuple[str, ...]
@@ -45,8 +45,8 @@ class Variant:
 
 
 def prove(
-    a: Variant,
-    b: Variant,
+    a: ProofVariant,
+    b: ProofVariant,
     folder: Path,
     emit: Emit,
     *,
@@ -104,7 +104,7 @@ def prove(
     return _report(match, a, b, notes, machine, limits, time.monotonic() - begun_s, words)
 
 
-def _make_bench(variant: Variant, folder: Path) -> Bench:
+def _make_bench(variant: ProofVariant, folder: Path) -> Bench:
     outside = code_outside(variant.command, variant.cwd)
     return Bench(
         command=variant.command,
@@ -115,7 +115,7 @@ def _make_bench(variant: Variant, folder: Path) -> Bench:
     )
 
 
-def _run(bench: Bench, variant: Variant, limits: TrialLimits, name: str, *, counts_whole: bool) -> Ran:
+def _run(bench: Bench, variant: ProofVariant, limits: TrialLimits, name: str, *, counts_whole: bool) -> Ran:
     """A process of a side. ``counts_whole``: one that ends well without a training counts with its whole time."""
     ran = run_trial(bench, variant.strategy, limits, name)
     if ran.ended == NO_TRAINING and counts_whole:
@@ -156,8 +156,8 @@ def _read_lines(path: str) -> list[str]:
 
 def _report(
     match: Match,
-    a: Variant,
-    b: Variant,
+    a: ProofVariant,
+    b: ProofVariant,
     notes: list[str],
     machine: Mapping[str, Any],
     limits: TrialLimits,

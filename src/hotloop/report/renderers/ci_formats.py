@@ -58,7 +58,7 @@ def _property(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class JunitCase:
     """What a CI system shows as a test: ``outcome`` is passed, failure or skipped, ``kind`` the word for a failure."""
 
     id: str
@@ -74,18 +74,18 @@ def draw_junit(document: Document, surface: Surface) -> str:
     if isinstance(document.subject, Proof):
         proof = document.subject
         outcome = {"slower": "failure", "refused": "failure", "cannot tell": "skipped"}.get(proof.verdict, "passed")
-        case = Case(id="B against A", outcome=outcome, kind=proof.verdict, message=document.title)
+        case = JunitCase(id="B against A", outcome=outcome, kind=proof.verdict, message=document.title)
         return _write_junit("prove", proof.verdict, [case], [proof.reason, *proof.limits])
     check: Check = document.subject
     cases = [_case(one, surface) for one in check.judged]
     judged = {one.id for one in check.judged}
     cases += [
-        Case(id=left.id, outcome="skipped", message=left.reason) for left in check.skipped if left.id not in judged
+        JunitCase(id=left.id, outcome="skipped", message=left.reason) for left in check.skipped if left.id not in judged
     ]
     return _write_junit("check", ", ".join(check.runs), cases, [f"noise: {check.noise}", *check.warnings])
 
 
-def _write_junit(kind: str, name: str, cases: Sequence[Case], notes: Sequence[str]) -> str:
+def _write_junit(kind: str, name: str, cases: Sequence[JunitCase], notes: Sequence[str]) -> str:
     failures, skips = (sum(case.outcome == outcome for case in cases) for outcome in ("failure", "skipped"))
     counts = f'tests="{len(cases)}" failures="{failures}" errors="0" skipped="{skips}"'
     lines = [
@@ -109,11 +109,11 @@ def _fails(one: Judged, surface: Surface) -> bool:
     return surface.is_strict and one.verdict is CheckVerdict.INCONCLUSIVE and one.decides
 
 
-def _case(one: Judged, surface: Surface) -> Case:
+def _case(one: Judged, surface: Surface) -> JunitCase:
     place = "" if one.where is None else f" file={_attribute(one.where.file)} line={_attribute(str(one.where.line))}"
     outcome = "skipped" if one.verdict is CheckVerdict.INCONCLUSIVE else "passed"
     outcome = "failure" if _fails(one, surface) else outcome
-    return Case(id=one.id, outcome=outcome, kind=one.verdict.value, message=sentence_of(one), place=place)
+    return JunitCase(id=one.id, outcome=outcome, kind=one.verdict.value, message=sentence_of(one), place=place)
 
 
 @renderer("bencher", "Bencher Metric Format, for services that keep benchmarks", suffix=".json", kinds=("prove",))
