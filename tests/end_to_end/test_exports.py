@@ -107,7 +107,7 @@ def test_metrics_are_scraped_while_the_training_runs(tmp_path: Path) -> None:
         assert 2 <= steps < 1200
         # A mean of all steps so far, and the first one ends before the first sleep.
         assert found["hotloop_training_step_duration_seconds"] > 0.01 * (steps - 1) / steps
-        assert states == {"running": 1.0, "ended": 0.0, "stale": 0.0}
+        assert states == {"running": 1.0, "ended": 0.0, "stale": 0.0, "stalled": 0.0}
     finally:
         assert running.wait(60) == 0
 

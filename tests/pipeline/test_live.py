@@ -10,6 +10,7 @@ import pytest
 
 from hotloop.core.live import STALE_AFTER_S, LiveRank, LiveRun
 from hotloop.core.phases import PHASES
+from hotloop.core.snapshot import STALLED_FILE, STALLS_FOLDER
 from hotloop.pipeline.live import CLOSE_RANKS, OTHERS_AT_A_TIME, LiveReader
 from hotloop.pipeline.runs import read_report
 from hotloop.trace.recording import RecordingFile
@@ -154,6 +155,10 @@ def test_the_age_is_that_of_the_newest_row_and_a_silent_run_is_stale(training: T
     clock.now_s = 6.5 + STALE_AFTER_S
     run = reader.read()
     assert (run.state, run.age_s) == ("stale", STALE_AFTER_S + 0.5)
+    mark = training.folder / STALLS_FOLDER / STALLED_FILE
+    mark.parent.mkdir()
+    mark.touch()
+    assert reader.read().state == "stalled"
 
 
 def test_an_outcome_ends_the_run(training: Training) -> None:

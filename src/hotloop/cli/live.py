@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from hotloop.core.live import STALE, LiveRank, LiveRun
+from hotloop.core.live import STALE, STALLED, LiveRank, LiveRun
 from hotloop.core.phases import PHASES
 from hotloop.core.plain import to_ascii
 
@@ -284,7 +284,7 @@ def _describe_age(run: LiveRun) -> str:
     lead = run.lead
     if run.age_s is None or lead is None:
         return ""
-    if run.state == STALE:
+    if run.state in (STALE, STALLED):
         return f"stale for {run.age_s:,.0f} s"
     return f"last step {run.age_s:,.0f} s ago" if run.age_s > max(SILENT_S, 3e-9 * (lead.step_mean_ns or 0)) else ""
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from .errors import InvariantError
 from .phases import PHASES
 
-RUNNING, ENDED, STALE = "running", "ended", "stale"
-STATES = (RUNNING, ENDED, STALE)
+RUNNING, ENDED, STALE, STALLED = "running", "ended", "stale", "stalled"
+STATES = (RUNNING, ENDED, STALE, STALLED)
 STALE_AFTER_S = 15.0
 STALE_STEPS = 10
 
@@ -106,7 +106,8 @@ class LiveRun:
     started_wall_s: float | None
     """Seconds since 1970."""
     state: str
-    """``running``; ``ended`` (the command, or every process, ended in order); ``stale``: neither, and no new row."""
+    """``running``; ``ended`` (the command, or every process, ended in order); ``stale``: neither, and no new row;
+    ``stalled``: `hotloop run` looked at its ranks, and they are hung."""
     exit_code: int | None
     """Of the command; None while it runs, when a signal ended it, and when nobody recorded it."""
     age_s: float | None

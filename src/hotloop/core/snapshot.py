@@ -11,8 +11,9 @@ from .decode import decode_contract, encode_contract
 ATTACH_SCHEMA = "hotloop.attach/1"
 """Version of the contract. Fields are added, never changed."""
 
-STALLS_FOLDER, ASKED, ANSWER = "stalls", "asked", "answer"
-"""In a run folder: who finds the file ``asked`` there, and watches ranks of the run, leaves an answer."""
+STALLS_FOLDER, ASKED, ANSWER, STALLED_FILE = "stalls", "asked", "answer", "stalled"
+"""In a run folder: who finds the file ``asked`` there, and watches ranks of the run, leaves an answer; ``stalled`` is
+there while the ranks are hung."""
 Verdict = Literal["hung", "slow", "healthy", "starting", "saving", "compiling", "cannot tell"]
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from hotloop.analyze.live import LiveProcess
 from hotloop.core.errors import RecordingError
-from hotloop.core.live import ENDED, RUNNING, STALE, LiveDevice, LiveRank, LiveRun, is_stale
+from hotloop.core.live import ENDED, RUNNING, STALE, STALLED, LiveDevice, LiveRank, LiveRun, is_stale
 from hotloop.core.recording import OUTCOME_FILE
+from hotloop.core.snapshot import STALLED_FILE, STALLS_FOLDER
 from hotloop.telemetry.devices import read_newest_devices
 from hotloop.trace.recording import RecordingTail, list_recordings, read_json, states_its_end
 
@@ -82,7 +83,7 @@ class LiveReader:
             name=self._folder.name,
             command=_read_command(manifest),
             started_wall_s=_number(manifest.get("started_wall_s")),
-            state=ENDED if has_outcome else _find_state(ranks, age_s),
+            state=ENDED if has_outcome else self._find_state(ranks, age_s),
             exit_code=outcome["exit_code"] if has_outcome else None,
             age_s=age_s,
             ranks=_add_use(ranks, devices),
@@ -90,6 +91,17 @@ class LiveReader:
             steps_total=_count(manifest.get("steps_total")),
             notes=tuple(notes),
         )
+
+    def _find_state(self, ranks: list[LiveRank], age_s: float | None) -> str:
+        """Of a run whose command has not ended."""
+        if age_s is None:
+            return RUNNING
+        steps_ns = [rank.step_mean_ns for rank in ranks if rank.step_mean_ns is not None]
+        if not is_stale(age_s, max(steps_ns, default=0)):
+            return RUNNING
+        if all(rank.is_closed for rank in ranks):
+            return ENDED
+        return STALLED if (self._folder / STALLS_FOLDER / STALLED_FILE).exists() else STALE
 
     def _choose(self) -> list[Path]:
         """What this reading looks at, besides new recordings."""
@@ -160,16 +172,6 @@ def _place(one: LiveRank) -> tuple[int, str, int]:
 
 def _recency(rank: LiveRank) -> tuple[int, float]:
     return rank.restart, float("-inf") if rank.age_s is None else -rank.age_s
-
-
-def _find_state(ranks: list[LiveRank], age_s: float | None) -> str:
-    """Of a run whose command has not ended."""
-    if age_s is None:
-        return RUNNING
-    steps_ns = [rank.step_mean_ns for rank in ranks if rank.step_mean_ns is not None]
-    if not is_stale(age_s, max(steps_ns, default=0)):
-        return RUNNING
-    return ENDED if all(rank.is_closed for rank in ranks) else STALE
 
 
 def _add_use(ranks: list[LiveRank], devices: tuple[LiveDevice, ...]) -> tuple[LiveRank, ...]:

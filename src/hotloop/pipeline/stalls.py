@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.report import Health
-from hotloop.core.snapshot import ANSWER, ASKED, STALLS_FOLDER
+from hotloop.core.snapshot import ANSWER, ASKED, STALLED_FILE, STALLS_FOLDER
 from hotloop.replay.collector import TrainingProgress
 from hotloop.snapshot import proc
 
-STALLED_FILE = "stalled"
-"""There while the run stands still."""
 STALL_S = 60.0
 STALL_STEPS = 10
 """Nothing for so many of the longest usual steps, and for STALL_S, is a stall."""
