@@ -1,6 +1,6 @@
 import pytest
 
-from hotloop.analyze.lines import MAX_LINES, collect_lines
+from hotloop.analyze.lines import MAX_LINES, collect_lines, plays_environment
 from hotloop.analyze.source import SourceFiles
 from hotloop.core.recording import OTHER_WAIT_FIELD
 from hotloop.diagnose.lines import WEIGHTS, line_kind
@@ -162,3 +162,15 @@ def test_waits_for_a_loader_that_does_not_feed_backward_are_no_waits_of_the_trai
     together = collect_lines([fact], 0, 10, SourceFiles(), "", trains_on_others=True)
     assert [line.where.line for line in together.by_field["input_wait_ns"]] == [3, 10]
     assert OTHER_WAIT_FIELD not in together.samples
+
+
+def test_a_rollout_is_known_by_what_it_plays_unless_something_evaluates():
+    def plays(*names: str) -> bool:
+        frames = [["train.py", line, name] for line, name in enumerate(names, 1)]
+        return plays_environment([samples([0, 10], ("after_nograd_ns", frames, "posix:read", 4))])
+
+    assert plays("learn", "collect_rollouts")
+    assert not plays("learn", "evaluate_policy", "rollout")
+    assert not plays("main", "estimate_loss")
+    assert not plays("main", "environ")
+    assert not plays_environment([])

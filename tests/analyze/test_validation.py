@@ -32,6 +32,11 @@ def test_eval_bursts_at_every_fiftieth_step_are_validation():
     assert phases["input_wait"].tolist() == [1 * MS] * 200
 
 
+def test_bursts_in_eval_mode_of_a_training_that_plays_are_rollouts():
+    found = build_steps(steps(IN_EVAL_MODE if i % 50 == 49 else {} for i in range(200)).array(), closed=True)
+    assert not find_validation(found, plays=True).passes.any()
+
+
 def test_bursts_with_another_loader_are_validation_in_train_mode_too():
     rows = steps(OF_OTHER_LOADER if i in (30, 60) else {} for i in range(100))
     assert np.flatnonzero(phases_of(rows)["validation"]).tolist() == [30, 60]

@@ -44,6 +44,13 @@ def test_causes_by_the_innermost_frame(leaf: str, cause: str) -> None:
     assert (one.severity is Severity.INFO) is (cause in ("importing", "compiling", "your-code"))
 
 
+def test_a_start_that_waits_for_its_own_processes_reads_no_samples() -> None:
+    line = make_line(9, 1.0, "spaces = remotes[0].recv()", function="__init__", leaf="multiprocessing.connection:_recv")
+    one = judge(9.0, line)
+    assert one is not None
+    assert one.evidence["cause"] == "waiting-for-processes"
+
+
 def test_a_line_that_imports_is_an_import_whatever_runs_in_it() -> None:
     one = judge(9.0, make_line(9, 1.0, "from transformers import Trainer", function="<module>", leaf="re:compile"))
     assert one is not None

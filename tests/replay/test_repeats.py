@@ -228,3 +228,15 @@ def test_a_module_without_weights_ahead_of_the_model_belongs_to_the_loop(
     row = last_step_with(training, module(), grad=grad)
     assert (row["forwards"], row["nograd_forwards"]) == (forwards, nograd_forwards)
     assert row["after_input_ns"] > 0 or module is not Spectrum
+
+
+def test_a_graph_that_every_epoch_trains_and_tests_on_stays_one(training: Training) -> None:
+    x = training.next()
+    for _ in range(200):
+        training.model.train()
+        training.learn(training.call(training.model, x), x)
+        training.optimize()
+        training.model.eval()
+        with torch.no_grad():
+            training.call(training.model, x)
+    assert sum(training.column("repeated_forwards")[3:]) == 0

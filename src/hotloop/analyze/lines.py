@@ -11,6 +11,7 @@ before it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -76,6 +77,34 @@ def collect_lines(
         ),
         samples=totals,
     )
+
+
+_ENVIRONMENT = re.compile(
+    r"(?i)(^|[_./])(rollouts?|(vec_?)?envs?|environments?|gym(nasium)?|episodes?|self_?play)(\d*)($|[_./])"
+)
+_EVALUATES = re.compile(r"(?i)eval|valid|(^|_)test")
+
+
+def plays_environment(facts: Sequence[Fact]) -> bool:
+    """Whether most of what stack samples show after forwards without gradients is the play of an environment.
+
+    By the names of functions and files on the stack, of which none evaluates: the data of a rollout is trained on,
+    whatever mode the model is in meanwhile.
+    """
+    played = seen = 0
+    for fact in of_kind(facts, "samples"):
+        for item in read_items(fact, "counts"):
+            if not isinstance(item, (list, tuple)) or len(item) != 4 or item[0] != "after_nograd_ns":
+                continue
+            count = item[3] if isinstance(item[3], int) else 0
+            frames = item[1][-MAX_STACK_DEPTH:] if isinstance(item[1], (list, tuple)) else ()
+            places = [place for place in map(read_where, frames) if place is not None]
+            seen += count
+            if any(_EVALUATES.search(place.name) for place in places):
+                continue
+            names = (name for place in places for name in (place.name, os.path.basename(place.file)))
+            played += count if any(_ENVIRONMENT.search(name) for name in names) else 0
+    return 2 * played > seen
 
 
 def collect_thread_lines(

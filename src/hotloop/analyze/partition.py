@@ -135,8 +135,10 @@ class ValidationTime:
         return self.from_input_wait_ns + self.from_h2d_ns + self.from_forward_ns + self.from_other_ns
 
 
-def find_validation(steps: Steps) -> ValidationTime:
+def find_validation(steps: Steps, *, plays: bool = False) -> ValidationTime:
     """The validation inside every step, zero where there is none.
+
+    ``plays``: bursts in eval mode are rollouts, whose data is trained on.
 
     A burst of no-grad forwards is validation when it works on data of its own (batches of a loader that does not feed
     backward, or in eval mode the same tensors again and again), or when such bursts recur at intervals longer than a
@@ -144,7 +146,8 @@ def find_validation(steps: Steps) -> ValidationTime:
     steps have as well (a teacher beside the validation) stays where it is.
     """
     columns, weight = steps.columns, steps.weight
-    rare = _count_rare_eval_bursts(np.maximum(columns["bursts_eval_mode"], 0), weight)
+    eval_bursts = np.maximum(columns["bursts_eval_mode"], 0)
+    rare = np.zeros_like(weight) if plays else _count_rare_eval_bursts(eval_bursts, weight)
     # A burst may be seen as both: whether its data is the same as before is not always known.
     passes = np.maximum(columns["bursts_other_loader"], rare)
     is_validating = passes > 0

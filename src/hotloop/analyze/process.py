@@ -44,7 +44,14 @@ from .facts import (
     read_text,
     read_where,
 )
-from .lines import SampledLines, collect_lines, collect_start_lines, collect_thread_lines, describe_inside_samples
+from .lines import (
+    SampledLines,
+    collect_lines,
+    collect_start_lines,
+    collect_thread_lines,
+    describe_inside_samples,
+    plays_environment,
+)
 from .memory import measure_memory
 from .partition import (
     Tail,
@@ -229,7 +236,7 @@ def _read_work(recording: Recording, steps: Steps, files: SourceFiles) -> _Work:
     process, facts = recording.process, [f for f in recording.facts if isinstance(f, Mapping)]
     steady = find_steady(steps)
     base = steady.mask
-    validation = find_validation(steps)
+    validation = find_validation(steps, plays=plays_environment(facts))
     optimizers = build_optimizers(facts, steps.optimizer_steps)
     memory, slope = measure_memory(steps, base, facts, read_count(process, "memory_total_bytes"))
     first_row, last_row = int(steps.first_row[base].min()), int(steps.last_row[base].max())

@@ -16,6 +16,8 @@ from .recorder import BACKWARDS, FORWARD, Recorder
 REPEATED = FIELD["repeated_forwards"]
 REPEATED_NS = FIELD["repeated_forward_ns"]
 MOST_SEEN, MOST_COMPUTED = 64, 64
+LASTING_ROWS = 256
+"""An input that several rows trained on is taken for a lasting one for so many rows more."""
 
 
 class _Sight(NamedTuple):
@@ -42,6 +44,8 @@ class Repeats:
         self._recorder = recorder
         self._seen: list[_Sight] = []
         self._computed: dict[int, _Computed] = {}
+        self._lasting: dict[tuple[int, tuple[int, int]], int] = {}
+        """The last row that is known to have trained on an input of several rows: sights are forgotten earlier."""
         self._maybe_metrics: tuple[int, int, int, int] = (0, UNKNOWN, 0, 0)
         self._goes_backward = False
         self.batches = 0
@@ -64,7 +68,9 @@ class Repeats:
                 answered = _is_answered_again(seen, row)
         # What every step trains on (a graph, a full batch) is no batch that comes back: a forward of it after the
         # optimizer's step looks at new weights, and one in the other mode computes something else.
-        is_lasting = len({sight.row for sight in seen if not sight.without_gradients}) > 1
+        if len({sight.row for sight in seen if not sight.without_gradients}) > 1:
+            self._lasting[module, tensor] = row
+        is_lasting = row - self._lasting.get((module, tensor), -LASTING_ROWS) < LASTING_ROWS
         known = answered
         if not without_gradients and learns and flags & ALL_TENSORS and every and not flags & OPAQUE:
             is_same = self._is_computed_again(module, in_training, (every, since), bool(flags & SAME_WEIGHTS))
@@ -81,6 +87,7 @@ class Repeats:
         )
         if len(self._seen) >= MOST_SEEN:
             self._seen = [sight for sight in self._seen if row - sight.row <= 1][-MOST_SEEN // 2 :]
+            self._lasting = {key: at for key, at in self._lasting.items() if row - at < LASTING_ROWS}
         self._seen.append(_Sight(module, tensor, without_gradients, row, in_training))
         return known
 

@@ -30,6 +30,12 @@ READING = (
     "it reads samples: lengths, an index or batches that are skipped. Keep what was read for the next start (a column "
     "of lengths, a saved index), or resume without reading",
 )
+_ASKS_A_PROCESS = re.compile(r"\.(recv\w*|poll|get|join|result|start|wait)\(|Process\(|Pool\(|spawn")
+PROCESSES = (
+    "waiting-for-processes",
+    "it waits for processes that it starts. Start them before the imports and the model, fork them if nothing forbids "
+    "it, or start fewer",
+)
 OF_EVERY_START = frozenset({"importing", "starting-device", "compiling", "unknown", "your-code"})
 """What the first steps of a sound training stand in as well: torch imports parts of itself when they are first used."""
 OWN = ("your-code", "keep its result for the next start, or do it in parallel")
@@ -109,7 +115,8 @@ def _cause_of_line(line: Line) -> tuple[str, str]:
     for cause, pattern, text in _CAUSES:
         if pattern.search(line.leaf):
             return cause, text
-    if _READING_LEAF.match(line.leaf):
+    if {where.function.rpartition(".")[2] for where in line.stack} & _READS_SAMPLES:
         return READING
-    names = {where.function.rpartition(".")[2] for where in line.stack}
-    return READING if names & _READS_SAMPLES else OWN
+    if _READING_LEAF.match(line.leaf) is None:
+        return OWN
+    return PROCESSES if _ASKS_A_PROCESS.search(line.text) else READING
