@@ -98,7 +98,7 @@ class Engine:
         self.loading = Loaders(recorder, self.counting)
         self.repeats = Repeats(recorder)
         self._waiting: tuple[Any, int, int] | None = None  # the loader's state, depth and start of a wait
-        self._forward: tuple[int, int, int, bool, int, int, bool] | None = None
+        self._forward: tuple[int, int, int, bool, int, int, bool, bool] | None = None
         self._steps: list[tuple[int, int]] = []
         self._phases: list[int | None] = []
         self._scaler: tuple[int, int] | None = None
@@ -331,6 +331,9 @@ class Engine:
         if flags & ev.FIRST_TIME:
             self._preparers.discard(key)
         depth = len(recorder.stack)
+        builds_graph = bool(flags & ev.GRAD) and recorder.is_evaluating() and self.loading.reads_other
+        if builds_graph:
+            flags &= ~ev.GRAD  # a test loop without no_grad, unless a backward follows
         with_gradients = bool(flags & ev.GRAD)
         if key in self._preparers or (not with_gradients and gap == OPTIMIZER):
             # What prepares a batch belongs to the loop's own code; a compiled optimizer's graph to the optimizer.
@@ -352,18 +355,18 @@ class Engine:
         learns = key in self._learners
         repeats = self.repeats.look(key, flags, first, every, without_gradients=not with_gradients, learns=learns)
         recorder.enter(FORWARD if with_gradients else NOGRAD)
-        self._forward = (key, flags, depth, repeats, gap, self.now_ns, is_new)
+        self._forward = (key, flags, depth, repeats, gap, self.now_ns, is_new, builds_graph)
 
     def _forward_out(self, key: int, failed: int, result: int, *_rest: int) -> None:
         forward, self._forward = self._forward, None
         if forward is None or forward[0] != key:
             return
-        flags, depth, repeats, gap, start_ns, is_new = forward[1:]
+        flags, depth, repeats, gap, start_ns, is_new, builds_graph = forward[1:]
         recorder = self.recorder
         recorder.unwind(depth)
         row = recorder.row
         if not flags & ev.GRAD:
-            recorder.end_nograd()
+            recorder.end_nograd(self.now_ns - start_ns if builds_graph else 0)
         if failed:
             return
         if repeats:
@@ -409,6 +412,7 @@ class Engine:
     def _backward_in(self, retains: int, *_: int) -> None:
         recorder, loading = self.recorder, self.loading
         if recorder.burst is not None:
+            recorder.give_back_forward()
             recorder.end_burst()
         self.counting.decide_sample_dim()
         if self.counting.direct_samples:

@@ -183,6 +183,11 @@ class Loaders:
         """True for a loader that does not feed backward, or has not yet while another one does."""
         return state.feeds_backward is False or (state.feeds_backward is None and self._training_loaders > 0)
 
+    @property
+    def reads_other(self) -> bool:
+        """Whether the newest batch is of a loader that is not known to feed backward."""
+        return self.last_state is not None and not self.last_state.feeds_backward
+
     def is_surely_other(self, state: LoaderState | None) -> bool:
         """True for a loader that does not feed backward; of one that has not yet, once forwards without gradients have
         followed its batches: one that is made anew for each epoch feeds backward too."""

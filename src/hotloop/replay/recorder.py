@@ -202,10 +202,23 @@ class Recorder:
             self.burst.eval_mode |= eval_mode
             self.burst.forwards += 1
 
-    def end_nograd(self) -> None:
-        """It ended; the burst lasts at least until here."""
+    def is_evaluating(self) -> bool:
+        """Whether a burst is going on over a loader that is not known to feed backward."""
+        return self.burst is not None and self.burst.other_loader
+
+    def end_nograd(self, graph_ns: int = 0) -> None:
+        """It ended; the burst lasts at least until here. ``graph_ns``: it took so long, and built a graph."""
         if self.burst is not None:
-            self.burst.mark(self.row)
+            self.burst.mark(self.row, graph_ns)
+
+    def give_back_forward(self) -> None:
+        """A backward begins: what built a graph of the burst's last batch belongs to the training."""
+        burst, row = self.burst, self.row
+        if burst is not None and burst.graph_ns:
+            for name, graphs in (("nograd", -1), ("forward", 1)):
+                row[FIELD[f"{name}_ns"]] += graphs * burst.graph_ns
+                row[FIELD[f"{name}_forwards" if graphs < 0 else "forwards"]] += graphs * burst.graph_count
+            burst.take_back()
 
     def other_loader(self) -> None:
         """A batch of a loader that does not feed backward is about to be fetched."""
@@ -213,6 +226,7 @@ class Recorder:
             self._begin_burst()
         if self.burst is not None:
             self.burst.other_loader = True
+            self.burst.begin_batch()
 
     def _begin_burst(self) -> None:
         if self.last_ns:
@@ -385,7 +399,9 @@ class Recorder:
 class _Burst:
     """Forwards without gradients in a row: what the fields held at its start and at its last forward's end."""
 
-    __slots__ = ("_covered", "_start", "eval_mode", "forwards", "other_loader", "own_data")
+    __slots__ = (
+        "_before", "_covered", "_start", "eval_mode", "forwards", "graph_count", "graph_ns", "other_loader", "own_data",
+    )  # fmt: skip
 
     def __init__(self, row: Row[int]) -> None:
         self.eval_mode = False
@@ -393,10 +409,24 @@ class _Burst:
         self.forwards = 0
         self.own_data = 0
         """How many of the forwards were evaluations of the model that is trained, on data that stays the same."""
+        self.graph_ns = self.graph_count = 0
+        """Of the last batch's forwards those that built a graph: their time and number."""
         self._start = _burst_sums(row)
         self._covered = (0, 0, 0)
+        self._before = (0, self._covered)
 
-    def mark(self, row: Row[int]) -> None:
+    def begin_batch(self) -> None:
+        self._before = (self.forwards, self._covered)
+        self.graph_ns = self.graph_count = 0
+
+    def take_back(self) -> None:
+        """As it was before its last batch."""
+        self.forwards, self._covered = self._before
+        self.graph_ns = self.graph_count = 0
+
+    def mark(self, row: Row[int], graph_ns: int = 0) -> None:
+        self.graph_ns += graph_ns
+        self.graph_count += graph_ns > 0
         (input_ns, gap_ns, h2d_ns), start = _burst_sums(row), self._start
         self._covered = (input_ns - start[0], gap_ns - start[1], h2d_ns - start[2])
 
