@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 for folder in ("tests/zoo", "benchmarks"):
     sys.path.append(str(ROOT / folder))
 
+import code_bases  # noqa: E402
 import compression_quality  # noqa: E402
 import fresh  # noqa: E402
 import harness  # noqa: E402
@@ -88,7 +89,8 @@ def draw(root: Path, name: str) -> str:
         _, end, after = rest.partition(END)
         if not end:
             raise ValueError(f"{name} needs the lines {begin} and {END}")
-        page = f"{before}{begin}\n{draw_passage(_read(raw / table))}\n{END}{after}"
+        path = raw / table
+        page = f"{before}{begin}\n{draw_passage(path if path.is_dir() else _read(path))}\n{END}{after}"
     return page
 
 
@@ -117,6 +119,39 @@ def _draw_numerics(result: Any) -> str:
     return text
 
 
+def draw_first_looks(raw: Path) -> str:
+    """What hotloop said of code that it had never met: every first look, whatever came of it."""
+    scripts = [row for table in treat.read_tables(raw / "fresh") for row in table.rows]
+    judged = [fresh.judge_row(row) for row in scripts if row["status"] == "done"]
+    planted = [scored for scored in judged if scored.row["rule"]]
+    bases = [row for path in sorted((raw / "code_bases").glob("*.jsonl")) for row in _read_lines(path)]
+    told = [(bool(row.get("fault")), code_bases.judge(row)) for row in bases]
+    looks = [row for path in sorted((raw / "attach").glob("first-look-*.jsonl")) for row in _read_lines(path)]
+    hung = [row for row in looks if row["wanted"] == "hung"]
+    forecasts = [f for _, row in told for f in row["forecasts"] if f["realised"] is not None and f["saving"]]
+    near = sum(abs(f["saving"]["mid_ratio"] - f["realised"]) <= fresh.FORECAST_ERROR_RATIO for f in forecasts)
+    sound = [bool(scored.loud_faults) for scored in judged if not scored.row["rule"]]
+    sound += [bool(row["loud"]) for is_planted, row in told if not is_planted]
+    lines = [
+        ("scripts with one planted fault: the first fault reported is that one", sum(s.is_right for s in planted),
+         sum(bool(row["rule"]) for row in scripts)),
+        ("packages of 5 to 10 files: the first fault reported is a planted one",
+         sum(row["right"] for is_planted, row in told if is_planted), sum(is_planted for is_planted, _ in told)),
+        ("sound trainings: nothing of severity high or medium", sum(not loud for loud in sound), len(sound)),
+        ("forecasts within 0.10 of the saving that was then measured",
+         near + sum(scored.is_near for scored in planted), len(forecasts) + len(planted)),
+        ("`attach`: hung, slow or healthy", sum(row["is_verdict_right"] for row in looks), len(looks)),
+        ("`attach`: rank and line of a hang", sum(row["is_place_right"] for row in hung), len(hung)),
+    ]  # fmt: skip
+    rows = [f"| {name} | {right} of {count} |" for name, right, count in lines]
+    return "\n".join(["| first look at code that hotloop had never met | right |", "|---|---|", *rows])
+
+
+def _read_lines(path: Path) -> list[Any]:
+    """The rows of a table, without its head."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+
+
 PAGES: dict[str, Callable[[Path], str]] = {
     "docs/accuracy.md": _from_zoo("accuracy.md"),
     "docs/accuracy-diagnosis.md": _from_zoo("accuracy-diagnosis.md"),
@@ -134,6 +169,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "docs/under_load.md": _from_passes(under_load.draw_page, "under_load"),
 }
 PASSAGES: dict[tuple[str, str], Callable[[Any], str]] = {
+    ("README.md", "."): draw_first_looks,
     ("docs/cluster.md", "slurm.json"): slurm_proof.draw_passage,
     ("docs/lint.md", "lint/judged.json"): lint_repositories.draw_passage,
     ("docs/plan.md", "plan/memory.json"): plan_memory_rows.draw_passage,
