@@ -157,6 +157,17 @@ def test_a_fetch_that_other_programs_slowed_down_is_not_taken_for_storage() -> N
     assert found(alone).evidence["cause"] == "storage"
 
 
+def test_python_that_others_leave_a_fifth_of_a_core_is_not_taken_for_storage() -> None:
+    loader = make_loader(fetch_ns=9e6, fetch_cpu_ns=1.8e6, collate_ns=0.0)
+
+    def judge(taken: float) -> Finding:
+        busy: dict[str, object] = {"fields": {"cpu_ns": 11e6}, "idle_cores": (1.4 - taken, 2), "torch_threads": 1}
+        return found(make_analysis(input_wait=0.5, cores=2, loaders=(loader,), **busy))
+
+    assert [judge(taken).evidence["cause"] for taken in (1.3, 0.1)] == ["slow-getitem", "storage"]
+    assert saving_of(judge(1.3)).low_ratio == 0.0
+
+
 def test_loading_that_is_cheaper_than_a_handover_promises_little() -> None:
     loader = make_loader(fetch_ns=60e3, fetch_cpu_ns=60e3, collate_ns=10e3)
     one = found(make_analysis(step_ns=1e6, input_wait=0.08, cores=8, loaders=(loader,)))

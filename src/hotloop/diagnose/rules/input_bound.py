@@ -66,6 +66,9 @@ CACHE_IN_ONE_EPOCH = (
 NO_CORE_MID_RATIO = 0.15
 """Rule of thumb: part of the wait that is expected back from workers where no core is free for them."""
 LEAST_TAKEN_CORES = 0.3
+CROWDED_RATIO, CROWDED_CPU_RATIO = 0.5, 0.1
+"""Where other programs used so much of the cores, what uses little of a core may have waited for one: only what uses
+less than the second of its time waits for storage."""
 NO_FREE_CORE = "; the training uses all cores, so workers may save nothing"
 OTHERS_HAVE_CORES = "; other programs used the cores, so workers may save nothing until one is free"
 
@@ -236,13 +239,15 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
     batches = max(1.0, known_mean(rank, "micro_batches") or 1.0)
     compute_ns = max(1.0, rank.step_mean_ns - wait_ns)
     cores = _count_cores(rank, loader, work, wait_ns)
-    cause = _cause_of(loader, work, compute_ns, fetch_work_ns(rank, loader, wait_ns))
+    crowded = cores.taken >= CROWDED_RATIO * cores.all and not loader.counts_run_queue
+    cause = _cause_of(loader, work, compute_ns, fetch_work_ns(rank, loader, wait_ns), crowded=crowded)
     overlap = best_overlap(compute_ns=compute_ns, work=work, batches=batches, cores=cores.all, busy=cores.busy)
     lacks_cores = (cores.all - cores.own) * compute_ns < 0.5 * work.cpu_ns
     draws = draws_random(rank, loader)
     same = before_draws_ratio(rank) if draws else 1.0
     # Workers that wait for storage need no core of their own.
-    none_free = not waits_for_storage(work) and (cores.all - cores.busy) * compute_ns < 0.5 * work.cpu_ns
+    waits = cause == "storage" or (waits_for_storage(work) and not crowded)
+    none_free = not waits and (cores.all - cores.busy) * compute_ns < 0.5 * work.cpu_ns
     saving, fix = _forecast(rank, loader, work, overlap, cost_ratio, cause, lacks_cores, none_free, draws, same)
     title = f"{who} waits {format_time(wait_ns)} ({format_share(cost_ratio)}) for the next batch"
     if restarts_ns > 0:
@@ -355,7 +360,7 @@ def _who_waits(analysis: Analysis, rank: RankAnalysis) -> tuple[tuple[int, ...],
     return slow_ranks, f"rank {named}" if len(slow_ranks) == 1 else f"ranks {named}: every step"
 
 
-def _cause_of(loader: LoaderFacts, work: LoadingWork, compute_ns: float, needs_core_ns: float) -> str:
+def _cause_of(loader: LoaderFacts, work: LoadingWork, compute_ns: float, needs_core_ns: float, *, crowded: bool) -> str:
     """Where the wait comes from: storage, slow-collate, slow-getitem, too-few-workers or uneven-batches."""
     workers = loader.num_workers or 0
     if workers and work.wall_ns / workers < 0.7 * compute_ns:
@@ -364,7 +369,7 @@ def _cause_of(loader: LoaderFacts, work: LoadingWork, compute_ns: float, needs_c
         return "too-few-workers" if workers else "slow-getitem"
     if (loader.collate_ns or 0.0) > loader.fetch_ns:
         return "slow-collate"
-    if needs_core_ns < LATENCY_CPU_RATIO * loader.fetch_ns:
+    if needs_core_ns < (CROWDED_CPU_RATIO if crowded else LATENCY_CPU_RATIO) * loader.fetch_ns:
         return "storage"
     # Samples that take less than the computation need only more workers; slower ones are the fault themselves.
     return "too-few-workers" if workers and work.wall_ns <= 2.0 * workers * compute_ns else "slow-getitem"
