@@ -70,7 +70,10 @@ def warn_of_excluded(training: Training) -> tuple[Health, ...]:
         f"shares, costs and savings cover the steady steps, {1 - left_out.ratio:.0%} of the run: the other "
         f"{left_out.total_ns * 1e-9:.3g} s are left out"
     )
-    if left_out.main_part is not None:
+    if 2 * left_out.tail_ns > left_out.total_ns:
+        what = "" if left_out.tail_phase is None else f" ({left_out.tail_phase.replace('_', ' ')})"
+        message += f"; most of them follow the last step{what}"
+    elif left_out.main_part is not None:
         those = "that step" if left_out.count == 1 else "those steps"
         message += f"; most of {those} is {left_out.main_part}"
     return (Health(level="warning", message=message),)

@@ -353,7 +353,11 @@ class Engine:
         if with_gradients and flags & ev.LEARNS:
             self._learners.add(key)
         learns = key in self._learners
-        repeats = self.repeats.look(key, flags, first, every, without_gradients=not with_gradients, learns=learns)
+        if learns and recorder.burst is not None:
+            recorder.burst.learner_forwards += 1
+        repeats = OPTIMIZER not in recorder.stack and self.repeats.look(  # a closure's weights are others each time
+            key, flags, first, every, without_gradients=not with_gradients, learns=learns
+        )
         recorder.enter(FORWARD if with_gradients else NOGRAD)
         self._forward = (key, flags, depth, repeats, gap, self.now_ns, is_new, builds_graph)
 

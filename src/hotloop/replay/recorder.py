@@ -247,7 +247,7 @@ class Recorder:
             return
         self.burst = None
         if burst.forwards:
-            burst.other_loader |= burst.own_data == burst.forwards
+            burst.other_loader |= 0 < burst.own_data == burst.learner_forwards
             burst.add_to(self.row)
 
     # -- rows -----------------------------------------------------------------------------------------------------
@@ -400,15 +400,16 @@ class _Burst:
     """Forwards without gradients in a row: what the fields held at its start and at its last forward's end."""
 
     __slots__ = (
-        "_before", "_covered", "_start", "eval_mode", "forwards", "graph_count", "graph_ns", "other_loader", "own_data",
+        "_before", "_covered", "_start", "eval_mode", "forwards", "graph_count", "graph_ns", "learner_forwards",
+        "other_loader", "own_data",
     )  # fmt: skip
 
     def __init__(self, row: Row[int]) -> None:
         self.eval_mode = False
         self.other_loader = False
         self.forwards = 0
-        self.own_data = 0
-        """How many of the forwards were evaluations of the model that is trained, on data that stays the same."""
+        self.learner_forwards = self.own_data = 0
+        """Forwards of models that are trained, and how many of these evaluate on data that stays the same."""
         self.graph_ns = self.graph_count = 0
         """Of the last batch's forwards those that built a graph: their time and number."""
         self._start = _burst_sums(row)

@@ -238,8 +238,8 @@ TURN_OFF_DEBUGGING = act_by_hand(
 
 VALIDATE_LESS_OFTEN = act_by_hand(
     """Validate every N steps or epochs (`eval_steps` of the Transformers Trainer, `val_check_interval` or
-    `check_val_every_n_epoch` of Lightning), or on a fixed part of the set in between. Early stopping, and schedules that
-    read the validation's loss, react later. Each pass over a loader draws a seed from torch's generator, so random
+    `check_val_every_n_epoch` of Lightning), or on a fixed part of the set in between. Early stopping and schedules
+    that read the validation's loss react later. Each pass over a loader draws a seed from torch's generator, so random
     numbers that follow are others. Advised by `frequent-validation`.""",
     id="validate-less-often",
     summary="run one validation in N",

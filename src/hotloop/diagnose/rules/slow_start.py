@@ -14,13 +14,32 @@ from hotloop.diagnose.measured import format_share, format_time, severity_once, 
 LEAST_RATIO, LEAST_NS = 0.10, 2_000_000_000
 LONG_NS = 10_000_000_000
 """A start is told from this part of the run and this time on, or when it takes so long by itself."""
+KEPT_FILES = "it downloads: keep the files on a disk that stays"
+TOKENS = "it tokenizes: keep the token ids"
+IMPORTS = "it imports modules: import what the first steps do not need where it is used"
 _CAUSES = (
-    ("waiting-for-ranks", re.compile(r"^torch\.distributed\b"), "it waits for other ranks"),
-    ("compiling", re.compile(r"^torch\.(_dynamo|_inductor|_functorch)\b"), "it compiles"),
+    (
+        "waiting-for-ranks",
+        re.compile(r"^torch\.distributed\b"),
+        "it waits for other ranks: look at the one that comes last",
+    ),
+    (
+        "compiling",
+        re.compile(r"^torch\.(_dynamo|_inductor|_functorch)\b"),
+        "it compiles: keep the compiler's cache between starts",
+    ),
     ("starting-device", re.compile(r"^torch\.cuda(\.[\w.]+)?:(_lazy_init|init)$"), "it starts the device"),
-    ("importing", re.compile(r"^(importlib|_frozen_importlib|zipimport|<frozen importlib)"), "it imports modules"),
-    ("downloading", re.compile(r"^(socket|ssl|http|urllib|urllib3|requests|httpx|huggingface_hub)\b"), "it downloads"),
-    ("tokenizing", re.compile(r"^(tokenizers|sentencepiece|tiktoken)\b|token", re.IGNORECASE), "it tokenizes text"),
+    ("importing", re.compile(r"^(importlib|_frozen_importlib|zipimport|<frozen importlib)"), IMPORTS),
+    (
+        "downloading",
+        re.compile(r"^(socket|ssl|http|urllib|urllib3|requests|httpx|huggingface_hub)\b"),
+        "it downloads: keep the files on a disk that stays",
+    ),
+    (
+        "tokenizing",
+        re.compile(r"^(tokenizers|sentencepiece|tiktoken)\b|token", re.IGNORECASE),
+        "it tokenizes: keep the token ids",
+    ),
 )
 _READING_LEAF = re.compile(r"^(torch\.utils\.data|multiprocessing|queue|selectors)\b")
 """A loop that waits for a loader's workers before the first step."""
@@ -56,8 +75,9 @@ def slow_start(analysis: Analysis) -> Finding | None:
     on.
 
     ## What to do
-    Keep what the start computes: lengths as a column of the data set, an index or token ids in a file, compiled code in
-    a cache. On resume, skip batches without reading them. Start slow work in a worker while the first steps run.
+    What helps depends on the cause that the title names. Keep what the start computes: lengths as a column of the data
+    set, an index or token ids in a file, compiled code in a cache. On resume, skip batches without reading them. Start
+    slow work in a worker while the first steps run.
 
     ## When it is wrong
     The share is of this run. In a training of days, a start of a minute is nothing: no saving is forecast, and the
@@ -81,8 +101,8 @@ def slow_start(analysis: Analysis) -> Finding | None:
             f"{line.where.function}{show_code(line)}"
         )
     return Finding(
-        title=f"{format_time(start.ns)} ({format_share(min(1.0, ratio))} of this run) pass before the first step is "
-        f"done{shown}" + (f": {remedy}" if remedy else ""),
+        title=f"{format_time(start.ns)} ({format_share(min(1.0, ratio))} of this run) pass from the import of torch to "
+        f"the end of the first step{shown}" + (f": {remedy}" if remedy else ""),
         cost_ns=start.ns,
         cost_ratio=min(1.0, ratio),
         evidence={
@@ -111,7 +131,7 @@ def _cause_of(start: RunStart) -> tuple[str, str]:
 def _cause_of_line(line: Line) -> tuple[str, str]:
     is_import = re.match(r"(import|from)\s", line.text.strip()) is not None
     if is_import or (line.leaf.endswith(":<module>") and not line.leaf.startswith("__main__")):
-        return "importing", "it imports modules"
+        return "importing", IMPORTS
     for cause, pattern, text in _CAUSES:
         if pattern.search(line.leaf):
             return cause, text
