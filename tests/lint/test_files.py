@@ -173,7 +173,7 @@ def test_what_a_loop_does_once_is_not_done_in_each_step_and_a_place_is_told_once
     path.write_text(
         "from torch.utils.data import DataLoader\nimport torch\n"
         "def train(model, data, optimizer):\n"
-        "    loader = DataLoader(data)\n"
+        "    loader = DataLoader(data, shuffle=True)\n"
         "    for x in loader:\n        optimizer.zero_grad(); model(x).backward(); optimizer.step()\n"
         "    else:\n        print('done')\n"
         "    for x in loader:\n        optimizer.zero_grad(); model(x).backward(); optimizer.step()\n"

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 model = nn.Linear(2, 2)
 criterion = nn.CrossEntropyLoss()
 optimizer = optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(data, num_workers=2, pin_memory=True)
+loader = DataLoader(data, shuffle=True, num_workers=2, pin_memory=True)
 for epoch in range(9):
     for i, (x, y) in enumerate(loader):
         loss = criterion(model(x), y)
@@ -61,7 +61,9 @@ def validate(model, loader):
         total = model(x).sum()
 """
 SAMPLED = change(
-    LOOP, "loader = DataLoader(data,", "sampler = DistributedSampler(data)\nloader = DataLoader(data, sampler=sampler,"
+    LOOP,
+    "loader = DataLoader(data, shuffle=True,",
+    "sampler = DistributedSampler(data)\nloader = DataLoader(data, sampler=sampler,",
 )
 SAVED = STARTED + LOOP + "    torch.save(model.state_dict(), 'last.pt')\n"
 KEPT = LOOP + "        total += loss\n"
@@ -72,3 +74,57 @@ ASYNC = LOOP.replace("        loss =", "        x = x.to('cuda', non_blocking=Tr
 
 WARNED = BATCH.format(nodes=1, more="#SBATCH --signal=USR1@120\nsrun python train.py")
 """A job that starts train.py and warns it."""
+
+SCALED = change(CLIPPED, "        torch.nn.utils", "        scaler.unscale_(optimizer)\n        torch.nn.utils")
+SCHEDULED = (
+    change(LOOP, "range(9)", "range(epochs)").replace(
+        "loader =", "scheduler = optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)\nloader ="
+    )
+    + "    scheduler.step()\n"
+)
+MODULE = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.1)
+    def forward(self, x):
+        return self.drop(x)
+"""
+CHECKED = "with torch.no_grad():\n    for x, y in loader:\n        right = model(x).argmax(1) == y\n"
+DATASET = """
+import pandas as pd
+from torch.utils.data import Dataset
+class Rows(Dataset):
+    def __getitem__(self, i):
+        return {get}
+"""
+WRAP = "model = nn.parallel.DistributedDataParallel(model)\ncriterion = "
+SHARED = change(CHECKED, "with", "loader = DataLoader(data, sampler=DistributedSampler(data))\nwith").replace(
+    "loader =", "import torch\nfrom torch.utils.data import DataLoader, DistributedSampler\nloader =", 1
+)
+PREFIXED = """
+import torch
+def train():
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    torch.save({}.state_dict(), "a.pt")
+def test():
+    model = torch.nn.Linear(2, 2)
+    model.load_state_dict(torch.load("a.pt"))
+"""
+RESUMED = LOOP + "    torch.save({'m': model.state_dict()}, 'a.pt')\nc = torch.load('a.pt')\nstart = c['epoch'] + 1\n"
+PARSED = "p = argparse.ArgumentParser()\np.add_argument('--lr')\nargs = p.parse_args()\n"
+ACCELERATED = change(
+    LOOP,
+    "for epoch",
+    "accelerator = accelerate.Accelerator()\n"
+    "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)\nfor epoch",
+)
+LIGHTNING = """
+import lightning
+class Net(lightning.LightningModule):
+    def training_step(self, batch, i):
+        loss = self(batch).mean()
+        loss.backward()
+"""

@@ -1,4 +1,4 @@
-"""The static checks of how gradients are accumulated, clipped and cleared."""
+"""The static checks of how gradients are accumulated, scaled, clipped, cleared and used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
-from hotloop.lint.formats.script import TORCH_OPTIMIZERS, LintedScript, LoopStep, constant, keyword
+from hotloop.lint.formats.script import Event, LintedScript, LoopStep, constant, keyword
+
+CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_")
+CLEARED = re.compile(r"\.grad\s*=\s*None|grad(\.data)?\.(zero_|fill_)|clear_grad|grad\.detach_\(\)")
+DIVIDES_ITSELF = ("accelerate", "deepspeed", "lightning", "colossalai", "fairscale", "transformers.Trainer")
+_ACCUMULATION = re.compile(r"(?i)accum|update_freq|grad_acc|iter_size|micro|virtual|batch_multipl|subdivisions")
 
 
 @lint_rule(
@@ -19,54 +24,62 @@ from hotloop.lint.formats.script import TORCH_OPTIMIZERS, LintedScript, LoopStep
 )
 def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for gradient accumulation under DistributedDataParallel in a file that never uses `no_sync`.
+    Looks for gradient accumulation under DistributedDataParallel in a file that never uses `no_sync`, and for a
+    `no_sync` around every backward.
 
     ## Why it costs
-    Each backward sends all gradients, although only their sum is needed: N times the traffic for one step.
+    Each backward sends all gradients, although only their sum is needed: N times the traffic for one step. Inside
+    `no_sync` nothing is sent: if the last backward is there too, the ranks drift apart.
 
     ## How to tell
-    The file wraps a model in DistributedDataParallel, a loop accumulates over micro-batches, and neither `no_sync` nor
-    `require_backward_grad_sync` occurs. The time depends on the network, so this is never above `low`.
+    The file wraps a model in DistributedDataParallel, and a loop accumulates over micro-batches.
 
     ## What to do
-    `with model.no_sync():` around all micro-batches but the last. The technique `no-sync-accumulation` does it from
-    outside; the rule `sync-every-microstep` of `hotloop run` measures the cost.
+    `with model.no_sync():` around all micro-batches but the last. The rule `sync-every-microstep` of `hotloop run`
+    measures the cost.
 
     ## When it is wrong
     If N is 1 in practice.
     """
-    if not script.calls_of(".DistributedDataParallel", "DistributedDataParallel"):
+    if not script.calls_of(".DistributedDataParallel", ".DDP") or not training.steps:
         return
-    if any(word in script.text for word in ("no_sync", "require_backward_grad_sync", "accelerate", "deepspeed")):
-        return
-    count = _find_accumulation(script, training)
-    if count is not None:
-        yield LintFinding(
-            severity=Severity.LOW,
-            line=training.backwards[0].lineno,
-            message=f"DDP sends all gradients in each of {script.source(count)} micro-batches; once is enough",
-            advice="use model.no_sync() for all micro-batches but the last",
-        )
-
-
-CLIPS = tuple(
-    f"torch.nn.utils.{one}"
-    for one in ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grad.clip_grad_norm_")
-)
+    first = training.backwards[0]
+    around = [
+        one.context_expr
+        for block in script.parents(first.call)
+        if isinstance(block, ast.With) and not script.conditions(block, training.container)
+        for one in block.items
+    ]
+    always = any(script.name(getattr(one, "func", one)).endswith(".no_sync") for one in around)
+    yield from script.report(
+        always and len(training.backwards) == 1 and first,
+        Severity.HIGH,
+        "every backward runs under no_sync: DDP never averages the gradients, and the ranks drift apart",
+        "leave no_sync for the last micro-batch of each step",
+    )
+    handled = re.search(r"no_sync|require_backward_grad_sync|accelerate|deepspeed", script.text)
+    count = None if handled else _find_accumulation(script, training)
+    yield from script.report(
+        count and first,
+        Severity.MEDIUM,
+        f"DDP all-reduces all gradients in each of {script.source(count) if count else 'N'} "
+        "micro-batches: once is enough",
+        "use model.no_sync() for all micro-batches but the last",
+    )
 
 
 @lint_rule(
-    "clip-after-step", "gradients are clipped when the optimizer has used them already", reads="python", each="training"
+    "clip-after-step", "gradients are clipped where no step uses what is clipped", reads="python", each="training"
 )
 def clip_after_step(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for a clipping of gradients between the optimizer's step and the next backward.
 
     ## Why it costs
-    It comes too late: the step used the gradients as they were, and they are cleared before the next one.
+    It has no effect: the step used the gradients as they were, and they are cleared before the next one.
 
     ## How to tell
-    Backward, step and clipping stand in the same block, in this order, and no other backward, step or clipping does.
+    In the order in which the calls of one iteration run, what comes before the clipping is a step, not a backward.
 
     ## What to do
     Move the clipping between `backward()` and `step()`.
@@ -74,17 +87,17 @@ def clip_after_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     ## When it is wrong
     If the gradients are kept for the next step on purpose.
     """
-    clips = [one for one in script.calls_of(*CLIPS) if script.within(one, training.container)]
-    if not (len(clips) == len(training.backwards) == len(training.steps) == 1):
-        return
-    order = [training.backwards[0], training.steps[0], clips[0]]
-    blocks = {id(script.block(one)) for one in order}
-    if len(blocks) == 1 and order[0].lineno < order[1].lineno < order[2].lineno:
-        yield LintFinding(
-            severity=Severity.HIGH,
-            line=clips[0].lineno,
-            message="clips gradients behind the step that should use them: it has no effect",
-            advice="clip between backward() and step()",
+    order = [one for one in training.events if one in training.backwards or one in training.steps]
+    for clip in training.find(*CLIPS) if training.backwards and training.steps else ():
+        before = [one for one in order if training.events.index(one) < training.events.index(clip)]
+        last = (before or order)[-1]
+        apart = script.exclude_each_other(last.site, clip.site)
+        yield from script.report(
+            last in training.steps and not apart and clip,
+            Severity.MEDIUM,
+            f"clips gradients {'after the step' if before else 'before backward()'}: no step uses what is clipped, so "
+            "clipping has no effect",
+            "clip between backward() and step()",
         )
 
 
@@ -96,15 +109,14 @@ def clip_after_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
 )
 def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a training loop with a GradScaler that clips gradients without `scaler.unscale_(optimizer)` before it.
+    Looks for a training loop with a GradScaler that clips or reads gradients without `scaler.unscale_(optimizer)`.
 
     ## Why it costs
     The gradients are some 65,536 times too large at that moment. Each step is clipped, and after the scaler divides by
     its factor almost nothing is left of it.
 
     ## How to tell
-    `scaler.scale(loss).backward()`, a clipping of `torch.nn.utils` and `scaler.step(optimizer)` run in one loop, and
-    `unscale_` occurs nowhere in the file.
+    Between `scaler.scale(loss).backward()` and `scaler.step(optimizer)` a clipping runs, and no `unscale_` before it.
 
     ## What to do
     Call `scaler.unscale_(optimizer)` before the clipping.
@@ -112,42 +124,111 @@ def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterat
     ## When it is wrong
     If the scaler is disabled wherever gradients are clipped.
     """
-    if "unscale_" in script.text or not script.calls_of(".GradScaler", "GradScaler"):
-        return
-    scaled = [one for one in training.backwards if "scale(" in script.source(one)]
-    stepped = [one for one in training.steps if one.args]
-    for call in script.calls_of(*CLIPS):
-        if not script.within(call, training.container):
-            continue
-        before = [one for one in scaled if one.lineno < call.lineno and not script.exclude_each_other(one, call)]
-        after = [one for one in stepped if one.lineno > call.lineno and not script.exclude_each_other(one, call)]
-        if before and after:
-            yield LintFinding(
-                severity=Severity.HIGH,
-                line=call.lineno,
-                message="clips gradients that still hold the scaler's factor: almost nothing is left of a step",
-                advice="call scaler.unscale_(optimizer) before it",
-            )
+    scaled = {one for one in training.backwards if _is_scaled_loss(script, one)}
+    stepped = {one for one in training.steps if one.call.args}
+    for clip in training.find(*CLIPS) if scaled and stepped and script.calls_of(".GradScaler") else ():
+        at = training.events.index(clip)
+        before, after = training.events[:at], training.events[at:]
+        apart = any(script.exclude_each_other(one.site, clip.site) for one in scaled | stepped)
+        unscaled = any(one.name.endswith("unscale_") for one in before)
+        yield from script.report(
+            not (apart or unscaled or scaled.isdisjoint(before) or stepped.isdisjoint(after)) and clip,
+            Severity.HIGH,
+            "clips gradients that still hold the scaler's factor: almost nothing is left of a step",
+            "call scaler.unscale_(optimizer) before it",
+        )
 
 
-CLEARED = re.compile(
-    r"zero_grad|\.grad\s*=\s*None|grad(\.data)?\.(zero_|fill_)|clear_grad|set_to_none|grad\.detach_\(\)"
+@lint_rule(
+    "misused-scaler", "GradScaler's scale, step and update do not belong together", reads="python", each="training"
 )
+def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a step of the optimizer that passes the scaler by, for `scaler.step` without `scaler.update` or of a loss
+    that was not scaled, for a scaler with bfloat16, and for float16 without one.
+
+    ## Why it costs
+    A scaled loss makes gradients 65,536 times too large: only `scaler.step` divides them and drops infinite ones.
+    Without `update` the second `scaler.step` raises. Small gradients in float16 without a scaler become zero.
+
+    ## How to tell
+    The calls of one iteration: `scale(loss).backward()`, the steps and `update()`; the dtype that autocast is given.
+
+    ## What to do
+    `scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()`. Bfloat16 needs no scaler.
+
+    ## When it is wrong
+    If the loop's branches use it in a way that their tests hide.
+    """
+    scaled = [one for one in training.backwards if _is_scaled_loss(script, one) and ".scale_loss" not in script.text]
+    through = [one for one in training.steps if one.call.args and script.name(one.call.func).endswith("scaler.step")]
+    bare = [one for one in training.steps if not one.call.args]
+    engines = any(one.call.args for one in training.backwards)
+    halves = [script.name(one).rpartition(".")[2] for one in _autocast(script)]
+    halved = bool(halves) and set(halves) <= {"float16", "half"}
+    mentioned = re.search(r"(?i)scaler|accelerate|deepspeed|lightning|\.scale\(", script.text)
+    checks = (
+        (
+            bool(scaled) and not through and len(scaled) == len(training.backwards),
+            bare,
+            Severity.HIGH,
+            "optimizer.step() passes the scaler by: gradients hold its factor, so steps are 65,536 times too large",
+        ),
+        (
+            "scaler.update" not in script.text and not training.find("update"),
+            through,
+            Severity.HIGH,
+            "scaler.update() is never called: the second scaler.step() raises RuntimeError, and the scale never adapts",
+        ),
+        (
+            not scaled and not engines and bool(training.backwards),
+            through,
+            Severity.HIGH,
+            "scaler.step() divides by a scale that backward() never saw: the loss was not scaled",
+        ),
+        (
+            set(halves) == {"bfloat16"},
+            through,
+            Severity.LOW,
+            "GradScaler scales a loss of bfloat16, which has the range of float32: useless work",
+        ),
+        (
+            halved and not mentioned and bool(training.steps),
+            training.backwards,
+            Severity.MEDIUM,
+            "float16 autocast without a GradScaler: small gradients become zero, and the model learns worse",
+        ),
+    )
+    for holds, events, severity, message in checks:
+        if holds and events:
+            advice = "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update(); none of it for bfloat16"
+            yield LintFinding(severity=severity, line=script.line(events[0]), message=message, advice=advice)
+
+
+def _is_scaled_loss(script: LintedScript, backward: Event) -> bool:
+    value = getattr(backward.call.func, "value", None)
+    return not backward.call.args and isinstance(value, ast.Call) and script.name(value.func).endswith(".scale")
+
+
+def _autocast(script: LintedScript) -> list[ast.expr]:
+    """The dtypes that autocast is given in the file."""
+    given = [keyword(call, "dtype") for call in script.calls_of(".autocast")]
+    return [one for one in given if isinstance(one, ast.Attribute)]
 
 
 @lint_rule("missing-zero-grad", "gradients are never cleared between steps", reads="python", each="training")
 def missing_zero_grad(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a training loop that calls `backward()` and the `step()` of a `torch.optim` optimizer, while nothing in
-    the loop clears the gradients.
+    Looks for a training loop that calls `backward()` and an optimizer's `step()`, while nothing in the loop clears the
+    gradients.
 
     ## Why it costs
     `backward()` adds to `.grad`. Without `zero_grad()` each step uses the sum of all gradients since the start (or, if
     it stands in front of the loop, since the epoch began): the training still runs, and learns badly.
 
     ## How to tell
-    The optimizer is built in the file from `torch.optim`, its step runs in the loop, and the file clears gradients
-    nowhere, or only outside of that loop.
+    The optimizer is built from `torch.optim`, its step runs in the loop, and the file clears gradients nowhere, or only
+    outside of that loop.
 
     ## What to do
     Call `optimizer.zero_grad()` once per step, before `backward()` or after `step()`. `hotloop lint --fix` writes it
@@ -156,50 +237,111 @@ def missing_zero_grad(script: LintedScript, training: LoopStep) -> Iterator[Lint
     ## When it is wrong
     If another file clears the gradients, for example inside the model's own `forward`; a loop that runs only once.
     """
-    clears = [at for at, line in enumerate(script.lines, 1) if CLEARED.search(line.partition("#")[0])]
-    for step in training.steps:
-        name = script.stepped(step)
-        takes_closure = bool(step.keywords) or (step.args and script.name(step.func) == f"{name}.step")
-        if takes_closure or not script.is_built_by(name, *TORCH_OPTIMIZERS):
-            continue
-        if clears and not _clears_only_before(script, training, clears):
-            continue
-        since = "of all steps so far" if not clears else "of all steps since the loop began"
-        yield LintFinding(
-            severity=Severity.HIGH,
-            line=step.lineno,
-            message=f"{name} steps with the sum of the gradients {since}: nothing in the loop clears them",
-            advice=f"call {name}.zero_grad() once per step",
-            edits=_add_clear(script, training, step, name) if not clears else (),
+    clears = script.calls_of(".zero_grad")
+    inside = [*training.events, *script.events(training.loop)]
+    if CLEARED.search(script.text) or any(one.name.endswith("zero_grad") for one in inside):
+        return
+    for step in training.steps if all(_runs_before(script, training, one) for one in clears) else ():
+        value = step.call.args[0] if step.call.args else getattr(step.call.func, "value", step.call)
+        name = script.stepped(step.call)
+        has_closure = step.call.keywords or (step.call.args and script.name(step.call.func) == f"{name}.step")
+        yield from script.report(
+            not has_closure and script.role(value) == "optimizer" and step,
+            Severity.HIGH,
+            f"{name} steps with the sum of the gradients of all steps "
+            f"{'since the loop began' if clears else 'so far'}: "
+            "no zero_grad() clears them in the loop",
+            f"call {name}.zero_grad() once per step",
+            edits=_add_clear(script, training, step.call, name) if not clears else (),
         )
-        break
 
 
-def _clears_only_before(script: LintedScript, training: LoopStep, clears: list[int]) -> bool:
-    """Whether each line that clears is a zero_grad of the same function, in front of the loop that steps."""
-    if training.container is not training.loop:
-        return False
-    calls = {call.lineno: call for call in script.calls_of(".zero_grad")}
+def _runs_before(script: LintedScript, training: LoopStep, clear: ast.Call) -> bool:
+    """Whether a zero_grad stands in front of the loop that steps, in the same function."""
     around = {id(one) for one in script.loops_around(training.loop)}
-    return all(
-        line in calls
-        and line < training.loop.lineno
-        and script.scope(calls[line]) is training.scope
-        and {id(one) for one in script.loops_around(calls[line])} <= around
-        for line in clears
+    return (
+        script.scope(clear) is script.scope(training.loop)
+        and clear.lineno < training.loop.lineno
+        and {id(one) for one in script.loops_around(clear)} <= around
     )
 
 
 def _add_clear(script: LintedScript, training: LoopStep, step: ast.Call, name: str) -> tuple[LintEdit, ...]:
-    """A line behind the step, where the step is a line of its own that runs each time."""
-    line = script.lines[step.lineno - 1]
-    statement = next(iter(script.parents(step)))
+    """A line below the step, where the step is a line of its own that runs each time."""
+    statement, line = script.parent(step), script.lines[step.lineno - 1]
     alone = isinstance(statement, ast.Expr) and step.lineno == step.end_lineno and ";" not in line
-    if not alone or len(training.steps) != 1 or not script.runs_each_time(step, training.container):
+    if not (alone and script.is_own(step) and len(training.steps) == 1 and training.steps[0].is_certain):
         return ()
-    indent = line[: len(line) - len(line.lstrip())]
-    at = step.lineno + 1
+    indent, at = line[: len(line) - len(line.lstrip())], step.lineno + 1
     return (LintEdit(first_line=at, first_column=1, last_line=at, last_column=1, text=f"{indent}{name}.zero_grad()\n"),)
+
+
+@lint_rule("step-out-of-order", "a step uses no gradients of its batch", reads="python", each="training")
+def step_out_of_order(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for `zero_grad()` between `backward()` and `step()`, and for a `step()` before the only `backward()`.
+
+    ## Why it costs
+    Gradients that are cleared before the step are never used: the parameters do not move. A step in front of the
+    backward uses those of the batch before, or none.
+
+    ## How to tell
+    The three calls run in each iteration of one loop, in this order, for one optimizer.
+
+    ## What to do
+    `zero_grad()`, `backward()`, `step()`, in this order.
+
+    ## When it is wrong
+    If delayed gradients are the purpose.
+    """
+    clears = training.find("zero_grad")
+    order = [*training.backwards, *training.steps, *clears]
+    if not (len(training.backwards) == len(training.steps) == 1 >= len(clears)) or not all(
+        one.is_certain for one in order
+    ):
+        return
+    backward, step, clear = (*(training.events.index(one) for one in order), -1)[:3]
+    yield from script.report(
+        (step < clear < backward or backward < clear < step) and clears[0],
+        Severity.HIGH,
+        "zero_grad() clears the gradients between backward() and step(): the step uses none of them",
+        "call zero_grad() before backward() or after step()",
+    )
+    yield from script.report(
+        step < backward and not step < clear < backward and training.steps[0],
+        Severity.HIGH,
+        "step() runs before backward(): it uses gradients of the batch before, or none where they are cleared",
+        "call step() after backward()",
+    )
+
+
+@lint_rule("never-stepped", "backward runs and no optimizer ever steps", reads="python", each="training")
+def never_stepped(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a training loop with `backward()` and an optimizer that is built in the file and never used to step.
+
+    ## Why it costs
+    Gradients are computed and nobody applies them: the model stays as it was initialised.
+
+    ## How to tell
+    `step` is named nowhere in the file, and the optimizer is passed to nothing; or it steps only after the loop.
+
+    ## What to do
+    Call `optimizer.step()` after `backward()`, in the same loop.
+
+    ## When it is wrong
+    If another file steps through the model or a global.
+    """
+    for name, values in script.assigned.items() if not training.steps and not training.backwards[0].call.args else ():
+        is_optimizer = any(isinstance(one, ast.Call) and script.role(one) == "optimizer" for one in values)
+        uses = re.findall(rf"\b{re.escape(name)}\b(?!\.(?:zero_grad|state_dict|param_groups))", script.text)
+        yield from script.report(
+            is_optimizer and len(uses) == 1 and training.backwards[0],
+            Severity.HIGH,
+            f"{name} never steps: backward() computes gradients that nobody applies",
+            f"call {name}.step() after backward()",
+            is_sure=False,
+        )
 
 
 @lint_rule(
@@ -225,29 +367,14 @@ def uncleared_steps(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     ## When it is wrong
     If gradients are meant to decay slowly over several steps, as a kind of momentum.
     """
-    names = {script.stepped(step) for step in training.steps}
-    clears = [
-        call
-        for call in script.calls_of(".zero_grad")
-        if script.within(call, training.container) and _is_cleared(script, call, names)
-    ]
-    if (
-        _accumulates_itself(script, training, names)
-        or not clears
-        or not all(_find_period(script, one, training) for one in clears)
-    ):
-        return
-    if not all(script.runs_each_time(step, training.container) for step in training.steps):
-        return
-    yield LintFinding(
-        severity=Severity.HIGH,
-        line=training.steps[0].lineno,
-        message=f"{names.pop()} steps for each micro-batch, but its gradients are cleared only every few of them",
-        advice="step under the same test as zero_grad(), before it",
+    clears, name = training.find("zero_grad"), _single(script, training)
+    rarely = bool(clears) and all(_find_period(script, one) for one in clears)
+    yield from script.report(
+        bool(name) and rarely and all(one.is_certain for one in training.steps) and training.steps[0],
+        Severity.HIGH,
+        f"{name} steps for each micro-batch, but its gradients are cleared only every few of them",
+        "step under the same test as zero_grad(), before it",
     )
-
-
-DIVIDES_ITSELF = ("accelerate", "deepspeed", "lightning", "colossalai", "fairscale", "transformers.Trainer")
 
 
 @lint_rule(
@@ -265,7 +392,7 @@ def undivided_accumulation(script: LintedScript, training: LoopStep) -> Iterator
     and clipping are out of proportion, and with clipping every step is clipped.
 
     ## How to tell
-    The optimizer steps every N micro-batches, the loss is a mean (a loss of `torch.nn` without `reduction`), and
+    The optimizer steps every N micro-batches, the loss is one of `torch.nn` or a model's without a `reduction`, and
     nothing in the file divides or multiplies by N.
 
     ## What to do
@@ -274,62 +401,49 @@ def undivided_accumulation(script: LintedScript, training: LoopStep) -> Iterator
     ## When it is wrong
     If the learning rate was chosen for the sum on purpose, or another file divides.
     """
-    if any(name in script.text for name in DIVIDES_ITSELF):
+    count = None if any(name in script.text for name in DIVIDES_ITSELF) else _find_accumulation(script, training)
+    if count is None or constant(count) == 1 or _is_scaled(script, count):
         return
-    count = _find_accumulation(script, training)
-    if count is None or constant(count) == 1:
-        return
-    if _is_scaled(script, count) or not all(_is_mean(script, one) for one in training.backwards):
-        return
-    shown = script.source(count)
-    yield LintFinding(
-        severity=Severity.MEDIUM,
-        line=training.backwards[0].lineno,
-        message=f"mean losses of {shown} micro-batches add up: the gradient is {shown} times their mean's",
-        advice=f"divide the loss before backward: (loss / {shown}).backward()",
+    shown, loss = script.source(count), script.loss(training.backwards[0].call)
+    made = script.origins(loss) if isinstance(loss, (ast.Name, ast.Attribute)) else [loss]
+    is_mean = all(_makes_mean(script, one) for one in made)
+    may_be = script.gradient(loss) == "graph" and not re.search(r"reduction\s*=|\.sum\(", script.text)
+    yield from script.report(
+        (is_mean or may_be) and training.backwards[0],
+        Severity.MEDIUM,
+        f"losses of {shown} micro-batches add up undivided: the gradient is {shown} times their mean's",
+        f"divide the loss before backward: (loss / {shown}).backward()",
+        is_sure=is_mean,
     )
 
 
 def _is_scaled(script: LintedScript, count: ast.expr) -> bool:
-    """Whether a name in ``count`` takes part in any product or quotient."""
-    names = {one.id for one in ast.walk(count) if isinstance(one, ast.Name)}
-    names |= {one.attr for one in ast.walk(count) if isinstance(one, ast.Attribute)}
-    names -= {"self", "args", "cfg", "config", "opt", "hparams"}
+    """Whether a name in ``count`` takes part in any product or quotient other than one of loaders and epochs."""
+    names = _names(count) - {"self", "args", "cfg", "config", "opt", "hparams"}
+    number = count.value if isinstance(count, ast.Constant) else ...
     for node in script.nodes:
         is_scaling = isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, (ast.Div, ast.Mult))
-        is_call = isinstance(node, ast.Call) and script.name(node.func).endswith((".div", ".div_", ".mul", ".mul_"))
-        if is_scaling or is_call:
-            inside = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-            inside |= {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
-            if names & inside:
-                return True
+        is_call = isinstance(node, ast.Call) and script.name(node.func).endswith((".div", ".div_", ".mul"))
+        same = number is not ... and any(constant(one) == number for one in ast.walk(node))
+        if (is_scaling or is_call) and (names & _names(node) or same):
+            return True
     return False
 
 
-def _is_mean(script: LintedScript, backward: ast.Call) -> bool:
-    """Whether what goes backward is, as far as the file shows, the mean loss of torch.nn."""
-    value = backward.func.value if isinstance(backward.func, ast.Attribute) else backward
-    if isinstance(value, ast.Call) and script.name(value.func).endswith(".scale") and value.args:
-        value = value.args[0]
-    if isinstance(value, (ast.Name, ast.Attribute)):
-        values = script.values(value)
-        return bool(values) and all(_makes_mean(script, one) for one in values)
-    return _makes_mean(script, value)
+def _names(node: ast.AST) -> set[str]:
+    words = (getattr(one, "id", None) or getattr(one, "attr", None) for one in ast.walk(node))
+    return {word for word in words if word}
 
 
-def _makes_mean(script: LintedScript, value: ast.expr) -> bool:
-    if not isinstance(value, ast.Call):
+def _makes_mean(script: LintedScript, value: ast.AST) -> bool:
+    """Whether a call is that of a loss of torch.nn with its mean."""
+    if not isinstance(value, ast.Call) or keyword(value, "reduction") is not None:
         return False
-    name = script.name(value.func)
-    if name.startswith("torch.nn.functional.") and name.endswith(("cross_entropy", "mse_loss", "l1_loss", "nll_loss")):
-        return keyword(value, "reduction") is None
-    built = script.values(value.func)
-    return bool(built) and all(
-        isinstance(one, ast.Call)
-        and script.name(one.func).startswith("torch.nn.")
-        and script.name(one.func).endswith("Loss")
-        and keyword(one, "reduction") is None
-        for one in built
+    if re.match(r"torch\.nn\.functional\.\w*(entropy|loss)", script.name(value.func)):
+        return True
+    made = [one for one in script.origins(value.func) if isinstance(one, ast.Call)]
+    return bool(made) and all(
+        re.match(r"torch\.nn\.\w*Loss$", script.name(one.func)) and keyword(one, "reduction") is None for one in made
     )
 
 
@@ -356,60 +470,37 @@ def zeroed_micro_batches(script: LintedScript, training: LoopStep) -> Iterator[L
     ## When it is wrong
     If the step is skipped for another reason, and the single batch of the step is what you want.
     """
-    names = {script.stepped(step) for step in training.steps}
-    if _accumulates_itself(script, training, names) or not all(
-        script.runs_each_time(one, training.container) for one in training.backwards
-    ):
-        return
-    periods = [_find_period(script, step, training) for step in training.steps]
-    for call in script.calls_of(".zero_grad"):
-        is_each = script.runs_each_time(call, training.container)
-        cleared = _is_cleared(script, call, names)
-        if is_each and cleared and periods and all(periods):
-            period = script.source(periods[0]) if isinstance(periods[0], ast.expr) else ""
-            yield LintFinding(
-                severity=Severity.HIGH,
-                line=call.lineno,
-                message=f"gradients are cleared for each micro-batch, but the optimizer steps only if {period}",
-                advice="move zero_grad() behind the step, under the same test",
-            )
+    periods = [_find_period(script, step) for step in training.steps]
+    is_each = bool(_single(script, training)) and all(one.is_certain for one in training.backwards)
+    for clear in training.find("zero_grad") if is_each and periods and all(periods) else ():
+        yield from script.report(
+            clear.is_certain and clear,
+            Severity.HIGH,
+            "zero_grad() clears the gradients of each micro-batch, but the optimizer steps only if "
+            f"{script.source(periods[0]) if periods[0] else 'a test holds'}",
+            "move zero_grad() below the step, under the same test",
+        )
 
 
-_PERIOD = re.compile(r"(?i)accum|update_freq|grad_acc|iter_size|micro|virtual|batch_multipl|subdivisions")
+def _single(script: LintedScript, training: LoopStep) -> str:
+    """The name of the only optimizer of a loop, where the loop's text shows how it accumulates."""
+    names = {script.stepped(step.call) for step in training.steps}
+    return names.pop() if len(names) == 1 and not any(one.call.args for one in training.backwards) else ""
 
 
-def _find_period(script: LintedScript, call: ast.Call, training: LoopStep) -> ast.expr | None:
+def _find_period(script: LintedScript, event: Event) -> ast.expr | None:
     """The test with ``%`` under which a call runs every few iterations of the loop; None where there is none."""
-    for test in script.conditions(call, training.container):
-        if isinstance(test, ast.expr) and _find_divisor(test) is not None and not _is_negated(test):
+    for test in event.tests:
+        negated = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotEq)
+        if isinstance(test, ast.expr) and not negated and _find_divisor(script, test) is not None:
             return test
     return None
 
 
-def _find_divisor(test: ast.AST) -> ast.expr | None:
-    """N of a test such as ``(i + 1) % N == 0``."""
-    return next(
-        (one.right for one in ast.walk(test) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod)), None
-    )
-
-
-def _is_negated(test: ast.expr) -> bool:
-    return isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotEq)
-
-
-def _accumulates_itself(script: LintedScript, training: LoopStep, optimizers: set[str]) -> bool:
-    """Whether the loop may accumulate in a way that its text does not show: several optimizers, one of another library,
-    or an engine that takes the loss (``accelerator.backward(loss)``)."""
-    if len(optimizers) != 1 or any(one.args for one in training.backwards):
-        return True
-    (name,) = optimizers
-    return bool(script.assigned.get(name)) and not script.is_built_by(name, *TORCH_OPTIMIZERS)
-
-
-def _is_cleared(script: LintedScript, call: ast.Call, optimizers: set[str]) -> bool:
-    """Whether a zero_grad is that of one of these optimizers, or of a model where there is one optimizer."""
-    receiver = script.receiver(call)
-    return receiver in optimizers or (len(optimizers) == 1 and receiver.split(".")[-1] in ("model", "net", "module"))
+def _find_divisor(script: LintedScript, test: ast.AST) -> ast.expr | None:
+    """N of a test such as ``(i + 1) % N == 0``, or of the flag that it was given to."""
+    mods = (one for one in script.said(test) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod))
+    return next((one.right for one in mods if not isinstance(one.left, (ast.Constant, ast.JoinedStr))), None)
 
 
 def _find_accumulation(script: LintedScript, training: LoopStep) -> ast.expr | None:
@@ -417,24 +508,207 @@ def _find_accumulation(script: LintedScript, training: LoopStep) -> ast.expr | N
 
     Either the step stands under a test on that number, or the backward in a loop over its range inside the step's loop.
     """
-    if not training.steps or not training.backwards:
-        return None
-    for step in training.steps:
-        test = _find_period(script, step, training)
-        if test is not None and all(script.runs_each_time(one, training.container) for one in training.backwards):
-            divisor = _find_divisor(test)
-            return divisor if divisor is not None and _names_accumulation(script, divisor) else None
-    for backward in training.backwards:
-        inner = next((one for one in script.loops_around(backward) if one is not training.container), None)
+    for step in training.steps if training.backwards else ():
+        test = _find_period(script, step)
+        if test is not None and all(one.is_certain for one in training.backwards):
+            divisor = _find_divisor(script, test)
+            named = divisor is not None and script.mentions(divisor, _ACCUMULATION)
+            clears = [_find_period(script, one) for one in training.find("zero_grad")]
+            return divisor if named or (clears and all(clears)) else None
+    for backward in training.backwards if training.steps else ():
+        inner = next((one for one in script.loops_around(backward.call) if one is not training.container), None)
         if isinstance(inner, ast.For) and script.within(inner, training.container) and isinstance(inner.iter, ast.Call):
             count = inner.iter.args[0] if len(inner.iter.args) == 1 else None
-            if script.name(inner.iter.func) == "range" and count is not None and _names_accumulation(script, count):
+            if script.name(inner.iter.func) == "range" and count is not None and script.mentions(count, _ACCUMULATION):
                 return count
     return None
 
 
-def _names_accumulation(script: LintedScript, count: ast.expr) -> bool:
-    """Whether an expression bears a name that people give to the number of micro-batches."""
-    names = [one.id for one in ast.walk(count) if isinstance(one, ast.Name)]
-    names += [one.attr for one in ast.walk(count) if isinstance(one, ast.Attribute)]
-    return any(_PERIOD.search(name) for name in names)
+@lint_rule("detached-loss", "the loss has no gradient when it goes backward", reads="python", each="training")
+def detached_loss(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a loss whose way from the model passes `.detach()`, `.item()`, `.data`, `argmax`, a comparison, numpy,
+    `torch.tensor(...)` or `no_grad`, on each way that it can take.
+
+    ## Why it costs
+    There is no gradient beyond that point. `backward()` raises, or, where `requires_grad` was set on the loss by hand,
+    the parameters never move.
+
+    ## How to tell
+    By data flow: every value that the name may hold was computed from the model and lost its history.
+
+    ## What to do
+    Compute the loss from the model's output itself; detach only copies that are logged.
+
+    ## When it is wrong
+    If what goes backward has another input that requires gradients.
+    """
+    for backward in training.backwards[:1]:
+        loss, block = script.loss(backward.call), script.without_gradients(backward.call)
+        why = "under torch.no_grad()" if block or script.without_gradients(loss) else "from a detached value"
+        yield from script.report(
+            (block is not None or script.gradient(loss) == "cut") and backward,
+            Severity.HIGH,
+            f"{script.source(loss) or 'the loss'} is computed {why} (detach, item, data, argmax, "
+            "numpy or no_grad on its "
+            "way): backward() reaches no parameter",
+            "compute the loss from the model's output with its graph; detach only what is logged",
+        )
+
+
+ACTIVATED = {
+    "cross_entropy": ("softmax", "log_softmax", "sigmoid"),
+    "CrossEntropyLoss": ("softmax", "Softmax", "sigmoid", "Sigmoid"),
+    "binary_cross_entropy_with_logits": ("sigmoid", "softmax"),
+    "BCEWithLogitsLoss": ("sigmoid", "Sigmoid", "softmax"),
+    "nll_loss": ("softmax", "sigmoid"),
+    "NLLLoss": ("softmax", "Softmax", "sigmoid"),
+}
+"""Losses -> activations that do not belong in front of them."""
+
+
+@lint_rule("activated-loss", "a loss gets activations of the wrong kind", reads="python")
+def activated_loss(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a softmax or sigmoid in front of a loss that applies one itself, also at the end of the model's class; for
+    `NLLLoss` of something other than log-probabilities; and for a loss whose target comes first.
+
+    ## Why it costs
+    A second softmax squeezes the logits into [0, 1]: gradients vanish, the loss has a floor, and learning is slow and
+    worse. `NLLLoss` of plain probabilities has no minimum.
+
+    ## How to tell
+    The first argument is followed to what computes it: an activation, or the model of this file whose `forward`
+    returns one.
+
+    ## What to do
+    Give `CrossEntropyLoss` and `BCEWithLogitsLoss` raw logits; give `NLLLoss` the result of `log_softmax`.
+
+    ## When it is wrong
+    If the squeezed logits are on purpose.
+    """
+    for call, name in script.calls if any(one in script.text for one in ACTIVATED) else ():
+        made = [script.name(one.func) for one in script.origins(call.func) if isinstance(one, ast.Call)]
+        kinds = [one.rpartition(".")[2] for one in (made or [name])]
+        if len(call.args) != 2 or not all(kind in ACTIVATED for kind in kinds):
+            continue
+        last, is_nll = _last_operation(script, call.args[0]), "nll" in kinds[0].lower()
+        yield from script.report(
+            last in ACTIVATED[kinds[0]] and call,
+            Severity.HIGH if is_nll else Severity.MEDIUM,
+            f"{kinds[0]} gets the output of {last}, "
+            + (
+                "not log-probabilities"
+                if is_nll
+                else f"and applies its own to raw logits: a second {last} flattens gradients"
+            ),
+            "use log_softmax" if is_nll else f"pass raw logits: remove {last}",
+        )
+        states = [script.gradient(one) for one in call.args]
+        yield from script.report(
+            states == ["plain", "graph"] and call,
+            Severity.HIGH,
+            f"{kinds[0]} gets the target first and the model's output second: arguments are swapped",
+            "pass (input, target)",
+        )
+
+
+def _last_operation(script: LintedScript, value: ast.AST, depth: int = 0) -> str:
+    """The activation that a value is the result of; empty where it is none."""
+    calls = [one for one in script.origins(value) if isinstance(one, ast.Call)] if depth < 6 else []
+    for call in calls:
+        name = script.name(call.func).rpartition(".")[2]
+        if name in ("softmax", "log_softmax", "sigmoid", "Softmax", "Sigmoid", "LogSoftmax"):
+            return name
+        ends: list[ast.AST] = [call.func.value] if name in _SHAPES and isinstance(call.func, ast.Attribute) else []
+        for layer in script.origins(call.func, inside=True) if not ends else ():
+            built = script.definition(layer.func) if isinstance(layer, ast.Call) else None
+            forward = script.method(built, "forward") if isinstance(built, ast.ClassDef) else None
+            chain = (
+                layer.args[-1:]
+                if isinstance(layer, ast.Call) and script.name(layer.func).endswith("Sequential")
+                else []
+            )
+            ends += script.results(forward) if forward is not None else chain
+            ends += [layer] if script.name(getattr(layer, "func", layer)).endswith(("Softmax", "Sigmoid")) else []
+        found = next((last for one in ends if (last := _last_operation(script, one, depth + 1))), "")
+        if found:
+            return found
+    return ""
+
+
+_SHAPES = ("squeeze", "view", "flatten", "reshape", "float")
+
+
+@lint_rule("retained-graph", "each backward keeps its graph", reads="python", each="training")
+def retained_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for `backward(retain_graph=True)` as the only backward of a step.
+
+    ## Why it costs
+    The graph and its activations stay until the loss is replaced: memory for a second step. Where a hidden state is
+    carried on, each step goes back through all steps before it: slower and slower until memory ends.
+
+    ## How to tell
+    The loop has no second backward that would need the graph.
+
+    ## What to do
+    Leave it out; if PyTorch then complains, detach what is carried from step to step.
+
+    ## When it is wrong
+    If a second backward runs in another file.
+    """
+    needed = len(training.backwards) > 1 or re.search(r"autograd\.grad|create_graph", script.text)
+    for backward in training.backwards:
+        yield from script.report(
+            not needed and constant(keyword(backward.call, "retain_graph")) is True and backward,
+            Severity.MEDIUM,
+            "retain_graph=True keeps the graph of every step, and no second backward uses it",
+            "leave it out, and detach what is carried from step to step",
+        )
+
+
+@lint_rule("stale-optimizer", "the optimizer holds other parameters than those that are trained", reads="python")
+def stale_optimizer(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a model that is wrapped in FSDP, gets a new layer, is built again or is moved after an optimizer took its
+    parameters, and for modules of the forward whose parameters no optimizer has.
+
+    ## Why it costs
+    The optimizer steps parameters that nobody uses any more, or never the new ones: those stay as initialised.
+
+    ## How to tell
+    In one function the optimizer is built from `model.parameters()`, and below it the model changes.
+
+    ## What to do
+    Build, move, load and wrap the model first, then build the optimizer.
+
+    ## When it is wrong
+    If the optimizer gets the new parameters with `add_param_group`.
+    """
+    for model, optimizer in script.models.items() if "add_param_group" not in script.text else ():
+        around = script.loops_around(optimizer) if script.is_own(optimizer) else None
+        for node in script.nodes:
+            later = isinstance(node, (ast.Call, ast.Assign)) and node.lineno > (optimizer.end_lineno or 0)
+            if later and script.scope(node) is script.scope(optimizer) and script.loops_around(node) == around:
+                message = _outdates(script, node, model)
+                yield from script.report(
+                    bool(message) and not script.exclude_each_other(node, optimizer) and node,
+                    Severity.HIGH,
+                    f"{message} after the optimizer of line {optimizer.lineno} took the parameters",
+                    "build the optimizer after the model is built, moved and wrapped",
+                )
+
+
+def _outdates(script: LintedScript, node: ast.AST, model: ast.AST) -> str:
+    """What a statement does to a model whose parameters were taken already."""
+    made = script.origins(node.value)[0] if isinstance(node, ast.Assign) else node
+    name = script.name(made.func) if isinstance(made, ast.Call) else ""
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    is_layer = isinstance(target, ast.Attribute) and re.match(r"torch\.nn\.[A-Z]\w*$", name)
+    if isinstance(target, ast.Attribute) and is_layer and model in script.origins(target.value, inside=True):
+        return f"{script.name(target)} is a new layer that never learns: it is assigned"
+    shards = name.endswith(("FSDP", "FullyShardedDataParallel", "fully_shard"))
+    if shards and isinstance(node, ast.Call) and node.args and model in script.origins(node.args[0], inside=True):
+        return f"{name.rpartition('.')[2]} replaces the parameters"
+    return ""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import FUNCTIONS, LintedScript, constant, keyword
+from hotloop.lint.formats.script import FUNCTIONS, LOOPS, Event, LintedScript, constant, keyword
 
 RANK = re.compile(
     r"(?i)rank|world|main|master|primary|is_first|zero|leader|chief|root|writer|logger|log_dir|gpu|device|shard|worker|writes?\b"
@@ -20,41 +20,50 @@ STARTED = re.compile(r"init_process_group|init_distributed|DistributedDataParall
 MAY_SAVE_APART = re.compile(
     r"(?i)FullyShardedDataParallel|FSDP|fully_shard|deepspeed|tensor_parallel|pipeline_parallel|megatron"
 )
+ONCE = {
+    "torch.save": "writes {0} on every rank at the same time: no test of the rank guards it",
+    "wandb.init": "starts a run on every rank: N dashboards of the same training",
+    "huggingface_hub.snapshot_download": "downloads the same files on every rank",
+    "urllib.request.urlretrieve": "downloads the same file on every rank, to the same path",
+    "torch.hub.download_url_to_file": "downloads the same file on every rank, to the same path",
+    "download=True": "downloads the dataset on every rank, into the same folder",
+}
+"""Calls that one rank should make, and what every rank does with them."""
 
 
-@lint_rule("save-on-every-rank", "all ranks write the same checkpoint file", reads="python")
+@lint_rule("save-on-every-rank", "all ranks write or download the same file", reads="python")
 def save_on_every_rank(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a `torch.save` in the loop of a distributed training that no test of the rank guards, to a path that does
-    not name the rank.
+    Looks for `torch.save`, downloads and `wandb.init` in a distributed training that no test of the rank guards, to a
+    path that does not name the rank.
 
     ## Why it costs
     All ranks write the same file at the same time. On a shared file system the writes mix, and what is loaded later may
     be broken; in any case every rank waits for a write that one would do.
 
     ## How to tell
-    The file starts a process group, `torch.save` runs in or below a training's loop, and neither a test around it nor
-    its path mentions a rank or a main process.
+    The file starts a process group, and neither a test around the call nor its path mentions a rank or a main process.
 
     ## What to do
-    `if torch.distributed.get_rank() == 0:` around the save, and a barrier behind it if other ranks read the file.
+    `if torch.distributed.get_rank() == 0:` around it, and a barrier after it if other ranks read the file.
 
     ## When it is wrong
     If the caller in another file guards it, or the path differs by rank through the working directory.
     """
-    if not any(STARTED.search(name) for _, name in script.calls) or MAY_SAVE_APART.search(script.text):
-        return
-    for call in script.calls_of("torch.save"):
-        if len(call.args) < 2 or script.mentions(call.args[1], APART) or not _is_reached_unguarded(script, call, 0):
-            continue
-        if not _is_in_training(script, call):
-            continue
-        yield LintFinding(
-            severity=Severity.MEDIUM,
-            line=call.lineno,
-            message=f"every rank writes {script.source(call.args[1])} at the same time: no test of the rank guards it",
-            advice="save on one rank: if torch.distributed.get_rank() == 0",
-        )
+    started = any(STARTED.search(name) for _, name in script.calls)
+    for call, name in script.calls if started else ():
+        key = "download=True" if constant(keyword(call, "download")) is True else name
+        place = call.args[1] if len(call.args) > 1 else None
+        is_save = key == "torch.save"
+        skipped = is_save and (place is None or MAY_SAVE_APART.search(script.text) or not _is_in_training(script, call))
+        if key in ONCE and not skipped and not (place is not None and script.mentions(place, APART)):
+            yield from script.report(
+                _is_reached_unguarded(script, call, 0) and call,
+                Severity.MEDIUM,
+                f"{name} {ONCE[key].format(script.source(place) if place else '')}",
+                "do it on one rank: if torch.distributed.get_rank() == 0, then a barrier",
+                is_sure=is_save,
+            )
 
 
 def _is_reached_unguarded(script: LintedScript, node: ast.AST, depth: int) -> bool:
@@ -77,17 +86,211 @@ def _is_reached_unguarded(script: LintedScript, node: ast.AST, depth: int) -> bo
 
 
 def _is_in_training(script: LintedScript, call: ast.Call) -> bool:
-    """Whether the save is in a function that trains, or is called from one."""
-    scopes = {id(step.scope) for step in script.training} | {id(script.scope(step.loop)) for step in script.training}
-    scopes |= {
-        id(script.scope(one))
-        for step in script.training
-        if isinstance(step.scope, FUNCTIONS)
-        for one in script.callers(step.scope)
+    """Whether the save runs in a loop that trains, or in the function around it."""
+    scopes = {script.scope(loop) for loop, _ in script.epochs} | {step.scope for step in script.training}
+    made = {event.call for loop, _ in script.epochs for event in script.events(loop)}
+    return call in made or script.scope(call) in scopes
+
+
+COLLECTIVES = re.compile(
+    r"(^|\.)(barrier|all_reduce|all_gather\w*|reduce_scatter\w*|broadcast\w*|gather_object|scatter\w*|monitored_barrier|"
+    r"wait_for_everyone|synchronize_between_processes|reduce_dict|reduce_tensor)$"
+)
+ZERO = re.compile(r"(?i)rank|is_main|is_master|main_process|master")
+
+
+@lint_rule("uneven-collective", "only some ranks reach a collective", reads="python")
+def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a collective, or a forward of a model in DDP, under a test of the rank, also in a function that is called
+    there; and for a `continue` that depends on the batch before `backward()`.
+
+    ## Why it costs
+    The ranks that do not come are waited for: the job hangs until NCCL's timeout, and then it is lost.
+
+    ## How to tell
+    The calls of the branch are followed into functions; the other branch makes no collective.
+
+    ## What to do
+    Call collectives on all ranks, and test the rank only around what prints and writes.
+
+    ## When it is wrong
+    If the group of the collective has only these ranks.
+    """
+    parallel = any(STARTED.search(name) for _, name in script.calls)
+    tests = [one for one in script.nodes if isinstance(one, ast.If) and parallel and script.mentions(one.test, ZERO)]
+    for node in tests:
+        shown = script.source(node.test)
+        mine, leaves = (
+            _collectives(script, node, node.body),
+            any(isinstance(one, (ast.Return, ast.Continue)) for one in node.body),
+        )
+        paired = _collectives(script, node, node.orelse) or any(
+            one is not node and script.scope(one) is script.scope(node) and _collectives(script, one, one.body)
+            for one in tests
+        )
+        is_rank = (
+            re.search(r"(?i)(rank\w*(\(\))?\s*(==|!=|in)|^not \w*rank|is_(main|master)|main_process)", shown)
+            and "world" not in shown
+        )
+        yield from script.report(
+            bool(mine and is_rank)
+            and not paired
+            and not leaves
+            and keyword(mine[0].call, "group") is None
+            and mine[0].site,
+            Severity.HIGH,
+            f"{mine[0].name if mine else ''} runs only if {shown}: the other ranks never reach this "
+            "collective, and the job "
+            "hangs until the timeout",
+            "call it on all ranks, outside of the test",
+        )
+    for step in script.training if script.calls_of(".DistributedDataParallel", ".DDP") else ():
+        for leave in (one for one in ast.walk(step.container) if isinstance(one, ast.Continue)):
+            test = next((one.test for one in script.parents(leave) if isinstance(one, ast.If)), None)
+            early = leave.lineno < script.line(step.backwards[0]) and script.loops_around(leave)[:1] == [step.loop]
+            yield from script.report(
+                test is not None and early and script.mentions(test, UNEVEN) and leave,
+                Severity.HIGH,
+                f"a rank that continues if {script.source(test) if test else ''} skips backward(): "
+                "the others wait in its all-reduce",
+                "decide on all ranks together (all_reduce of the flag), or use a loss of zero",
+                is_sure=False,
+            )
+
+
+UNEVEN = re.compile(r"isnan|isfinite|isinf|^loss$|numel")
+
+
+def _collectives(script: LintedScript, branch: ast.If, body: list[ast.stmt]) -> list[Event]:
+    """The collectives that statements make, themselves or in functions that they call."""
+    inside = {part for one in body for part in ast.walk(one) if isinstance(part, ast.Call)}
+    events = script.events(script.scope(branch)) if inside else ()
+    found = [one for one in events if one.site in inside and COLLECTIVES.search(one.name) and _is_distributed(one.name)]
+    others = {
+        one: [test for test in one.tests if isinstance(test, ast.expr) and test is not branch.test] for one in found
     }
-    scope = script.scope(call)
-    callers = script.callers(scope) if isinstance(scope, FUNCTIONS) else []
-    return id(scope) in scopes or any(id(script.scope(one)) in scopes for one in callers)
+    return [one for one in found if not any(script.mentions(test, ZERO) for test in others[one])]
+
+
+def _is_distributed(name: str) -> bool:
+    return "dist" in name or name.endswith(("barrier", "wait_for_everyone", "all_reduce", "all_gather"))
+
+
+@lint_rule("bypassed-ddp", "what DDP wraps is used in the wrong order, or around it", reads="python")
+def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a training forward through `model.module` or the bare model, a model that is wrapped before it is moved,
+    ranks that all use GPU 0, and the gloo backend for models on GPUs.
+
+    ## Why it costs
+    DDP's hooks run only through the wrapper: gradients are not averaged, and each rank trains a model of its own. A
+    wrapper of a model on the CPU raises with `device_ids`. N ranks on one GPU share its memory and its time.
+
+    ## How to tell
+    The object whose forward runs in the loop is followed to the wrapper and to what it wraps; the calls that choose a
+    device are `set_device`, `device_ids` and anything that names a rank.
+
+    ## What to do
+    `torch.cuda.set_device(local_rank)`, move the model, wrap it, and call the wrapper.
+
+    ## When it is wrong
+    If gradients are averaged by hand.
+    """
+    wraps = script.calls_of(".DistributedDataParallel", ".DDP")
+    bare = {origin for call in wraps if call.args for origin in script.origins(call.args[0])} - set(wraps)
+    by_hand = wraps and re.search(r"no_sync|average_gradients|all_reduce\([^\n]{0,40}grad", script.text)
+    events = [event for step in script.training for event in step.events] if wraps and not by_hand else []
+    for event in events:
+        made, model = script.origins(event.call.func), getattr(event.call.func, "value", event.call)
+        through = event.name.endswith((".module", ".module.forward")) and script.role(model) == "wrapped"
+        hidden = bool(made and event.call.args) and all(one in bare and isinstance(one, ast.Call) for one in made)
+        yield from script.report(
+            (through or hidden) and not script.without_gradients(event.call) and event,
+            Severity.HIGH,
+            f"{event.name}(...) passes DistributedDataParallel by: gradients are not averaged, each "
+            "rank trains its own model",
+            "call the wrapped model",
+        )
+    moves = [
+        (call, script.origins(getattr(call.func, "value", call), inside=True))
+        for call in script.calls_of(".cuda", ".to")
+        if wraps
+    ]
+    for call in wraps:
+        inner = script.origins(call.args[0], inside=True) if call.args else []
+        mine = [
+            one
+            for one, made in moves
+            if script.scope(one) is script.scope(call) and any(part in made for part in inner)
+        ]
+        yield from script.report(
+            bool(mine) and mine[0].lineno > call.lineno and keyword(call, "device_ids") is not None and call,
+            Severity.HIGH,
+            "DDP wraps the model before it is moved to the GPU: device_ids with parameters on the CPU raises",
+            "move the model, then wrap it",
+        )
+    chosen = re.search(
+        r"set_device|device_ids\s*=\s*\[|(?i:cuda:\{|CUDA_VISIBLE_DEVICES)|local_rank|device_id=", script.text
+    )
+    plain = [
+        one
+        for one, _ in moves
+        if (not one.args and script.name(one.func).endswith("cuda"))
+        or constant(one.args[0] if one.args else None) in ("cuda", "cuda:0")
+    ]
+    on_gpu = any(isinstance(keyword(one, "device_ids"), ast.List) for one in wraps)
+    for call in script.calls_of("torch.distributed.init_process_group"):
+        yield from script.report(
+            bool(plain) and not chosen and plain[0],
+            Severity.HIGH,
+            "nothing chooses a GPU by local rank (set_device): every rank uses cuda:0",
+            "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) after init_process_group",
+        )
+        yield from script.report(
+            on_gpu
+            and not script.conditions(call, script.scope(call))
+            and constant(call.args[0] if call.args else keyword(call, "backend")) == "gloo"
+            and call,
+            Severity.MEDIUM,
+            "gloo averages gradients of GPUs through the host's memory: several times slower than nccl",
+            "init_process_group('nccl')",
+        )
+
+
+@lint_rule("unreduced-metric", "a metric of one rank's share is taken for that of all", reads="python")
+def unreduced_metric(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a validation whose loader has a `DistributedSampler`, in a file that never reduces or gathers anything.
+
+    ## Why it costs
+    What rank 0 prints, and what chooses the best model, is the score of one share of the data.
+
+    ## How to tell
+    The loader of a loop under `no_grad` takes the sampler, and no collective follows in the file or beside it.
+
+    ## What to do
+    `all_reduce` the counts, then divide.
+
+    ## When it is wrong
+    If a metrics library does it.
+    """
+    reduced = re.search(
+        r"all_reduce|all_gather|reduce\(|gather|torchmetrics|MetricLogger|reduce_|accelerat|lightning", script.text
+    )
+    loops = [
+        one for one in script.nodes if isinstance(one, LOOPS) and script.calls_of(".DistributedSampler") and not reduced
+    ]
+    for loop in loops:
+        source = script.loop_source(loop) if script.without_gradients(loop) else None
+        given = [keyword(one, "sampler") for one in script.origins(source or loop) if isinstance(one, ast.Call)]
+        samplers = [script.name(getattr(one, "func", one)) for part in given if part for one in script.origins(part)]
+        yield from script.report(
+            any(one.endswith("DistributedSampler") for one in samplers) and loop,
+            Severity.MEDIUM,
+            "the metric is that of this rank's share of the validation data: nothing reduces it over ranks",
+            "torch.distributed.all_reduce the sums, then divide",
+        )
 
 
 @lint_rule("unused-parameter-search", "DDP looks for unused parameters in every step", reads="python")
@@ -99,7 +302,7 @@ def unused_parameter_search(script: LintedScript) -> Iterator[LintFinding]:
     DDP then walks the whole graph after each forward. If every parameter gets a gradient, the walk is for nothing.
 
     ## How to tell
-    The argument is the literal `True`. Whether parameters are unused cannot be seen here, so this is never above `low`.
+    The argument is the literal `True`. The walk takes some percent of a step.
 
     ## What to do
     Leave it out and train a step: DDP says if a parameter got no gradient. The rule `unused-parameter-scan` of
@@ -108,7 +311,7 @@ def unused_parameter_search(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If some parameters really get no gradient in some steps.
     """
-    for call in script.calls_of(".DistributedDataParallel", "DistributedDataParallel", "DDP"):
+    for call in script.calls_of(".DistributedDataParallel", ".DDP", ".DDPStrategy", ".DistributedDataParallelKwargs"):
         if constant(keyword(call, "find_unused_parameters")) is True:
             yield LintFinding(
                 severity=Severity.LOW,
@@ -178,7 +381,7 @@ def unhandled_signal(script: LintedScript) -> Iterator[LintFinding]:
     start = script.start
     if start is None or HANDLE_THEMSELVES.search(script.text) or not script.calls_of(*SAVES):
         return
-    loops = [one.loop.lineno for one in script.training]
+    loops = [one.loop.lineno for one in script.training if script.is_own(one.loop)]
     loops += [
         call.lineno for call, name in script.calls if "train" in name.split(".")[-1] and script.loops_around(call)
     ]

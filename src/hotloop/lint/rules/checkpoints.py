@@ -1,0 +1,222 @@
+"""The static checks of what a training saves, and what it loads again."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from hotloop.core.findings import Severity
+from hotloop.core.lint import LintFinding, lint_rule
+from hotloop.lint.formats.script import LintedScript, constant, keyword
+
+PREFIXES = {"wrapped": "module.", "compiled": "_orig_mod."}
+"""Wrappers -> what they put in front of each name of a state dict."""
+
+
+@lint_rule("wrapper-prefix", "a checkpoint of a wrapped model is loaded into a bare one", reads="python")
+def wrapper_prefix(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for `state_dict()` of a model in DDP, DataParallel or `torch.compile` that is saved, where the file loads it
+    into a model that is not wrapped, or the other way round.
+
+    ## Why it costs
+    The saved names begin with `module.` or `_orig_mod.`. `load_state_dict` raises; with `strict=False` it loads nothing
+    and says nothing: the run goes on with random weights.
+
+    ## How to tell
+    The model of the save and the one of the load are followed to their wrappers, and nothing strips the prefix.
+
+    ## What to do
+    Save `model.module.state_dict()` (`model._orig_mod` of a compiled one).
+
+    ## When it is wrong
+    If what is loaded is another checkpoint.
+    """
+    if re.search(r"removeprefix|[\"']module\.|_orig_mod|consume_prefix|strip_prefix|unwrap_model", script.text):
+        return
+    saved: dict[str, ast.Call] = {}
+    for call in (one for one in script.calls_of("torch.save") if one.args):
+        states = [
+            one
+            for one in script.said(call.args[0])
+            if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)
+        ]
+        models = [
+            one.func.value for one in states if isinstance(one.func, ast.Attribute) and one.func.attr == "state_dict"
+        ]
+        saved.update({_wrapper(script, one): call for one in models if _wrapper(script, one) or script.is_model(one)})
+    role = next((one for one in PREFIXES if list(saved) == [one]), "")
+    for load in script.calls_of(".load_state_dict") if role else ():
+        target = getattr(load.func, "value", load)
+        known = any(isinstance(one, ast.Call) for one in script.origins(target, inside=True)) and not script.role(
+            target
+        )
+        from_file = any(
+            isinstance(one, ast.Call) and script.name(one.func) == "torch.load" for one in script.said(load)
+        )
+        loose = constant(keyword(load, "strict")) is False
+        yield from script.report(
+            known and from_file and load,
+            Severity.HIGH,
+            f"the checkpoint of line {saved[role].lineno} has names with the prefix {PREFIXES[role]}, "
+            "this model has none: "
+            + ("strict=False hides that nothing is loaded" if loose else "load_state_dict raises"),
+            "save model.module.state_dict() (or strip the prefix before loading)",
+        )
+
+
+def _wrapper(script: LintedScript, model: ast.AST) -> str:
+    """Which wrapper a model has, on some way that leads here."""
+    if isinstance(model, ast.Attribute) and model.attr in ("module", "_orig_mod"):
+        return ""
+    role = script.role(model)
+    return role if role in PREFIXES else ""
+
+
+@lint_rule("incomplete-checkpoint", "a run that is resumed does not get back what it needs", reads="python")
+def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks at a training that resumes: optimizer, scheduler and scaler that are not saved or not loaded, keys that nobody
+    saved, an epoch that is trained again, and checkpoints that every rank loads onto GPU 0.
+
+    ## Why it costs
+    After a restart Adam's moments and the learning rate begin anew: the loss jumps, and the result is quietly worse. A
+    key that was not saved ends the resumed run with KeyError.
+
+    ## How to tell
+    The file loads a model and an epoch or step in front of its training; what it saves and what it loads are compared.
+
+    ## What to do
+    Save and load model, optimizer, scheduler, scaler and `epoch + 1` together, with `map_location="cpu"`.
+
+    ## When it is wrong
+    If what is loaded is a pretrained model, and the epoch is that of another run.
+    """
+    loads, saves = script.calls_of("torch.load"), [one for one in script.calls_of("torch.save") if one.args]
+    restored = {script.receiver(one).rpartition(".")[2] for one in script.calls_of(".load_state_dict")}
+    kept = {script.receiver(one).rpartition(".")[2] for one in script.calls_of(".state_dict")}
+    counters = [one for one in script.nodes if isinstance(one, ast.Subscript) and constant(one.slice) in COUNTERS]
+    resumed = (
+        [one for one in counters if set(loads) & set(script.origins(one.value))] if saves and script.training else []
+    )
+    steppers = {script.stepped(step.call): "optimizer" for training in script.training for step in training.steps}
+    others = {name: script.role(values[0]) for name, values in script.assigned.items() if values and resumed}
+    for name, role in {**others, **steppers}.items() if resumed else ():
+        missing = ["saved"] * (name.rpartition(".")[2] not in kept) + ["loaded"] * (
+            name.rpartition(".")[2] not in restored
+        )
+        is_state = role in ("optimizer", "scheduler", "scaler") and bool(name)
+        yield from script.report(
+            is_state and bool(missing) and not (role == "scaler" and "enabled=" in script.text) and resumed[0],
+            Severity.MEDIUM,
+            f"resumes, but the state of {name} is never {' or '.join(missing)}: the {role} begins "
+            "anew after each restart",
+            f"save {name}.state_dict() with the model, and load it here",
+        )
+    pairs = [
+        (key, value)
+        for save in saves
+        for one in script.said(save.args[0])
+        if isinstance(one, ast.Dict)
+        for key, value in zip(one.keys, one.values, strict=True)
+    ]
+    epochs = [value.id for key, value in pairs if constant(key) == "epoch" and isinstance(value, ast.Name)]
+    for begin in (one for one in resumed if constant(one.slice) == "epoch" and epochs):
+        starts = {script.name(goal) for goal in getattr(script.statement(begin), "targets", ())}
+        ranges = [
+            loop
+            for loop, _ in script.epochs
+            if starts & {script.name(one) for one in ast.walk(getattr(loop, "iter", begin))}
+        ]
+        shifted = isinstance(script.parent(begin), ast.BinOp) or re.search(r"start\w*\s*\+\s*1|\+=\s*1", script.text)
+        yield from script.report(
+            bool(ranges) and not shifted and epochs[0] == script.name(getattr(ranges[0], "target", begin)) and begin,
+            Severity.MEDIUM,
+            f"resumes at the epoch that was finished when it was saved: that {epochs[0]} is trained "
+            "twice after each restart",
+            "start at checkpoint['epoch'] + 1",
+        )
+    parallel = (
+        script.calls_of(".DistributedDataParallel", ".DDP")
+        and script.training
+        and not re.search("set_default_device|map_location", script.text)
+    )
+    for load in loads if parallel else ():
+        yield from script.report(
+            len(load.args) < 2 and keyword(load, "map_location") is None and load,
+            Severity.MEDIUM,
+            "torch.load without map_location puts every rank's copy on GPU 0, which saved it: it may run out of memory",
+            'torch.load(path, map_location="cpu")',
+        )
+
+
+COUNTERS = ("epoch", "step", "iteration", "global_step", "iter", "start_epoch")
+
+
+HIGHER = re.compile(
+    r"(?i)(^|_)(acc\w*|f1\w*|auc|auroc|m?ap|m?iou|dice|bleu|psnr|ssim|score|top1|top5|recall|precision|reward|r2)(_|\d|$)"
+)
+LOWER = re.compile(r"(?i)(^|_)(\w*loss|err\w*|wer|cer|rmse|mse|mae|ppl|perplexity|fid|nll|bpc)(_|\d|$)")
+
+
+@lint_rule("wrong-best", "the best model is not the best one", reads="python")
+def wrong_best(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a comparison with the best value so far in the wrong direction, a first value that is never beaten, and a
+    `state_dict()` that is kept as the best without a copy.
+
+    ## Why it costs
+    The worst model, none, or the last one is kept and used: the run is lost, though its log looks well.
+
+    ## How to tell
+    By the names of metrics (`loss` falls, `accuracy` rises) where the same test also sets the best value. A
+    `state_dict()` holds references: later steps change it.
+
+    ## What to do
+    `if loss < best_loss`, from `float("inf")`; `copy.deepcopy(model.state_dict())`.
+
+    ## When it is wrong
+    If a name says the opposite of what it holds.
+    """
+    for node in script.nodes:
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and script.name(node.value.func).endswith(".state_dict")
+        ):
+            name, model = script.name(node.targets[0]), getattr(node.value.func, "value", node.value)
+            loaded = [
+                one for one in script.calls_of(".load_state_dict") if one.args and script.name(one.args[0]) == name
+            ]
+            inside = any(script.within(node, loop) for loop, _ in script.epochs)
+            yield from script.report(
+                "best" in name and script.is_model(model) and bool(loaded) and inside and node,
+                Severity.HIGH,
+                f"{name} is a reference to the live parameters, not a copy: at the end it holds the last weights",
+                f"{name} = copy.deepcopy({script.source(node.value)})",
+            )
+        if not (
+            isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ORDER)
+        ):
+            continue
+        sides = [script.name(node.test.left), script.name(node.test.comparators[0])]
+        best, value = sides if "best" in sides[0] else sides[::-1]
+        rises = isinstance(node.test.ops[0], (ast.Gt, ast.GtE)) == (value == sides[0])
+        sets = any(isinstance(one, ast.Assign) and script.name(one.targets[0]) == best for one in node.body)
+        up, down = (any(kind.search(one.rpartition(".")[2]) for one in sides) for kind in (HIGHER, LOWER))
+        starts = [script.source(one) for one in script.assigned.get(best, ()) if one.lineno < node.lineno]
+        start = starts[0] if starts else ""
+        huge = re.search(r"inf|1e\d|9999|maxsize", start) and not start.startswith("-")
+        never = (rises and huge) or (not rises and start in ("0", "0.0", "-1", "0."))
+        yield from script.report(
+            "best" in best and sets and up != down and (up != rises or bool(never)) and node,
+            Severity.HIGH,
+            f"{script.source(node.test)} keeps the worst, or nothing: {value} "
+            f"{'rises' if up else 'falls'} as the model gets "
+            f"better, and {best} starts at {start}",
+            "compare in the metric's direction, from its worst value",
+        )
+
+
+ORDER = (ast.Gt, ast.GtE, ast.Lt, ast.LtE)
