@@ -508,7 +508,7 @@ def gpus_wait_for_cpu_work(batch: Batch) -> Iterator[LintFinding]:
     A job without GPUs that does it once, and `--dependency=afterok` for the training.
 
     ## When it is wrong
-    If it takes seconds.
+    If it takes only a few seconds.
     """
     last = max((run.line for run in batch.trainings), default=0)
     for run in batch.runs if batch.gpus_per_node else ():
@@ -518,7 +518,7 @@ def gpus_wait_for_cpu_work(batch: Batch) -> Iterator[LintFinding]:
         is_choice = {"if", "condition", "substitution"} & set(run.command.blocks) or run.command.after
         if is_work and run.line < last and not is_choice and not run.command.is_background:
             yield LintFinding(
-                severity=Severity.MEDIUM if is_costly else Severity.LOW,
+                severity=Severity.MEDIUM if is_costly and (batch.gpus_per_node or 0) > 1 else Severity.LOW,
                 line=run.line,
                 message=f"{batch.gpus_per_node} GPUs of each node are idle during {' '.join(run.words)[:50]!r}",
                 advice="do it once, in a job without GPUs, before this one (--dependency=afterok)",

@@ -172,7 +172,7 @@ def unexported_variable(batch: Batch) -> Iterator[LintFinding]:
     uses it itself, and `set -a` is off.
 
     ## What to do
-    `export MASTER_ADDR=...`.
+    Write `export MASTER_ADDR=...` instead of `MASTER_ADDR=...`.
 
     ## When it is wrong
     If the caller's environment exports a variable of that name already.
