@@ -167,8 +167,12 @@ def loopback_master(batch: Batch) -> Iterator[LintFinding]:
             ("SLURM_SUBMIT_HOST" in address, "SLURM_SUBMIT_HOST is the login node, where no process of the job runs"),
         )
         for problem in [text for is_so, text in problems if is_so and not {"if", "case"} & set(blocks)][:1]:
-            advice = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-            yield LintFinding(severity=Severity.HIGH, line=line, message=problem, advice=advice)
+            yield LintFinding(
+                severity=Severity.HIGH,
+                line=line,
+                message=problem,
+                advice='MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            )
 
 
 @lint_rule("missing-node-rank", "launchers of several nodes do not find each other", reads="sbatch")
@@ -215,8 +219,12 @@ def missing_node_rank(batch: Batch) -> Iterator[LintFinding]:
              f"WORLD_SIZE={world} and {tasks} tasks of srun: the process group waits for ever, or ranks are refused"),
         )  # fmt: skip
         for problem in [text for is_so, text in problems if is_so][:1]:
-            advice = "--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$HOST:$PORT before the script"
-            yield LintFinding(severity=Severity.HIGH, line=run.line, message=problem, advice=advice)
+            yield LintFinding(
+                severity=Severity.HIGH,
+                line=run.line,
+                message=problem,
+                advice="--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$HOST:$PORT before the script",
+            )
 
 
 def _name(word: str) -> str:
@@ -262,14 +270,21 @@ def fixed_port(batch: Batch) -> Iterator[LintFinding]:
         port = (run.launch and run.launch.port) or (written[-1][1] if written and is_plain else default)
         is_free = run.launch and (run.launch.is_standalone or "rdzv-backend" in run.launch.options)
         if port.isdecimal() and port != "0" and not is_free and batch.nodes_of(run) == 1:
-            message = (
-                f"port {port} is that of all tasks or jobs: the second on a node ends with 'address already in use'"
+            found.append(
+                (
+                    run.line,
+                    Severity.MEDIUM if is_array else Severity.LOW,
+                    f"port {port} is that of all tasks or jobs: on one node the second gets 'address already in use'",
+                )
             )
-            found.append((run.line, Severity.MEDIUM if is_array else Severity.LOW, message))
     for line, severity, message in found:
-        advice = "--standalone, or MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"
-        confidence = Confidence.CERTAIN if is_array else Confidence.LIKELY
-        yield LintFinding(severity=severity, line=line, message=message, advice=advice, confidence=confidence)
+        yield LintFinding(
+            severity=severity,
+            line=line,
+            message=message,
+            advice="--standalone, or MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
+            confidence=Confidence.CERTAIN if is_array else Confidence.LIKELY,
+        )
 
 
 _KNOWS_DEVICES = re.compile(
@@ -365,9 +380,12 @@ def shared_gpu(batch: Batch) -> Iterator[LintFinding]:
     )  # fmt: skip
     is_one_node = batch.nodes == 1 and (batch.gpus_per_node or 0) > 1
     for problem in [text for is_so, text in problems if is_so and is_several and is_one_node][:1]:
-        advice = "srun --exact --ntasks=1 --gpus=1 --mem=M ... & for each, or CUDA_VISIBLE_DEVICES=$i before each"
         yield LintFinding(
-            severity=Severity.HIGH, line=runs[0].line, message=problem, advice=advice, confidence=Confidence.LIKELY
+            severity=Severity.HIGH,
+            line=runs[0].line,
+            message=problem,
+            advice="srun --exact --ntasks=1 --gpus=1 --mem=M ... & for each, or CUDA_VISIBLE_DEVICES=$i before each",
+            confidence=Confidence.LIKELY,
         )
 
 
@@ -398,8 +416,13 @@ def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
     runs = batch.trainings if first < last else ()
     code = re.sub(r"(?m)#.*|^\s*echo.*", "", batch.text) + "".join(batch.read_script(run) for run in runs)
     if runs and not re.search(r"SLURM_(ARRAY|JOB)", code):
-        message = f"all {last - first + 1} tasks of the array do the same: nothing reads SLURM_ARRAY_TASK_ID"
-        found.append((runs[0].line, Severity.HIGH, message))
+        found.append(
+            (
+                runs[0].line,
+                Severity.HIGH,
+                f"all {last - first + 1} tasks of the array do the same: nothing reads SLURM_ARRAY_TASK_ID",
+            )
+        )
     for run in runs if not found else ():
         pair, raw = run.argument(OUTPUT), " ".join(word.raw for word in run.command.words)
         named = run.argument(r"(?:[\w.]+\.)?\w*(?:name|tag|suffix|exp|id)")
@@ -411,8 +434,13 @@ def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
             and not batch.varies(pair[1])
             and not (named and batch.varies(named[1]))
         ):
-            message = f"all tasks of the array write to --{pair[0]} {pair[1]}, and overwrite each other"
-            found.append((run.line, Severity.HIGH, message))
+            found.append(
+                (
+                    run.line,
+                    Severity.HIGH,
+                    f"all tasks of the array write to --{pair[0]} {pair[1]}, and overwrite each other",
+                )
+            )
     lists = {name: (word.raw, c.line) for c in batch.commands for name, word in c.assignments if word.raw[:1] == "("}
     for name, (raw, line) in lists.items() if first < last else ():
         use = re.search(rf"\$\{{{name}\[\$?\{{?SLURM_ARRAY_TASK_ID\}}?\s*([-+]\s*\d+)?\]", batch.text)
@@ -430,8 +458,13 @@ def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
     if last and not first and re.search(r"sed\s+-n\s+[\"']?\$\{?SLURM_ARRAY_TASK_ID\}?[\"']*p", batch.text):
         found.append((batch.line("array"), Severity.HIGH, "sed counts lines from 1: task 0 of the array gets none"))
     for line, severity, message in found:
-        advice = "let the id of the task, $SLURM_ARRAY_TASK_ID, be part of it"
-        yield LintFinding(severity=severity, line=line, message=message, advice=advice, confidence=Confidence.LIKELY)
+        yield LintFinding(
+            severity=severity,
+            line=line,
+            message=message,
+            advice="let the id of the task, $SLURM_ARRAY_TASK_ID, be part of it",
+            confidence=Confidence.LIKELY,
+        )
 
 
 _LOCAL = re.compile(
@@ -468,20 +501,29 @@ def first_node_only(batch: Batch) -> Iterator[LintFinding]:
             (run.words[at + 1] for at, word in enumerate(run.words[:-1]) if word in ("-C", "-d")), run.words[-1]
         )
         if not run.step and _LOCAL.match(batch.resolve(target)) and run.line < last:
-            message = f"stages to {target} on the first node only: the other {batch.nodes - 1} nodes have no such files"
-            found.append((run.line, message))
+            found.append(
+                (
+                    run.line,
+                    f"stages to {target} on the first node only: the other {batch.nodes - 1} nodes have no such files",
+                )
+            )
     for run in batch.trainings if batch.is_job and not batch.traps else ():
         pair = run.argument(OUTPUT)
         back = [copy for copy in moved if copy.line > run.line or "function" in " ".join(copy.command.blocks)]
         if pair and _LOCAL.match(pair[1]) and not back:
-            message = f"--{pair[0]} {pair[1]} is on the node's own disk, and nothing copies it back: lost with the job"
-            found.append((run.line, message))
+            found.append(
+                (
+                    run.line,
+                    f"--{pair[0]} {pair[1]} is on the node's own disk, and nothing copies it back: lost with the job",
+                )
+            )
     for line, message in found:
-        advice = (
-            "srun --ntasks-per-node=1 cp ..., or sbcast; write checkpoints to a shared file system, or copy them back"
-        )
         yield LintFinding(
-            severity=Severity.HIGH, line=line, message=message, advice=advice, confidence=Confidence.LIKELY
+            severity=Severity.HIGH,
+            line=line,
+            message=message,
+            advice="srun --ntasks-per-node=1 cp ..., or sbcast; keep checkpoints on a shared file system",
+            confidence=Confidence.LIKELY,
         )
 
 
@@ -518,7 +560,7 @@ def gpus_wait_for_cpu_work(batch: Batch) -> Iterator[LintFinding]:
         is_choice = {"if", "condition", "substitution"} & set(run.command.blocks) or run.command.after
         if is_work and run.line < last and not is_choice and not run.command.is_background:
             yield LintFinding(
-                severity=Severity.MEDIUM if is_costly and (batch.gpus_per_node or 0) > 1 else Severity.LOW,
+                severity=Severity.MEDIUM if is_costly and batch.gpus_per_node != 1 else Severity.LOW,
                 line=run.line,
                 message=f"{batch.gpus_per_node} GPUs of each node are idle during {' '.join(run.words)[:50]!r}",
                 advice="do it once, in a job without GPUs, before this one (--dependency=afterok)",
@@ -547,8 +589,12 @@ def container_without_gpus(batch: Batch) -> Iterator[LintFinding]:
         prefix = " ".join(run.launch.prefixes)[:200] if run.launch else ""
         passes = re.search(r"--(nv|nvccli|gpus|device|runtime)\b|\$", prefix)
         if re.search(r"\b(singularity|apptainer|docker|podman)\b", prefix) and not passes:
-            message = f"{prefix[:60]!r} passes no GPU into the container: torch finds no CUDA device"
-            yield LintFinding(severity=Severity.HIGH, line=run.line, message=message, advice="--nv, or --gpus all")
+            yield LintFinding(
+                severity=Severity.HIGH,
+                line=run.line,
+                message=f"{prefix[:60]!r} passes no GPU into the container: torch finds no CUDA device",
+                advice="--nv, or --gpus all",
+            )
 
 
 @lint_rule("cores-not-passed-on", "srun does not pass the job's cores on to its tasks", reads="sbatch")

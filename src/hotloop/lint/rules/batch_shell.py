@@ -60,8 +60,12 @@ def lost_exit_code(batch: Batch) -> Iterator[LintFinding]:
              f"the job's exit code is that of {last!r} at its end: a training that fails counts as COMPLETED"),
         )  # fmt: skip
         for severity, message in [(severity, text) for is_so, severity, text in problems if is_so][:1]:
-            advice = "set -o pipefail; code=$? (or || code=$?) right after the training, and exit $code at the end"
-            yield LintFinding(severity=severity, line=command.line, message=message, advice=advice)
+            yield LintFinding(
+                severity=severity,
+                line=command.line,
+                message=message,
+                advice="set -o pipefail; code=$? (or || code=$?) right after the training, and exit $code at the end",
+            )
 
 
 @lint_rule("unwaited-background", "the script ends while its training still runs in the background", reads="sbatch")
@@ -87,8 +91,12 @@ def unwaited_background(batch: Batch) -> Iterator[LintFinding]:
     ends = batch.find(r"^\s*(wait\b|fg\b|tail\s|sleep\s|while\b)|kill\s+-0|--wait\b")
     later = [run.line for run in batch.runs if run.launch and not run.command.is_background]
     if batch.is_job and starts and not ends and max(later, default=0) < starts[-1].line:
-        message = "no wait follows: the job ends with its script, and Slurm kills this training at once"
-        yield LintFinding(severity=_HIGH, line=starts[-1].line, message=message, advice="wait, as the last command")
+        yield LintFinding(
+            severity=_HIGH,
+            line=starts[-1].line,
+            message="no wait follows: the job ends with its script, and Slurm kills this training at once",
+            advice="wait, as the last command",
+        )
 
 
 _GIVEN_BY = {
@@ -183,14 +191,19 @@ def unexported_variable(batch: Batch) -> Iterator[LintFinding]:
             uses = rf"\$\{{?{name}\b|export\s[^\n;]*\b{name}\b|declare\s+-\w*x\w*\s[^\n]*\b{name}\b"
             is_rank = _FOR_RANKS.fullmatch(name)
             if ((is_rank and has_plain) or _READ_BY_PROGRAMS.fullmatch(name)) and not re.search(uses, batch.text):
-                message = f"{name} is not exported: no program that this script starts gets it"
-                severity = _HIGH if is_rank else _MEDIUM
-                yield LintFinding(severity=severity, line=command.line, message=message, advice=f"export {name}=...")
+                yield LintFinding(
+                    severity=_HIGH if is_rank else _MEDIUM,
+                    line=command.line,
+                    message=f"{name} is not exported: no program that this script starts gets it",
+                    advice=f"export {name}=...",
+                )
         words = [word.text for word in command.words if word.text != "export"]
         if words[1:2] == ["="] and re.fullmatch(r"[A-Za-z_]\w*", words[0]):
-            message = f"{words[0]} is not set: the shell takes no blanks around ="
             yield LintFinding(
-                severity=_HIGH, line=command.line, message=message, advice=f"{words[0]}={''.join(words[2:])}"
+                severity=_HIGH,
+                line=command.line,
+                message=f"{words[0]} is not set: the shell takes no blanks around =",
+                advice=f"{words[0]}={''.join(words[2:])}",
             )
 
 
@@ -223,16 +236,23 @@ def literal_variable(batch: Batch) -> Iterator[LintFinding]:
         quoted = [word for word in command.words if launch and word.is_literal and " " not in word.text]
         literal = [(match, word) for word in quoted if (match := re.search(r"\$\{?(\w+)", word.text))]
         for match, word in [(m, w) for m, w in literal if m[1] in names or m[1].startswith("SLURM_")][:1]:
-            message = f"{word.raw} is passed as it stands: the quotes keep the shell from expanding ${match[1]}"
-            yield LintFinding(severity=_HIGH, line=command.line, message=message, advice=f'write "{word.text}"')
+            yield LintFinding(
+                severity=_HIGH,
+                line=command.line,
+                message=f"{word.raw} is passed as it stands: the quotes keep the shell from expanding ${match[1]}",
+                advice=f'write "{word.text}"',
+            )
         wrapped = [word.raw for word in command.words if '"' in word.raw and "--wrap" in command.text]
         texts = wrapped + ([command.heredoc] if command.heredoc and not command.is_quoted_heredoc else [])
         for found in [m for text in texts if (m := _OF_JOB.search(text)) and m[1] not in names and not batch.is_job][
             :1
         ]:
-            message = f"${found[1]} is expanded when the job is submitted, and is empty there"
-            advice = f"\\${found[1]}, single quotes, or <<'EOF'"
-            yield LintFinding(severity=_HIGH, line=command.line, message=message, advice=advice)
+            yield LintFinding(
+                severity=_HIGH,
+                line=command.line,
+                message=f"${found[1]} is expanded when the job is submitted, and is empty there",
+                advice=f"\\${found[1]}, single quotes, or <<'EOF'",
+            )
 
 
 @lint_rule("broken-continuation", "a command ends before its last lines", reads="sbatch")
@@ -256,16 +276,24 @@ def broken_continuation(batch: Batch) -> Iterator[LintFinding]:
     lines = batch.text.split("\n")
     for command in batch.commands:
         if re.match(r"--?[a-zA-Z]", command.name) and not command.after and "substitution" not in command.blocks:
-            message = f"{command.name} is a command of its own here: the command above ran without it"
-            advice = "end the line above by a backslash, with no comment, blank or empty line between"
-            yield LintFinding(severity=_HIGH, line=command.line, message=message, advice=advice)
+            yield LintFinding(
+                severity=_HIGH,
+                line=command.line,
+                message=f"{command.name} is a command of its own here: the command above ran without it",
+                advice="end the line above by a backslash, with no comment, blank or empty line between",
+            )
         span = range(command.line, command.last_line + 1) if command.words else ()
         for line in [at for at in span if re.search(r"\\[ \t]+$", lines[at - 1])]:
             end = len(lines[line - 1]) + 1
             start = len(lines[line - 1].rstrip()) + 1
             edit = LintEdit(first_line=line, first_column=start, last_line=line, last_column=end, text="")
-            message = "a blank follows the backslash: the command ends here, and runs without its next lines"
-            yield LintFinding(severity=_HIGH, line=line, message=message, advice="remove the blank", edits=(edit,))
+            yield LintFinding(
+                severity=_HIGH,
+                line=line,
+                message="a blank follows the backslash: the command ends here, and runs without its next lines",
+                advice="remove the blank",
+                edits=(edit,),
+            )
 
 
 _HOOK = re.compile(
@@ -308,9 +336,12 @@ def unusable_activation(batch: Batch) -> Iterator[LintFinding]:
              "conda's scripts read unset variables: with set -u they may end the job"),
         )  # fmt: skip
         for severity, message in [(severity, text) for is_so, severity, text in problems if is_so][:1]:
-            advice = 'source "$(conda info --base)/etc/profile.d/conda.sh" first; modules before environments'
             yield LintFinding(
-                severity=severity, line=command.line, message=message, advice=advice, confidence=Confidence.LIKELY
+                severity=severity,
+                line=command.line,
+                message=message,
+                advice='source "$(conda info --base)/etc/profile.d/conda.sh" first; modules before environments',
+                confidence=Confidence.LIKELY,
             )
         is_hooked = is_hooked or bool(_HOOK.search(text[:500]))
         active = command.line if is_conda or re.match(r"(source|\.)\s+(\S*/)?activate\b", text) else active
@@ -358,8 +389,12 @@ def costly_setting(batch: Batch) -> Iterator[LintFinding]:
             for known, value, severity, effect, needs in _COSTLY:
                 is_needed = {"gpus": batch.gpus_per_node != 1, "nodes": batch.nodes > 1 and is_rdma, "": True}[needs]
                 if is_needed and re.fullmatch(known, name) and re.fullmatch(f"['\"]?({value})['\"]?", word.raw, re.I):
-                    message = f"{name}={word.text}: {effect}"
-                    yield LintFinding(severity=severity, line=command.line, message=message, advice=f"remove {name}")
+                    yield LintFinding(
+                        severity=severity,
+                        line=command.line,
+                        message=f"{name}={word.text}: {effect}",
+                        advice=f"remove {name}",
+                    )
 
 
 @lint_rule("lost-environment", "tasks of srun do not get the environment of the script", reads="sbatch")
@@ -385,9 +420,12 @@ def lost_environment(batch: Batch) -> Iterator[LintFinding]:
         lost = run.step_options.get("export", "") or job
         sets_up = run.words[0].startswith("/") or (run.launch and run.launch.prefixes) or run.inner is not run.command
         if run.step == "srun" and lost and "ALL" not in lost and "$" not in lost and not sets_up:
-            message = f"--export={lost}: the tasks of srun get neither PATH nor what this script exports"
-            advice = "srun --export=ALL,..., or unset SLURM_EXPORT_ENV"
-            yield LintFinding(severity=_HIGH, line=run.line, message=message, advice=advice)
+            yield LintFinding(
+                severity=_HIGH,
+                line=run.line,
+                message=f"--export={lost}: the tasks of srun get neither PATH nor what this script exports",
+                advice="srun --export=ALL,..., or unset SLURM_EXPORT_ENV",
+            )
 
 
 _FOREVER = "never ends: holds the job's GPUs until its limit"
@@ -426,9 +464,12 @@ def batch_job_misuse(batch: Batch) -> Iterator[LintFinding]:
     for pattern, severity, effect, advice in _FAULTS if batch.is_job else ():
         for match in re.finditer(pattern, batch.text, re.MULTILINE):
             line = batch.text.count("\n", 0, match.start(1)) + 1
-            message = f"{match[1][:50].strip()!r}: {effect}"
             yield LintFinding(
-                severity=severity, line=line, message=message, advice=advice, confidence=Confidence.LIKELY
+                severity=severity,
+                line=line,
+                message=f"{match[1][:50].strip()!r}: {effect}",
+                advice=advice,
+                confidence=Confidence.LIKELY,
             )
 
 
@@ -465,7 +506,10 @@ def unsafe_removal(batch: Batch) -> Iterator[LintFinding]:
             (is_blind, f"deletes the files of another folder where the cd of line {before.line} fails"),
         )
         for message in [text for is_so, text in problems if is_so and re.search(r"\s-\w*r", command.text)]:
-            advice = 'rm -rf "${NAME:?}"/*, and cd ... || exit 1'
             yield LintFinding(
-                severity=_HIGH, line=command.line, message=message, advice=advice, confidence=Confidence.LIKELY
+                severity=_HIGH,
+                line=command.line,
+                message=message,
+                advice='rm -rf "${NAME:?}"/*, and cd ... || exit 1',
+                confidence=Confidence.LIKELY,
             )

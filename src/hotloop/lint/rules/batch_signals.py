@@ -80,8 +80,12 @@ def save_cut_by_trap(batch: Batch) -> Iterator[LintFinding]:
         )  # fmt: skip
         message = next((text for is_so, text in problems if is_so and passes and not trap.signals <= _ENDS), "")
         if message:
-            advice = 'kill -USR1 "$pid" (or scancel --signal=TERM "$SLURM_JOB_ID" for srun), and wait "$pid" again'
-            yield LintFinding(severity=Severity.HIGH, line=passes[0].line, message=message, advice=advice)
+            yield LintFinding(
+                severity=Severity.HIGH,
+                line=passes[0].line,
+                message=message,
+                advice='kill -USR1 "$pid" (or scancel --signal=TERM "$SLURM_JOB_ID" for srun), and wait "$pid" again',
+            )
 
 
 @lint_rule("undelivered-signal", "the signal before the time limit does not reach what handles it", reads="sbatch")
@@ -124,9 +128,12 @@ def undelivered_signal(batch: Batch) -> Iterator[LintFinding]:
     )  # fmt: skip
     problem = next((text for is_so, text in problems if is_so), "")
     if batch.signal and problem and not batch.find(r"\bsubmitit\b|^\s*exec\s"):
-        message = f"{name} comes to {'the batch shell alone' if is_for_shell else 'the steps alone'}: {problem}"
-        advice = "B: needs a trap of that signal in this script; without B: let srun start the training itself"
-        yield LintFinding(severity=Severity.HIGH, line=batch.line("signal"), message=message, advice=advice)
+        yield LintFinding(
+            severity=Severity.HIGH,
+            line=batch.line("signal"),
+            message=f"{name} comes to {'the batch shell alone' if is_for_shell else 'the steps alone'}: {problem}",
+            advice="B: needs a trap of that signal in this script; without B: let srun start the training itself",
+        )
 
 
 PASSED_ON = frozenset({"TERM", "INT", "HUP", "QUIT"})
@@ -223,8 +230,13 @@ def restart_from_scratch(batch: Batch) -> Iterator[LintFinding]:
         flags = (batch.option("no-requeue"), is_whole, is_last, not batch.option("requeue"))
         found += [problem for problem, is_so in zip(problems, flags, strict=True) if is_so and batch.is_job][:1]
     for line, severity, message in found:
-        advice = "resume from the latest checkpoint, and requeue only where the training is not done"
-        yield LintFinding(severity=severity, line=line, message=message, advice=advice, confidence=Confidence.LIKELY)
+        yield LintFinding(
+            severity=severity,
+            line=line,
+            message=message,
+            advice="resume from the latest checkpoint, and requeue only where the training is not done",
+            confidence=Confidence.LIKELY,
+        )
 
 
 @lint_rule("broken-dependency", "a job that depends on another one never starts", reads="sbatch")
@@ -261,7 +273,10 @@ def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
              "a part that ends at its time limit is not ok: with afterok the next one never starts"),
         )  # fmt: skip
         for severity, message in [(severity, text) for is_so, severity, text in problems if is_so][:1]:
-            advice = "sbatch --parsable, and --dependency=afterany or singleton for parts of one training"
             yield LintFinding(
-                severity=severity, line=command.line, message=message, advice=advice, confidence=Confidence.LIKELY
+                severity=severity,
+                line=command.line,
+                message=message,
+                advice="sbatch --parsable, and --dependency=afterany or singleton for parts of one training",
+                confidence=Confidence.LIKELY,
             )

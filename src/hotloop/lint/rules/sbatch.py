@@ -268,14 +268,31 @@ def lost_log(batch: Batch) -> Iterator[LintFinding]:
         value, line = batch.value(name), batch.line(name)
         folder = value.rpartition("/")[0].removeprefix("./")
         if batch.value("array") and value and not re.search(r"%\d*[ajNn]|/dev/null", value):
-            message = f"all tasks of the array write to {value} without %a: they overwrite each other's log"
-            found.append((line, Severity.MEDIUM, message, ()))
+            found.append(
+                (
+                    line,
+                    Severity.MEDIUM,
+                    f"all tasks of the array write to {value} without %a: they overwrite each other's log",
+                    (),
+                )
+            )
         if folder and any(folder in [word.strip("./") for word in c.arguments] for c in batch.script.named("mkdir")):
-            message = f"Slurm opens {value} before the script makes {folder}: without that folder the job fails"
-            found.append((line, Severity.LOW, message, ()))
+            found.append(
+                (
+                    line,
+                    Severity.LOW,
+                    f"Slurm opens {value} before the script makes {folder}: without that folder the job fails",
+                    (),
+                )
+            )
     for line, severity, message, repair in found:
-        advice = "#SBATCH --open-mode=append, --output=logs/%A_%a.out, and mkdir before sbatch"
-        yield LintFinding(severity=severity, line=line, message=message, advice=advice, edits=repair)
+        yield LintFinding(
+            severity=severity,
+            line=line,
+            message=message,
+            advice="#SBATCH --open-mode=append, --output=logs/%A_%a.out, and mkdir before sbatch",
+            edits=repair,
+        )
 
 
 @lint_rule("contradictory-options", "options of a job contradict each other", reads="sbatch")
@@ -306,15 +323,21 @@ def contradictory_options(batch: Batch) -> Iterator[LintFinding]:
         (gpus and nodes and gpus % nodes, f"--gpus={gpus} is of all {nodes} nodes together"),
     )  # fmt: skip
     for problem in [text for is_so, text in problems if is_so][:1]:
-        advice = "make --ntasks, --nodes, --ntasks-per-node and --gpus agree"
         line = batch.line("ntasks", "gpus")
-        yield LintFinding(severity=Severity.HIGH, line=line, message=problem, advice=advice)
+        yield LintFinding(
+            severity=Severity.HIGH,
+            line=line,
+            message=problem,
+            advice="make --ntasks, --nodes, --ntasks-per-node and --gpus agree",
+        )
     for at, one in enumerate(batch.options):
         before = next((other for other in batch.options[:at] if other.name == one.name and one.name), None)
         if before and before.value != one.value and one.name not in ("comment", "mail-type", "constraint"):
-            message = f"--{one.name}={one.value} replaces --{one.name}={before.value} of line {before.line}"
             yield LintFinding(
-                severity=Severity.MEDIUM, line=one.line, message=message, advice="keep one of the two lines"
+                severity=Severity.MEDIUM,
+                line=one.line,
+                message=f"--{one.name}={one.value} replaces --{one.name}={before.value} of line {before.line}",
+                advice="keep one of the two lines",
             )
 
 
@@ -356,7 +379,10 @@ def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
         is_many = bool(gpus and cores and most > 2 * cores)
         found.append((is_many, run.line, f"{most} {what} on the {cores} CPUs of a node"))
     for line, message in [(line, text) for is_so, line, text in found if is_so and batch.trainings][:1]:
-        advice = "#SBATCH --cpus-per-task=N, a CPU for each process and worker"
         yield LintFinding(
-            severity=Severity.MEDIUM, line=line, message=message, advice=advice, confidence=Confidence.LIKELY
+            severity=Severity.MEDIUM,
+            line=line,
+            message=message,
+            advice="#SBATCH --cpus-per-task=N, a CPU for each process and worker",
+            confidence=Confidence.LIKELY,
         )
