@@ -43,6 +43,8 @@ class ShellCommand:
     """A simple command. ``line`` and ``last_line`` are 1-based; ``assignments`` precede it (``A=1 python x.py``) or are
     what ``export A=1`` sets; a bare ``A=1`` is a command without words.
 
+    ``is_quoted_heredoc``: this shell expands nothing in its heredoc (``<<'EOF'``).
+
     ``after`` is the operator that joins it to the command before and ``before`` the one that joins it to the next
     (``&&``, ``||``, ``|``, ``|&``), empty at the ends of a statement. ``blocks`` are what encloses it, from the outside
     in: if, case, loop, function:NAME, subshell, substitution, condition (of an if or while).
@@ -52,6 +54,7 @@ class ShellCommand:
     assignments: tuple[tuple[str, ShellWord], ...]
     redirects: tuple[str, ...]
     heredoc: str | None
+    is_quoted_heredoc: bool
     line: int
     last_line: int
     text: str
@@ -135,18 +138,22 @@ def _place_children(node: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
         redirects = (*redirects, *(child for child in children if child.type.endswith("redirect")))
     is_joined = node.type in ("list", "pipeline", "redirected_statement", "negated_command")
     parts = [at for at, child in enumerate(children) if child.is_named and not child.type.endswith("redirect")]
+    kinds = [child.type for child in children]
+    has_condition = node.type in ("if_statement", "elif_clause", "while_statement")
     for at in parts:
-        following = next((child.type for child in children[at + 1 :] if child.type in _JOINS), "")
-        preceding = next((child.type for child in reversed(children[:at]) if child.type in _JOINS), "")
+        following = kinds[at + 1] if at + 1 < len(kinds) and kinds[at + 1] in _JOINS else ""
+        preceding = kinds[at - 1] if at and kinds[at - 1] in _JOINS else ""
         is_last = at + 1 == len(children)
         yield (
             children[at],
             _Place(
                 after=preceding or (place.after if at == parts[0] else "") if is_joined else "",
                 before=following or (place.before if at == parts[-1] else "") if is_joined else "",
-                is_background=place.is_background or (not is_last and children[at + 1].type == "&"),
+                is_background=place.is_background or (not is_last and kinds[at + 1] == "&"),
                 redirects=redirects,
-                blocks=(*blocks, "condition") if node.field_name_for_child(at) == "condition" else blocks,
+                blocks=(*blocks, "condition")
+                if has_condition and node.field_name_for_child(at) == "condition"
+                else blocks,
             ),
         )
 
@@ -184,6 +191,7 @@ def _read_command(node: Any, place: _Place, first_line: int) -> ShellCommand:
         assignments=tuple(assignments),
         redirects=tuple(files),
         heredoc=_text(body) if body is not None else None,
+        is_quoted_heredoc=any(part.type == "heredoc_start" and not _text(part).isidentifier() for part in bodies),
         line=node.start_point[0] + first_line,
         last_line=node.end_point[0] + first_line,
         text=_text(node),

@@ -52,8 +52,8 @@ def _read_batch(file: SourceFile, known: Surroundings) -> Iterator[tuple[str, St
         return
     when = f"{signal[1]} s before the time limit"
     start = Start(file=file.path, line=option.line, signal=signal[0], when=when, is_asked=True)
-    for command in batch.find(r"(^|[\s;&(])srun\s"):
-        yield from ((script, start) for script in _list_scripts(command.text))
+    for launch in [run.launch for run in batch.runs if run.step == "srun" and run.launch]:
+        yield (f"{launch.script.replace('.', '/')}.py" if launch.is_module else launch.script), start
 
 
 def _read_manifests(file: SourceFile, known: Surroundings) -> Iterator[tuple[str, Start]]:

@@ -1,4 +1,4 @@
-"""The static checks of Slurm's batch scripts."""
+"""The #SBATCH lines of a batch script: what sbatch refuses, ignores, or reads as something else."""
 
 from __future__ import annotations
 
@@ -7,260 +7,92 @@ import re
 from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
-from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.core.save_notice import find_notice_s
+from hotloop.core.lint import Confidence, LintEdit, LintFinding, lint_rule
 from hotloop.core.sbatch_options import LONG, OF_SRUN, RENAMED, SHORT, find_long
 from hotloop.lint.formats.batch import Batch, BatchOption
 
-
-@lint_rule("cores-not-passed-on", "srun does not pass the job's cores on to its tasks", reads="sbatch")
-def cores_not_passed_on(batch: Batch) -> Iterator[LintFinding]:
-    """## What it does
-    Looks for `--cpus-per-task` in a job whose `srun` does not repeat it.
-
-    ## Why it costs
-    Since Slurm 22.05 srun no longer takes it from the job: each task may get one core, whatever the job has.
-
-    ## How to tell
-    An `#SBATCH --cpus-per-task` of at least 2, an srun without the option, and no `SRUN_CPUS_PER_TASK`. It depends on
-    Slurm's version and the cluster's settings, so this is never above `low`.
-
-    ## What to do
-    `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK`, or `srun --cpus-per-task=$SLURM_CPUS_PER_TASK`.
-
-    ## When it is wrong
-    With an older Slurm, or where a site restores the old behaviour.
-    """
-    option = batch.option("cpus-per-task")
-    if option is None or (batch.count("cpus-per-task") or 1) < 2 or "SRUN_CPUS_PER_TASK" in batch.text:
-        return
-    for command in batch.find(r"(^|[\s;&(])srun\s")[:1]:
-        if not re.search(
-            r"cpus-per-task|\s-c\s*\d|\s-c\s*\$|exclusive|cpu[-_]bind=none|SRUN_ARGS|\$\{?ARGS", command.text
-        ):
-            yield LintFinding(
-                severity=Severity.LOW,
-                line=command.line,
-                message="srun may give each task one core: it does not take the job's --cpus-per-task",
-                advice="export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
-            )
+_WEIGHTY = re.compile(
+    r"gres|gpu|\btime\b|\bnodes\b|ntasks|\bmem|array|cpus|\s-[tNnGca]\b|signal|requeue|partition|\s-p\b"
+)
+"""Options without which the job gets other devices or another limit."""
 
 
-@lint_rule("ignored-sbatch-line", "an #SBATCH line stands behind the first command and is ignored", reads="sbatch")
+@lint_rule("ignored-sbatch-line", "an #SBATCH line is ignored: it follows a command, or is misspelt", reads="sbatch")
 def ignored_sbatch_line(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `#SBATCH` lines behind the first command of a batch script.
+    Looks for `#SBATCH` lines after the first command, with blanks before `#`, or misspelt (`#SBTACH`, `#sbatch`).
 
     ## Why it costs
-    sbatch stops reading options at the first line that is neither empty nor a comment. The job runs with the cluster's
-    defaults instead: other limits, other devices, no signal before the end.
+    sbatch stops reading at the first command. The job runs with the cluster's defaults: other devices, another limit.
 
     ## How to tell
-    A command, an assignment or `set -e` stands above the line. Lines inside of heredocs are left out.
+    A command, an assignment or `set -e` stands above the line. High where the line is about devices, cores, memory,
+    time or signals. Lines inside of heredocs are left out.
 
     ## What to do
-    Move all `#SBATCH` lines up, right below the first line.
+    Move all `#SBATCH` lines up, right below the first line. `hotloop lint --fix` does it.
 
     ## When it is wrong
     If the line is kept as a note; write `##SBATCH` then.
     """
-    if batch.late and batch.options:
-        lines = ", ".join(str(line) for line, _ in batch.late[1:6])
-        more = f" (also line {lines})" if lines else ""
+    first = batch.commands[0].line if batch.commands else 0
+    lines = batch.text.split("\n")
+    late = [at for at, _ in batch.late if at > first and batch.options]
+    moved = "".join(re.sub(r"^\s*#\w+", "#SBATCH", lines[at - 1]) + "\n" for at in late)
+    edits = [_replace(at, "") for at in late] + [_replace(first, moved, 0)]
+    problems = [(late[0], late, f"line {first} above it is a command", edits)] if late else []
+    for at in [at for at, _ in batch.late if at <= first and batch.options]:
+        fixed = re.sub(r"^\s*#\w+", "#SBATCH", lines[at - 1]) + "\n"
+        problems.append((at, [at], "it is not written as #SBATCH at the line's begin", [_replace(at, fixed)]))
+    for line, places, problem, repair in problems:
+        text = " ".join(lines[at - 1].strip() for at in places)
+        more = f" (also line {', '.join(map(str, places[1:6]))})" if places[1:] else ""
         yield LintFinding(
-            severity=Severity.MEDIUM,
-            line=batch.late[0][0],
-            message=f"sbatch does not read this line: line {batch.commands[0].line} above it is a command{more}",
+            severity=Severity.HIGH if _WEIGHTY.search(text) else Severity.MEDIUM,
+            line=line,
+            message=f"sbatch ignores {lines[line - 1].strip()[:60]}: {problem}{more}",
             advice="move #SBATCH lines above the first command",
+            edits=tuple(repair) if max(places) < len(lines) else (),
         )
 
 
-@lint_rule("late-signal", "the signal before the time limit comes too late for a save", reads="sbatch")
-def late_signal(batch: Batch) -> Iterator[LintFinding]:
-    """## What it does
-    Compares the seconds of `--signal=...@SECONDS` with how long a checkpoint takes, if `--save-seconds` says it.
-
-    ## Why it costs
-    The job is killed in the middle of the save: the time since the last checkpoint is lost, and perhaps the file.
-
-    ## How to tell
-    The warning comes fewer seconds before the limit than the save takes; Slurm may be up to 60 s late or early.
-
-    ## What to do
-    Ask for the signal two saves and 10 s before the end, as `hotloop launch` does.
-
-    ## When it is wrong
-    If the save that `--save-seconds` states is not the one that the handler makes.
-    """
-    signal = batch.signal
-    option = batch.option("signal")
-    if batch.save_s is not None and signal is not None and option is not None and signal[1] < batch.save_s:
-        yield LintFinding(
-            severity=Severity.MEDIUM,
-            line=option.line,
-            message=f"the signal comes {signal[1]} s before the end, and a save takes {batch.save_s:g} s",
-            advice=f"--signal={signal[0]}@{find_notice_s(batch.save_s)}",
-        )
-
-
-@lint_rule("launch-on-one-node", "a job of several nodes starts its training on the first only", reads="sbatch")
-def launch_on_one_node(batch: Batch) -> Iterator[LintFinding]:
-    """## What it does
-    Looks for a job of several nodes whose training is started without srun.
-
-    ## Why it costs
-    A batch script runs on the first node alone. Either the launcher waits for the others until it gives up, or the
-    training runs on one node and the rest are paid for nothing.
-
-    ## How to tell
-    `--nodes` is at least 2, torchrun or Python starts a training, and no srun, mpirun, ssh, pdsh or Ray occurs.
-
-    ## What to do
-    `srun torchrun --nnodes $SLURM_NNODES --rdzv-backend c10d --rdzv-endpoint $HOST:29500 train.py`, with one task per
-    node.
-
-    ## When it is wrong
-    If the Python program starts the other nodes itself.
-    """
-    starters = (
-        r"\b(srun|mpirun|mpiexec|orterun|ssh|pdsh|clush|ray|sbatch|submitit|deepspeed|parallel|horovodrun|flux|prun)\b"
-    )
-    if batch.nodes < 2 or re.search(starters, "\n".join(one.text for one in batch.commands)):
-        return
-    for command in batch.find(
-        r"^\s*(\w+=\S+\s+)*(torchrun|python3?\s+-m\s+torch\.distributed|python3?\s+\S*train\S*\.py)"
-    )[:1]:
-        yield LintFinding(
-            severity=Severity.MEDIUM,
-            line=command.line,
-            message=f"starts on the first of {batch.nodes} nodes only: no srun brings it to the others",
-            advice="start it with srun, one task per node",
-        )
-
-
-@lint_rule(
-    "launcher-per-task", "srun starts a launcher for each task, and each launcher starts all processes", reads="sbatch"
-)
-def launcher_per_task(batch: Batch) -> Iterator[LintFinding]:
-    """## What it does
-    Looks for `srun torchrun` (or `accelerate launch`) in a job with several tasks per node.
-
-    ## Why it costs
-    Each task starts a launcher, and each launcher starts one process per device: with 8 tasks 64 processes share 8
-    devices, or the second launcher fails on a port that is taken.
-
-    ## How to tell
-    `--ntasks-per-node` is above 1, and srun's own command line does not set it to 1.
-
-    ## What to do
-    `#SBATCH --ntasks-per-node=1` with torchrun, or `srun python train.py` with one task per device.
-
-    ## When it is wrong
-    If the launcher is told to start a single process.
-    """
-    tasks = batch.count("ntasks-per-node") or 1
-    for command in batch.find(
-        r"(^|\s)srun\s[^;|&]*\b(torchrun|accelerate\s+launch|torch\.distributed\.(run|launch))\b"
-    ):
-        own = re.search(r"--ntasks-per-node|\s-n\s*[\d$]|--ntasks[= ]", command.text)
-        single = re.search(r"nproc[-_]per[-_]node[= ]\"?1\b", command.text)
-        if tasks > 1 and not own and not single:
-            yield LintFinding(
-                severity=Severity.MEDIUM,
-                line=command.line,
-                message=f"{tasks} tasks per node start {tasks} launchers, and each starts one process per device",
-                advice="ask for --ntasks-per-node=1 with a launcher",
-            )
-
-
-@lint_rule("loopback-master", "several nodes look for the master on themselves", reads="sbatch")
-def loopback_master(batch: Batch) -> Iterator[LintFinding]:
-    """## What it does
-    Looks for `MASTER_ADDR=localhost` (or 127.0.0.1) in a job of several nodes.
-
-    ## Why it costs
-    Each node waits for the first rank at its own address; after the timeout the job fails.
-
-    ## How to tell
-    `--nodes` is at least 2, and the address is assigned or passed as it stands.
-
-    ## What to do
-    `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)`.
-
-    ## When it is wrong
-    If each node is meant to train by itself.
-    """
-    pattern = r"(MASTER_ADDR=|--master[-_]addr[= ]|--rdzv[-_]endpoint[= ])[\"']?(localhost|127\.0\.0\.1)"
-    if batch.nodes < 2 or len(batch.find(r"MASTER_ADDR=")) > 1:
-        return
-    for command in batch.find(pattern):
-        if command.text.startswith((" ", "\t")):
-            continue  # part of a branch
-        yield LintFinding(
-            severity=Severity.MEDIUM,
-            line=command.line,
-            message=f"each of {batch.nodes} nodes looks for the master on itself",
-            advice='MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-        )
-
-
-@lint_rule("one-core-per-task", "a job with GPUs gets one core for a task and all its workers", reads="sbatch")
-def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
-    """## What it does
-    Looks for a job that asks for GPUs and says nothing about cores.
-
-    ## Why it costs
-    Slurm's default is one core per task: the training and all its DataLoader workers share it.
-
-    ## How to tell
-    There are GPUs, and no `--cpus-per-task`, `--cpus-per-gpu`, `--exclusive` or `--mincpus`. A cluster may have other
-    defaults, so this is never above `low`.
-
-    ## What to do
-    `#SBATCH --cpus-per-task=N`, with a core for each worker and one for the training.
-
-    ## When it is wrong
-    If the partition gives whole nodes, or a default number of cores per GPU.
-    """
-    gpus = [
-        one for one in batch.options if one.name.startswith(("gpus", "gres")) and re.search(r"gpu|^\d|:\d", one.value)
-    ]
-    cores = (
-        "cpus-per-task",
-        "cpus-per-gpu",
-        "exclusive",
-        "mincpus",
-        "cores-per-socket",
-        "threads-per-core",
-        "ntasks-per-core",
-    )
-    if gpus and not any(batch.option(name) for name in cores) and batch.commands:
-        yield LintFinding(
-            severity=Severity.LOW,
-            line=gpus[0].line,
-            message="asks for GPUs but not for cores: by default a task and all its workers share one",
-            advice="add #SBATCH --cpus-per-task=N",
-        )
+def _replace(line: int, text: str, count: int = 1) -> LintEdit:
+    return LintEdit(first_line=line, first_column=1, last_line=line + count, last_column=1, text=text)
 
 
 TEMPLATE = re.compile(r"[${}<>%@\\]")
 OF_PLUGINS = ("container-", "no-container-")
 """What the plugin for containers that most clusters with GPUs have calls its options."""
+_EXCLUSIVE = (
+    ("mem", "mem-per-cpu", "mem-per-gpu"),
+    ("cpus-per-task", "cpus-per-gpu"),
+    ("ntasks-per-gpu", "gpus-per-task"),
+    ("ntasks-per-gpu", "ntasks-per-node"),
+)
+_VALUES = {
+    "time": r"\d+|(\d+-)?\d+(:\d+){1,2}|\d+-\d+|infinite|unlimited",
+    "mem": r"\d+([KMGT]B?)?", "mem-per-cpu": r"\d+([KMGT]B?)?", "mem-per-gpu": r"\d+([KMGT]B?)?",
+    "gres": r"(?!gpus\b|\d)(none|(gres[:/])?[\w/.-]+([:=][\w.,:/()+-]+)?)", "nodes": r"\d+k?(-\d+k?)?|[\d,:-]+",
+    "ntasks": r"\d+k?", "ntasks-per-node": r"\d+", "cpus-per-task": r"\d+",
+    "dependency": r"((after(any|ok|notok|corr|burstbuffer)?:\d[\d_+:]*|singleton|expand:\d+)[,?]?)+",
+    "array": r"[\d,:-]+(%\d+)?", "open-mode": r"append|truncate|a|t", "signal": r"([RB]+:)?\w+(@\d+)?",
+    "mail-type": r"(NONE|BEGIN|END|FAIL|REQUEUE|ALL|INVALID_DEPEND|STAGE_OUT|TIME_LIMIT(_[589]0)?|ARRAY_TASKS|,)+",
+}  # fmt: skip
+"""What sbatch takes as a value, by option; anything else it refuses."""
 
 
-@lint_rule("refused-option", "an #SBATCH line holds what sbatch does not know", reads="sbatch")
+@lint_rule("refused-option", "sbatch refuses the script: an unknown option, value, or combination", reads="sbatch")
 def refused_option(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Compares the `#SBATCH` lines with the options of sbatch: misspelt ones, one dash for two, options of srun, words
-    that belong to no option.
+    Compares the `#SBATCH` lines with the options of sbatch: misspelt ones, one dash for two, options of srun, values in
+    no known form (`--time=24h`), options that exclude each other (`--mem` with `--mem-per-cpu`), no `#!` line.
 
     ## Why it costs
     sbatch refuses the job. With one dash it may take it and read something else: `-output=log` writes to `utput=log`.
 
     ## How to tell
     The name is neither an option of sbatch (22.05, and those added up to 25.05) nor an abbreviation of a single one.
-    `high` where a known name is near or srun has the option, `medium` where older versions had it, else `low`: a plugin
-    of the cluster may add it.
+    `high` where a known name is near or srun has the option, `medium` where older versions had it, else `low`.
 
     ## What to do
     Write the option that is named, or give it to srun.
@@ -268,19 +100,38 @@ def refused_option(batch: Batch) -> Iterator[LintFinding]:
     ## When it is wrong
     If a plugin of the cluster adds an option whose name is near to one of sbatch's.
     """
+    lines = batch.text.split("\n")
+    found: list[tuple[Severity, int, str, str]] = []
     for one in batch.options:
-        if TEMPLATE.search(one.written):
-            continue  # filled in before the file is submitted
-        severity, message, advice = _judge(one)
-        if severity is not None:
-            yield LintFinding(severity=severity, line=one.line, message=message, advice=advice)
+        is_template = TEMPLATE.search(one.written + one.value) or "<" in lines[one.line - 1]
+        severity, message, advice = (None, "", "") if is_template else _judge(one)
+        meant = find_long(one.name)
+        wanted = _VALUES.get(meant[0]) if len(meant) == 1 and not is_template else None
+        if severity is None and wanted and not re.fullmatch(wanted, one.value, re.IGNORECASE):
+            severity, message = Severity.HIGH, f"sbatch refuses --{one.name}={one.value or ' without a value'}"
+            advice = "write D-HH:MM:SS" if one.name == "time" else "see the option in `man sbatch`"
+        found += [(severity, one.line, message, advice)] if severity else []
+    for names in _EXCLUSIVE:
+        given = [option for name in names if (option := batch.option(name))]
+        message = " together with ".join(f"--{option.name}" for option in given)
+        at = max((option.line for option in given), default=0)
+        found += [(Severity.HIGH, at, f"sbatch refuses {message}: they are mutually exclusive", "keep one")] * (
+            len(given) > 1
+        )
+    problems = ((not batch.text.startswith("#!"), "no #! in its first line"), ("\r\n" in batch.text, "DOS line breaks"))
+    for problem in [text for is_so, text in problems if is_so and batch.is_job]:
+        found.append(
+            (Severity.HIGH, 1, f"sbatch refuses the script: {problem}", "begin with #!/bin/bash, end lines by \\n")
+        )
+    for severity, line, message, advice in dict.fromkeys(found):
+        yield LintFinding(severity=severity, line=line, message=message, advice=advice)
 
 
 def _judge(one: BatchOption) -> tuple[Severity | None, str, str]:
     word, name = one.written, one.name
     if not word.startswith("-"):
         message = f"sbatch refuses {word!r}, which belongs to no option"
-        return Severity.HIGH, message, "quote values with blanks, and begin comments with #"
+        return Severity.HIGH, message, "quote values with blanks, no blanks around =, and begin comments with #"
     if not word.startswith("--"):
         long = word[1:].partition("=")[0]
         fix = f"--{word[1:]}" if len(long) > 2 and long in LONG else ""
@@ -304,106 +155,17 @@ def _judge(one: BatchOption) -> tuple[Severity | None, str, str]:
     return Severity.LOW, f"sbatch refuses --{name} unless a plugin of the cluster adds it", "see sbatch --help there"
 
 
-@lint_rule("trap-behind-foreground", "a trap waits until the training that it should warn has ended", reads="sbatch")
-def trap_behind_foreground(batch: Batch) -> Iterator[LintFinding]:
-    """## What it does
-    Looks for a `trap` in a script with `--signal=B:`, whose training runs in the foreground.
-
-    ## Why it costs
-    A shell runs a trap only when its foreground command has ended. The signal arrives in time, and nothing happens
-    until the job is killed.
-
-    ## How to tell
-    The script traps the signal of `--signal=B:...`, and then starts srun, torchrun or Python without `&` and `wait`.
-
-    ## What to do
-    Start the training with `&`, keep its process id, pass the signal on in the trap (`kill -USR1 "$pid"`), and `wait`.
-
-    ## When it is wrong
-    If the trap only submits the job again after the training ended by itself.
-    """
-    signal = batch.signal
-    if signal is None or not signal[2]:
-        return
-    waits = [one.line for one in batch.find(r"\bwait\b")]
-    for trap in batch.find(rf"(^|[;\s])trap\s.*\b(SIG)?{signal[0]}\b")[:1]:
-        if any(line >= trap.line for line in waits):
-            continue  # what waits before it, does so in the function that the trap calls
-        starts = batch.find(r"^\s*(time\s+)?(srun|torchrun|python3?|mpirun|bash)\s")
-        foreground = [one for one in starts if not one.text.rstrip().endswith("&") and one.line > trap.line]
-        if foreground:
-            yield LintFinding(
-                severity=Severity.MEDIUM,
-                line=trap.line,
-                message=f"this trap runs only after the command in line {foreground[0].line} has ended",
-                advice="start that command with &, pass the signal on to it, and wait",
-            )
-
-
-PASSED_ON = frozenset({"TERM", "INT", "HUP", "QUIT"})
-"""What torchrun passes on to the processes that it started (torch/distributed/elastic/multiprocessing)."""
-_LAUNCHED = r"(^|\s)srun\s[^;|&]*\b(torchrun|accelerate\s+launch|torch\.distributed\.(run|launch))\b"
-
-
-@lint_rule("undelivered-signal", "the signal before the time limit does not reach what handles it", reads="sbatch")
-def undelivered_signal(batch: Batch) -> Iterator[LintFinding]:
-    """## What it does
-    Compares `--signal` with what could handle it: a `trap` of the batch script, or programs that srun started.
-
-    ## Why it costs
-    The last save never runs, and everything since the last checkpoint is computed again.
-
-    ## How to tell
-    With `B:` only the batch shell gets the signal; without it, only the programs that srun starts do. Medium where `B:`
-    meets a script without `trap`, where `B:` is missing and the script starts its training without srun, or where srun
-    starts torchrun or accelerate: they pass TERM, INT, HUP and QUIT on, and any other signal ends them.
-
-    ## What to do
-    `--signal=B:USR1@300` with a `trap` that passes it on to a background process or leaves a file that the training
-    looks for, or `--signal=USR1@300` with an srun that starts one Python per rank.
-
-    ## When it is wrong
-    If a program that the script starts, such as submitit, sets the handler in another way.
-    """
-    signal = batch.signal
-    option = batch.option("signal")
-    if signal is None or option is None or batch.find(r"\bsubmitit\b|^\s*exec\s"):
-        return
-    traps, starts = batch.find(r"(^|[;&\s])trap\s"), batch.find(r"(^|[\s;&(\"'])(srun|mpirun)\b")
-    sources = batch.find(r"^\s*(source|\.)\s")
-    name, seconds, is_for_shell = signal
-    problem = ""
-    if is_for_shell and not traps and not sources:
-        problem = f"only the batch shell gets {name} {seconds} s before the end, and it has no trap for it"
-    elif not is_for_shell and not starts and batch.find(r"\b(python3?|torchrun|accelerate|deepspeed)\s"):
-        problem = f"only programs under srun get {name} {seconds} s before the end, and nothing here runs under srun"
-    elif not is_for_shell and name not in PASSED_ON and not batch.find(r"TORCHELASTIC_SIGNALS_TO_HANDLE"):
-        launcher = batch.find(_LAUNCHED)
-        if launcher:
-            problem = (
-                f"srun gives {name} to the launcher {seconds} s before the end, which ends by it and passes it on to "
-                "no process that trains"
-            )
-    if problem:
-        yield LintFinding(
-            severity=Severity.MEDIUM,
-            line=option.line,
-            message=problem,
-            advice="B: needs a trap in this script; without B: let srun start the training itself",
-        )
-
-
 @lint_rule("unexpanded-variable", "a shell variable in an #SBATCH line stays as it is written", reads="sbatch")
 def unexpanded_variable(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `$NAME` and `${NAME}` in the values of `#SBATCH` lines.
+    Looks for `$NAME`, `$(command)` and `~/` in the values of `#SBATCH` lines.
 
     ## Why it costs
-    sbatch reads these lines itself, without a shell: the job's output goes to a file or folder that is really called
-    `$HOME`, or the job fails at once because that folder does not exist.
+    sbatch reads these lines without a shell: the output goes to a folder that is really called `$HOME`, and the job
+    fails before its first line because that folder does not exist. A number such as `--nodes=$N` is refused.
 
     ## How to tell
-    A value holds a dollar sign and a name.
+    A value holds a dollar sign and a name, or begins with `~`. Low where it is only a name (`--job-name`).
 
     ## What to do
     Write the path, use sbatch's own patterns (`%x` name, `%j` id, `%u` user), or give the option on the command line.
@@ -412,10 +174,215 @@ def unexpanded_variable(batch: Batch) -> Iterator[LintFinding]:
     If another program fills in the variables before the file is submitted.
     """
     for one in batch.options:
-        if one.name and re.search(r"\$\{?[A-Za-z_]\w*", one.value):
+        if one.name and re.search(r"\$[\w{(]|^~/", one.value):
+            is_path = one.name in ("output", "error", "input", "chdir")
+            is_name = one.name in ("job-name", "comment", "mail-user")
+            yield LintFinding(
+                severity=Severity.LOW
+                if is_name
+                else Severity.MEDIUM
+                if is_path and "/" not in one.value
+                else Severity.HIGH,
+                line=one.line,
+                message=f"sbatch does not expand {one.value} in --{one.name}"
+                + (": there is no folder of that name, and the job fails before its first line" if is_path else ""),
+                advice="write the value, use %x, %j or %u, or give the option on sbatch's command line",
+            )
+
+
+_HOURS = {*range(6, 30), 32, 36, 40, 48, 60, 72, 84, 96, 120, 144, 168} - {10, 15, 20, 25, 60, 120}
+"""Numbers that are hours rather than minutes where a training is limited by them."""
+_SMALL = re.compile(r"[1-9]\d{0,2}")
+_SHORT_JOB = re.compile(r"(?i)debug|test|smoke|short|interactive|quick|toy|demo|hello|example|check|dev\b|bench|profil")
+
+
+@lint_rule("wrong-unit", "--time or --mem is read in another unit than is meant", reads="sbatch")
+def wrong_unit(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for `--time=24` (24 minutes), `--time=24:00` (24 minutes, 0 seconds), `--time=24-00:00:00` (24 days), and for
+    `--mem=64` (64 MB).
+
+    ## Why it costs
+    Slurm kills the training after minutes, or when it imports torch; or the job waits for ever because no partition has
+    such a limit.
+
+    ## How to tell
+    A training with GPUs is limited to as many minutes as people write hours, or to as many days; or a comment in the
+    line says hours. The name and partition do not speak of a test. Memory below 1000 has no K, M, G or T.
+
+    ## What to do
+    `--time=24:00:00` or `--time=1-00:00:00`, and `--mem=64G`.
+
+    ## When it is wrong
+    If a run of that many minutes is meant; write `--time=00:24:00` then.
+    """
+    value, lines = batch.value("time"), batch.text.split("\n")
+    minutes, days = re.fullmatch(r"(\d+)(:00)?", value), re.fullmatch(r"(\d+)-0{1,2}(:0{1,2}){0,2}", value)
+    says_hours = re.search(r"#.*#.*\b(h|hr|hrs|hours?)\b", lines[batch.line("time") - 1])
+    is_short = _SHORT_JOB.search(f"{batch.value('job-name')} {batch.value('partition')} {batch.value('qos')}")
+    count = int(match[1]) if (match := minutes or days) else 0
+    looks = says_hours or (not is_short and (count in _HOURS or value[:1] == "0"))
+    sizes = [(n, batch.value(n)) for n in ("mem", "mem-per-cpu", "mem-per-gpu") if _SMALL.fullmatch(batch.value(n))]
+    problems = [
+        (minutes and batch.trainings and looks, "time", f"{count} minutes: the training is killed then", "HH:00:00"),
+        (days and count in _HOURS - {*range(6, 12), 14, 21, 28}, "time",
+         f"{count} days: beyond a partition's limit the job never starts", "D-HH:MM:SS"),
+        *((True, name, f"{size} MB: the job is killed for memory", f"{size}G") for name, size in sizes),
+    ]  # fmt: skip
+    for name, effect, unit in [(name, effect, unit) for is_so, name, effect, unit in problems if is_so]:
+        yield LintFinding(
+            severity=Severity.HIGH,
+            line=batch.line(name),
+            message=f"--{name}={batch.value(name)} is {effect}",
+            advice=f"--{name}={unit}",
+            confidence=Confidence.LIKELY,
+        )
+
+
+@lint_rule("lost-log", "the log of a job is cut, mixed or never opened", reads="sbatch")
+def lost_log(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks at `--output` and `--error`: of a job that is requeued without `--open-mode=append`, of an array without `%a`,
+    and in a folder that the script itself makes.
+
+    ## Why it costs
+    Slurm truncates the file when the job starts again: what the first run printed, its error too, is overwritten. All
+    tasks of an array fill one file. Without the folder Slurm cannot open the log, and the job fails without a word.
+
+    ## How to tell
+    `--requeue` or `scontrol requeue` without the open mode (low); a pattern in which nothing differs between tasks
+    (medium); a `mkdir` of the folder in the script (low).
+
+    ## What to do
+    `#SBATCH --open-mode=append` (`hotloop lint --fix` adds it), `--output=logs/%A_%a.out`, `mkdir` before sbatch.
+
+    ## When it is wrong
+    If the cluster sets `JobFileAppend=1`, or the folder is there from an earlier run.
+    """
+    requeues, at = batch.option("requeue") or batch.find(r"^\s*scontrol\s+requeue"), batch.line("requeue", "output")
+    is_cut = batch.is_job and requeues and not batch.value("open-mode").startswith("a")
+    edits = () if batch.option("open-mode") else (_replace(at + 1, "#SBATCH --open-mode=append\n", 0),)
+    found: list[tuple[int, Severity, str, tuple[LintEdit, ...]]] = []
+    found += [(at, Severity.LOW, "a requeue truncates the log: what was printed is overwritten", edits)] * bool(is_cut)
+    for name in ("output", "error"):
+        value, line = batch.value(name), batch.line(name)
+        folder = value.rpartition("/")[0].removeprefix("./")
+        if batch.value("array") and value and not re.search(r"%\d*[ajNn]|/dev/null", value):
+            found.append(
+                (
+                    line,
+                    Severity.MEDIUM,
+                    f"all tasks of the array write to {value} without %a: they overwrite each other's log",
+                    (),
+                )
+            )
+        if folder and any(folder in [word.strip("./") for word in c.arguments] for c in batch.script.named("mkdir")):
+            found.append(
+                (
+                    line,
+                    Severity.LOW,
+                    f"Slurm opens {value} before the script makes {folder}: without that folder the job fails",
+                    (),
+                )
+            )
+    for line, severity, message, repair in found:
+        yield LintFinding(
+            severity=severity,
+            line=line,
+            message=message,
+            advice="#SBATCH --open-mode=append, --output=logs/%A_%a.out, and mkdir before sbatch",
+            edits=repair,
+        )
+
+
+@lint_rule("contradictory-options", "options of a job contradict each other", reads="sbatch")
+def contradictory_options(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Compares `--nodes`, `--ntasks`, `--ntasks-per-node` and `--gpus`, and looks for an option given twice.
+
+    ## Why it costs
+    `--ntasks` decides, and `--ntasks-per-node` is only a limit: nodes or GPUs stay without a task. Of an option that is
+    given twice, the last line counts.
+
+    ## How to tell
+    `--ntasks` differs from `--nodes` times `--ntasks-per-node`, `--gpus` is no multiple of the nodes, or two lines give
+    one option different values.
+
+    ## What to do
+    Leave `--ntasks` out, or make the numbers agree; keep one line of each option.
+
+    ## When it is wrong
+    If the nodes are meant to have different numbers of tasks.
+    """
+    tasks, per_node, gpus, nodes = (batch.count(name) or 0 for name in ("ntasks", "ntasks-per-node", "gpus", "nodes"))
+    is_exact = "-" not in batch.value("nodes")
+    problems = (
+        (0 < tasks < nodes, f"--ntasks={tasks} on {nodes} nodes: {nodes - tasks} nodes get no task"),
+        (tasks and per_node and nodes and is_exact and tasks != per_node * nodes,
+         f"--ntasks={tasks} decides, not {nodes} nodes x --ntasks-per-node={per_node}"),
+        (gpus and nodes and gpus % nodes, f"--gpus={gpus} is of all {nodes} nodes together"),
+    )  # fmt: skip
+    for problem in [text for is_so, text in problems if is_so][:1]:
+        line = batch.line("ntasks", "gpus")
+        yield LintFinding(
+            severity=Severity.HIGH,
+            line=line,
+            message=problem,
+            advice="make --ntasks, --nodes, --ntasks-per-node and --gpus agree",
+        )
+    for at, one in enumerate(batch.options):
+        before = next((other for other in batch.options[:at] if other.name == one.name and one.name), None)
+        if before and before.value != one.value and one.name not in ("comment", "mail-type", "constraint"):
             yield LintFinding(
                 severity=Severity.MEDIUM,
                 line=one.line,
-                message=f"sbatch does not expand {one.value} in --{one.name}",
-                advice="write the value, use %x, %j or %u, or give the option on sbatch's command line",
+                message=f"--{one.name}={one.value} replaces --{one.name}={before.value} of line {before.line}",
+                advice="keep one of the two lines",
             )
+
+
+_CORES = "cpus-per-task cpus-per-gpu exclusive mincpus cores-per-socket threads-per-core ntasks ntasks-per-core hint"
+
+
+@lint_rule("one-core-per-task", "a job with GPUs has too few CPUs for its processes and workers", reads="sbatch")
+def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Compares the CPUs that a job asks for with its GPUs, processes, and the DataLoader workers of the command line.
+
+    ## Why it costs
+    Slurm's default is one CPU per task: the training and all its DataLoader workers share it, and the GPUs wait.
+
+    ## How to tell
+    There are GPUs and no `--cpus-per-task`, `--cpus-per-gpu`, `--exclusive` or `--mincpus`, or fewer CPUs than GPUs, or
+    fewer than half of the workers that the command asks for.
+
+    ## What to do
+    `#SBATCH --cpus-per-task=N`, with a CPU for each worker and one for each process.
+
+    ## When it is wrong
+    If the partition gives whole nodes, or a default number of CPUs per GPU.
+    """
+    gpus, cores = batch.gpus_per_node or 0, batch.cores_per_node
+    is_given = any(batch.option(name) for name in _CORES.split()) or batch.tasks_per_node >= gpus * 2
+    found = [
+        (gpus and not is_given and cores is None, batch.line("gres", "gpus-per-node", "gpus"),
+         "no --cpus-per-task: by default a task, with all its processes and DataLoader workers, gets one CPU"),
+        (cores is not None and cores < gpus, batch.line("cpus-per-task", "cpus-per-gpu"),
+         f"{cores} CPUs for {gpus} GPUs on each node: processes and DataLoader workers share them"),
+    ]  # fmt: skip
+    for run in batch.trainings:
+        pair = run.argument(r"(?:[\w.]+\.)?(?:data_?)?(?:loader|dataloader|dl)?[-_.]?(?:num[-_])?_?workers")
+        workers = int(pair[1]) * (batch.processes_of(run) or 1) if pair and pair[1].isdecimal() else 0
+        threads = batch.resolve("${OMP_NUM_THREADS:-0}")
+        omp = int(threads) * (batch.processes_of(run) or 1) if threads.isdecimal() else 0
+        most, what = max((workers, "DataLoader workers"), (omp, "threads (OMP_NUM_THREADS x processes)"))
+        is_many = bool(gpus and cores and most > 2 * cores)
+        found.append((is_many, run.line, f"{most} {what} on the {cores} CPUs of a node"))
+    for line, message in [(line, text) for is_so, line, text in found if is_so and batch.trainings][:1]:
+        yield LintFinding(
+            severity=Severity.MEDIUM,
+            line=line,
+            message=message,
+            advice="#SBATCH --cpus-per-task=N, a CPU for each process and worker",
+            confidence=Confidence.LIKELY,
+        )
