@@ -67,7 +67,7 @@ def test_what_no_fact_tells_is_unknown():
     (loader,) = build_loaders([{"kind": "loader_stats", "id": 0, "fetch_ns": 0, "fetch_batches": 0}])
     assert loader.fetch_ns is None
     assert build_ddp([], always) is None
-    assert build_compile([], 0.0, lambda _: None).steady_compile_ns is None
+    assert not build_compile([], 0.0, lambda _: None).used
     assert read_network([network(1, 0, 0)], 0, 10**10) == ({}, {})
     assert read_overhead([], 3000) is None
 
@@ -86,7 +86,7 @@ def test_compile_reasons_keep_their_places():
     facts = [{"kind": "compile", "used": True, "recompile_reasons": [["shape", ["a.py", 3, "f"]], ["other", None], 5]}]
     compiled = build_compile(facts, 7.0, lambda _: None)
     assert compiled.recompile_reasons == (("shape", Where(file="a.py", line=3, function="f")), ("other", None))
-    assert compiled.steady_compile_ns == 7.0
+    assert compiled.used
 
 
 def test_the_main_model_has_most_parameters():

@@ -54,7 +54,6 @@ CASES: dict[str, tuple[Turns, int, int | None]] = {
         31,
         0,
     ),
-    "a skip of an optimizer that was not noted": ([(3, [step()]), (1, [skipped(UNKNOWN)]), (6, [step()])], 10, 0),
     "a pair in turn": ([(20, PAIR)], 20, 1),
     "five critic steps and one of the generator": ([(20, [*[step(0)] * 5, step(1)])], 20, 1),
     "a delayed actor": ([(30, [step(0), step(0), step(1)])], 30, 1),

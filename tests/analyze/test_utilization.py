@@ -1,4 +1,4 @@
-"""FLOPs of one recorded step against hand counts of five models, and what is made of them with a peak."""
+"""FLOPs of one recorded step against hand counts of four models, and what is made of them with a peak."""
 
 from __future__ import annotations
 
@@ -99,44 +99,11 @@ def resnet() -> tuple[Callable[[], torch.Tensor], float]:
     return forward, 2 * stem_flops + 3 * 2 * block_flops + 3 * 2 * 4 * 16 * 10
 
 
-def lstm() -> tuple[Callable[[], torch.Tensor], float]:
-    model, head, x = nn.LSTM(24, 32, num_layers=2), nn.Linear(32, 5), torch.randn(12, 4, 24)
-
-    def forward() -> torch.Tensor:
-        return head(model(x)[0]).sum()
-
-    # Four gates of 32: each of 12 x 4 steps multiplies its input and its state; the fused layer's backward makes the
-    # gradient of its input too, which a first layer does not need.
-    layers = 2 * 48 * 4 * 32 * ((24 + 32) + (32 + 32))
-    return forward, 3 * layers + 3 * 2 * 48 * 32 * 5
-
-
-def mixture() -> tuple[Callable[[], torch.Tensor], float]:
-    h, experts = 16, 4
-    router, up, down = nn.Linear(h, experts), torch.randn(experts, h, 4 * h), torch.randn(experts, 4 * h, h)
-    up.requires_grad_(), down.requires_grad_()
-    embed, tokens = nn.Embedding(10, h), torch.randint(0, 10, (24,))
-
-    def forward() -> torch.Tensor:
-        x = embed(tokens)
-        weight = router(x).softmax(-1).amax(-1)
-        out = torch.zeros_like(x)
-        for number in range(experts):
-            at = torch.arange(number, 24, experts)  # as many tokens for each
-            out = out.index_add(0, at, (x[at] @ up[number]).relu() @ down[number] * weight[at, None])
-        return out.sum()
-
-    # A token's own expert, and the router.
-    return forward, 6 * 24 * (2 * h * 4 * h + h * experts)
-
-
 MODELS: dict[str, Callable[[], tuple[Callable[[], torch.Tensor], float]]] = {
     "mlp": mlp,
     "gpt": lambda: transformer(causal=True),
     "bert": lambda: transformer(causal=False),
     "resnet": resnet,
-    "lstm": lstm,
-    "mixture of experts": mixture,
 }
 
 

@@ -128,7 +128,6 @@ def test_what_if_tells_the_step_its_range_and_its_basis(tmp_path: Path, capsys: 
     for one in told:
         assert one["measured_step_ns"] == one["replayed_step_ns"] == 1_000_000
         assert one["low_step_ns"] <= one["step_ns"] <= one["high_step_ns"]
-        assert sum(one["bound_ns"].values()) == one["step_ns"]
         assert one["basis"] == "simulated"
         assert 0 <= one["inferred_edges"] <= one["edges_count"]
     assert told[0]["step_ns"] == 600_000

@@ -6,10 +6,11 @@ need it are skipped instead of guessing.
 
 from __future__ import annotations
 
-import math
 import socket
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from hotloop.core.analysis import Analysis, CompileFacts, RankAnalysis
 from hotloop.core.noise import noise_of_mean_ratio
@@ -93,7 +94,7 @@ def analyze_marked_steps(
     breakdown = Breakdown({phase: _describe([part[phase] for part in parts], total_ns) for phase in PHASES})
     memory = columns["rss_bytes" if device_type == "cpu" else "device_allocated_bytes"]
     growth, growth_noise = _growth(memory)
-    one = RankAnalysis(
+    analysis = RankAnalysis(
         rank=rank,
         local_rank=None,
         host=socket.gethostname(),
@@ -107,7 +108,7 @@ def analyze_marked_steps(
         steady_count=count,
         warmup_count=warmup_count,
         step_mean_ns=total_ns / count,
-        step_median_ns=_quantile(sorted(durations), 0.5),
+        step_median_ns=float(statistics.median(durations)),
         step_noise_ratio=noise_of_mean_ratio(durations),
         breakdown=breakdown,
         mean={name: sum(column) / count for name, column in columns.items()},
@@ -132,13 +133,12 @@ def analyze_marked_steps(
         device_type=device_type,
         cores=cores,
         torch_threads=None,
-        interop_threads=None,
         memory_total_bytes=memory_total_bytes,
         memory_peak_bytes=memory_peak_bytes,
         memory_growth_bytes_per_step=growth,
         memory_growth_noise_bytes_per_step=growth_noise,
     )
-    return Analysis(ranks=(one,), unit="step", units_per_step=1.0, accelerator=device_type != "cpu")
+    return Analysis(ranks=(analysis,), unit="step", units_per_step=1.0, accelerator=device_type != "cpu")
 
 
 def _make_columns(
@@ -153,7 +153,7 @@ def _make_columns(
         columns[name] = [0] * count
     for phase, field in _FIELD.items():
         columns[field] = [part[phase] for part in parts]
-    columns["end_ns"] = _running(durations)
+    columns["end_ns"] = list(accumulate(durations))
     columns["start_ns"] = [end - span for end, span in zip(columns["end_ns"], durations, strict=True)]
     columns["checkpoints"] = [_entries(step, "checkpoint") for step in steps]
     columns["validations"] = [min(1, _entries(step, "validation")) for step in steps]
@@ -182,36 +182,19 @@ def _entries(step: MarkedStep, phase: str) -> int:
     return sum(n for path, n in step.calls.items() if phase_of(path) == phase and phase_of(path[:-1]) != phase)
 
 
-def _running(values: Sequence[int]) -> list[int]:
-    sums, total = [], 0
-    for value in values:
-        total += value
-        sums.append(total)
-    return sums
-
-
 def _describe(values: Sequence[int], all_ns: int) -> PhaseStats:
-    count, total = len(values), sum(values)
-    mean = total / count
-    ordered = sorted(values)
+    percentiles = statistics.quantiles(values, n=100, method="inclusive")
     return PhaseStats(
-        total_ns=total,
-        share_ratio=total / all_ns,
-        mean_ns=round(mean),
-        std_ns=round(math.sqrt(sum((value - mean) ** 2 for value in values) / count)),
-        min_ns=ordered[0],
-        median_ns=round(_quantile(ordered, 0.5)),
-        p95_ns=round(_quantile(ordered, 0.95)),
-        p99_ns=round(_quantile(ordered, 0.99)),
-        max_ns=ordered[-1],
+        total_ns=sum(values),
+        share_ratio=sum(values) / all_ns,
+        mean_ns=round(statistics.fmean(values)),
+        std_ns=round(statistics.pstdev(values)),
+        min_ns=min(values),
+        median_ns=round(percentiles[49]),
+        p95_ns=round(percentiles[94]),
+        p99_ns=round(percentiles[98]),
+        max_ns=max(values),
     )
-
-
-def _quantile(ordered: Sequence[int], at: float) -> float:
-    place = at * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 def _growth(memory: Sequence[int]) -> tuple[float | None, float | None]:

@@ -113,22 +113,20 @@ def read_text(fact: Fact, key: str) -> str | None:
 
 def read_where(value: Any) -> Where | None:
     """[file, line, function] as a Where, else None."""
-    if not isinstance(value, (list, tuple)) or len(value) != 3:
+    if not isinstance(value, (list, tuple)) or [type(part) for part in value] != [str, int, str]:
         return None
     file, line, function = value
-    if (
-        not isinstance(file, str)
-        or not isinstance(function, str)
-        or isinstance(line, bool)
-        or not isinstance(line, int)
-    ):
-        return None
     return Where(file=file[:MAX_TEXT_LENGTH], line=max(1, line), function=function[:MAX_TEXT_LENGTH])
 
 
 def read_items(fact: Fact, key: str) -> Sequence[Any]:
     value = fact.get(key)
     return value[:MAX_ITEMS] if isinstance(value, (list, tuple)) else ()
+
+
+def read_map(fact: Fact, key: str) -> Mapping[str, Any]:
+    value = fact.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def read_fields(kind: type[Any], fact: Fact) -> dict[str, Any]:
@@ -239,7 +237,6 @@ def build_compile(
         "limit_reason": reason[:MAX_TEXT_LENGTH] if isinstance(reason, str) else None,
         "limit_where": read_where(place),
         "limit_step": steps_before(wall_s) if isinstance(wall_s, float) and math.isfinite(wall_s) else None,
-        "steady_compile_ns": steady_compile_ns if used else None,
     }
     return CompileFacts(**read_fields(CompileFacts, fact) | of_run)
 
@@ -262,66 +259,62 @@ def find_main_model(facts: Sequence[Fact]) -> Fact:
     return max(last_by(facts, "model", "id").values(), key=lambda f: read_count(f, "parameters") or 0, default={})
 
 
+def _between(facts: Sequence[Fact], kind: str, start_ns: int, end_ns: int) -> list[Fact]:
+    """The facts of a kind that were noted between two moments."""
+    return [f for f in of_kind(facts, kind) if (t := read_time(f, "t")) is not None and start_ns <= t <= end_ns]
+
+
+def _rise_per_ns(first: tuple[float | None, float | None], last: tuple[float | None, float | None]) -> float | None:
+    """How fast a counter rose between two readings (time in ns, value); None where it cannot be told."""
+    (begin_ns, before), (finish_ns, after) = first, last
+    if begin_ns is None or finish_ns is None or before is None or after is None:
+        return None
+    return (after - before) / (finish_ns - begin_ns) if finish_ns > begin_ns and after >= before else None
+
+
 def read_network(facts: Sequence[Fact], start_ns: int, end_ns: int) -> tuple[dict[str, float], dict[str, float | None]]:
     """Bytes per second of every interface in its busier direction, and its nominal speed, between two moments.
 
     A link carries both directions at once, so their sum would overstate how full it is.
     """
-    inside = [f for f in of_kind(facts, "network") if (t := read_time(f, "t")) is not None and start_ns <= t <= end_ns]
-    if len(inside) < 2:
-        return {}, {}
-    first, last = inside[0], inside[-1]
-    span_s = ((read_time(last, "t") or 0.0) - (read_time(first, "t") or 0.0)) * 1e-9
     rates: dict[str, float] = {}
     speeds: dict[str, float | None] = {}
-    before, after = first.get("interfaces"), last.get("interfaces")
-    if span_s <= 0 or not isinstance(before, Mapping) or not isinstance(after, Mapping):
-        return {}, {}
-    for name, counters in after.items():
-        earlier = before.get(name)
-        if not isinstance(name, str) or not isinstance(counters, Mapping) or not isinstance(earlier, Mapping):
-            continue
-        moved = []
-        for key in ("rx_bytes", "tx_bytes"):
-            begin, end = read_count(earlier, key), read_count(counters, key)
-            if begin is not None and end is not None and end >= begin:
-                moved.append(end - begin)
-        if moved:
-            rates[name] = max(moved) / span_s
-            speeds[name] = read_float(counters, "speed_bytes_per_s")
+    inside = _between(facts, "network", start_ns, end_ns)
+    for name in read_map(inside[-1], "interfaces") if inside else ():
+        before, after = (read_map(read_map(fact, "interfaces"), name) for fact in (inside[0], inside[-1]))
+        times = [read_time(fact, "t") for fact in (inside[0], inside[-1])]
+        rises = [
+            _rise_per_ns((times[0], read_count(before, key)), (times[1], read_count(after, key)))
+            for key in ("rx_bytes", "tx_bytes")
+        ]
+        if any(rise is not None for rise in rises):
+            rates[name] = max(rise for rise in rises if rise is not None) * 1e9
+            speeds[name] = read_float(after, "speed_bytes_per_s")
     return rates, speeds
 
 
 def read_run_delay_ratio(facts: Sequence[Fact], start_ns: int, end_ns: int) -> float | None:
     """Share of the time between two moments in which the training thread was ready but had no core, 0..1."""
+    inside = _between(facts, "network", start_ns, end_ns)
     counters = [
-        (t, delay_ns)
-        for f in of_kind(facts, "network")
-        if (t := read_time(f, "t")) is not None
-        and start_ns <= t <= end_ns
-        and (delay_ns := read_count(f, "run_delay_ns")) is not None
+        (read_time(f, "t"), delay_ns) for f in inside if (delay_ns := read_count(f, "run_delay_ns")) is not None
     ]
-    if len(counters) < 2:
-        return None
-    (begin_ns, before_ns), (finish_ns, after_ns) = counters[0], counters[-1]
-    if finish_ns <= begin_ns or after_ns < before_ns:
-        return None
-    return min(1.0, (after_ns - before_ns) / (finish_ns - begin_ns))
+    rise = _rise_per_ns(counters[0], counters[-1]) if counters else None
+    return None if rise is None else min(1.0, rise)
 
 
 def read_idle_cores(facts: Sequence[Fact], start_ns: int, end_ns: int) -> tuple[float, int] | None:
     """How many of the cores that a process may use did nothing between two moments, in the mean, and of how many."""
-    counters = []
-    for fact in of_kind(facts, "memory"):
+    readings = []
+    for fact in _between(facts, "memory", start_ns, end_ns):
         t, idle = read_time(fact, "t"), read_items(fact, "idle")
-        if t is not None and start_ns <= t <= end_ns and len(idle) == 2 and all(isinstance(v, int) for v in idle):
-            counters.append((t, int(idle[0]), int(idle[1])))
-    if len(counters) < 2:
+        if t is not None and len(idle) == 2 and all(isinstance(v, int) for v in idle):
+            readings.append((t, int(idle[0]), int(idle[1])))
+    if not readings or readings[-1][0] - readings[0][0] < SHORTEST_IDLE_NS:
         return None
-    (begin_ns, before_ns, cores), (finish_ns, after_ns, cores_then) = counters[0], counters[-1]
-    if finish_ns - begin_ns < SHORTEST_IDLE_NS or after_ns < before_ns or cores != cores_then or cores < 1:
-        return None
-    return min(float(cores), (after_ns - before_ns) / (finish_ns - begin_ns)), cores
+    (begin_ns, before_ns, cores), (finish_ns, after_ns, cores_then) = readings[0], readings[-1]
+    rise = _rise_per_ns((begin_ns, before_ns), (finish_ns, after_ns))
+    return None if rise is None or cores != cores_then or cores < 1 else (min(float(cores), rise), cores)
 
 
 def read_overhead(facts: Sequence[Fact], trained_ns: int) -> Overhead | None:
@@ -364,15 +357,14 @@ def read_applied(facts: Sequence[Fact]) -> tuple[AppliedTechnique, ...]:
         technique, status = read_text(fact, "technique"), read_text(fact, "status")
         if technique is None or status is None:
             continue
-        settings, values = fact.get("settings"), fact.get("values")
         found.append(
             AppliedTechnique(
                 technique=technique,
-                settings=dict(settings) if isinstance(settings, Mapping) else {},
+                settings=dict(read_map(fact, "settings")),
                 status=status,
                 detail=read_text(fact, "detail") or "",
                 **read_fields(AppliedTechnique, fact),
-                values=dict(values) if isinstance(values, Mapping) else {},
+                values=dict(read_map(fact, "values")),
             )
         )
     return tuple(found)

@@ -20,7 +20,7 @@ from hotloop.core.findings import Where
 from hotloop.core.recording import OTHER_WAIT_FIELD, SAMPLED_FIELDS
 
 from .facts import MAX_ITEMS, Fact, last_of_kind, of_kind, read_count, read_items, read_where
-from .source import SourceFiles, runs_python
+from .source import SourceFiles, block_around, calls_around, runs_python, walks_gradients
 
 MAX_LINES = 12
 """Lines kept of each time field; the rest is named by nobody but still counts in the shares."""
@@ -148,8 +148,11 @@ def describe_inside_samples(facts: Sequence[Fact]) -> str | None:
 
 def _mark_saving(by_field: dict[str, tuple[Line, ...]], files: SourceFiles) -> dict[str, tuple[Line, ...]]:
     """The lines, of which those in a block that saves say so."""
-    saves = {line.where for line in by_field.get("checkpoint_ns", ())}
-    blocks = [(where.file, where.function, block) for where in saves if (block := files.block(where)) is not None]
+    blocks = []
+    for saving in {line.where for line in by_field.get("checkpoint_ns", ())}:
+        module = files.module(saving.file)
+        block = None if module is None else block_around(module, saving.line)
+        blocks += [(saving.file, saving.function, block)] if block is not None else []
 
     def is_beside(where: Where) -> bool:
         return any((where.file, where.function) == (f, n) and where.line in block for f, n, block in blocks)
@@ -232,11 +235,6 @@ def _absolute(place: Where, base_folder: str) -> Where:
     return replace(place, file=os.path.normpath(os.path.join(base_folder, place.file)))
 
 
-def _is_python(files: SourceFiles, where: Where, leaf: str) -> bool:
-    module = None if leaf.partition(":")[0].split(".")[0] == "torch" else files.module(where.file)
-    return module is not None and runs_python(module, where.line) is True
-
-
 def _largest_lines(places: Mapping[Place, _Seen], files: SourceFiles) -> tuple[Line, ...]:
     total = sum(seen.all for seen in places.values())
     by_place: dict[Where, dict[Place, _Seen]] = {}
@@ -252,6 +250,8 @@ def _largest_lines(places: Mapping[Place, _Seen], files: SourceFiles) -> tuple[L
         for (stack, leaf), seen in stacks.items():
             leaves[leaf] = leaves.get(leaf, 0.0) + seen.all
             ways[stack] = ways.get(stack, 0.0) + seen.all / total
+        leaf, module = max(leaves, key=leaves.__getitem__), files.module(where.file)
+        is_torch = leaf.partition(":")[0].split(".")[0] == "torch"
         ranked_ways = sorted(ways.items(), key=lambda way: -way[1])[:MAX_WAYS]
         lines.append(
             Line(
@@ -261,10 +261,10 @@ def _largest_lines(places: Mapping[Place, _Seen], files: SourceFiles) -> tuple[L
                 text=files.text(where),
                 stack=ranked_ways[0][0],
                 ways=tuple(ranked_ways),
-                leaf=max(leaves, key=leaves.__getitem__),
-                calls=files.calls(where),
-                walks_gradients=files.walks_gradients(where),
-                is_python=_is_python(files, where, max(leaves, key=leaves.__getitem__)),
+                leaf=leaf,
+                calls=() if module is None else calls_around(module, where.line),
+                walks_gradients=module is not None and walks_gradients(module, where.line),
+                is_python=not is_torch and module is not None and runs_python(module, where.line) is True,
                 before_draws_ratio=sum(part for stack, part in ways.items() if files.is_before_draws(stack)),
                 late_ratio=min(1.0, sum(seen.late for seen in stacks.values()) / counts[where]),
             )

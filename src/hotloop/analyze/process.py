@@ -38,6 +38,7 @@ from .facts import (
     read_idle_cores,
     read_int,
     read_items,
+    read_map,
     read_network,
     read_overhead,
     read_run_delay_ratio,
@@ -309,7 +310,7 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         validation_ns=validation_in_gaps(work.validation, steps.weight, base),
         loaders=build_loaders(facts),
         optimizers=work.optimizers,
-        ddp=build_ddp(facts, lambda row: bool(_row_mask(np.array([row], dtype=np.int64), steps, base)[0])),
+        ddp=build_ddp(facts, partial(_holds_row, steps, base)),
         compile=build_compile(
             facts, max(0.0, work.means["compile_ns"]), partial(_steps_before, steps, work.anchor_wall_s)
         ),
@@ -332,7 +333,6 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         device_type=_device_type(read_text(model, "device"), anchor, read_text(work.process, "accelerator")),
         cores=read_count(work.process, "cores"),
         torch_threads=read_count(work.process, "torch_threads"),
-        interop_threads=read_count(work.process, "interop_threads"),
         memory_total_bytes=work.memory.total_bytes,
         memory_peak_bytes=work.memory.peak_bytes,
         memory_growth_bytes_per_step=None if slope is None else slope.per_x,
@@ -358,37 +358,30 @@ class StepColumns(Mapping[str, Sequence[int]]):
     """
 
     def __init__(self, steps: Steps, base: BoolColumn) -> None:
-        self._columns = steps.columns
-        self._entries = np.flatnonzero(base)
-        weight = steps.weight[self._entries]
-        self._count = int(weight.sum())
-        self._reach = np.cumsum(weight)
-        self._weight = weight
-        self._plain = self._count == len(weight) and self._count <= MAX_COLUMN_LENGTH
-        if self._count <= MAX_COLUMN_LENGTH:
-            self._picked = np.arange(self._count)
-        else:
+        entries = np.flatnonzero(base)
+        weight = steps.weight[entries]
+        reach = np.cumsum(weight)
+        count = int(weight.sum())
+        picked = np.arange(count)
+        if count > MAX_COLUMN_LENGTH:
             # A regular stride would always or never hit what recurs with a period; a seeded draw is fair and the
             # same every time.
             draw = np.random.default_rng(0).random(MAX_COLUMN_LENGTH)
-            edges = np.linspace(0, self._count, MAX_COLUMN_LENGTH + 1)
-            self._picked = np.minimum((edges[:-1] + draw * np.diff(edges)).astype(np.int64), self._count - 1)
+            edges = np.linspace(0, count, MAX_COLUMN_LENGTH + 1)
+            picked = np.minimum((edges[:-1] + draw * np.diff(edges)).astype(np.int64), count - 1)
+        holder = np.searchsorted(reach, picked, side="right")
+        self._columns, self._entries, self._weight = steps.columns, entries[holder], weight[holder]
+        self._place = picked - (reach - weight)[holder]
 
     def __getitem__(self, name: str) -> Sequence[int]:
-        column = self._columns[name][self._entries]
-        if self._plain:
-            plain: list[int] = column.tolist()
-            return plain
-        holder = np.searchsorted(self._reach, self._picked, side="right")
-        values, weight = column[holder], self._weight[holder]
-        if name not in NOT_SUMMED_FIELDS and bool((weight > 1).any()):
-            place = self._picked - (self._reach[holder] - weight)
-            whole, rest = np.divmod(values, weight)
+        values = self._columns[name][self._entries]
+        if name not in NOT_SUMMED_FIELDS:
+            whole, rest = np.divmod(values, self._weight)
             # The remainder is dealt out evenly, so that the steps of a block add up to the block.
-            share = whole + (place + 1) * rest // weight - place * rest // weight
+            share = whole + (self._place + 1) * rest // self._weight - self._place * rest // self._weight
             values = np.where(values < 0, values, share)
-        spread: list[int] = values.tolist()
-        return spread
+        steps: list[int] = values.tolist()
+        return steps
 
     def __iter__(self) -> Iterator[str]:
         return iter(STEP_FIELDS)
@@ -431,13 +424,10 @@ def _device_phases(steps: Steps, base: BoolColumn) -> tuple[DevicePhase, ...]:
     return tuple(found)
 
 
-def _row_mask(index: IntColumn, steps: Steps, base: BoolColumn) -> BoolColumn:
-    """Which rows, given by their numbers, belong to the entries of ``base``."""
-    entry = np.searchsorted(steps.last_row, index)
-    inside = entry < len(base)
-    entry = np.minimum(entry, len(base) - 1)
-    mask: BoolColumn = inside & base[entry] & (steps.first_row[entry] <= index)
-    return mask
+def _holds_row(steps: Steps, base: BoolColumn, row: int) -> bool:
+    """Whether a row, given by its number, belongs to the entries of ``base``."""
+    entry = int(np.searchsorted(steps.last_row, row))
+    return entry < len(base) and bool(base[entry] and steps.first_row[entry] <= row)
 
 
 def _steps_before(steps: Steps, anchor_wall_s: float | None, wall_s: float) -> int | None:
@@ -471,8 +461,8 @@ def _read_setting_places(facts: Sequence[Fact]) -> dict[str, Where]:
 
 
 def _read_peaks(facts: Sequence[Fact]) -> dict[str, int]:
-    peaks = (last_of_kind(facts, "memory") or {}).get("peaks")
-    return {name: n for name in PEAK_PARTS if (n := read_count(peaks, name))} if isinstance(peaks, Mapping) else {}
+    peaks = read_map(last_of_kind(facts, "memory"), "peaks")
+    return {name: n for name in PEAK_PARTS if (n := read_count(peaks, name))}
 
 
 def _find_start(facts: Sequence[Fact], steps: Steps, files: SourceFiles, process: Fact) -> RunStart | None:

@@ -105,7 +105,7 @@ def build_steps(rows: IntColumn, *, closed: bool) -> Steps:
     """
     raw = _split_columns(rows)
     closed_by, index = raw["closed_by"], raw["index"]
-    optimizer = _fill_unknown_optimizer(raw["optimizer_index"], closed_by)
+    optimizer = raw["optimizer_index"]
     merged = np.maximum(raw["rows_merged"], 1)
     backwards = np.maximum(raw["backwards"], 0)
     steps_closed = find_closed_steps(closed_by, optimizer, backwards, merged)
@@ -326,17 +326,6 @@ def _merge(column: IntColumn, name: str, starts: IntColumn, ends: IntColumn) -> 
         known = np.maximum.reduceat(column, starts) >= 0
         return np.where(known, np.add.reduceat(np.maximum(column, 0), starts), UNKNOWN)
     return np.add.reduceat(column, starts)
-
-
-def _fill_unknown_optimizer(optimizer: IntColumn, closed_by: IntColumn) -> IntColumn:
-    """A skipped step whose optimizer was not noted belongs to the optimizer that steps most."""
-    lost = _is_optimizer_row(closed_by) & (optimizer < 0)
-    if not lost.any():
-        return optimizer
-    known, counts = np.unique(optimizer[_is_optimizer_row(closed_by) & (optimizer >= 0)], return_counts=True)
-    filled: IntColumn = optimizer.copy()
-    filled[lost] = known[counts.argmax()] if len(known) else 0
-    return filled
 
 
 def _is_optimizer_row(closed_by: IntColumn) -> BoolColumn:

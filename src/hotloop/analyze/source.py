@@ -86,16 +86,6 @@ class SourceFiles:
             return ""
         return module.lines[where.line - 1].strip()[:MAX_TEXT_LENGTH]
 
-    def calls(self, where: Where) -> tuple[str, ...]:
-        """Dotted names called by the statement at the place, then those called around it (see calls_around)."""
-        module = self.module(where.file)
-        return () if module is None else calls_around(module, where.line)
-
-    def walks_gradients(self, where: Where) -> bool:
-        """Whether the place stands in a loop over gradients (see the function)."""
-        module = self.module(where.file)
-        return module is not None and walks_gradients(module, where.line)
-
     def is_before_draws(self, stack: Sequence[Where]) -> bool:
         """Whether a sample reads the same in every epoch up to here, by the names that its code calls.
 
@@ -117,11 +107,6 @@ class SourceFiles:
                 return False
             seen_draws |= bool(draws.lines)
         return seen_draws
-
-    def block(self, where: Where) -> range | None:
-        """The lines of the block that the place stands in (see block_around)."""
-        module = self.module(where.file)
-        return None if module is None else block_around(module, where.line)
 
 
 def block_around(module: Module, line: int) -> range | None:

@@ -73,7 +73,7 @@ def count_step(ops: Mapping[str, Any] | None, is_checkpointing: bool) -> StepFlo
             return f"the work of {op['name']} is not known"
         if op["name"] not in PRODUCTS:
             continue
-        work = count_call(op["name"], op["shapes"], op["dtypes"], op["inputs"])
+        work = count_call(op["name"], op["shapes"], op["inputs"])
         if work is None:
             return f"the work of {op['name']} cannot be told from its shapes"
         flops += work.flops * op["count"]

@@ -33,7 +33,6 @@ class LoaderFacts:
     dataset: str | None = None
     fetch_where: Where | None = None
     """Definition of the data set's __getitem__ (or __iter__)."""
-    collate: str | None = None
     collate_where: Where | None = None
     feeds_backward: bool | None = None
     batches: int | None = None
@@ -126,8 +125,6 @@ class CompileFacts:
     limit_where: Where | None = None
     limit_step: int | None = None
     """Steps that were over when it was reached."""
-    steady_compile_ns: float | None = None
-    """Mean time per steady step in which torch.compile was at work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +243,6 @@ class RankAnalysis:
     cores: int | None
     """min(affinity, cgroup quota) of this process."""
     torch_threads: int | None
-    interop_threads: int | None
     memory_total_bytes: int | None
     memory_peak_bytes: int | None
     memory_growth_bytes_per_step: float | None

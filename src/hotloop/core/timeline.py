@@ -214,8 +214,8 @@ class Anatomy:
     device_ns: tuple[int, ...]
     """Device events by phase (PHASES order), durations summed: comm kernels are communication, copies from the host
     h2d, everything else has the phase of the host at its launch."""
-    phase_sources: tuple[tuple[str, str], ...]
-    """(phase, how its time was told) for every phase that was seen: 'annotation', 'operators' or 'inferred'."""
+    phases_seen: tuple[str, ...]
+    """The phases that a range, an operator or a frame names, or that follow from these; in the order of PHASES."""
     ranges: tuple[RangeRow, ...]
 
 
@@ -249,41 +249,12 @@ class IdleCauses(IdleParts):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamQueue:
-    """The queue of one stream: launched and not yet started. Events of graphs are not counted."""
-
-    label: str
-    launches_count: int
-    span_ns: int
-    """From the first launch to the last start."""
-    depth_time_ns: int
-    """Integral of the depth over the span; over ``span_ns`` it is the mean depth."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchStats:
-    """How far the host runs ahead of the device."""
+    """How many kernels the device ran, and how short they are."""
 
-    delay_median_ns: int | None
-    """Start of the work minus start of its launching call; None when nothing is linked."""
-    delay_p95_ns: int | None
-    queues: tuple[StreamQueue, ...]
-    """Most launches first."""
     kernels_count: int
     short_kernels_ratio: float | None
     """Share of kernels under 10 us, by count; None without kernels."""
-    late_idle_ratio: float | None
-    """Share of the idle time that is launch-late; None without idle time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roofline:
-    """Where work stands under the roof of its device."""
-
-    attained_ratio: float
-    """Achieved FLOPs a second over min(peak, intensity x bandwidth) with the device's published dense peaks."""
-    bound: str
-    """'compute' or 'memory'."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,19 +294,16 @@ class OpRow:
     """Device events that it launched itself."""
     flops: int | None
     """All calls together."""
-    roofline: Roofline | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRow:
-    """One nn.Module by name, or a class of modules where the file names no instances."""
+    """One nn.Module by name, from its Python frames."""
 
     name: str
     count: int
     host_total_ns: int
     device_total_ns: int
-    source: str
-    """'python' (nn.Module frames) or 'operators' ('Module Hierarchy')."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,14 +322,6 @@ class TensorCores:
 class Ratios:
     """Key ratios over the complete steps (the whole trace without steps); None where a side was not seen."""
 
-    allreduce_over_backward_ratio: float | None
-    """All-reduce time over backward time, on the device; on the host where there is no device. Either side is the
-    time during which at least one such event ran; waiting for other ranks inside an all-reduce counts as all-reduce."""
-    h2d_ratio: float | None
-    """Copies from host to device over the device window."""
-    d2h_ratio: float | None
-    data_wait_ratio: float | None
-    """input_wait over the host time of the steps."""
     recompute_ratio: float | None
     """Forward operators that ran inside backward (activation checkpointing), over the time of the steps."""
     pageable_copies_ns: int | None

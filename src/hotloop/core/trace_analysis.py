@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .analysis import Forecast
-from .graph import CollectiveKind, DeviceMemoryTimeline
+from .errors import InvariantError
+from .graph import DeviceMemoryTimeline
 from .hosts import HostClock
 from .timeline import DevicePartition, IdleCauses, RankTimeline, StepIdle
 from .trace import TraceFacts
@@ -101,7 +102,7 @@ class TraceRank:
         """Whether a backward or an optimizer was seen; None where the file shows no operators."""
         if not self.timeline.ops:
             return None
-        return any(phase in ("backward", "optimizer") for phase, _ in self.timeline.anatomy.phase_sources)
+        return any(phase in ("backward", "optimizer") for phase in self.timeline.anatomy.phases_seen)
 
     def share(self, phase: str) -> float | None:
         """Share of a host phase, 0..1; None when the file shows no host activity."""
@@ -119,8 +120,8 @@ class RankWait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedChange:
-    """What the user asked for, re-timed on one rank's steps."""
+class WhatIf:
+    """Some changes, re-timed on the dependency graph of some consecutive steps of one rank. Times are ns."""
 
     rank: int | None
     source: str
@@ -128,27 +129,32 @@ class AskedChange:
     changes: tuple[str, ...]
     """As they were asked for, all made together."""
     basis: str
-    """'simulated', or 'rule-of-thumb' where the unchanged replay does not give the measured step."""
+    """'simulated', or 'rule-of-thumb' where the unchanged replay misses the measured step by more than 2 %."""
     basis_reason: str
     steps_count: int
     paced_by: str
+    """'host' or 'device': which of them the unchanged steps are counted on."""
     measured_step_ns: int
     replayed_step_ns: int
     """Of the unchanged steps."""
     step_ns: int
     low_step_ns: int
+    """The best case: waits that the trace does not explain go away with the change."""
     high_step_ns: int
+    """The worst case: they stay as long as they were."""
     saving_low_ratio: float
     saving_mid_ratio: float
+    """1 - new/old time per step; below 0 when the change makes it slower."""
     saving_high_ratio: float
     bound_by: str
     """What sets the pace after the change: 'host', 'device', 'loader' or 'cores'."""
-    limits_ns: Mapping[str, int]
-    """Period of each of them after the change."""
-    bound_ns: Mapping[str, int]
-    """The changed step by what it is made of (core.graph.BOUND_KINDS); sums to ``step_ns``."""
     inferred_edges: int
+    """Edges of the graph that are guessed from times; all others are recorded facts."""
     edges_count: int
+
+    def __post_init__(self) -> None:
+        if not self.low_step_ns <= self.step_ns <= self.high_step_ns:
+            raise InvariantError(f"a forecast outside of its own range: {self}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,11 +169,9 @@ class TraceAnalysis:
     """Time from the last arrival to the end, over the matched collectives, mean over ranks."""
     span_ns: int | None = None
     """Time that the matched collectives lie apart, first start to last end."""
-    collectives: tuple[CollectiveKind, ...] = ()
-    """The matched collectives by kind, group and size, longest in wait and transfer first."""
     hosts: tuple[HostClock, ...] = ()
     """Empty with a single rank, and where a file does not name its host."""
-    what_if: tuple[AskedChange, ...] = ()
+    what_if: tuple[WhatIf, ...] = ()
     """One for each change and rank, then all changes together; empty unless asked for."""
     targets: Mapping[str, float] = field(default_factory=dict)
     """What the user wants reached at least, by name (core.utilization.TARGETS)."""

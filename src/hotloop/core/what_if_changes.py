@@ -31,7 +31,7 @@ CHANGES: Mapping[str, Form] = {
     "faster": Form(
         "faster=FACTOR:REGEX", "kernels and operators whose name matches the pattern take 1/factor of their time"
     ),
-    "free-communication": Form("free-communication", "collectives take no time"),
+    "free-communication": Form("free-communication", "collectives of the device take no time"),
     "fused-launches": Form(
         "fused-launches[=FACTOR]",
         f"launching calls take 1/factor of their time (FACTOR: {DEFAULT_FACTOR:g} when left out)",

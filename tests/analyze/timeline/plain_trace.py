@@ -1,16 +1,9 @@
-"""Plain rows, or a Kineto file read in the simplest way -> a core.trace.Trace, for tests of the analyses.
-
-Reads with the json module and exact decimals, so it also checks hotloop.trace, with which it shares no line.
-"""
+"""Plain rows -> a core.trace.Trace, for tests of the analyses."""
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,39 +13,6 @@ from hotloop.core.trace import Category, DeviceFacts, MemoryEvents, TraceFacts, 
 
 US = 1_000
 MS = 1_000_000
-
-CATEGORIES = {
-    "cpu_op": Category.CPU_OP,
-    "Operator": Category.CPU_OP,
-    "cuda_runtime": Category.RUNTIME,
-    "cuda_driver": Category.RUNTIME,
-    "Runtime": Category.RUNTIME,
-    "kernel": Category.KERNEL,
-    "Kernel": Category.KERNEL,
-    "gpu_memcpy": Category.MEMCPY,
-    "Memcpy": Category.MEMCPY,
-    "gpu_memset": Category.MEMSET,
-    "Memset": Category.MEMSET,
-    "cuda_sync": Category.SYNC,
-    "user_annotation": Category.ANNOTATION,
-    "gpu_user_annotation": Category.DEVICE_ANNOTATION,
-    "python_function": Category.PYTHON,
-}
-INTEGERS = {
-    "Sequence number": "sequence_number",
-    "Fwd thread id": "forward_thread",
-    "bytes": "bytes",
-}
-NUMBERS = {"blocks per SM": ("blocks_per_sm", 1.0), "est. achieved occupancy %": ("occupancy_ratio", 0.01)}
-TEXTS = {
-    "Input Dims": "shapes",
-    "Input type": "dtypes",
-    "Concrete Inputs": "concrete_inputs",
-    "Module Hierarchy": "module",
-    "Collective name": "collective",
-    "Process Group Name": "process_group",
-}
-DEVICE_CATEGORIES = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
 @dataclass
@@ -150,43 +110,6 @@ class PlainTrace:
         table: dict[str, int] = {}
         indices = np.array([table.setdefault(v, len(table)) for _, v in found], dtype=np.int64)
         return np.array([i for i, _ in found], dtype=np.int64), indices, list(table)
-
-
-def read_plain(path: Path) -> PlainTrace:
-    """A Kineto JSON file, all decimals exact."""
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        data = gzip.decompress(data)
-    content = json.loads(data, parse_float=Decimal)
-    head = content if isinstance(content, dict) else {}
-    events = head["traceEvents"] if isinstance(content, dict) else content
-    rows = [_read_row(e) for e in events if e.get("ph") == "X" and e.get("cat") in CATEGORIES]
-    devices = tuple(DeviceFacts(index=d["id"], name=d.get("name")) for d in head.get("deviceProperties", []))
-    return PlainTrace(rows, devices)
-
-
-def _read_row(event: dict[str, Any]) -> Row:
-    category = CATEGORIES[event["cat"]]
-    args = event.get("args", {})
-    on_device = category in DEVICE_CATEGORIES
-    facts: dict[str, Any] = {name: int(args[key]) for key, name in INTEGERS.items() if key in args}
-    facts |= {name: float(args[key]) * scale for key, (name, scale) in NUMBERS.items() if key in args}
-    for key, name in TEXTS.items():
-        if args.get(key):
-            value = args[key]
-            facts[name] = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
-    return Row(
-        category,
-        event["name"],
-        int(Decimal(event["ts"]) * 1000),
-        int(Decimal(event.get("dur", 0)) * 1000),
-        thread=f"{event['pid']}/{event['tid']}",
-        device=int(args.get("device", 0)) if on_device else -1,
-        stream=str(args.get("stream")) if on_device else "",
-        correlation=int(args.get("correlation", -1)),
-        external_id=int(args.get("External id", args.get("external id", -1))),
-        facts=facts,
-    )
 
 
 def op(name: str, start_us: int, length_us: int, thread: str = "main", **facts: Any) -> Row:

@@ -23,7 +23,6 @@ def rank(
     members: tuple[int, ...] | None = None,
     sequence: bool = False,
     steps: list[int] | None = None,
-    element_bytes: int = 4,
     group_size: int = -1,
 ) -> RankCollectives:
     """One rank whose clock is ``ahead_us`` ahead."""
@@ -47,7 +46,6 @@ def rank(
         sequence=column(list(range(count)) if sequence else [-1] * count),
         in_elements=column([s[3] for s in spans]),
         out_elements=column([-1] * count),
-        element_bytes=column([element_bytes] * count, np.int8),
         group_size=column([group_size] * count, np.int32),
         left_out_count=0,
     )

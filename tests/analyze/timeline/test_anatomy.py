@@ -131,7 +131,7 @@ def test_autograd_on_another_thread_blocks_the_main_one() -> None:
         mark("Optimizer.step#SGD.step", 70, 20),
     )
     assert host_us(t) == {"input_wait": 10, "forward": 10, "backward": 20, "optimizer": 20, "other": 40}
-    assert dict(t.anatomy.phase_sources)["forward"] == "inferred"
+    assert "forward" in t.anatomy.phases_seen
 
 
 def test_old_releases_draw_their_ranges_as_operators() -> None:

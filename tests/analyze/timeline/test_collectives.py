@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import random
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -16,7 +14,6 @@ from hotloop.analyze.timeline.classes import classify_work
 from hotloop.analyze.timeline.collective_report import (
     compare_ranks,
     describe_hosts,
-    find_bus_factor,
     list_waits,
     match_collectives,
 )
@@ -46,17 +43,6 @@ def test_wait_and_transfer_by_hand() -> None:
     ]  # fmt: skip
     assert [one.tolist() for one in list_waits(ranks)] == [[30 * US], [0], [15 * US]]
     assert (report.transfer_ns, report.span_ns) == (10 * US, 40 * US)
-    (kind,) = report.kinds
-    assert (kind.op, kind.bytes, kind.members_count, kind.count) == ("all_reduce", 4000, 3, 1)
-    assert kind.algorithm_bytes_per_s == pytest.approx(4000 / 10e-6)
-    assert kind.bus_bytes_per_s == pytest.approx(4000 / 10e-6 * 2 * 2 / 3)
-
-
-def test_the_factors_are_those_of_nccl_tests() -> None:
-    kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
-    assert [find_bus_factor(kind, 4) for kind in kinds] == [1.5, 0.75, 0.75, 0.75, 1.0, 1.0]
-    assert find_bus_factor("all_reduce", 1) is None
-    assert find_bus_factor("barrier", 4) is None
 
 
 @pytest.mark.parametrize(
@@ -78,12 +64,6 @@ def test_the_factors_are_those_of_nccl_tests() -> None:
 )
 def test_kinds_are_told_by_name(text: str, kind: str) -> None:
     assert name_op(text) == kind
-
-
-def test_an_all_gather_counts_the_gathered_buffer() -> None:
-    """NCCL's tests: 1000 floats from each of 4 ranks are 16,000 bytes."""
-    report = compare_ranks([rank(i, [("all_gather", 0, 10, 1000)]) for i in range(4)])
-    assert report.kinds[0].bytes == 16_000
 
 
 SPANS: list[Span] = [("all_reduce", 10 * i, 10 * i + 5, 7) for i in range(3)]
@@ -136,7 +116,6 @@ def test_rooted_collectives_stand_in_no_sum() -> None:
     report = compare_ranks([rank(0, [("broadcast", 0, 2, 5)]), rank(1, [("broadcast", 9, 12, 5)])])
     assert report.matched_count == 1
     assert [r.wait_ns for r in report.waits] == [0, 0]
-    assert report.kinds[0].op == "broadcast"
 
 
 # ---- clocks
@@ -155,7 +134,7 @@ def test_another_hosts_clock_is_moved_back() -> None:
     straight = compare_ranks([rank(0, TWO[0], host="a"), rank(1, TWO[1], host="a")])
     moved = compare_ranks([rank(0, TWO[0], host="a"), rank(1, TWO[1], host="b", ahead_us=5000)])
     assert [r.wait_ns for r in moved.waits] == [r.wait_ns for r in straight.waits]
-    assert moved.clocks.offsets[1].applied_ns == 5000 * US
+    assert moved.clocks[1].applied_ns == 5000 * US
     assert moved.notes == ()
 
 
@@ -172,42 +151,13 @@ def test_hosts_are_told_with_the_offset_that_is_applied() -> None:
     assert describe_hosts(nameless.clocks) == ()
 
 
-def test_another_hosts_drift_is_taken_out() -> None:
-    """A minute of collectives, every 100 ms; the other clock is 5 ms ahead at first, and 50 ppm faster."""
-    draw = random.Random(0)
-    starts = [100_000 * i for i in range(600)]
-    late = [[t + draw.randrange(0, 400) for t in starts] for _ in range(2)]
-    ends = [max(pair) + 100 for pair in zip(*late, strict=True)]
-    straight = compare_ranks([rank(r, many(late, ends)[r], host="a") for r in range(2)])
-    moved = compare_ranks(
-        [
-            rank(0, many(late, ends)[0], host="a"),
-            drifting(rank(1, many(late, ends)[1], host="b", ahead_us=5000), 50e-6),
-        ]
-    )
-    assert moved.notes == ()
-    for one, other in zip(moved.waits, straight.waits, strict=True):
-        assert one.wait_ns == pytest.approx(other.wait_ns, rel=0.02)
-    _, b = describe_hosts(moved.clocks)
-    assert b.drift_ppm == pytest.approx(50.0, abs=1.0)
-    middle_ns = ((ends[0] + ends[-1]) / 2 - late[1][0]) * US
-    assert b.offset_ns == pytest.approx(5_000_000 + 50e-6 * middle_ns, abs=(b.uncertainty_ns or 0) + US)
-
-
-def drifting(one: RankCollectives, drift: float) -> RankCollectives:
-    """The same collectives by a clock that runs faster."""
-    zero = int(one.start_ns[0])
-    times = {name: getattr(one, name) for name in ("start_ns", "end_ns")}
-    return replace(one, **{name: t + np.rint((t - zero) * drift).astype(np.int64) for name, t in times.items()})
-
-
 @pytest.mark.parametrize(
     ("host", "ahead_us", "applied_us"),
     [("a", 3, 0), (None, 0, 0), (None, 700, 700)],  # unknown hosts are moved only beyond the uncertainty
 )
 def test_one_host_has_one_clock(host: str | None, ahead_us: int, applied_us: int) -> None:
     report = compare_ranks([rank(0, TWO[0], host=host), rank(1, TWO[1], host=host, ahead_us=ahead_us)])
-    assert report.clocks.offsets[1].applied_ns == applied_us * US
+    assert report.clocks[1].applied_ns == applied_us * US
 
 
 def test_ranks_without_a_common_group_are_joined_through_others() -> None:
@@ -228,15 +178,14 @@ def test_ranks_without_a_common_group_are_joined_through_others() -> None:
             **{
                 f: np.concatenate([getattr(first, f)] * 2)
                 for f in (
-                    "start_ns", "end_ns", "op", "step", "sequence", "in_elements", "out_elements", "element_bytes",
-                    "group_size",
+                    "start_ns", "end_ns", "op", "step", "sequence", "in_elements", "out_elements", "group_size",
                 )
             },
         }
     )  # fmt: skip
     report = compare_ranks([ranks[0], both, ranks[2]])
-    assert [o.applied_ns for o in report.clocks.offsets] == [0, 100 * US, 300 * US]
-    uncertain = [o.uncertainty_ns or 0 for o in report.clocks.offsets]
+    assert [o.applied_ns for o in report.clocks] == [0, 100 * US, 300 * US]
+    uncertain = [o.uncertainty_ns or 0 for o in report.clocks]
     assert uncertain[0] < uncertain[1] < uncertain[2]
 
 
@@ -299,9 +248,7 @@ def test_metadata_of_the_range_describes_its_kernel() -> None:
     assert len(found) == 1
     assert (found.groups, found.group_ranks) == (("2",), ((0, 2, 4, 6),))
     assert found.op[0] == OP["all_gather"]
-    assert [int(c[0]) for c in (found.in_elements, found.out_elements, found.sequence, found.element_bytes)] == [
-        10, 40, 17, 2,
-    ]  # fmt: skip
+    assert [int(c[0]) for c in (found.in_elements, found.out_elements, found.sequence)] == [10, 40, 17]
     assert (found.step[0], found.start_ns[0], found.end_ns[0]) == (3, 30 * US, 55 * US)
 
 
@@ -329,9 +276,7 @@ def test_shapes_tell_the_size_where_nothing_else_does() -> None:
         ]
     )
     trace._facts["shapes"] = [(0, "[[2,3],[4]]")]
-    trace._facts["dtypes"] = [(0, '["float"]')]
-    found = collect(trace)
-    assert (found.in_elements[0], found.element_bytes[0]) == (10, 4)
+    assert collect(trace).in_elements[0] == 10
 
 
 def test_a_rank_stays_below_two_megabytes() -> None:
@@ -378,7 +323,7 @@ def test_the_imbalance_of_the_eight_v100_is_found() -> None:
     assert [r.last_arrivals_count for r in report.waits] == [0, 0, 0, 0, 1, 2, 0, 5]
     first = [int(one[0]) for one in list_waits(ranks)]
     assert first == [us * US for us in (2135, 7624, 508, 6122, 4872, 4669, 505, 0)]
-    assert not any(o.applied_ns for o in report.clocks.offsets)
+    assert not any(o.applied_ns for o in report.clocks)
 
 
 @needs_traces
@@ -386,8 +331,7 @@ def test_gloo_collectives_are_matched_over_two_threads() -> None:
     ranks = [r for r in read_ranks("cpu") if r.rank is not None and len(r)]
     report = compare_ranks(ranks)
     assert report.matched_count == 8
-    assert {(k.op, k.bytes) for k in report.kinds} == {("all_reduce", 267786 * 4), ("all_reduce", 131584 * 4)}
-    assert report.clocks.offsets[1].applied_ns == 0
+    assert report.clocks[1].applied_ns == 0
 
 
 @needs_traces
@@ -395,6 +339,5 @@ def test_rccl_facts_are_read_and_lost_launches_stay_unknown() -> None:
     (found,) = read_ranks("mi300x_resnet_rccl")
     known = found.op != OP["unknown"]
     assert found.group_ranks == (tuple(range(8)),)
-    assert {int(b) for b in found.element_bytes[known]} == {2, 8}
     assert {int(e) for e in found.in_elements[found.op == OP["all_reduce"]]} == {2873320, 8816192}
     assert int(np.count_nonzero(~known)) == 5

@@ -70,11 +70,11 @@ def test_coverage_of_windows_is_counted_exactly(found: Pairs, windows: Pairs) ->
 @given(pairs, pairs)
 def test_pieces_know_where_they_come_from(one: Pairs, two: Pairs) -> None:
     a, b = make(one), make(two)
-    start, end, of_a, of_b = overlap_pieces(a, b)
-    assert np.all(end > start)
-    assert np.all((a.start_ns[of_a] <= start) & (end <= a.end_ns[of_a]))
-    assert np.all((b.start_ns[of_b] <= start) & (end <= b.end_ns[of_b]))
-    assert int((end - start).sum()) == len(instants(one) & instants(two))
+    pieces = overlap_pieces(a, b)
+    assert np.all(pieces.length_ns > 0)
+    for source, index in ((a, pieces.of_a), (b, pieces.of_b)):
+        assert np.all((source.start_ns[index] <= pieces.start_ns) & (pieces.end_ns <= source.end_ns[index]))
+    assert int(pieces.length_ns.sum()) == len(instants(one) & instants(two))
 
 
 @settings(max_examples=30)

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hotloop.analyze.timeline.anatomy import find_host_phases
 from hotloop.analyze.timeline.links import link_device_work
-from hotloop.analyze.timeline.memory import (
-    OUTSIDE,
-    describe_memory,
-    find_freed,
-)
+from hotloop.analyze.timeline.memory import OUTSIDE, describe_memory
 from hotloop.analyze.timeline.steps import find_steps
 from hotloop.core.graph import DeviceMemoryTimeline
 from hotloop.core.trace import MemoryEvents
@@ -167,19 +161,3 @@ def test_the_peak_by_category_by_hand() -> None:
     assert found.peak_by_category == {"optimizer_state": 5000, "input": 7, "gradient": 400, "unknown": 1001}
     before = describe(events([(5, 1, 7, 1007, 5000), (15, 2, 20, 1027, 5000), (41, 4, 400, 1427, 5000)]), rows)[0]
     assert before.peak_by_category == {"input": 7, "activation": 20, "unknown": 1400}
-
-
-@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=30))
-def test_an_allocation_ends_with_the_next_event_of_its_address(steps: list[tuple[int, int]]) -> None:
-    live: dict[int, int] = {}
-    ends: dict[int, int] = {}
-    changes = []
-    for at, (address, size) in enumerate(steps):
-        if address in live:
-            ends[live.pop(address)] = at
-            changes.append(-size)
-        else:
-            live[address] = at
-            changes.append(size)
-    found = find_freed(np.array([address for address, _ in steps]), np.array(changes))
-    assert {i: end for i, end in enumerate(found.tolist()) if end >= 0} == ends

@@ -11,9 +11,10 @@ import pytest
 
 from hotloop.analyze.timeline.reduce import reduce_trace
 from hotloop.core.timeline import RankTimeline
-from hotloop.core.trace import Category, DeviceFacts
+from hotloop.core.trace import DeviceFacts, Trace
+from hotloop.trace.inputs import find_traces, read_trace_file
 
-from .plain_trace import TRACES, PlainTrace, call, kernel, op, read_plain
+from .plain_trace import TRACES, PlainTrace, call, kernel, op
 
 MEASURES = {
     "span_us": "window_ns",
@@ -47,8 +48,8 @@ pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"the public traces 
 
 
 @cache
-def read(file: str) -> PlainTrace:
-    return read_plain(TRACES / file)
+def read(file: str) -> Trace:
+    return next(iter(read_trace_file(*find_traces([TRACES / file]).files)))
 
 
 @cache
@@ -118,7 +119,6 @@ def share(t: RankTimeline, phase: str) -> float:
 def test_resnet_without_workers_waits_for_its_input() -> None:
     t = reduce(find("resnet50_workers_0"))
     assert share(t, "input_wait") == pytest.approx(0.40, abs=0.02)
-    assert t.ratios.data_wait_ratio == pytest.approx(0.40, abs=0.02)
     assert t.idle.late_data_wait_ns > t.idle.idle_ns // 2
     assert t.idle.blamed[0].name.startswith("enumerate(DataLoader)#_SingleProcess")
 
@@ -157,57 +157,6 @@ def test_gloo_waits_are_seen_on_the_host() -> None:
     assert t.devices == ()
     assert share(t, "communication") > 0.5
     assert share(t, "other") < 0.05
-
-
-def sweep_sm_activity(trace: PlainTrace, windows: list[tuple[int, int]], device: int) -> float | None:
-    """Nanoseconds weighted by min(1, sum of blocks per SM), one boundary after the other."""
-    rows, values = trace.numbers("blocks_per_sm")
-    blocks = dict(zip(rows.tolist(), values.tolist(), strict=True))
-    kernels = [i for i in range(len(trace)) if trace.category[i] == Category.KERNEL and trace.device[i] == device]
-    if not kernels or any(i not in blocks for i in kernels):
-        return None
-    edges = [(int(trace.start_ns[i]), i) for i in kernels]
-    edges += [(int(trace.start_ns[i] + trace.duration_ns[i]), ~i) for i in kernels]
-    edges += [(t, len(trace)) for window in windows for t in window]  # no kernel of that number
-    running: dict[int, float] = {}
-    total, before = 0.0, 0
-    for time, number in sorted(edges):
-        if any(low <= before and time <= high for low, high in windows):
-            total += (time - before) * min(1.0, sum(running.values()))
-        if number < 0:
-            running.pop(~number, None)
-        elif number < len(trace) and trace.duration_ns[number] > 0:
-            running[number] = blocks[number]
-        before = time
-    return total
-
-
-@pytest.mark.parametrize(("name", "rank", "file"), EXPECTED)
-def test_utilization_is_what_a_plain_sweep_finds(name: str, rank: str, file: str) -> None:
-    timeline = reduce(file)
-    used, device = timeline.utilization, timeline.devices[0]
-    complete = [s for s in timeline.steps if s.is_whole_on_device]
-    if timeline.step_source == "whole trace":
-        assert not complete
-    if not complete:
-        windows = [(device.start_ns, device.end_ns)]
-        assert used.busy_ratio == device.partition.busy_ratio
-    else:
-        parts = [s.partition for s in complete if s.partition is not None]
-        assert used.busy_ratio == pytest.approx(sum(p.busy_ns for p in parts) / sum(p.window_ns for p in parts))
-        windows = [(s.device_start_ns or 0, s.device_end_ns or 0) for s in complete]
-    window_ns = sum(high - low for low, high in windows)
-    active_ns = sweep_sm_activity(read(file), windows, device.device)
-    if active_ns is None:
-        assert used.sm_active_ratio is None
-        assert "sm_active_ratio" in used.unknown
-    else:
-        assert used.sm_active_ratio == pytest.approx(active_ns / window_ns, abs=1e-9)
-        assert used.busy_ratio is not None
-        assert used.sm_active_ratio <= used.busy_ratio + 1e-9
-    exact = json.loads((TRACES / "expected" / f"{name}.json").read_text())["exact"][rank]
-    rounding = 2e-3 / exact["span_us"]  # as for the durations themselves: 2 ns of the span
-    assert device.partition.busy_ratio == pytest.approx(exact["busy_us"] / exact["span_us"], abs=max(rounding, 1e-8))
 
 
 def test_kernels_of_operators_that_are_not_counted_make_mfu_unknown() -> None:

@@ -10,13 +10,11 @@ from hotloop.analyze.timeline.links import link_device_work
 from hotloop.analyze.timeline.tables import (
     judge_tensor_core,
     measure_tensor_cores,
-    place_under_roof,
     tabulate_kernels,
     tabulate_modules,
     tabulate_ops,
 )
 from hotloop.core.timeline import KernelRow, OpRow
-from hotloop.core.trace import DeviceFacts
 from hotloop.plan.hardware_files import list_hardware, read_hardware
 
 from .plain_trace import US, PlainTrace, Row, call, copy, frame, kernel, op
@@ -28,9 +26,9 @@ def kernels(*rows: Row, top: int | None = None) -> tuple[tuple[KernelRow, ...], 
     return tabulate_kernels(trace, links, classify_work(trace, links), top=top)
 
 
-def ops(*rows: Row, sort: str = "device_time", **more: object) -> dict[str, OpRow]:
-    trace = PlainTrace(rows, **more)  # type: ignore[arg-type]
-    return {o.name: o for o in tabulate_ops(trace, link_device_work(trace), sort=sort, device=0).rows}
+def ops(*rows: Row, sort: str = "device_time") -> dict[str, OpRow]:
+    trace = PlainTrace(rows)
+    return {o.name: o for o in tabulate_ops(trace, link_device_work(trace), sort=sort).rows}
 
 
 def test_kernels_by_name_with_their_figures() -> None:
@@ -124,8 +122,8 @@ def test_flops_of_the_file_come_first() -> None:
     ],
 )
 def test_formulas(name: str, shapes: list[list[int]], concrete: list[str] | None, flops: int) -> None:
-    work = count_work(name, json.dumps(shapes), None, None if concrete is None else json.dumps(concrete))
-    assert (work.flops, work.bytes) == (flops, None)
+    work = count_work(name, json.dumps(shapes), None if concrete is None else json.dumps(concrete))
+    assert work.flops == flops
 
 
 @pytest.mark.parametrize(
@@ -142,31 +140,7 @@ def test_formulas(name: str, shapes: list[list[int]], concrete: list[str] | None
     ],
 )
 def test_what_the_shapes_do_not_tell_is_unknown(name: str, shapes: str | None, concrete: str | None) -> None:
-    assert count_work(name, shapes, None, concrete) is None
-
-
-def test_least_bytes_need_every_type() -> None:
-    known = count_work("aten::mm", "[[128,64],[64,32]]", '["c10::Half","c10::Half"]')
-    assert known.bytes == 2 * (128 * 64 + 64 * 32 + 128 * 32)
-    strange = count_work("aten::mm", "[[128,64],[64,32]]", '["c10::Half","Mystery"]')
-    assert strange.bytes is None
-
-
-def test_the_roofline_needs_flops_bytes_and_a_known_device() -> None:
-    """A100 40 GB: 4096^3 in half: 137.4 GFLOP over 100.7 MB, far above the ridge; 1 ms is 137 of 312 TFLOP/s."""
-    rows = [
-        op("aten::mm", 0, 50, shapes="[[4096,4096],[4096,4096]]", dtypes='["c10::Half","c10::Half"]'),
-        call("cudaLaunchKernel", 20, 5, 1),
-        kernel("gemm", 60, 1000, 1),
-    ]
-    known = ops(*rows, devices=(DeviceFacts(index=0, name="NVIDIA A100-SXM4-40GB"),))["aten::mm"]
-    assert known.roofline.bound == "compute"
-    assert known.roofline.attained_ratio == pytest.approx(2 * 4096**3 / 1e-3 / 312e12)
-    assert ops(*rows, devices=(DeviceFacts(index=0, name="Unheard-of 9"),))["aten::mm"].roofline is None
-    assert ops(*rows)["aten::mm"].roofline is None
-    peaks = find_peaks("NVIDIA A100-SXM4-40GB")
-    thin = place_under_roof(peaks, '["float"]', 10**9, 10**9, 10**6)
-    assert (thin.bound, thin.attained_ratio) == ("memory", pytest.approx(1e12 / 1.555e12))
+    assert count_work(name, shapes, concrete) is None
 
 
 @pytest.mark.parametrize(
@@ -222,20 +196,7 @@ def test_modules_from_python_frames() -> None:
     )
     rows = {m.name: m for m in tabulate_modules(trace, link_device_work(trace))}
     assert (rows["Net_0"].device_total_ns, rows["Net_0"].host_total_ns) == (9 * US, 100 * US)
-    assert (rows["Linear_0"].device_total_ns, rows["Linear_0"].source) == (7 * US, "python")
-
-
-def test_modules_from_the_hierarchy_of_operators() -> None:
-    trace = PlainTrace(
-        [
-            op("aten::linear", 10, 30, module="Net.fc"),
-            op("aten::addmm", 15, 20, module="Net.fc"),
-            call("cudaLaunchKernel", 20, 5, 1),
-            kernel("gemm", 50, 7, 1),
-        ]
-    )
-    (row,) = tabulate_modules(trace, link_device_work(trace))
-    assert (row.name, row.count, row.host_total_ns, row.device_total_ns) == ("Net.fc", 1, 30 * US, 7 * US)
+    assert rows["Linear_0"].device_total_ns == 7 * US
 
 
 def test_the_peaks_are_those_of_the_planner() -> None:
@@ -255,8 +216,8 @@ def test_the_peaks_are_those_of_the_planner() -> None:
 def test_recurrent_layers_and_experts_are_counted() -> None:
     """Every one of 5 x 3 steps meets the matrices of both layers: 2 x 15 x 64 x (8 + 16) x 2; backward twice that."""
     weights = "[[64,8],[64,16],[64],[64],[64,8],[64,16]]"
-    forward = count_work("aten::_cudnn_rnn", f"[[5,3,8],{weights},[],[]]", None)
-    backward = count_work("aten::_cudnn_rnn_backward", f"[[5,3,8],{weights},[],[]]", None)
+    forward = count_work("aten::_cudnn_rnn", f"[[5,3,8],{weights},[],[]]")
+    backward = count_work("aten::_cudnn_rnn_backward", f"[[5,3,8],{weights},[],[]]")
     assert (forward.flops, backward.flops) == (2 * 15 * 64 * 24 * 2, 4 * 15 * 64 * 24 * 2)
-    experts = count_work("aten::_grouped_mm", "[[100,8],[4,8,16],[4]]", None)
+    experts = count_work("aten::_grouped_mm", "[[100,8],[4,8,16],[4]]")
     assert experts.flops == 2 * 100 * 8 * 16, "a row meets its own expert alone"

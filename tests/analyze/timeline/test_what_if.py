@@ -22,7 +22,8 @@ from hotloop.analyze.timeline.what_if import (
     parse_change,
 )
 from hotloop.core.errors import UsageError
-from hotloop.core.graph import BOUND_KINDS, Change, WhatIf
+from hotloop.core.graph import Change
+from hotloop.core.trace_analysis import WhatIf
 from hotloop.core.trace_plan import TraceDemand, format_demand
 from hotloop.core.what_if_changes import CHANGES
 from hotloop.trace.inputs import find_traces, read_trace_file
@@ -78,7 +79,6 @@ def test_no_input_wait() -> None:
     found = ask(training(), Change(kind="no-input-wait"))
     assert found.step_ns == 52 * US
     assert found.saving_mid_ratio == pytest.approx(40 / 92)
-    assert found.bound_ns[BOUND_KINDS.index("input")] == 0
 
 
 def test_workers_take_the_loader_off_until_they_are_the_bottleneck() -> None:
@@ -89,7 +89,6 @@ def test_workers_take_the_loader_off_until_they_are_the_bottleneck() -> None:
     found = [ask(rows, Change(kind="loader-workers", workers_count=n)) for n in (1, 2, 3)]
     assert [f.step_ns // US for f in found] == [120_000, 60_000, 52_500]
     assert [f.bound_by for f in found] == ["loader", "loader", "host"]
-    assert found[1].limits_ns == {"host": 52_500 * US, "loader": 60_000 * US, "device": 52_000 * US}
     # In the worst case a worker is a quarter slower than the main process was.
     assert found[1].high_step_ns == 75_000 * US
     assert {f.basis for f in found} == {"simulated"}
@@ -285,7 +284,6 @@ def test_a_full_queue_is_no_wait_that_a_program_could_leave_out() -> None:
         rows += [call("cudaLaunchKernel", now, length, i + 1), kernel("k", begin, 10, i + 1)]
         now += length
     found = ask([mark("ProfilerStep#0", 0, now), *rows], Change(kind="no-host-syncs"))
-    assert found.limits_ns["host"] == (begins[399] + 1) * US
     assert found.bound_by == "device"
 
 
@@ -374,7 +372,6 @@ def test_more_changes_never_make_it_slower(loader: int, compute: int, factor: fl
     for found in (one, two, served):
         assert found.basis == "simulated"
         assert found.low_step_ns <= found.step_ns <= found.high_step_ns
-        assert sum(found.bound_ns) == found.step_ns
 
 
 # ---- real traces
@@ -426,7 +423,6 @@ def test_resnet_without_the_input_wait() -> None:
     assert free.step_ns == pytest.approx(105.1e6, rel=0.01)
     assert waiting.low_step_ns <= 118e6 <= waiting.high_step_ns <= 126.5e6
     # One worker makes a batch in 69 ms, less than the rest of the step takes; taking it costs half a millisecond.
-    assert one.limits_ns["loader"] == pytest.approx(69.3e6, rel=0.01)
     assert one.step_ns == four.step_ns
     assert one.step_ns == pytest.approx(waiting.step_ns, rel=0.006)
 

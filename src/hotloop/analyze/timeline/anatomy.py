@@ -26,7 +26,7 @@ from hotloop.core.trace import Category, Trace
 
 from .classes import COLLECTIVE_RANGE, COMM, Classes
 from .intervals import Int64s, Intervals, intersect, overlap_pieces, subtract, sum_groups, unite
-from .links import NONE, TORCH_RANGE, Links, Nesting, match_names, nest, sum_outermost
+from .links import NONE, TORCH_RANGE, Links, Nesting, flatten, match_names, sum_outermost
 from .steps import BACKWARD_NAME, PROFILER_STEP, StepWindows
 
 Int8s = NDArray[np.int8]
@@ -164,7 +164,8 @@ class HostPhases:
     """Ascending; segment i is [edge i, edge i + 1)."""
     phase: Int8s
     """Phase of each segment."""
-    sources: tuple[tuple[str, str], ...]
+    seen: tuple[str, ...]
+    """The phases that something names, in the order of PHASES."""
 
     def find_phase(self, time_ns: Int64s) -> Int64s:
         """Index in PHASES of the main thread's phase at each instant; ``other`` outside of all segments."""
@@ -224,22 +225,18 @@ def find_host_phases(trace: Trace, links: Links, steps: StepWindows) -> HostPhas
     marks = [drawn, _mark_copies(trace, links, main), _mark_frames(trace, main)]
     passes = _find_backward_passes(trace, links, main, backward, marks)
     marks.append(passes)
-    waits = _find_collective_waits(trace, links, main, passes)
-    sources = dict.fromkeys((PHASES[p] for p in np.unique(drawn.phase).tolist()), "annotation")
-    for mark in marks[1:]:
-        for phase in np.unique(mark.phase).tolist():
-            sources.setdefault(PHASES[phase], "operators")
-    if len(waits.start_ns):
-        sources.setdefault("communication", "inferred")
-        marks.append(waits)
+    marks.append(_find_collective_waits(trace, links, main, passes))
     if PHASE["forward"] not in drawn_phases:
-        forward = _infer_forward(trace, links, main, steps, _join(marks))
-        if len(forward.start_ns):
-            sources["forward"] = "inferred"
-            marks.append(forward)
-    edge, phase = _flatten(_join(marks), steps)
-    order = {name: i for i, name in enumerate(PHASES)}
-    return HostPhases(main, backward, edge, phase, tuple(sorted(sources.items(), key=lambda s: order[s[0]])))
+        marks.append(_infer_forward(trace, links, main, steps, _join(marks)))
+    marked = _join(marks)
+    flat = flatten(marked.start_ns, marked.end_ns)
+    return HostPhases(
+        main_thread=main,
+        backward_threads=backward,
+        edge_ns=flat.edge_ns,
+        phase=np.append(marked.phase, OTHER)[flat.innermost].astype(np.int8),
+        seen=tuple(PHASES[p] for p in np.unique(marked.phase).tolist()),
+    )
 
 
 def find_backward_threads(trace: Trace, links: Links, main: int) -> tuple[int, ...]:
@@ -260,8 +257,8 @@ def split_steps(phases: HostPhases, steps: StepWindows) -> NDArray[np.int64]:
     if len(phases.phase):
         segments = Intervals(phases.edge_ns[:-1], phases.edge_ns[1:])
         windows = Intervals(steps.start_ns, steps.end_ns)
-        start, end, step, segment = overlap_pieces(windows, segments)
-        np.add.at(table, (step, phases.phase[segment]), end - start)
+        pieces = overlap_pieces(windows, segments)
+        np.add.at(table, (pieces.of_a, phases.phase[pieces.of_b]), pieces.length_ns)
     # Where the main thread says nothing at all, nothing is known: other.
     table[:, OTHER] += (steps.end_ns - steps.start_ns) - table.sum(axis=1)
     if table.min() < 0:
@@ -494,17 +491,3 @@ def _join(marks: Sequence[_Marks]) -> _Marks:
         np.concatenate([m.end_ns for m in marks]),
         np.concatenate([m.phase for m in marks]),
     )
-
-
-def _flatten(marks: _Marks, steps: StepWindows) -> tuple[Int64s, Int8s]:
-    """(edges, phase of each segment): every instant belongs to the innermost mark; ``other`` where there is none."""
-    if len(marks.start_ns) == 0:
-        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int8)
-    order = np.lexsort((-marks.end_ns, marks.start_ns))
-    start, end, phase = marks.start_ns[order], marks.end_ns[order], marks.phase[order]
-    thread = np.zeros(len(start), dtype=np.int32)
-    nesting = nest(np.arange(len(start), dtype=np.int64), thread, start, end)
-    edge = np.unique(np.concatenate([start, end]))
-    place = nesting.find_innermost(np.zeros(len(edge) - 1, dtype=np.int32), edge[:-1])
-    found = np.where(place >= 0, phase[nesting.rows[np.maximum(place, 0)]], OTHER).astype(np.int8)
-    return edge, found

@@ -1,31 +1,25 @@
-"""RankCollectives of all ranks -> their clocks aligned, who waits for whom, and how fast links are.
+"""RankCollectives of all ranks -> their clocks aligned, and who waits for whom.
 
 A collective begins on a rank when its kernel (or, with gloo, its range) begins there, and nobody can leave before the
 last one has come. So wait = latest start - own start, transfer = latest end - latest start. This holds for all-reduce,
-all-gather, reduce-scatter, all-to-all and barrier; a broadcast's root may leave early, so rooted collectives are
-listed, but stand in no sum.
+all-gather, reduce-scatter, all-to-all and barrier; a broadcast's root may leave early, so rooted collectives stand in
+no sum.
 
 Clocks: all leave a synchronising collective within its last transfer, so the median difference of the ends of two ranks
-is the difference of their clocks. Ranks of one host share a clock: there it is never applied. Over a long recording
-the clocks of two hosts also drift apart.
-
-Bandwidth as NCCL's tests define it (PERFORMANCE.md of NVIDIA's nccl-tests): algorithm bandwidth = size / time; bus
-bandwidth = that times 2(n-1)/n for all-reduce, (n-1)/n for all-gather, reduce-scatter and all-to-all, 1 for broadcast
-and reduce. The time here is the transfer alone.
+is the difference of their clocks. Ranks of one host share a clock: there it is never applied. How the clocks of two
+hosts drift apart in the seconds that a trace holds is not told from that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.analyze.stats import MOST_DRIFT_PPM, ClockLine, fit_line
-from hotloop.core.graph import OPS, ClockOffset, Clocks, CollectiveKind, RankCollectives
+from hotloop.core.graph import RankCollectives
 from hotloop.core.hosts import HostClock
-from hotloop.core.link_fit import COLLECTIVES, bus_factor
 from hotloop.core.trace import TraceNote
 from hotloop.core.trace_analysis import RankWait
 
@@ -37,185 +31,141 @@ FEW = 4
 """With fewer common collectives the spread of their ends says nothing; their shortest duration bounds it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankClock:
+    """One rank's clock against the first rank's, from the ends of their common collectives."""
+
+    rank: int | None
+    host: str | None
+    uncertainty_ns: int | None
+    """Half of the middle half of the differences plus the unit of the clocks; sums along the way to the reference."""
+    collectives_count: int
+    applied_ns: int
+    """What is subtracted from the rank's instants: 0 on the reference's host, and where it does not exceed the
+    uncertainty."""
+    shift_ns: int
+    """Add it to an instant of the rank's trace to get it on the first rank's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """The k synchronising collectives that the same m ranks share."""
+
+    members: tuple[int, ...]
+    """Places of the ranks."""
+    end_ns: Int64s
+    """(k, m) On the hosts' clocks."""
+    duration_ns: Int64s
+    """(k, m)"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Offset:
+    """How far a rank's clock was measured to be ahead of the first rank's."""
+
+    offset_ns: int
+    uncertainty_ns: int
+    collectives_count: int
+
+
 def align_clocks(
-    ranks: Sequence[RankCollectives],
-    rank: Int64s,
-    at: Int64s,
-    first: Int64s,
-    synchronising: NDArray[np.bool_],
-) -> Clocks:
-    """All clocks against that of the first rank.
+    ranks: Sequence[RankCollectives], matches: Matches, is_synchronising: NDArray[np.bool_]
+) -> tuple[RankClock, ...]:
+    """All clocks against that of the first rank, from the matched collectives that nobody can leave early."""
+    shared = _list_shared(ranks, matches, is_synchronising)
+    measured = {0: _Offset(0, 0, 0)}
+    while candidates := [offset for one in shared for offset in _measure_offsets(ranks, one, measured)]:
+        # The surest of all that can be joined to a rank with a measure.
+        place, offset = min(candidates, key=lambda candidate: candidate[1].uncertainty_ns)
+        measured[place] = offset
+    return tuple(_choose_clock(ranks, place, measured) for place in range(len(ranks)))
 
-    ``rank`` and ``at`` are the entries of matched collectives (places of ranks and in their columns), ``first`` where
-    each collective begins, ``synchronising`` which of them nobody can leave early.
-    """
-    measured: list[tuple[int, int, int] | None] = [None] * len(ranks)
-    measured[0] = (0, 0, 0)
-    blocks = _gather_blocks(ranks, rank, at, first, synchronising)
-    while True:
-        found = _measure_next(ranks, blocks, measured)
-        if found is None:
-            break
-        place, value = found
-        measured[place] = value
-    offsets = _decide(ranks, measured)
-    lines = _find_drifts(ranks, blocks)
-    offsets = tuple(
-        one
-        if line is None
-        else replace(
-            one,
-            applied_ns=round(line.offset_ns),
-            uncertainty_ns=round(line.uncertainty_ns) + ranks[place].time_unit_ns,
-            drift_ppm=line.drift * 1e6,
-        )
-        for place, (one, line) in enumerate(zip(offsets, lines, strict=True))
+
+def _list_shared(
+    ranks: Sequence[RankCollectives], matches: Matches, is_synchronising: NDArray[np.bool_]
+) -> list[_Shared]:
+    base_ns = np.array([one.base_ns for one in ranks], dtype=np.int64)
+    start, end = _column(ranks, matches, "start_ns"), _column(ranks, matches, "end_ns")
+    if not len(matches):
+        return []
+    collectives: dict[tuple[int, ...], list[int]] = {}
+    for i, places in enumerate(np.split(matches.rank, matches.first[1:])):
+        if is_synchronising[i]:
+            collectives.setdefault(tuple(places.tolist()), []).append(i)
+    shared = []
+    for members, numbers in collectives.items():
+        entries = matches.first[np.array(numbers)][:, None] + np.arange(len(members))[None, :]
+        shared.append(_Shared(members, end[entries] + base_ns[list(members)], (end - start)[entries]))
+    return shared
+
+
+def _measure_offsets(
+    ranks: Sequence[RankCollectives], shared: _Shared, measured: Mapping[int, _Offset]
+) -> Iterator[tuple[int, _Offset]]:
+    """(place, offset) of every rank without a measure, against the surest of those that have one."""
+    anchors = [column for column, place in enumerate(shared.members) if place in measured]
+    if not anchors:
+        return
+    anchor = min(anchors, key=lambda column: measured[shared.members[column]].uncertainty_ns)
+    reference = measured[shared.members[anchor]]
+    for column, place in enumerate(shared.members):
+        if place in measured:
+            continue
+        difference = np.sort(shared.end_ns[:, column] - shared.end_ns[:, anchor])
+        count = len(difference)
+        middle = int(difference[(count - 1) // 2] + difference[count // 2]) // 2
+        if count >= FEW:
+            spread = int(difference[(3 * count) // 4] - difference[count // 4] + 1) // 2
+        else:
+            spread = int(shared.duration_ns[:, [column, anchor]].min())
+        unit = max(ranks[place].time_unit_ns, ranks[shared.members[anchor]].time_unit_ns)
+        yield place, _Offset(reference.offset_ns + middle, reference.uncertainty_ns + spread + unit, count)
+
+
+def _choose_clock(ranks: Sequence[RankCollectives], place: int, measured: Mapping[int, _Offset]) -> RankClock:
+    """Ranks of one host share a clock: theirs is moved by the median of its ranks' offsets."""
+    rank, offset = ranks[place], measured.get(place)
+    applied_ns = 0
+    shares_clock = place == 0 or (rank.host is not None and rank.host == ranks[0].host)
+    if offset is not None and not shares_clock:
+        if rank.host is not None and ranks[0].host is not None:
+            of_host = sorted(one.offset_ns for at, one in measured.items() if ranks[at].host == rank.host)
+            applied_ns = (of_host[(len(of_host) - 1) // 2] + of_host[len(of_host) // 2]) // 2
+        elif abs(offset.offset_ns) > offset.uncertainty_ns:
+            applied_ns = offset.offset_ns
+    return RankClock(
+        rank=rank.rank,
+        host=rank.host,
+        uncertainty_ns=None if offset is None else offset.uncertainty_ns,
+        collectives_count=0 if offset is None else offset.collectives_count,
+        applied_ns=applied_ns,
+        shift_ns=rank.base_ns - applied_ns,
     )
-    base = tuple(one.base_ns - offset.applied_ns for one, offset in zip(ranks, offsets, strict=True))
-    middles = tuple(0 if line is None else round(line.middle_ns) for line in lines)
-    return Clocks(reference=0, offsets=offsets, base_ns=base, middle_ns=middles)
 
 
-def align_instants(clocks: Clocks, place: int, at_ns: Int64s) -> Int64s:
-    """Instants of the trace of the rank at that place, on the aligned clock."""
-    aligned: Int64s = at_ns + clocks.base_ns[place]
-    drift_ppm = clocks.offsets[place].drift_ppm
-    if drift_ppm is None:
-        return aligned
-    drifted: Int64s = aligned - np.rint((aligned - clocks.middle_ns[place]) * (drift_ppm * 1e-6)).astype(np.int64)
-    return drifted
-
-
-def _find_drifts(
-    ranks: Sequence[RankCollectives], blocks: list[tuple[tuple[int, ...], Int64s, Int64s]]
-) -> list[ClockLine | None]:
-    """Of every rank of another host than the reference's the line of its host, where that drifts; else None.
-
-    From the ends of collectives that the reference and one rank of the host share: the rank whose line is surest.
-    """
-    best: dict[str, ClockLine] = {}
-    for members, end, _ in blocks:
-        if 0 not in members:
-            continue
-        reference = np.sort(end[:, members.index(0)])
-        order = np.argsort(end[:, members.index(0)], kind="stable")
-        for column, member in enumerate(members):
-            host = ranks[member].host
-            if host is None or host == ranks[0].host:
-                continue
-            line = fit_line(reference - reference[0], end[order, column] - reference)
-            if line is None or not 0 < abs(line.drift) * 1e6 <= MOST_DRIFT_PPM:
-                continue
-            if host not in best or line.uncertainty_ns < best[host].uncertainty_ns:
-                best[host] = replace(line, middle_ns=line.middle_ns + int(reference[0]))
-    return [best.get(one.host or "") for one in ranks]
-
-
-def _gather_blocks(
-    ranks: Sequence[RankCollectives], rank: Int64s, at: Int64s, first: Int64s, synchronising: NDArray[np.bool_]
-) -> list[tuple[tuple[int, ...], Int64s, Int64s]]:
-    """(members, ends, durations) with one row for each collective and one column for each member."""
-    end = np.empty(len(rank), dtype=np.int64)
-    duration = np.empty(len(rank), dtype=np.int64)
-    for place, one in enumerate(ranks):
-        mine = rank == place
-        end[mine] = one.end_ns[at[mine]] + one.base_ns
-        duration[mine] = one.end_ns[at[mine]] - one.start_ns[at[mine]]
-    count = np.diff(np.append(first, len(rank)))
-    blocks: dict[tuple[int, ...], list[int]] = {}
-    for i in np.flatnonzero(synchronising).tolist():
-        members = tuple(rank[first[i] : first[i] + count[i]].tolist())
-        blocks.setdefault(members, []).append(i)
-    gathered = []
-    for members, found in blocks.items():
-        index = first[np.array(found)][:, None] + np.arange(len(members))[None, :]
-        gathered.append((members, end[index], duration[index]))
-    return gathered
-
-
-def _measure_next(
-    ranks: Sequence[RankCollectives],
-    blocks: list[tuple[tuple[int, ...], Int64s, Int64s]],
-    measured: list[tuple[int, int, int] | None],
-) -> tuple[int, tuple[int, int, int]] | None:
-    """The rank without a measure that can be joined to one that has one with the least uncertainty."""
-    best: tuple[int, int, tuple[int, int, int]] | None = None
-    for members, end, duration in blocks:
-        known = [(column, measured[m]) for column, m in enumerate(members) if measured[m] is not None]
-        if not known or len(known) == len(members):
-            continue
-        anchor, value = min(known, key=lambda k: (k[1] or (0, 0, 0))[1])
-        assert value is not None
-        for column, member in enumerate(members):
-            if measured[member] is not None:
-                continue
-            difference = np.sort(end[:, column] - end[:, anchor])
-            count = len(difference)
-            middle = int(difference[(count - 1) // 2] + difference[count // 2]) // 2
-            if count >= FEW:
-                spread = int(difference[(3 * count) // 4] - difference[count // 4] + 1) // 2
-            else:
-                spread = int(np.minimum(duration[:, column], duration[:, anchor]).min())
-            unit = max(ranks[member].time_unit_ns, ranks[members[anchor]].time_unit_ns)
-            offset = (value[0] + middle, value[1] + spread + unit, count)
-            if best is None or offset[1] < best[0]:
-                best = (offset[1], member, offset)
-    return None if best is None else (best[1], best[2])
-
-
-def _decide(ranks: Sequence[RankCollectives], measured: list[tuple[int, int, int] | None]) -> tuple[ClockOffset, ...]:
-    reference = ranks[0].host
-    by_host: dict[str, list[int]] = {}
-    for one, value in zip(ranks, measured, strict=True):
-        if one.host is not None and value is not None:
-            by_host.setdefault(one.host, []).append(value[0])
-    offsets = []
-    for place, (one, value) in enumerate(zip(ranks, measured, strict=True)):
-        offset_ns, uncertainty_ns, count = value or (0, None, 0)
-        shares_clock = place == 0 or (one.host is not None and one.host == reference)
-        applied_ns = 0
-        if uncertainty_ns is not None and not shares_clock:
-            if one.host is not None and reference is not None:
-                on_host = sorted(by_host[one.host])
-                applied_ns = (on_host[(len(on_host) - 1) // 2] + on_host[len(on_host) // 2]) // 2
-            elif abs(offset_ns) > uncertainty_ns:
-                applied_ns = offset_ns
-        offsets.append(
-            ClockOffset(
-                rank=one.rank,
-                host=one.host,
-                uncertainty_ns=uncertainty_ns,
-                collectives_count=count,
-                applied_ns=applied_ns,
-            )
-        )
-    return tuple(offsets)
-
-
-def describe_hosts(clocks: Clocks) -> tuple[HostClock, ...]:
-    """The hosts in the order of their ranks, against the reference's; none where a file does not name its host."""
-    by_host: dict[str, list[ClockOffset]] = {}
-    for one in clocks.offsets:
-        if one.host is None:
+def describe_hosts(clocks: Sequence[RankClock]) -> tuple[HostClock, ...]:
+    """The hosts in the order of their ranks, against the first's; none where a file does not name its host."""
+    by_host: dict[str, list[RankClock]] = {}
+    for clock in clocks:
+        if clock.host is None:
             return ()
-        by_host.setdefault(one.host, []).append(one)
-    reference = clocks.offsets[clocks.reference].host
-    return tuple(_describe_host(host, ranks, is_reference=host == reference) for host, ranks in by_host.items())
+        by_host.setdefault(clock.host, []).append(clock)
+    return tuple(_describe_host(host, ranks, is_reference=host == clocks[0].host) for host, ranks in by_host.items())
 
 
-def _describe_host(host: str, ranks: Sequence[ClockOffset], *, is_reference: bool) -> HostClock:
+def _describe_host(host: str, ranks: Sequence[RankClock], *, is_reference: bool) -> HostClock:
     names = tuple(one.rank for one in ranks if one.rank is not None)
     if is_reference:
         return HostClock(name=host, ranks=names, offset_ns=0, drift_ppm=None, uncertainty_ns=0, basis="the reference")
-    known = sorted(one.uncertainty_ns for one in ranks if one.uncertainty_ns is not None)
+    uncertainties = sorted(one.uncertainty_ns for one in ranks if one.uncertainty_ns is not None)
     count = min((one.collectives_count for one in ranks if one.uncertainty_ns is not None), default=0)
     return HostClock(
         name=host,
         ranks=names,
-        offset_ns=ranks[0].applied_ns if known else None,
-        drift_ppm=ranks[0].drift_ppm,
-        uncertainty_ns=known[len(known) // 2] if known else None,
-        basis=f"ends of {count} collectives that both share" if known else "no common collectives",
+        offset_ns=ranks[0].applied_ns if uncertainties else None,
+        drift_ppm=None,
+        uncertainty_ns=uncertainties[len(uncertainties) // 2] if uncertainties else None,
+        basis=f"ends of {count} collectives that both share" if uncertainties else "no common collectives",
     )
 
 
@@ -223,14 +173,6 @@ SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ba
 """Nobody can leave these before everybody has come."""
 SIZED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "barrier")
 """The same size on every rank; an all-to-all may be uneven."""
-
-
-def find_bus_factor(op: str, members_count: int) -> float | None:
-    """What NCCL's tests multiply algorithm bandwidth with to get bus bandwidth; None where it has no meaning."""
-    name = op.replace("_", "-")
-    if members_count < 2 or name not in (*COLLECTIVES, "reduce"):
-        return None
-    return 1.0 if name == "reduce" else bus_factor(name, members_count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,10 +287,8 @@ class CollectiveReport:
 
     waits: tuple[RankWait, ...]
     """One a rank; empty when nothing could be matched."""
-    kinds: tuple[CollectiveKind, ...]
-    """Longest in wait and transfer first."""
     matched_count: int
-    clocks: Clocks
+    clocks: tuple[RankClock, ...]
     transfer_ns: int
     """From the last arrival to the end, summed over the matched collectives."""
     span_ns: int
@@ -361,7 +301,7 @@ class _Timed:
     """Matched collectives on one clock, by collective unless said otherwise."""
 
     matches: Matches
-    clocks: Clocks
+    clocks: tuple[RankClock, ...]
     start_ns: Int64s
     """By entry."""
     wait_ns: Int64s
@@ -386,16 +326,14 @@ class _Timed:
 def _time_matches(ranks: Sequence[RankCollectives]) -> _Timed:
     matches = match_collectives(ranks)
     is_synchronising = np.isin(_column(ranks, matches, "op")[matches.first], [OP[o] for o in SYNCHRONISING])
-    clocks = align_clocks(ranks, matches.rank, matches.at, matches.first, is_synchronising)
+    clocks = align_clocks(ranks, matches, is_synchronising)
     start, end = _column(ranks, matches, "start_ns"), _column(ranks, matches, "end_ns")
-    for place in range(len(ranks)):
+    for place, clock in enumerate(clocks):
         mine = matches.rank == place
-        start[mine], end[mine] = (align_instants(clocks, place, one[mine]) for one in (start, end))
+        start[mine] += clock.shift_ns
+        end[mine] += clock.shift_ns
     latest, of_entry = matches.reduce(np.maximum, start), matches.of_entry
-    slack = [
-        2 * (offset.uncertainty_ns or 0) + 2 * one.time_unit_ns
-        for offset, one in zip(clocks.offsets, ranks, strict=True)
-    ]
+    slack = [2 * (clock.uncertainty_ns or 0) + 2 * rank.time_unit_ns for clock, rank in zip(clocks, ranks, strict=True)]
     is_early = end + np.array(slack, dtype=np.int64)[matches.rank] < latest[of_entry]
     came_last = np.where(start == latest[of_entry], matches.rank, len(ranks))
     return _Timed(
@@ -450,7 +388,6 @@ def compare_ranks(ranks: Sequence[RankCollectives]) -> CollectiveReport | None:
     matched_count = len(timed.matches) - doubtful_count
     return CollectiveReport(
         waits=waits if matched_count else (),
-        kinds=_list_kinds(ranks, timed),
         matched_count=matched_count,
         clocks=timed.clocks,
         transfer_ns=int((timed.end_ns - timed.latest_ns)[counted].sum()),
@@ -466,64 +403,6 @@ def _column(ranks: Sequence[RankCollectives], matches: Matches, field: str) -> N
         mine = matches.rank == place
         result[mine] = getattr(one, field)[matches.at[mine]]
     return result
-
-
-def _list_kinds(ranks: Sequence[RankCollectives], timed: _Timed) -> tuple[CollectiveKind, ...]:
-    matches = timed.matches
-    op = _column(ranks, matches, "op")[matches.first]
-    members = _member_counts(ranks, matches)
-    size = _sizes_bytes(ranks, matches, members)
-    mean_wait, transfer = matches.reduce(np.add, timed.wait_ns) // matches.count, timed.end_ns - timed.latest_ns
-    table: dict[tuple[int, str, int, int], list[int]] = {}
-    for i in np.flatnonzero(~timed.is_doubtful).tolist():
-        entry = int(matches.first[i])
-        one = ranks[int(matches.rank[entry])]
-        group = one.groups[int(one.group[matches.at[entry]])]
-        table.setdefault((int(op[i]), group, int(size[i]), int(members[i])), []).append(i)
-    kinds = []
-    for (kind, group, bytes_, count), found in table.items():
-        at = np.array(found, dtype=np.int64)
-        median = int(np.sort(transfer[at])[(len(at) - 1) // 2])
-        speed = bytes_ * 1e9 / median if bytes_ >= 0 and median > 0 else None
-        factor = find_bus_factor(OPS[kind], count)
-        kinds.append(
-            CollectiveKind(
-                op=OPS[kind],
-                group=group,
-                bytes=bytes_ if bytes_ >= 0 else None,
-                members_count=count,
-                count=len(at),
-                wait_ns=int(mean_wait[at].sum()),
-                transfer_ns=int(transfer[at].sum()),
-                median_transfer_ns=median,
-                algorithm_bytes_per_s=speed,
-                bus_bytes_per_s=speed * factor if speed is not None and factor is not None else None,
-            )
-        )
-    return tuple(sorted(kinds, key=lambda k: (-k.wait_ns - k.transfer_ns, k.op, k.group, k.bytes or 0)))
-
-
-def _sizes_bytes(ranks: Sequence[RankCollectives], matches: Matches, members_count: Int64s) -> Int64s:
-    """Bytes of each matched collective by the rule of NCCL's tests, mean over its ranks; -1 where unknown."""
-    op = _column(ranks, matches, "op")
-    sent, got = _column(ranks, matches, "in_elements"), _column(ranks, matches, "out_elements")
-    width, members = _column(ranks, matches, "element_bytes"), members_count[matches.of_entry]
-    gathered = np.where(got >= 0, got, np.where(sent >= 0, sent * members, NONE))
-    elements = np.where(op == OP["all_gather"], gathered, np.where(sent >= 0, sent, got))
-    known = (elements >= 0) & (width > 0)
-    total = matches.reduce(np.add, np.where(known, elements * width, 0))
-    is_whole = matches.reduce(np.minimum, known.astype(np.int64)) == 1
-    return np.where(is_whole, total // matches.count, NONE)
-
-
-def _member_counts(ranks: Sequence[RankCollectives], matches: Matches) -> Int64s:
-    size = _column(ranks, matches, "group_size")[matches.first]
-    listed = np.empty(len(matches), dtype=np.int64)
-    for i, entry in enumerate(matches.first.tolist()):
-        one = ranks[int(matches.rank[entry])]
-        members = one.group_ranks[int(one.group[matches.at[entry]])]
-        listed[i] = len(members) if members is not None else NONE
-    return np.where(size > 0, size, np.where(listed > 0, listed, matches.count))
 
 
 def list_waits(ranks: Sequence[RankCollectives]) -> tuple[Int64s, ...]:

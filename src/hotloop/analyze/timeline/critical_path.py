@@ -6,12 +6,12 @@ to end from the beginning of the step to its end, so what bounds it sums to the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hotloop.core.errors import UsageError
-from hotloop.core.graph import BOUND_KINDS, CriticalPath
+from hotloop.core.graph import BOUND_KINDS
 from hotloop.core.trace import Trace
 from hotloop.core.trace_analysis import StepPath
 
@@ -26,7 +26,7 @@ NOTHING = "nothing recorded"
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
+class Stretches:
     """The pieces of a path in time order, none empty; each begins where the one before it ends."""
 
     begin_ns: Int64s
@@ -34,12 +34,16 @@ class _Walk:
     kind: Int64s
     """Index into BOUND_KINDS."""
     row: Int64s
-    unexplained_ns: int
-    """Sum of the pieces of sync in which nothing explains the delay."""
+    """Of the trace; -1 where no event covers a piece."""
 
-    def sum_kinds(self) -> tuple[int, ...]:
-        """Time by BOUND_KINDS."""
-        return tuple(sum_groups(self.kind, self.end_ns - self.begin_ns, len(BOUND_KINDS)).tolist())
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """The longest path through one step. ``summary`` has all its parts; neighbours of one row and kind are one
+    stretch."""
+
+    summary: StepPath
+    stretches: Stretches
 
 
 def choose_step(steps: StepWindows) -> int:
@@ -69,13 +73,8 @@ def summarize_path(
         path = find_critical_path(trace, links, classes, steps, window=window)
     except UsageError:
         return None
-    return StepPath(
-        step=path.step,
-        paced_by=path.paced_by,
-        bound_ns=dict(zip(BOUND_KINDS, path.bound_ns, strict=True)),
-        parts=tuple((name[:200], kind, total_ns) for name, kind, total_ns in path.parts[:top]),
-        has_sync_events=path.has_sync_events,
-    )
+    parts = tuple((name[:200], kind, total_ns) for name, kind, total_ns in path.summary.parts[:top])
+    return replace(path.summary, parts=parts)
 
 
 def find_critical_path(
@@ -146,30 +145,27 @@ def describe_path(
 ) -> CriticalPath:
     """The path from ``start_ns`` to a node of the graph."""
     walk = _walk_back(graph, end_node, start_ns)
+    length = walk.end_ns - walk.begin_ns
     name = np.where(walk.row >= 0, trace.name[np.maximum(walk.row, 0)] if len(trace.name) else NONE, NONE)
     keys, group = np.unique(name.astype(np.int64) * len(BOUND_KINDS) + walk.kind, return_inverse=True)
     parts = []
-    for key, total_ns in zip(
-        keys.tolist(), sum_groups(group, walk.end_ns - walk.begin_ns, len(keys)).tolist(), strict=True
-    ):
+    for key, total_ns in zip(keys.tolist(), sum_groups(group, length, len(keys)).tolist(), strict=True):
         number, kind = divmod(key, len(BOUND_KINDS))
         parts.append((trace.names[number] if number >= 0 else NOTHING, BOUND_KINDS[kind], total_ns))
-    parts.sort(key=lambda part: (-part[2], part[0]))
     changed = np.ones(len(walk.row), dtype=bool)
     changed[1:] = (walk.row[1:] != walk.row[:-1]) | (walk.kind[1:] != walk.kind[:-1])
+    first = np.flatnonzero(changed)
+    last = np.append(first[1:], len(changed)) - 1 if len(first) else first
+    by_kind = sum_groups(walk.kind, length, len(BOUND_KINDS)).tolist()
     return CriticalPath(
-        step=step,
-        paced_by=paced_by,
-        start_ns=start_ns,
-        end_ns=int(graph.time_ns[end_node]),
-        bound_ns=walk.sum_kinds(),
-        unexplained_ns=walk.unexplained_ns,
-        parts=tuple(parts),
-        rows=walk.row[changed],
-        from_ns=walk.begin_ns[changed],
-        kinds=walk.kind[changed].astype(np.int8),
-        edges=graph.edges,
-        has_sync_events=trace.facts.has_sync,
+        StepPath(
+            step=step,
+            paced_by=paced_by,
+            bound_ns=dict(zip(BOUND_KINDS, by_kind, strict=True)),
+            parts=tuple(sorted(parts, key=lambda part: (-part[2], part[0]))),
+            has_sync_events=trace.facts.has_sync,
+        ),
+        Stretches(walk.begin_ns[first], walk.end_ns[last], walk.kind[first], walk.row[first]),
     )
 
 
@@ -187,7 +183,7 @@ def _find_holders(graph: StepGraph) -> Int64s:
     return holder
 
 
-def _walk_back(graph: StepGraph, node: int, floor_ns: int) -> _Walk:
+def _walk_back(graph: StepGraph, node: int, floor_ns: int) -> Stretches:
     """From ``node`` back along what held each node, to ``floor_ns``."""
     holder = _find_holders(graph)
     time = graph.time_ns.tolist()
@@ -215,16 +211,4 @@ def _walk_back(graph: StepGraph, node: int, floor_ns: int) -> _Walk:
     kinds = np.stack([kind, np.full(len(kind), KIND["sync"])], axis=1).reshape(-1)
     rows = np.stack([row, np.full(len(row), NONE)], axis=1).reshape(-1)
     full = ends > starts
-    return _Walk(
-        starts[full],
-        ends[full],
-        kinds[full],
-        rows[full],
-        unexplained_ns=int(late.sum()),
-    )
-
-
-def split_retimed(graph: StepGraph, end_node: int, start_ns: int) -> tuple[int, ...]:
-    """Time by BOUND_KINDS along the path to a node of a graph whose nodes and weights were changed; sums to the time
-    from ``start_ns``."""
-    return _walk_back(graph, end_node, start_ns).sum_kinds()
+    return Stretches(starts[full], ends[full], kinds[full], rows[full])

@@ -14,7 +14,6 @@ waited for (critical_path).
     full queue     begin of the work that made room -> end of the launching call that found no place
     full device    work that fills the device -> begin of a kernel on another stream that found no room beside it
     pass           the main thread stands still while a backward thread works: -> its first operator, its last ->
-    collective     operator of a host collective -> its range on the library's thread -> who waits for it
 
 Where the recording lacks the waits (no cuda_sync events), targets are inferred from times, and counted as such. What
 no edge explains within JITTER_NS stays unexplained: it is reported, not made up.
@@ -29,15 +28,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hotloop.core.graph import EdgeCounts
 from hotloop.core.trace import Category, Trace
 
 from .classes import COMM, COMPUTE, Classes
-from .collectives import count_elements
 from .idle import SYNC_CALL
 from .intervals import Int64s
 from .links import NONE, Links, Nesting, find_categories, match_names, nest_rows, split_by_thread
-from .step_graph import KIND, ROLE, ROLES, StepGraph, make_skeleton, order_by_time
+from .step_graph import KIND, ROLE, ROLES, StepGraph, order_edges
 from .steps import LOADER_NEXT, StepWindows
 
 Bools = NDArray[np.bool_]
@@ -61,14 +58,11 @@ FULL_DEVICE_NS = 200_000
 """Work that found no room beside another stream's begins at most this before that one's last blocks end."""
 QUEUE_COUNT = 1000
 """Launched and not yet begun: from about here on CUDA makes the launching call wait."""
-HANDOVER_NS = 300_000
-"""A host thread that waits for another one goes on within this."""
 MAX_GRAPH_ROWS = 400_000
 
 _MOVING_CALL = re.compile(r"Launch|Memcpy|Memset|MemPrefetch", re.IGNORECASE)
 _EVENT_RECORD = re.compile(r"EventRecord")
 _HOST_COMM = re.compile(r"^(?:gloo|mpi|ucc):")
-_C10D = re.compile(r"^c10d::(?!wait)")
 _DEVICE_WIDE = re.compile(r"(?:Device|Ctx)Synchronize")
 
 
@@ -86,11 +80,14 @@ class _Edges:
         role: str | Int8s,
         kind: Int8s | None = None,
         row: Int64s | Sequence[int] | None = None,
+        *,
+        inferred: bool = False,
     ) -> None:
         roles = np.full(len(source), ROLE[role], dtype=np.int8) if isinstance(role, str) else role
         kinds = _KIND_BY_ROLE[roles] if kind is None else kind
         rows = np.full(len(source), NONE, dtype=np.int64) if row is None else row
-        self.parts.append(np.array([source, target, weight, roles, kinds, rows], dtype=np.int64))
+        guessed = np.full(len(source), inferred)
+        self.parts.append(np.array([source, target, weight, roles, kinds, rows, guessed], dtype=np.int64))
 
 
 @dataclass(slots=True)
@@ -109,6 +106,19 @@ class _Thread:
     def node_at(self, time_ns: int) -> int:
         """Node of an instant that is one of the thread's."""
         return int(self.node[np.searchsorted(self.time_ns, time_ns)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """What was launched into a stream, or by a thread, in the order of the calls."""
+
+    called_ns: Int64s
+    work: Int64s
+
+    def last_until(self, time_ns: int) -> int:
+        """The work that was called last until then; NONE without."""
+        at = int(np.searchsorted(self.called_ns, time_ns, side="right")) - 1
+        return int(self.work[at]) if at >= 0 else NONE
 
 
 def build_graph(trace: Trace, links: Links, classes: Classes, steps: StepWindows, first: int, last: int) -> StepGraph:
@@ -130,7 +140,6 @@ class _Builder:
         self.nodes: list[Int64s] = []
         self.edges = _Edges()
         self.threads: dict[int, _Thread] = {}
-        self.counts = dict.fromkeys(("program", "launch", "sync", "inferred_threads", "inferred_syncs"), 0)
 
     def build(self) -> StepGraph:
         self._lay_threads()
@@ -140,7 +149,6 @@ class _Builder:
         self._link_launches()
         self._link_full_queues()
         self._link_passes()
-        self._link_host_collectives()
         self._close_threads()
         return self._finish()
 
@@ -188,9 +196,8 @@ class _Builder:
             self.threads[thread] = _Thread(thread, time, node, place, np.diff(time), segment_role, row)
 
     def _close_threads(self) -> None:
-        for one in self.threads.values():
-            self.counts["program"] += len(one.weight)
-            self.edges.add(one.node[:-1], one.node[1:], one.weight, one.role, row=one.row)
+        for thread in self.threads.values():
+            self.edges.add(thread.node[:-1], thread.node[1:], thread.weight, thread.role, row=thread.row)
 
     # ---- device work
 
@@ -254,9 +261,9 @@ class _Builder:
         way = np.where(launchable, np.minimum(latency, self.start - self.called), 0)
         ready_launch = np.where(launchable, self.called + way, far)
         ready_stream = np.where(chained, prior_end + gap, far)
-        waits = [(s, t, min(usual_gap, int(self.start[t] - self.end[s]))) for s, t in self.stream_waits]
+        waits = [(s, t, min(usual_gap, int(self.start[t] - self.end[s])), False) for s, t in self.stream_waits]
         ready_wait = np.full(size, far, dtype=np.int64)
-        for s, t, weight in waits:
+        for s, t, weight, _ in waits:
             ready_wait[t] = max(int(ready_wait[t]), int(self.end[s]) + weight)
         ready = np.maximum(np.maximum(ready_launch, ready_stream), ready_wait)
         explained = ready > far // 2
@@ -268,15 +275,15 @@ class _Builder:
         found = self._infer_stream_waits(np.flatnonzero(explained & (missing > JITTER_NS) & ~slow_call))
         for t, s in found.items():
             if self.end[s] <= self.start[t]:
-                waits.append((s, t, int(self.start[t] - self.end[s])))
+                waits.append((s, t, int(self.start[t] - self.end[s]), True))
             else:
                 # The other work's last blocks made room: it counts up to there.
                 kind = np.array([KIND["device_compute"]], dtype=np.int8)
                 part = [int(self.start[t] - self.start[s])]
                 row = self.links.device_rows[self.work[s : s + 1]]
-                self.edges.add([int(self.begin_node[s])], [int(self.begin_node[t])], part, "work", kind, row)
+                begins = [int(self.begin_node[s])], [int(self.begin_node[t])]
+                self.edges.add(*begins, part, "work", kind, row, inferred=True)
             missing[t] = 0
-        self.counts["inferred_syncs"] += len(found)
         way = way + np.where(slow_call, missing, 0)
         small = explained & (missing > 0) & (missing <= JITTER_NS)
         by_launch = small & (ready_launch >= ready_stream) & (ready_launch >= ready_wait)
@@ -286,22 +293,20 @@ class _Builder:
         by_wait = small & ~by_launch & ~by_stream
         rows = self.links.device_rows[self.work]
         at = np.flatnonzero(launchable)
-        self.counts["launch"] += len(at)
         calls = self.links.launch_row[self.work[at]]
         sources = self._find_nodes(self.trace.thread[calls], self.trace.start_ns[calls])
         placed = sources >= 0
         self.edges.add(sources[placed], self.begin_node[at[placed]], way[at[placed]], "latency", row=rows[at[placed]])
         at = np.flatnonzero(chained)
-        self.counts["program"] += len(at)
         self.edges.add(self.end_node[previous[at]], self.begin_node[at], gap[at], "gap", row=rows[at])
         at = np.flatnonzero(overlapping)
-        self.counts["program"] += len(at)
         self.edges.add(
             self.begin_node[previous[at]], self.begin_node[at], self.start[at] - self.start[previous[at]], "gap"
         )
-        for s, t, weight in waits:
+        for s, t, weight, inferred in waits:
             extra = int(missing[t]) if by_wait[t] and int(self.end[s]) + weight == int(ready_wait[t]) else 0
-            self.edges.add([int(self.end_node[s])], [int(self.begin_node[t])], [weight + extra], "stream_wait")
+            nodes = [int(self.end_node[s])], [int(self.begin_node[t])]
+            self.edges.add(*nodes, [weight + extra], "stream_wait", inferred=inferred)
         # What was launched before the window, or by nobody that the trace shows, and follows nothing, stays in place.
         alone = np.flatnonzero(~explained & ~overlapping)
         self.edges.add(
@@ -370,9 +375,8 @@ class _Builder:
                 made_room = int(by_start[at])
                 weight = end - int(self.start[made_room])
                 holder.weight[place] = min(int(holder.weight[place]), max(usual, weight))
-                self.counts["inferred_syncs"] += 1
-                source, target = [int(self.begin_node[made_room])], [int(holder.node[place + 1])]
-                self.edges.add(source, target, [weight], "host_wait", row=calls[i : i + 1])
+                nodes = [int(self.begin_node[made_room])], [int(holder.node[place + 1])]
+                self.edges.add(*nodes, [weight], "host_wait", row=calls[i : i + 1], inferred=True)
 
     # ---- recorded and inferred synchronisation
 
@@ -401,22 +405,20 @@ class _Builder:
         calls = calls[match_names(trace, trace.name[calls], _EVENT_RECORD)]
         self.records = dict(zip(trace.correlation[calls].tolist(), trace.start_ns[calls].tolist(), strict=True))
 
-    def _last_called(self, stream: int, until_ns: int) -> int:
-        """The work on a stream that was called last until then; -1 without."""
-        called, order = self.queues.get(stream, (None, None))
-        if called is None or order is None:
-            return NONE
-        at = int(np.searchsorted(called, until_ns, side="right")) - 1
-        return int(order[at]) if at >= 0 else NONE
+    def _sort_calls(self, key: NDArray[np.integer], work: Int64s) -> dict[int, _Queue]:
+        """The queue of every value of ``key``, which has one entry for each work."""
+        queues = {}
+        for value, mine in split_by_thread(key.astype(np.int32)):
+            order = work[mine][np.argsort(self.called[work[mine]], kind="stable")]
+            queues[value] = _Queue(self.called[order], order)
+        return queues
 
     def _link_streams(self) -> None:
         """Waits of streams for events: (work that is waited for, work that waits)."""
         self._read_syncs()
-        self.queues: dict[int, tuple[Int64s, Int64s]] = {}
-        for stream in np.unique(self.stream).tolist():
-            mine = np.flatnonzero(self.stream == stream)
-            order = mine[np.lexsort((self.start[mine], self.called[mine]))]
-            self.queues[stream] = (self.called[order], order)
+        known = np.flatnonzero(self.known)
+        self.queues = self._sort_calls(self.stream, np.arange(len(self.work)))
+        self.of_threads = self._sort_calls(self.trace.thread[self.links.launch_row[self.work[known]]], known)
         waits: dict[tuple[int, int], None] = {}
         trace = self.trace
         waiting_calls = [c for c, (kind, *_) in self.syncs.items() if "Wait" in kind]
@@ -427,33 +429,25 @@ class _Builder:
             called = int(trace.start_ns[row])
             if "Wait" not in kind or waiting not in self.queues or target not in self.queues:
                 continue
-            source = self._last_called(target, self.records.get(record, called))
-            queue, order = self.queues[waiting]
-            at = int(np.searchsorted(queue, called, side="right"))
-            if source < 0 or at >= len(order):
-                continue
-            next_one = int(order[at])
-            if self.end[source] <= self.start[next_one]:
-                waits[(source, next_one)] = None
+            source = self.queues[target].last_until(self.records.get(record, called))
+            queue = self.queues[waiting]
+            at = int(np.searchsorted(queue.called_ns, called, side="right"))
+            if source >= 0 and at < len(queue.work) and self.end[source] <= self.start[queue.work[at]]:
+                waits[(source, int(queue.work[at]))] = None
         self.stream_waits = list(waits)
-        self.counts["sync"] += len(self.stream_waits)
 
     def _link_host_waits(self) -> None:
         """Calls that return when the device is done."""
         trace, host = self.trace, self.host
-        thread_of = host.thread
-        own_last = self._last_of_threads()
         unit = trace.facts.time_unit_ns
         for place in np.flatnonzero(self.is_sync).tolist():
             row, begin, end = int(host.rows[place]), int(host.start_ns[place]), int(host.end_ns[place])
             if end > self.high:
                 continue
-            name = trace.names[trace.name[row]]
-            correlation = int(trace.correlation[row])
-            targets, recorded = self._find_waited(name, correlation, begin, end, int(thread_of[place]), own_last)
-            kept = [target for target in targets if self.end[target] <= end + unit]
-            self.counts["sync" if recorded else "inferred_syncs"] += len(kept)
-            self._hold(int(thread_of[place]), begin, end, kept, row)
+            thread = int(host.thread[place])
+            targets, recorded = self._find_waited(row, begin, end, thread)
+            done = [target for target in targets if self.end[target] <= end + unit]
+            self._hold(thread, begin, end, done, row, inferred=not recorded)
         # A copy from or to pageable memory is done, or at least begun and staged, when its call returns.
         copies = trace.category[self.links.device_rows[self.work]] == Category.MEMCPY
         pageable = copies & match_names(trace, trace.name[self.links.device_rows[self.work]], re.compile("Pageable"))
@@ -461,50 +455,27 @@ class _Builder:
             row = int(self.links.launch_row[self.work[work]])
             begin, end = int(trace.start_ns[row]), int(trace.start_ns[row] + trace.duration_ns[row])
             if self.end[work] <= end <= self.high:
-                self.counts["inferred_syncs"] += 1
-                self._hold(int(trace.thread[row]), begin, end, [work], row)
+                self._hold(int(trace.thread[row]), begin, end, [work], row, inferred=True)
 
-    def _last_of_threads(self) -> dict[int, tuple[Int64s, Int64s]]:
-        """(instants of calls, works) of each thread that launched something, in order of the calls."""
-        known = np.flatnonzero(self.known)
-        thread = self.trace.thread[self.links.launch_row[self.work[known]]]
-        found = {}
-        for one in np.unique(thread).tolist():
-            mine = known[thread == one]
-            order = mine[np.argsort(self.called[mine], kind="stable")]
-            found[one] = (self.called[order], order)
-        return found
-
-    def _find_waited(
-        self,
-        name: str,
-        correlation: int,
-        begin: int,
-        end: int,
-        thread: int,
-        own_last: dict[int, tuple[Int64s, Int64s]],
-    ) -> tuple[list[int], bool]:
-        """(works that the call waits for, whether the trace records that)."""
-        everything = [w for w in (self._last_called(s, begin) for s in self.queues) if w >= 0]
-        kind, stream, waited, record = self.syncs.get(correlation, ("", NONE, NONE, NONE))
-        if _DEVICE_WIDE.search(name) or "Context" in kind or "Device" in kind:
+    def _find_waited(self, row: int, begin: int, end: int, thread: int) -> tuple[list[int], bool]:
+        """(works that the call [begin, end) waits for, whether the trace records that)."""
+        everything = [work for queue in self.queues.values() if (work := queue.last_until(begin)) >= 0]
+        missing = ("", NONE, NONE, NONE)
+        kind, stream, waited, record = self.syncs.get(int(self.trace.correlation[row]), missing)
+        if _DEVICE_WIDE.search(self.trace.names[self.trace.name[row]]) or "Context" in kind or "Device" in kind:
             return everything, True
-        if "Stream" in kind and stream >= 0:
-            work = self._last_called(stream, begin)
-            return ([work] if work >= 0 else []), True
-        if "Event" in kind and waited >= 0:
-            work = self._last_called(waited, self.records.get(record, begin))
-            return ([work] if work >= 0 else []), True
+        for word, target, until in (("Stream", stream, begin), ("Event", waited, self.records.get(record, begin))):
+            if word in kind and target >= 0:
+                work = self.queues[target].last_until(until) if target in self.queues else NONE
+                return ([work] if work >= 0 else []), True
         # Nothing is recorded: most likely the stream that this thread used last, else what ended within the call.
-        called, order = own_last.get(thread, (None, None))
-        if called is not None and order is not None:
-            at = int(np.searchsorted(called, begin, side="right")) - 1
-            if at >= 0 and self.end[order[at]] <= end:
-                return [int(order[at])], False
-        ended = [w for w in everything if self.end[w] <= end]
-        return ([max(ended, key=lambda w: int(self.end[w]))] if ended else []), False
+        own = self.of_threads[thread].last_until(begin) if thread in self.of_threads else NONE
+        if own >= 0 and self.end[own] <= end:
+            return [own], False
+        ended = [work for work in everything if self.end[work] <= end]
+        return ([max(ended, key=lambda work: int(self.end[work]))] if ended else []), False
 
-    def _hold(self, thread: int, begin: int, end: int, works: list[int], row: int) -> None:
+    def _hold(self, thread: int, begin: int, end: int, works: list[int], row: int, *, inferred: bool) -> None:
         """The call [begin, end) cannot return before the works have ended."""
         one = self.threads[thread]
         at = int(np.searchsorted(one.time_ns, end)) - 1
@@ -520,18 +491,16 @@ class _Builder:
         holds = (done <= begin) | (done == last)
         weight = np.where(holds, np.minimum(tail, end - done), max(0, end - last))
         count = len(works)
-        self.edges.add(self.end_node[works], [int(one.node[at + 1])] * count, weight, "host_wait", row=[row] * count)
+        nodes = self.end_node[works], [int(one.node[at + 1])] * count
+        self.edges.add(*nodes, weight, "host_wait", row=[row] * count, inferred=inferred)
 
     # ---- host threads among each other
-
-    def _soft_segments(self, one: _Thread) -> Int64s:
-        """Segments of a thread in which nothing but ranges of the user is open."""
-        return np.flatnonzero(np.append(self.is_soft, True)[one.place])
 
     def _link_passes(self) -> None:
         """Backward passes on their own threads, while the main thread stands still."""
         main = self.threads[self.main]
-        soft = self._soft_segments(main)
+        # Where nothing but ranges of the user is open on the main thread.
+        soft = np.flatnonzero(np.append(self.is_soft, True)[main.place])
         for thread, one in self.threads.items():
             if thread == self.main or len(one.time_ns) == 0 or self._is_comm_thread(thread):
                 continue
@@ -548,9 +517,8 @@ class _Builder:
                 begun, done = int(start[mine[0]]), int(end[mine].max())
                 first, last = one.node_at(begun), one.node_at(done)
                 went, came = int(main.time_ns[s]), int(main.time_ns[s + 1])
-                self.counts["inferred_threads"] += 2
-                self.edges.add([int(main.node[s])], [first], [begun - went], "fork")
-                self.edges.add([last], [int(main.node[s + 1])], [came - done], "join")
+                self.edges.add([int(main.node[s])], [first], [begun - went], "fork", inferred=True)
+                self.edges.add([last], [int(main.node[s + 1])], [came - done], "join", inferred=True)
                 main.weight[s] = 0
                 main.role[s] = ROLE["idle"]
                 self._rest_before(one, begun)
@@ -566,77 +534,6 @@ class _Builder:
         a, b = self.host.bounds.get(thread, (0, 0))
         rows = self.host.rows[a:b][self.host.parent[a:b] < 0]
         return len(rows) > 0 and bool(match_names(self.trace, self.trace.name[rows], _HOST_COMM).all())
-
-    def _link_host_collectives(self) -> None:
-        """Collectives of gloo, MPI and UCC: begun by an operator, run on a thread of the library, waited for later."""
-        trace, host = self.trace, self.host
-        name = trace.name[host.rows]
-        comm = np.flatnonzero(match_names(trace, name, _HOST_COMM) & (host.parent < 0) & (host.end_ns <= self.high))
-        ends = []
-        callers = self._find_callers(comm)
-        for place, caller in zip(comm.tolist(), callers, strict=True):
-            one = self.threads[int(host.thread[place])]
-            start, end = int(host.start_ns[place]), int(host.end_ns[place])
-            begin_node, end_node = one.node_at(start), one.node_at(end)
-            ends.append(end_node)
-            a, b = int(np.searchsorted(one.time_ns, start)), int(np.searchsorted(one.time_ns, end))
-            # One edge for the whole of it; the thread's own nodes inside only keep their order.
-            one.weight[a:b] = 0
-            one.role[a:b] = ROLE["idle"]
-            comm_kind = np.array([KIND["comm"]], dtype=np.int8)
-            self.edges.add([begin_node], [end_node], [end - start], "work", comm_kind, [int(host.rows[place])])
-            self._rest_before(one, start)
-            if caller is not None:
-                holder = self.threads[caller[0]]
-                self.counts["inferred_threads"] += 1
-                self.edges.add([holder.node_at(caller[1])], [begin_node], [start - caller[1]], "fork")
-        self._link_waiters(comm, ends)
-
-    def _find_callers(self, comm: Int64s) -> list[tuple[int, int] | None]:
-        """(thread, instant) of the c10d operator that began each host collective: the next one of the same size."""
-        trace, host = self.trace, self.host
-        if len(comm) == 0:
-            return []
-        calls = np.flatnonzero(match_names(trace, trace.name[host.rows], _C10D))
-        calls = calls[np.argsort(host.start_ns[calls], kind="stable")]
-        shape_rows, shape_at, table = trace.texts("shapes")
-        shape_of = _pick(shape_rows, shape_at, host.rows[np.concatenate([comm, calls])])
-
-        def elements(place: int) -> int:
-            index = shape_of.get(int(host.rows[place]))
-            return NONE if index is None else count_elements(table[index])
-
-        waiting: dict[int, list[int]] = {}
-        for place in calls.tolist():
-            waiting.setdefault(elements(place), []).append(place)
-        found: list[tuple[int, int] | None] = [None] * len(comm)
-        for i in np.argsort(host.start_ns[comm], kind="stable").tolist():
-            place = int(comm[i])
-            queue = waiting.get(elements(place), [])
-            if queue and host.start_ns[queue[0]] <= host.start_ns[place]:
-                caller = queue.pop(0)
-                found[i] = (int(host.thread[caller]), int(host.start_ns[caller]))
-        return found
-
-    def _link_waiters(self, comm: Int64s, end_nodes: list[int]) -> None:
-        """A thread that rests and goes on right after a collective of the host has ended, waited for it."""
-        ends = np.minimum(self.host.end_ns[comm], self.high)
-        order = np.argsort(ends, kind="stable")
-        ends = ends[order]
-        for one in self.threads.values():
-            if self._is_comm_thread(one.thread) or len(ends) == 0 or len(one.time_ns) < 2:
-                continue
-            for s in self._soft_segments(one).tolist():
-                begun, done = int(one.time_ns[s]), int(one.time_ns[s + 1])
-                at = int(np.searchsorted(ends, done, side="right")) - 1
-                if done - begun <= JITTER_NS or at < 0 or ends[at] <= begun or one.role[s] == ROLE["idle"]:
-                    continue
-                tail = done - int(ends[at])
-                if tail > HANDOVER_NS:
-                    continue
-                self.counts["inferred_threads"] += 1
-                one.weight[s] = tail
-                self.edges.add([end_nodes[int(order[at])]], [int(one.node[s + 1])], [tail], "join")
 
     def _find_nodes(self, thread: NDArray[np.int32], time_ns: Int64s) -> Int64s:
         """Node of each (thread, instant); -1 where its thread has none there."""
@@ -663,10 +560,8 @@ class _Builder:
         anchors = _Edges()
         anchors.add(np.zeros_like(alone), alone, time[alone] - self.low, "anchor")
         edges = np.concatenate([edges, *anchors.parts], axis=1)
-        place, kept = order_by_time(time, edges[0], edges[1])
-        source, target, weight, role, kind, row = edges[:, kept]
-        role, kind = role.astype(np.int8), kind.astype(np.int8)
-        skeleton = make_skeleton(source, target, role, place)
+        edges = edges[:, order_edges(time, edges[0], edges[1])]
+        source, target, weight, role, kind, row, guessed = edges
         main = self.threads[self.main]
         ends = self.steps.end_ns[self.first : self.last + 1]
         boundaries = main.node[np.searchsorted(main.time_ns, ends)]
@@ -678,24 +573,22 @@ class _Builder:
         work_step = self.steps.find_step(self.called)
         work_step = np.where(self.carried | (work_step < 0), NONE, work_step - self.first)
         return StepGraph(
-            self.low,
-            self.high,
-            time,
-            source,
-            target,
-            weight,
-            role,
-            kind,
-            row,
-            skeleton,
-            self.work,
-            self.begin_node,
-            self.end_node,
-            work_step,
-            boundaries,
-            (self.host.end_ns - self.host.start_ns)[mine],
-            time - reach,
-            EdgeCounts(**self.counts),
+            low_ns=self.low,
+            time_ns=time,
+            source=source,
+            target=target,
+            weight_ns=weight,
+            role=role.astype(np.int8),
+            kind=kind.astype(np.int8),
+            row=row,
+            work=self.work,
+            work_begin=self.begin_node,
+            work_end=self.end_node,
+            work_step=work_step,
+            boundaries=boundaries,
+            loader_ns=(self.host.end_ns - self.host.start_ns)[mine],
+            unexplained=time - reach,
+            inferred_count=int(guessed.sum()),
         )
 
 

@@ -85,7 +85,7 @@ def _collect_host(trace: Trace, links: Links, steps: StepWindows, index: Int64s)
         return None
     at = np.flatnonzero(steps.is_complete)
     at = at if len(at) else np.arange(len(steps))
-    low, high, of_step, _ = overlap_pieces(Intervals(steps.start_ns[at], steps.end_ns[at]), unite_sets(*times))
+    pieces = overlap_pieces(Intervals(steps.start_ns[at], steps.end_ns[at]), unite_sets(*times))
     ranges = links.ranges
     is_comm = match_names(trace, trace.name[ranges.rows], COLLECTIVE_RANGE)
     is_op = (trace.category[ranges.rows] == Category.CPU_OP) & np.isin(ranges.thread, threads)
@@ -94,7 +94,8 @@ def _collect_host(trace: Trace, links: Links, steps: StepWindows, index: Int64s)
     library = is_comm & ~np.isin(ranges.thread, threads)
     work = unite(ranges.start_ns[own], ranges.end_ns[own])
     comm = unite(ranges.start_ns[library], ranges.end_ns[library])
-    return RankWork("backward", low, high, index[at][of_step], work, comm, unite_sets(work, comm))
+    step = index[at][pieces.of_a]
+    return RankWork("backward", pieces.start_ns, pieces.end_ns, step, work, comm, unite_sets(work, comm))
 
 
 def split_growth(before: SideWork, after: SideWork) -> tuple[GrowthSplit | None, str]:

@@ -23,8 +23,20 @@ from hotloop.core.timeline import BlameRow, IdleCauses, StepIdle
 from hotloop.core.trace import Category, Trace
 
 from .classes import COMM, Classes, DeviceCover
-from .intervals import EMPTY, Int64s, Intervals, cover_windows, find_gaps, overlap_pieces, sum_groups, unite
-from .links import NONE, TORCH_RANGE, Links, Nesting, find_categories, match_names, nest, split_by_thread
+from .intervals import (
+    EMPTY,
+    Int64s,
+    Intervals,
+    Pieces,
+    cover_windows,
+    cut,
+    find_gaps,
+    overlap_pieces,
+    sum_groups,
+    unite,
+    unite_sets,
+)
+from .links import NONE, TORCH_RANGE, Links, Nesting, find_categories, flatten, match_names, split_by_thread
 from .steps import LOADER_NEXT, PROFILER_STEP, DeviceSteps
 
 LAUNCH_LATENCY_NS = 10_000
@@ -74,10 +86,11 @@ def explain_idle(
     gaps = find_gaps(cover.busy, int(start.min()), int(end.max()))
     if only is not None:
         of_gap = _find_windows(seen, gaps.start_ns)
-        kept = (of_gap >= 0) & only[of_gap]
-        gaps = Intervals(gaps.start_ns[kept], gaps.end_ns[kept])
+        chosen = (of_gap >= 0) & only[of_gap]
+        gaps = Intervals(gaps.start_ns[chosen], gaps.end_ns[chosen])
     length = gaps.end_ns - gaps.start_ns
-    call, work = _find_next_calls(trace, links, cover, gaps)
+    work = _find_next_work(trace, links, cover, gaps)
+    call = links.launch_row[work]
     cause = _judge(trace, gaps, call)
     dependent = np.flatnonzero(cause == _DEPENDENT)
     queued = np.full(len(gaps), _UNTOLD, dtype=np.int8)
@@ -87,28 +100,24 @@ def explain_idle(
     thread = trace.thread[call[late]]
     sync_row = _find_draining_calls(trace, links, late_gaps, call[late], main_thread)
     drained = sync_row >= 0
-    pieces, of_gap, step = _cut_at_steps(gaps, seen)
-    late_pieces = np.flatnonzero(cause[of_gap] == _LATE)
-    of_late = np.searchsorted(late, of_gap[late_pieces])
-    waits, data_waits, wait_times = _find_waits(
-        trace,
-        links,
-        Intervals(pieces.start_ns[late_pieces], pieces.end_ns[late_pieces]),
-        thread[of_late],
-        main_thread,
-    )
+    pieces = _cut_at_steps(gaps, seen)
+    late_pieces = np.flatnonzero(cause[pieces.of_a] == _LATE)
+    of_late = np.searchsorted(late, pieces.of_a[late_pieces])
+    stretches = Intervals(pieces.start_ns[late_pieces], pieces.end_ns[late_pieces])
+    waits = _find_waits(trace, links, stretches, thread[of_late], main_thread)
     late_length = length[late]
-    wait_of_gap = sum_groups(of_late, waits, len(late))
+    wait_of_gap = sum_groups(of_late, waits.sum(axis=0), len(late))
     after = np.where(drained, late_length - wait_of_gap, 0)
     slow = _time_inside_call(trace, late_gaps, call[late])
     host = _HostBlame(trace, links.ranges, late_gaps, thread, main_thread, drained)
     blamed, python = host.blame_calls(), host.blame_python()
 
-    size = pieces.end_ns - pieces.start_ns
+    size, step = pieces.length_ns, pieces.of_b
     drained_ns, data_ns = np.zeros_like(size), np.zeros_like(size)
-    drained_ns[late_pieces] = np.where(drained[of_late], size[late_pieces] - waits, 0)
-    data_ns[late_pieces] = data_waits
-    kind = np.where(cause == _DEPENDENT, queued, cause)[of_gap]
+    drained_ns[late_pieces] = np.where(drained[of_late], size[late_pieces] - waits.sum(axis=0), 0)
+    data_ns[late_pieces] = waits[0]
+    kind = np.where(cause == _DEPENDENT, queued, cause)[pieces.of_a]
+    rest_ns = np.maximum(late_length - wait_of_gap - slow, 0)
     causes = IdleCauses(
         **_sum_parts(kind, size, drained_ns, data_ns),
         gaps_count=len(gaps),
@@ -118,12 +127,10 @@ def explain_idle(
         queue_dependent_count=len(dependent),
         launch_latency_count=int(np.count_nonzero(cause == _LATENCY)),
         unknown_count=int(np.count_nonzero(cause == _UNKNOWN)),
-        late_gc_ns=wait_times[1],
-        late_allocator_ns=wait_times[2] or 0,
+        late_gc_ns=int(waits[1].sum()) if bool((trace.category == Category.PYTHON).any()) else None,
+        late_allocator_ns=int(waits[2].sum()),
         late_slow_call_ns=int(slow[~drained].sum()),
-        late_long_ns=int(
-            np.maximum(late_length - wait_of_gap - slow, 0)[~drained & (late_length >= LONG_GAP_NS)].sum()
-        ),
+        late_long_ns=int(rest_ns[~drained & (late_length >= LONG_GAP_NS)].sum()),
         blamed=_list_blame(trace, blamed, top),
         blamed_python=_list_blame(trace, python, top),
         syncs=_list_syncs(trace, links.ranges, sync_row, after, top),
@@ -158,8 +165,8 @@ def _sum_parts(kind: NDArray[np.int8], size: Int64s, drained_ns: Int64s, data_ns
     }
 
 
-def _cut_at_steps(gaps: Intervals, seen: DeviceSteps) -> tuple[Intervals, Int64s, Int64s]:
-    """The gaps cut where a step's window begins or ends: pieces, the gap of each, and its step (NONE outside of all).
+def _cut_at_steps(gaps: Intervals, seen: DeviceSteps) -> Pieces:
+    """The gaps cut where a step's window begins or ends: pieces by gap and step (NONE outside of all).
 
     A window begins with an event, so it can only cut a gap where that event has no length.
     """
@@ -171,7 +178,7 @@ def _cut_at_steps(gaps: Intervals, seen: DeviceSteps) -> tuple[Intervals, Int64s
     start = np.insert(gaps.start_ns, place, edges[cuts])
     end = np.insert(gaps.end_ns, at[cuts], edges[cuts])
     of_gap = np.insert(np.arange(len(gaps), dtype=np.int64), place, at[cuts])
-    return Intervals(start, end), of_gap, _find_windows(seen, start)
+    return Pieces(start, end, of_gap, _find_windows(seen, start))
 
 
 def _find_windows(seen: DeviceSteps, time_ns: Int64s) -> Int64s:
@@ -195,18 +202,15 @@ def _split_queued(
     stream = trace.stream[links.device_rows]
     called = trace.start_ns[np.maximum(links.launch_row, 0)]
     linked = np.flatnonzero(links.launch_row >= 0)
-    wait_key, wait_ns, is_recorded = _list_stream_waits(trace)
-    key = stream if is_recorded else trace.thread[np.maximum(links.launch_row, 0)]
+    waits = _list_stream_waits(trace)
+    key = stream if waits.is_recorded else trace.thread[np.maximum(links.launch_row, 0)]
     # What ended last before the gap is what an event can have stood for.
     by_end = cover.work[np.argsort(links.end_ns[cover.work], kind="stable")]
     ended = by_end[np.maximum(np.searchsorted(links.end_ns[by_end], begin_ns, side="right") - 1, 0)]
     after_comm = (classes.kind[ended] == COMM) & (stream[ended] != stream[work])
-    for one, mine in split_by_thread(key[work]):
-        calls, times, until = (
-            np.unique(called[linked[key[linked] == one]]),
-            wait_ns[wait_key == one],
-            called[work[mine]],
-        )
+    for holder, mine in split_by_thread(key[work]):
+        calls, times = np.unique(called[linked[key[linked] == holder]]), waits.asked_ns[waits.key == holder]
+        until = called[work[mine]]
         at = np.searchsorted(calls, until, side="left")
         since = np.where(at > 0, calls[np.maximum(at - 1, 0)], np.iinfo(np.int64).min)
         told = np.searchsorted(times, until, side="left") > np.searchsorted(times, since, side="right")
@@ -218,36 +222,39 @@ def _split_queued(
     return found
 
 
-def _list_stream_waits(trace: Trace) -> tuple[NDArray[np.int32], Int64s, bool]:
-    """(stream of each wait for an event, when it was asked for, True), in that order of time; where the trace does not
-    record the streams (calling thread, when, False)."""
+@dataclass(frozen=True, slots=True)
+class _StreamWaits:
+    """Waits of streams for events, in the order of time."""
+
+    key: NDArray[np.int32]
+    """The stream; where the trace does not record it, the thread that asked for the wait."""
+    asked_ns: Int64s
+    is_recorded: bool
+
+
+def _list_stream_waits(trace: Trace) -> _StreamWaits:
     rows = find_categories(trace, (Category.RUNTIME,))
     rows = rows[match_names(trace, trace.name[rows], STREAM_WAIT_CALL)]
     syncs = find_categories(trace, (Category.SYNC,))
-    by_correlation = dict(zip(trace.correlation[syncs].tolist(), trace.stream[syncs].tolist(), strict=True))
-    stream = np.array([by_correlation.get(one, NONE) for one in trace.correlation[rows].tolist()], dtype=np.int32)
-    if bool((stream >= 0).any()):  # a stream that is not among them waited for nothing
-        return stream, trace.start_ns[rows], True
-    return trace.thread[rows], trace.start_ns[rows], False
+    streams = dict(zip(trace.correlation[syncs].tolist(), trace.stream[syncs].tolist(), strict=True))
+    stream = np.array([streams.get(id_, NONE) for id_ in trace.correlation[rows].tolist()], dtype=np.int32)
+    is_recorded = bool((stream >= 0).any())  # a stream that is not among them waited for nothing
+    return _StreamWaits(stream if is_recorded else trace.thread[rows], trace.start_ns[rows], is_recorded)
 
 
-def _find_next_calls(trace: Trace, links: Links, cover: DeviceCover, gaps: Intervals) -> tuple[Int64s, Int64s]:
-    """(row of the call that launched the event which ends each gap, NONE where unknown; work number of that event). Of
-    several events that start together, the one launched first."""
+def _find_next_work(trace: Trace, links: Links, cover: DeviceCover, gaps: Intervals) -> Int64s:
+    """Work number of the event that ends each gap. Of several events that start together, the one launched first."""
     work = cover.work
-    start = links.start_ns[work]
-    launch = links.launch_row[work]
+    start, launch = links.start_ns[work], links.launch_row[work]
     at = np.searchsorted(start, gaps.end_ns, side="left")
     until = np.searchsorted(start, gaps.end_ns, side="right")
-    held = np.minimum(at, max(len(launch) - 1, 0))
-    found, event = launch[held], work[held]
+    ending = work[np.minimum(at, max(len(work) - 1, 0))]
     for several in np.flatnonzero(until - at > 1).tolist():
         rows = launch[at[several] : until[several]]
-        known = np.flatnonzero(rows >= 0)
-        first = int(known[np.argmin(trace.start_ns[rows[known]])]) if len(known) else 0
-        found[several] = rows[first] if len(known) else NONE
-        event[several] = work[at[several] + first]
-    return found, event
+        linked = np.flatnonzero(rows >= 0)
+        if len(linked):
+            ending[several] = work[at[several] + linked[np.argmin(trace.start_ns[rows[linked]])]]
+    return ending
 
 
 def _judge(trace: Trace, gaps: Intervals, call: Int64s) -> NDArray[np.int8]:
@@ -300,36 +307,30 @@ def _find_draining_calls(trace: Trace, links: Links, gaps: Intervals, call: Int6
 
 def _find_waits(
     trace: Trace, links: Links, gaps: Intervals, thread: NDArray[np.int32], main_thread: int | None
-) -> tuple[Int64s, Int64s, tuple[int, int | None, int]]:
-    """Time of every late gap that the host spent waiting for a batch, collecting garbage or allocating; the part of it
-    that is for a batch; and the three totals. Where they meet, the first of them counts."""
+) -> Int64s:
+    """(3, n) ns of each of the n gaps that the host spent waiting for a batch, collecting garbage, allocating. Where
+    they meet, the first of them counts."""
     ranges = links.ranges
     loader = match_names(trace, trace.name[ranges.rows], LOADER_NEXT)
     python = np.flatnonzero(trace.category == Category.PYTHON)
     collecting = python[match_names(trace, trace.name[python], GC_FRAME)]
     calls = np.flatnonzero(trace.category == Category.RUNTIME)
     allocating = calls[match_names(trace, trace.name[calls], ALLOCATOR_CALL)]
-    per_gap, for_data = np.zeros(len(gaps), dtype=np.int64), np.zeros(len(gaps), dtype=np.int64)
-    totals = [0, 0, 0]
-    for one, mine in split_by_thread(thread):
-        host = {one} if main_thread is None else {one, main_thread}
-        chosen = np.array(sorted(host), dtype=np.int32)
+    until_ns = np.zeros((3, len(gaps)), dtype=np.int64)
+    for launching, mine in split_by_thread(thread):
+        chosen = [launching] if main_thread is None else [launching, main_thread]
         on_loader = loader & np.isin(ranges.thread, chosen)
-        data = unite(ranges.start_ns[on_loader], ranges.end_ns[on_loader])
-        garbage = _unite_rows(trace, collecting[np.isin(trace.thread[collecting], chosen)])
-        memory = _unite_rows(trace, allocating[np.isin(trace.thread[allocating], chosen)])
-        low, high = gaps.start_ns[mine], gaps.end_ns[mine]
         taken = EMPTY
-        before = np.zeros(len(mine), dtype=np.int64)
-        for i, part in enumerate((data, garbage, memory)):
-            taken = unite(np.concatenate([taken.start_ns, part.start_ns]), np.concatenate([taken.end_ns, part.end_ns]))
-            covered = cover_windows(taken, low, high)
-            totals[i] += int((covered - before).sum())
-            if i == 0:
-                for_data[mine] = covered
-            before = covered
-        per_gap[mine] = before
-    return per_gap, for_data, (totals[0], totals[1] if len(python) else None, totals[2])
+        for i, part in enumerate(
+            (
+                unite(ranges.start_ns[on_loader], ranges.end_ns[on_loader]),
+                _unite_rows(trace, collecting[np.isin(trace.thread[collecting], chosen)]),
+                _unite_rows(trace, allocating[np.isin(trace.thread[allocating], chosen)]),
+            )
+        ):
+            taken = unite_sets(taken, part)
+            until_ns[i, mine] = cover_windows(taken, gaps.start_ns[mine], gaps.end_ns[mine])
+    return np.diff(until_ns, axis=0, prepend=0)
 
 
 def _unite_rows(trace: Trace, rows: Int64s) -> Intervals:
@@ -425,10 +426,10 @@ class _HostBlame:
                 if source not in segments:
                     segments[source] = _flatten_thread(self.trace, rows[self.trace.thread[rows] == source])
                 busy, row = segments[source]
-                start, end, of_gap, of_segment = overlap_pieces(left, busy)
-                parts.append(np.stack([start, end - start, index[of_gap], self.trace.name[row[of_segment]]]))
-                left, of_rest = _cut(left, busy)
-                index = index[of_rest]
+                inside, outside = overlap_pieces(left, busy), cut(left, busy)
+                names = self.trace.name[row[inside.of_b]]
+                parts.append(np.stack([inside.start_ns, inside.length_ns, index[inside.of_a], names]))
+                left, index = Intervals(outside.start_ns, outside.end_ns), index[outside.of_a]
             if with_nothing:
                 parts.append(np.stack([left.start_ns, left.end_ns - left.start_ns, index, np.full_like(index, NONE)]))
         start, length, gap, name = np.concatenate(parts, axis=1)
@@ -475,24 +476,9 @@ def _find_rows_near(trace: Trace, categories: tuple[Category, ...], gaps: Interv
 
 def _flatten_thread(trace: Trace, rows: Int64s) -> tuple[Intervals, Int64s]:
     """(disjoint stretches, row of the innermost event in each) of some rows of one thread."""
-    start, end = trace.start_ns[rows], trace.start_ns[rows] + trace.duration_ns[rows]
-    if len(rows) == 0:
-        return EMPTY, np.empty(0, dtype=np.int64)
-    thread = np.zeros(len(rows), dtype=np.int32)
-    nesting = nest(np.arange(len(rows), dtype=np.int64), thread, start, end)
-    edge = np.unique(np.concatenate([start, end]))
-    place = nesting.find_innermost(np.zeros(len(edge) - 1, dtype=np.int32), edge[:-1])
-    held = np.flatnonzero(place >= 0)
-    return Intervals(edge[:-1][held], edge[1:][held]), rows[nesting.rows[place[held]]]
-
-
-def _cut(a: Intervals, b: Intervals) -> tuple[Intervals, Int64s]:
-    """What of each interval of ``a`` is not in ``b``, and the index in ``a`` of each piece."""
-    if len(a) == 0 or len(b) == 0:
-        return a, np.arange(len(a), dtype=np.int64)
-    free = find_gaps(b, int(min(a.start_ns[0], b.start_ns[0])), int(max(a.end_ns[-1], b.end_ns[-1])))
-    start, end, of_a, _ = overlap_pieces(a, free)
-    return Intervals(start, end), of_a
+    flat = flatten(trace.start_ns[rows], trace.start_ns[rows] + trace.duration_ns[rows])
+    held = np.flatnonzero(flat.innermost >= 0)
+    return Intervals(flat.edge_ns[:-1][held], flat.edge_ns[1:][held]), rows[flat.innermost[held]]
 
 
 def _list_syncs(trace: Trace, ranges: Nesting, sync_row: Int64s, after: Int64s, top: int) -> tuple[BlameRow, ...]:

@@ -57,14 +57,29 @@ def unite_sets(*sets: Intervals) -> Intervals:
     return unite(np.concatenate([s.start_ns for s in sets]), np.concatenate([s.end_ns for s in sets]))
 
 
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Meetings of intervals of two sets, none empty."""
+
+    start_ns: Int64s
+    end_ns: Int64s
+    of_a: Int64s
+    """Index of each in the first set."""
+    of_b: Int64s
+
+    @property
+    def length_ns(self) -> Int64s:
+        return self.end_ns - self.start_ns
+
+
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """What is in both sets."""
-    start, end, _, _ = overlap_pieces(a, b)
-    return Intervals(start, end)
+    pieces = overlap_pieces(a, b)
+    return Intervals(pieces.start_ns, pieces.end_ns)
 
 
-def overlap_pieces(a: Intervals, b: Intervals) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-    """(start, end, index in a, index in b) of every non-empty meeting of an interval of ``a`` with one of ``b``.
+def overlap_pieces(a: Intervals, b: Intervals) -> Pieces:
+    """Every non-empty meeting of an interval of ``a`` with one of ``b``.
 
     Neither needs to be merged: intervals may touch the next of their own set, but not overlap it.
     """
@@ -75,8 +90,7 @@ def overlap_pieces(a: Intervals, b: Intervals) -> tuple[Int64s, Int64s, Int64s, 
     before = np.cumsum(count) - count
     of_b = np.arange(len(of_a), dtype=np.int64) - np.repeat(before, count) + np.repeat(first, count)
     start = np.maximum(a.start_ns[of_a], b.start_ns[of_b])
-    end = np.minimum(a.end_ns[of_a], b.end_ns[of_b])
-    return start, end, of_a, of_b
+    return Pieces(start, np.minimum(a.end_ns[of_a], b.end_ns[of_b]), of_a, of_b)
 
 
 def find_gaps(a: Intervals, low_ns: int, high_ns: int) -> Intervals:
@@ -88,11 +102,16 @@ def find_gaps(a: Intervals, low_ns: int, high_ns: int) -> Intervals:
     return Intervals(start[full], end[full])
 
 
+def cut(a: Intervals, b: Intervals) -> Pieces:
+    """What of each interval of ``a`` is not in ``b``; ``of_b`` is the gap of ``b`` that it lies in."""
+    low_ns, high_ns = (int(a.start_ns[0]), int(a.end_ns[-1])) if len(a) else (0, 0)
+    return overlap_pieces(a, find_gaps(b, low_ns, high_ns))
+
+
 def subtract(a: Intervals, b: Intervals) -> Intervals:
     """What is in ``a`` and not in ``b``."""
-    if len(a) == 0 or len(b) == 0:
-        return a
-    return intersect(a, find_gaps(b, int(a.start_ns[0]), int(a.end_ns[-1])))
+    pieces = cut(a, b)
+    return Intervals(pieces.start_ns, pieces.end_ns)
 
 
 def clip(a: Intervals, low_ns: int, high_ns: int) -> Intervals:

@@ -134,28 +134,11 @@ class Nesting:
 def find_outermost(nesting: Nesting, key: NDArray[np.integer]) -> NDArray[np.bool_]:
     """True for every place that no range of the same key encloses."""
     result = np.zeros(len(nesting), dtype=bool)
-    if len(nesting) == 0:
-        return result
-    order = np.argsort(key, kind="stable").astype(np.int32)
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = key[order[1:]] != key[order[:-1]]
-    new[1:] |= nesting.thread[order[1:]] != nesting.thread[order[:-1]]
-    low = int(nesting.start_ns.min())
-    span = int(nesting.end_ns.max()) - low + 1
-    if span * (len(order) + 1) < 2**62:
-        # Every group of one key and thread gets a stretch of time of its own, so that one running maximum does for all.
-        shift = np.cumsum(new)
-        shift *= span
-        shift -= low
-        reach = nesting.end_ns[order] + shift
-        np.maximum.accumulate(reach, out=reach)
-        shift += nesting.start_ns[order]
-        new[1:] |= reach[:-1] <= shift[1:]
-        result[order] = new
-        return result
-    for at in np.split(order, np.flatnonzero(new)[1:]):
+    order = np.lexsort((nesting.thread, key))
+    new = (np.diff(key[order]) != 0) | (np.diff(nesting.thread[order]) != 0)
+    for at in np.split(order, np.flatnonzero(new) + 1) if len(order) else ():
         reach = np.maximum.accumulate(nesting.end_ns[at])
-        result[at] = np.concatenate([[True], reach[:-1] <= nesting.start_ns[at[1:]]])
+        result[at] = np.append(True, reach[:-1] <= nesting.start_ns[at[1:]])
     return result
 
 
@@ -166,7 +149,6 @@ class Totals:
     key: Int64s
     """Ascending; the other columns stand beside it."""
     count: Int64s
-    outermost_count: Int64s
     host_ns: Int64s
     device_ns: Int64s
 
@@ -180,7 +162,6 @@ def sum_outermost(nesting: Nesting, key: NDArray[np.integer], launched_ns: Int64
     return Totals(
         key=keys.astype(np.int64),
         count=np.bincount(group, minlength=size),
-        outermost_count=np.bincount(group[is_outermost], minlength=size),
         host_ns=sum_groups(group[is_outermost], (nesting.end_ns - nesting.start_ns)[outer], size),
         device_ns=sum_groups(group[is_outermost], nesting.sum_inside(launched_ns)[outer], size),
     )
@@ -209,6 +190,25 @@ def nest(rows: Int64s, thread: Int32s, start_ns: Int64s, end_ns: Int64s) -> Nest
         after[low:high] = low + np.maximum(np.searchsorted(start, within, side="left"), place + 1)
         parent[low:high] = np.where(found >= 0, found + low, NONE)
     return Nesting(rows, thread, start_ns, end_ns, parent, after, bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """Nested events as n stretches of time: stretch i is [edge i, edge i + 1)."""
+
+    edge_ns: Int64s
+    """(n + 1) Ascending."""
+    innermost: Int64s
+    """(n) The innermost event of each stretch, by its number; NONE where none is open."""
+
+
+def flatten(start_ns: Int64s, end_ns: Int64s) -> Flat:
+    """The innermost of some events of one thread at every instant."""
+    order = np.lexsort((-end_ns, start_ns))
+    nesting = nest(order, np.zeros(len(order), dtype=np.int32), start_ns[order], end_ns[order])
+    edge = np.unique(np.concatenate([start_ns, end_ns]))
+    begins = edge[:-1]
+    return Flat(edge, np.append(order, NONE)[nesting.find_innermost(np.zeros(len(begins), dtype=np.int32), begins)])
 
 
 def split_by_thread(thread: Int32s) -> Iterator[tuple[int, Int64s]]:
@@ -299,7 +299,7 @@ class Links:
 def link_device_work(trace: Trace) -> Links:
     """The links of a trace. Correlation ids of 0 and below link nothing: profilers write 0 for what they lost."""
     rows = find_categories(trace, DEVICE_WORK)
-    ranges = nest_categories(trace, HOST_RANGES)
+    ranges = nest_rows(trace, find_categories(trace, HOST_RANGES))
     launch = find_launch_rows(trace, rows)
     op_place = np.full(len(rows), NONE, dtype=np.int64)
     known = np.flatnonzero(launch >= 0)
@@ -310,11 +310,6 @@ def link_device_work(trace: Trace) -> Links:
     by_graph[known] = match_names(trace, trace.name[launch[known]], GRAPH_LAUNCH)
     start = trace.start_ns[rows]
     return Links(rows, start, start + trace.duration_ns[rows], launch, op_place, by_graph, ranges)
-
-
-def nest_categories(trace: Trace, categories: tuple[Category, ...]) -> Nesting:
-    """The nesting of all events of some categories."""
-    return nest_rows(trace, find_categories(trace, categories))
 
 
 def nest_rows(trace: Trace, rows: Int64s) -> Nesting:

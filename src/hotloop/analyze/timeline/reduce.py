@@ -24,7 +24,7 @@ from hotloop.core.timeline import (
     StepWindow,
 )
 from hotloop.core.trace import Category, Trace, TraceNote
-from hotloop.core.trace_analysis import AskedChange, TraceAnalysis, TraceRank
+from hotloop.core.trace_analysis import TraceAnalysis, TraceRank, WhatIf
 from hotloop.core.trace_results import ReducedTraces
 
 from .anatomy import (
@@ -110,10 +110,10 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
     in_steps: StepsDevice | None = None
     if cover is not None and seen is not None and steps.source != "whole trace":
         in_steps = _measure_steps(trace, ground, cover, seen, phases.main_thread, chosen.blame_top)
-    launch = measure_launches(trace, links, cover, idle) if cover else None
+    launch = measure_launches(trace, links, cover) if cover else None
     kernels, left_count = tabulate_kernels(trace, links, classes, top=chosen.top)
     op_sort = chosen.op_sort if cover or chosen.op_sort != "device_time" else "host_self"
-    ops = tabulate_ops(trace, links, top=chosen.top, sort=op_sort, device=cover.device if cover else None)
+    ops = tabulate_ops(trace, links, top=chosen.top, sort=op_sort)
     return RankTimeline(
         devices=tuple(describe_device(trace, links, c) for c in covers),
         comm_groups=tuple(replace(g, name=_shorten(g.name)) for g in list_comm_groups(trace, links, classes)),
@@ -122,7 +122,7 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
         anatomy=Anatomy(
             breakdown=build_breakdown(step_phases, steps.is_complete) if len(phases.phase) else None,
             device_ns=device_ns,
-            phase_sources=phases.sources,
+            phases_seen=phases.seen,
             ranges=list_ranges(trace, links, chosen.top),
         ),
         idle=idle,
@@ -135,7 +135,7 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
         modules=tabulate_modules(trace, links, top=chosen.top),
         tensor_cores=measure_tensor_cores(trace, links, classes),
         flops=ops.flops,
-        ratios=measure_ratios(trace, links, classes, cover, steps, phases, step_phases, work_phase),
+        ratios=measure_ratios(trace, links, cover, steps),
         utilization=measure_utilization(trace, links, steps, cover, seen, ops.calls),
         notes=_write_notes(trace, links, covers, steps, phases, seen),
     )
@@ -281,7 +281,7 @@ class ReducedRank:
 
     rank: TraceRank
     collectives: RankCollectives
-    what_if: tuple[AskedChange, ...]
+    what_if: tuple[WhatIf, ...]
     notes: tuple[TraceNote, ...]
 
 
@@ -336,7 +336,6 @@ def join_ranks(reduced: ReducedTraces[ReducedRank]) -> tuple[TraceAnalysis, tupl
         matched_count=together.matched_count,
         transfer_ns=together.transfer_ns,
         span_ns=together.span_ns,
-        collectives=together.kinds,
         hosts=describe_hosts(together.clocks),
         what_if=answers,
     )

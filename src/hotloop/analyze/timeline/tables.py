@@ -11,19 +11,16 @@ from numpy.typing import NDArray
 
 from hotloop.core.errors import UsageError
 from hotloop.core.timeline import (
-    IdleCauses,
     KernelRow,
     LaunchStats,
     ModuleRow,
     OpRow,
-    Roofline,
-    StreamQueue,
     TensorCores,
 )
 from hotloop.core.trace import Category, Trace
 
 from .classes import CLASS_NAMES, COMPUTE, SOURCE_NAMES, Classes, DeviceCover
-from .flops import LEAVES, Peaks, count_work, find_peaks
+from .flops import LEAVES, count_work
 from .intervals import Int64s, sum_groups
 from .links import NONE, TORCH_RANGE, Links, match_names, nest_rows, sum_outermost
 
@@ -154,10 +151,8 @@ def measure_tensor_cores(trace: Trace, links: Links, classes: Classes) -> Tensor
     return TensorCores(matrix_ns=matrix, tensor_core_ns=on_tensor, unknown_ns=unknown)
 
 
-def tabulate_ops(
-    trace: Trace, links: Links, *, top: int | None = None, sort: str = "device_time", device: int | None = None
-) -> OpTable:
-    """The operators by name and shapes. ``sort`` is one of OP_SORTS; ``device`` names the device of the roofline."""
+def tabulate_ops(trace: Trace, links: Links, *, top: int | None = None, sort: str = "device_time") -> OpTable:
+    """The operators by name and shapes. ``sort`` is one of OP_SORTS."""
     if sort not in OP_SORTS:
         raise UsageError(f"--sort {sort}: unknown; operators can be sorted by {', '.join(OP_SORTS)}")
     ranges = links.ranges
@@ -179,7 +174,7 @@ def tabulate_ops(
     count, host, total = totals.count, totals.host_ns, totals.device_ns
     own = sum_groups(inverse, ranges.find_self_time()[at], size)
     dev_self = sum_groups(inverse, launched_ns[at], size)
-    flops, least_bytes, calls = _count_flops(trace, rows_at, inverse, groups, count, texts)
+    flops, calls = _count_flops(trace, rows_at, inverse, groups, count, texts)
     keys = {
         # What an operator launched itself: of nested ones each would else be listed with the same kernels again.
         "device_time": dev_self,
@@ -189,23 +184,20 @@ def tabulate_ops(
     }
     order = np.lexsort((_rank_names(trace, groups[:, 0]), -host, -keys[sort]))
     kept = order[:top]
-    peaks = find_peaks(next((d.name for d in trace.facts.devices if d.index == device), None))
     table = []
     for g in kept.tolist():
         name_id, shape_id, dtype_id, _ = groups[g].tolist()
-        types = dtype_table[dtype_id] if dtype_id >= 0 else None
         table.append(
             OpRow(
                 name=trace.names[name_id],
                 shapes=shape_table[shape_id] if shape_id >= 0 else None,
-                dtypes=types,
+                dtypes=dtype_table[dtype_id] if dtype_id >= 0 else None,
                 count=int(count[g]),
                 host_total_ns=int(host[g]),
                 host_self_ns=int(own[g]),
                 device_total_ns=int(total[g]),
                 device_self_ns=int(dev_self[g]),
                 flops=flops[g],
-                roofline=place_under_roof(peaks, types, flops[g], least_bytes[g], int(total[g])),
             )
         )
     return OpTable(tuple(table), size - len(kept), None if calls is None else int(calls.flops.sum()), calls)
@@ -231,52 +223,25 @@ def _sum_launched(links: Links, is_op: NDArray[np.bool_]) -> Int64s:
     return sum_groups(place, links.end_ns[launched] - links.start_ns[launched], len(links.ranges))
 
 
-def place_under_roof(
-    peaks: Peaks | None, dtypes: str | None, flops: int | None, least_bytes: int | None, device_ns: int
-) -> Roofline | None:
-    """Where work stands under its device's roof; None unless flops, bytes, time and the device's peaks are known."""
-    peak = None if peaks is None or dtypes is None else peaks.of(dtypes)
-    if peaks is None or peak is None or not flops or not least_bytes or device_ns <= 0:
-        return None
-    intensity = flops / least_bytes
-    roof = min(peak.flops_per_s, intensity * peaks.bytes_per_s)
-    return Roofline(
-        attained_ratio=flops * 1e9 / device_ns / roof,
-        bound="compute" if peak.flops_per_s <= intensity * peaks.bytes_per_s else "memory",
-    )
-
-
 def tabulate_modules(trace: Trace, links: Links, *, top: int | None = None) -> tuple[ModuleRow, ...]:
-    """Time of nn.Modules by name: from their Python frames, else from the operators' 'Module Hierarchy'.
-
-    Every operator counts for the last module of its hierarchy; of nested operators of one module the outermost.
-    """
-    python = np.flatnonzero(trace.category == Category.PYTHON)
-    python = python[match_names(trace, trace.name[python], MODULE_FRAME)]
-    duration = links.end_ns - links.start_ns
-    labels: Sequence[str]
-    if len(python):
-        source, nesting, labels = "python", nest_rows(trace, python), trace.names
-        linked = np.flatnonzero(links.launch_row >= 0)
-        calls = links.launch_row[linked]
-        place, duration = nesting.find_innermost(trace.thread[calls], trace.start_ns[calls]), duration[linked]
-        module = trace.name[nesting.rows]
-    else:
-        source, nesting, place = "operators", links.ranges, links.op_place
-        module, labels = _read_texts(trace, "module", nesting.rows)
-    totals = sum_outermost(nesting, module, sum_groups(place, duration, len(nesting)))
-    rows = [
+    """Time of nn.Modules by name, from their Python frames."""
+    rows = np.flatnonzero(trace.category == Category.PYTHON)
+    nesting = nest_rows(trace, rows[match_names(trace, trace.name[rows], MODULE_FRAME)])
+    linked = np.flatnonzero(links.launch_row >= 0)
+    calls = links.launch_row[linked]
+    place = nesting.find_innermost(trace.thread[calls], trace.start_ns[calls])
+    launched_ns = sum_groups(place, links.end_ns[linked] - links.start_ns[linked], len(nesting))
+    totals = sum_outermost(nesting, trace.name[nesting.rows], launched_ns)
+    modules = [
         ModuleRow(
-            name=labels[one].removeprefix("nn.Module: "),
-            count=int((totals.count if source == "python" else totals.outermost_count)[i]),
+            name=trace.names[name].removeprefix("nn.Module: "),
+            count=int(totals.count[i]),
             host_total_ns=int(totals.host_ns[i]),
             device_total_ns=int(totals.device_ns[i]),
-            source=source,
         )
-        for i, one in enumerate(totals.key.tolist())
-        if labels[one].strip()
+        for i, name in enumerate(totals.key.tolist())
     ]
-    return tuple(sorted(rows, key=lambda r: (-r.device_total_ns, -r.host_total_ns, r.name))[:top])
+    return tuple(sorted(modules, key=lambda r: (-r.device_total_ns, -r.host_total_ns, r.name))[:top])
 
 
 def _count_flops(
@@ -286,43 +251,40 @@ def _count_flops(
     groups: Int64s,
     count: Int64s,
     texts: tuple[Sequence[str], ...],
-) -> tuple[list[int | None], list[int | None], LeafCalls | None]:
-    """Flops and least bytes of every group, and the calls whose flops add up to the trace's."""
+) -> tuple[list[int | None], LeafCalls | None]:
+    """FLOPs of every group, and the calls whose FLOPs add up to the trace's."""
     size = len(groups)
     known_rows, known = trace.integers("flops")
     group_of_row = np.full(len(trace.start_ns), NONE, dtype=np.int32)
     group_of_row[rows] = inverse
     known_group = group_of_row[known_rows]
-    from_file, file_count = (
-        sum_groups(known_group, known, size),
-        np.bincount(known_group[known_group >= 0], minlength=size),
-    )
+    from_file = sum_groups(known_group, known, size)
+    file_count = np.bincount(known_group[known_group >= 0], minlength=size)
     flops: list[int | None] = [None] * size
-    least: list[int | None] = [None] * size
     is_leaf, again, whole = np.zeros(size, dtype=bool), np.zeros(size, dtype=np.int64), True
-    for g, (name_id, shape_id, dtype_id, value_id) in enumerate(groups.tolist()):
+    shape_table, dtype_table, value_table = texts
+    for g, (name_id, shape_id, _, value_id) in enumerate(groups.tolist()):
         name = trace.names[name_id]
         work = None
         if _may_count(name):
-            ids = (shape_id, dtype_id, value_id)
-            work = count_work(name, *(t[i] if i >= 0 else None for t, i in zip(texts, ids, strict=True)))
-        if work is not None:
-            flops[g] = work.flops * int(count[g])
-            least[g] = work.bytes * int(count[g]) if work.bytes is not None else None
+            shapes = shape_table[shape_id] if shape_id >= 0 else None
+            work = count_work(name, shapes, value_table[value_id] if value_id >= 0 else None)
         if file_count[g]:
             flops[g] = int(from_file[g])
+        elif work is not None:
+            flops[g] = work.flops * int(count[g])
         if name in LEAVES:
             # One unknown convolution makes the sum a wrong number, not a smaller one.
             whole &= flops[g] is not None
             is_leaf[g] = True
             again[g] = 0 if work is None else work.again
     if not whole or not is_leaf.any():
-        return flops, least, None
+        return flops, None
     each = np.array([(f or 0) // int(n) for f, n in zip(flops, count, strict=True)], dtype=np.int64)
     chosen = is_leaf[inverse]
     group = inverse[chosen]
-    types = tuple(texts[1][i] if i >= 0 else "" for i in groups[group, 2].tolist())
-    return flops, least, LeafCalls(rows[chosen], each[group], again[group], types)
+    types = tuple(dtype_table[i] if i >= 0 else "" for i in groups[group, 2].tolist())
+    return flops, LeafCalls(rows[chosen], each[group], again[group], types)
 
 
 def _may_count(name: str) -> bool:
@@ -382,44 +344,11 @@ SHORT_KERNEL_NS = 10_000
 """About what launching a kernel costs the host: below it, the host cannot keep a device busy with single launches."""
 
 
-def measure_launches(trace: Trace, links: Links, cover: DeviceCover, idle: IdleCauses | None) -> LaunchStats:
-    """Launch delays, queue depths and short kernels of one device."""
-    work = cover.work
-    kernel = work[trace.category[links.device_rows[work]] == Category.KERNEL]
+def measure_launches(trace: Trace, links: Links, cover: DeviceCover) -> LaunchStats:
+    """How many kernels one device ran, and how short they are."""
+    kernel = cover.work[trace.category[links.device_rows[cover.work]] == Category.KERNEL]
     is_short = links.end_ns[kernel] - links.start_ns[kernel] < SHORT_KERNEL_NS
-    linked = work[(links.launch_row[work] >= 0) & ~links.by_graph[work]]
-    called = trace.start_ns[links.launch_row[linked]]
-    delay = np.sort(links.start_ns[linked] - called)
     return LaunchStats(
-        delay_median_ns=_find_percentile(delay, 50),
-        delay_p95_ns=_find_percentile(delay, 95),
-        queues=_measure_queues(trace, links, linked, called),
         kernels_count=len(kernel),
         short_kernels_ratio=int(np.count_nonzero(is_short)) / len(kernel) if len(kernel) else None,
-        late_idle_ratio=idle.launch_late_ns / idle.idle_ns if idle is not None and idle.idle_ns else None,
     )
-
-
-def _find_percentile(ordered: Int64s, percent: int) -> int | None:
-    """The nearest-rank percentile, which was measured; None of nothing."""
-    count = len(ordered)
-    return int(ordered[max(0, -(-count * percent // 100) - 1)]) if count else None
-
-
-def _measure_queues(trace: Trace, links: Links, work: Int64s, called: Int64s) -> tuple[StreamQueue, ...]:
-    stream = trace.stream[links.device_rows[work]]
-    queues = []
-    for one in np.unique(stream).tolist():
-        mine = stream == one
-        enter = called[mine]
-        # Clocks may disagree by a little: work cannot leave the queue before it has entered.
-        leave = np.maximum(links.start_ns[work[mine]], enter)
-        queues.append(
-            StreamQueue(
-                label=trace.stream_labels[one] if one >= 0 else "",
-                launches_count=len(enter),
-                span_ns=int(leave.max() - enter.min()),
-                depth_time_ns=int((leave - enter).sum()),
-            )
-        )
-    return tuple(sorted(queues, key=lambda q: -q.launches_count))

@@ -38,6 +38,10 @@ class Excerpt:
     """Rows of launching calls, and in ``launched`` the device work of each."""
     launched: Int64s
 
+    @property
+    def places(self) -> range:
+        return range(self.first, self.last + 1)
+
 
 def choose_steps(steps: StepWindows, wanted: tuple[int, int] | None) -> tuple[int, int]:
     """Places of the first and the last step: of the numbers ``wanted``, else the usual step and its neighbours.
@@ -66,35 +70,24 @@ def cut_excerpt(
     """Everything on the host that overlaps the steps; all device work that overlaps their device windows or that they
     launched; and for all of this work its launching calls with the operators around them, wherever those lie, without
     which it would be known less well than in the whole trace."""
-    if steps.source == "whole trace":
-        everything = np.arange(len(trace.start_ns), dtype=np.int64)
-        known = np.flatnonzero(links.launch_row >= 0)
-        return Excerpt(
-            first=first,
-            last=last,
-            rows=everything,
-            calls=links.launch_row[known],
-            launched=links.device_rows[known],
-        )
-    low, high = int(steps.start_ns[first]), int(steps.end_ns[last])
-    chosen = np.zeros(len(trace.start_ns), dtype=bool)
-    on_device = np.isin(trace.category, [int(c) for c in (*DEVICE_WORK, Category.SYNC, Category.DEVICE_ANNOTATION)])
-    chosen |= ~on_device & _overlaps(trace, low, high)
-    # The profiler's own span around all that it recorded would only make the excerpt look long.
-    chosen &= ~((trace.category == Category.OTHER) & (trace.start_ns < low) & _ends_after(trace, high))
-    if seen is not None:
-        windows = np.flatnonzero(seen.has_window[first : last + 1]) + first
-        if len(windows):
-            begin, end = int(seen.start_ns[windows].min()), int(seen.end_ns[windows].max())
-            chosen |= on_device & _overlaps(trace, begin, end)
-    known = np.flatnonzero(links.launch_row >= 0)
-    at = trace.start_ns[links.launch_row[known]]
-    chosen[links.device_rows[known[(at >= low) & (at < high)]]] = True
-    work = np.flatnonzero(chosen[links.device_rows])
-    linked = work[links.launch_row[work] >= 0]
-    chosen[links.launch_row[linked]] = True
-    around = links.op_place[linked]
-    chosen[links.ranges.rows[around[around >= 0]]] = True
+    chosen = np.full(len(trace.start_ns), steps.source == "whole trace")
+    linked = np.flatnonzero(links.launch_row >= 0)
+    if steps.source != "whole trace":
+        low, high = int(steps.start_ns[first]), int(steps.end_ns[last])
+        on_device = np.isin(trace.category, [int(c) for c in (*DEVICE_WORK, Category.SYNC, Category.DEVICE_ANNOTATION)])
+        chosen |= ~on_device & _overlaps(trace, low, high)
+        # The profiler's own span around all that it recorded would only make the excerpt look long.
+        ends_after = trace.start_ns + trace.duration_ns > high
+        chosen &= ~((trace.category == Category.OTHER) & (trace.start_ns < low) & ends_after)
+        if seen is not None and seen.has_window[first : last + 1].any():
+            windows = np.flatnonzero(seen.has_window[first : last + 1]) + first
+            chosen |= on_device & _overlaps(trace, int(seen.start_ns[windows].min()), int(seen.end_ns[windows].max()))
+        at = trace.start_ns[links.launch_row[linked]]
+        chosen[links.device_rows[linked[(at >= low) & (at < high)]]] = True
+        linked = linked[chosen[links.device_rows[linked]]]
+        chosen[links.launch_row[linked]] = True
+        around = links.op_place[linked]
+        chosen[links.ranges.rows[around[around >= 0]]] = True
     return Excerpt(
         first=first,
         last=last,
@@ -109,11 +102,6 @@ def _overlaps(trace: Trace, low_ns: int, high_ns: int) -> NDArray[np.bool_]:
     found: NDArray[np.bool_] = (trace.start_ns < high_ns) & (
         (trace.start_ns + trace.duration_ns > low_ns) | (trace.start_ns >= low_ns)
     )
-    return found
-
-
-def _ends_after(trace: Trace, high_ns: int) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = trace.start_ns + trace.duration_ns > high_ns
     return found
 
 
@@ -156,41 +144,31 @@ def draw_steps(trace: Trace, wanted: tuple[int, int] | None = None) -> TraceExce
 
 
 def _draw_steps(steps: StepWindows, excerpt: Excerpt) -> Iterator[Slice]:
-    for at in range(excerpt.first, excerpt.last + 1):
+    for at in excerpt.places:
         start_ns, end_ns = int(steps.start_ns[at]), int(steps.end_ns[at])
-        yield Slice(
-            name=f"step {steps.index[at]}",
-            start_ns=start_ns,
-            end_ns=end_ns,
-            args={"host_ns": end_ns - start_ns, "is_complete": bool(steps.is_complete[at])},
-        )
+        args = {"host_ns": end_ns - start_ns, "is_complete": bool(steps.is_complete[at])}
+        yield Slice(name=f"step {steps.index[at]}", start_ns=start_ns, end_ns=end_ns, args=args)
 
 
 def _draw_phases(phases: HostPhases, steps: StepWindows, excerpt: Excerpt) -> Iterator[Slice]:
     at = slice(excerpt.first, excerpt.last + 1)
     windows = Intervals(steps.start_ns[at], steps.end_ns[at])
-    start, end, segment, step = overlap_pieces(Intervals(phases.edge_ns[:-1], phases.edge_ns[1:]), windows)
-    pieces = zip(start.tolist(), end.tolist(), phases.phase[segment].tolist(), step.tolist(), strict=True)
-    previous: tuple[int, int, int, int] | None = None
-    for piece in pieces:
-        if previous is not None and previous[1:] == (piece[0], piece[2], piece[3]):
-            previous = (previous[0], piece[1], piece[2], piece[3])
-            continue
-        if previous is not None:
-            yield _draw_phase(previous, steps, excerpt)
-        previous = piece
-    if previous is not None:
-        yield _draw_phase(previous, steps, excerpt)
-
-
-def _draw_phase(piece: tuple[int, int, int, int], steps: StepWindows, excerpt: Excerpt) -> Slice:
-    start_ns, end_ns, phase, step = piece
-    return Slice(name=PHASES[phase], start_ns=start_ns, end_ns=end_ns, args={"step": steps.index[excerpt.first + step]})
+    pieces = overlap_pieces(Intervals(phases.edge_ns[:-1], phases.edge_ns[1:]), windows)
+    phase, step = phases.phase[pieces.of_a], pieces.of_b
+    # Neighbours of one phase and step are one slice.
+    begins = np.ones(len(phase), dtype=bool)
+    begins[1:] = (np.diff(phase) != 0) | (np.diff(step) != 0) | (pieces.start_ns[1:] != pieces.end_ns[:-1])
+    first = np.flatnonzero(begins)
+    last = np.append(first[1:], len(phase))[: len(first)] - 1
+    starts, ends = pieces.start_ns[first].tolist(), pieces.end_ns[last].tolist()
+    for start_ns, end_ns, number, place in zip(starts, ends, phase[first].tolist(), step[first].tolist(), strict=True):
+        args = {"step": steps.index[excerpt.first + place]}
+        yield Slice(name=PHASES[number], start_ns=start_ns, end_ns=end_ns, args=args)
 
 
 def _find_windows(seen: DeviceSteps, excerpt: Excerpt) -> tuple[list[int], Intervals]:
     """The places of the steps that the device worked for, and their windows on it."""
-    places = [at for at in range(excerpt.first, excerpt.last + 1) if seen.has_window[at]]
+    places = [at for at in excerpt.places if seen.has_window[at]]
     return places, Intervals(seen.start_ns[places], seen.end_ns[places])
 
 
@@ -225,33 +203,34 @@ def _draw_partition(cover: DeviceCover, seen: DeviceSteps, steps: StepWindows, e
         "exposed_mem": subtract(busy, both),
         "idle": find_gaps(busy, low, high),
     }
-    pieces = []
+    slices = []
     for name, part in named.items():
-        start, end, _, step = overlap_pieces(part, windows)
-        pieces += list(zip(start.tolist(), end.tolist(), step.tolist(), [name] * len(start), strict=True))
-    for start_ns, end_ns, step, name in sorted(pieces):
+        pieces = overlap_pieces(part, windows)
+        columns = (pieces.start_ns.tolist(), pieces.end_ns.tolist(), pieces.of_b.tolist())
+        slices += [(*piece, name) for piece in zip(*columns, strict=True)]
+    for start_ns, end_ns, step, name in sorted(slices):
         yield Slice(name=name, start_ns=start_ns, end_ns=end_ns, args={"step": steps.index[places[step]]})
 
 
 def _draw_paths(trace: Trace, ground: Groundwork, excerpt: Excerpt) -> tuple[tuple[Slice, ...], str | None]:
     slices: list[Slice] = []
     pathless = None
-    for at in range(excerpt.first, excerpt.last + 1):
+    for at in excerpt.places:
         try:
             path = find_critical_path(trace, ground.links, ground.classes, ground.steps, at)
         except UsageError as error:
             pathless = f"step {ground.steps.index[at]}: {error}"
             continue
-        ends = np.append(path.from_ns[1:], path.end_ns)
-        stretches = zip(path.rows.tolist(), path.from_ns.tolist(), ends.tolist(), path.kinds.tolist(), strict=True)
-        for row, start_ns, end_ns, kind in stretches:
+        step, pieces = path.summary, path.stretches
+        columns = (pieces.row.tolist(), pieces.begin_ns.tolist(), pieces.end_ns.tolist(), pieces.kind.tolist())
+        for row, start_ns, end_ns, kind in zip(*columns, strict=True):
             event = trace.names[trace.name[row]][:NAME_LENGTH] if row >= 0 else "nothing recorded"
             slices.append(
                 Slice(
                     name=f"{BOUND_KINDS[kind]}: {event}",
                     start_ns=start_ns,
                     end_ns=end_ns,
-                    args={"step": path.step, "bound_by": BOUND_KINDS[kind], "paced_by": path.paced_by},
+                    args={"step": step.step, "bound_by": BOUND_KINDS[kind], "paced_by": step.paced_by},
                 )
             )
     return tuple(slices), pathless

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from hotloop.core.analysis import Forecast
 from hotloop.core.errors import UsageError
-from hotloop.core.graph import BOUND_KINDS, Change, WhatIf
+from hotloop.core.graph import Change
 from hotloop.core.trace import Category, Trace, TraceNote
-from hotloop.core.trace_analysis import AskedChange
+from hotloop.core.trace_analysis import WhatIf
 from hotloop.core.what_if_changes import CHANGES, DEFAULT_FACTOR, list_forms
 
 from .classes import Classes
-from .critical_path import choose_step, falls_behind, split_retimed
+from .critical_path import choose_step, falls_behind
 from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
 from .intervals import Int64s
 from .links import NONE, Links, match_names
@@ -102,10 +102,10 @@ def answer_asked(
     classes: Classes,
     steps: StepWindows,
     asked: Sequence[str],
-) -> tuple[tuple[AskedChange, ...], tuple[TraceNote, ...]]:
+) -> tuple[tuple[WhatIf, ...], tuple[TraceNote, ...]]:
     """(every change alone, then all together, on as many steps as fit; why some of them have no answer)."""
     sets = [(one,) for one in asked] + ([tuple(asked)] if len(asked) > 1 else [])
-    answers: list[AskedChange] = []
+    answers: list[WhatIf] = []
     notes: list[TraceNote] = []
     try:
         if steps.source == "whole trace":
@@ -113,36 +113,15 @@ def answer_asked(
         window = open_window(trace, links, classes, steps)
     except UsageError as error:
         return (), (TraceNote(level="warning", code="what-if", message=f"--what-if: {error}"),)
-    for one in sets:
-        changes = [parse_change(text) for text in one]
+    for texts in sets:
+        changes = [parse_change(text) for text in texts]
         try:
-            (found,) = forecast(trace, links, classes, steps, [changes], window)
+            (answer,) = forecast(trace, links, classes, steps, [changes], window)
         except UsageError as error:
-            notes.append(TraceNote(level="warning", code=f"what-if {one}", message=f"--what-if: {error}"))
+            notes.append(TraceNote(level="warning", code=f"what-if {texts}", message=f"--what-if: {error}"))
             continue
-        answers.append(_forecast_asked(trace, one, found))
+        answers.append(replace(answer, changes=texts))
     return tuple(answers), tuple(notes)
-
-
-_RESTATED = (
-    *("basis", "basis_reason", "steps_count", "paced_by", "measured_step_ns", "replayed_step_ns", "step_ns"),
-    *("low_step_ns", "high_step_ns", "saving_low_ratio", "saving_mid_ratio", "saving_high_ratio"),
-    *("bound_by", "limits_ns"),
-)
-
-
-def _forecast_asked(trace: Trace, asked: tuple[str, ...], found: WhatIf) -> AskedChange:
-    edges = found.edges
-    recorded = edges.program + edges.launch + edges.sync
-    return AskedChange(
-        rank=trace.facts.rank,
-        source=trace.facts.source,
-        changes=asked,
-        **{name: getattr(found, name) for name in _RESTATED},
-        bound_ns=dict(zip(BOUND_KINDS, found.bound_ns, strict=True)),
-        inferred_edges=edges.inferred,
-        edges_count=recorded + edges.inferred,
-    )
 
 
 def forecast(
@@ -230,7 +209,7 @@ def forecast_for_rules(
                 "forecast_step_ns": one.step_ns,
                 "replayed_step_ns": one.replayed_step_ns,
                 "bound_by": one.bound_by,
-                "inferred_edges": one.edges.inferred,
+                "inferred_edges": one.inferred_edges,
             },
         )
         for name, one in zip(wanted, found, strict=True)
@@ -267,49 +246,57 @@ def _forecast_one(
 ) -> WhatIf:
     graph = at.graph
     _check(changes)
-    weight, loader, doubt = _apply(at, changes)
-    changed = replay(graph, weight)
-    stubborn = replay(graph, weight, np.maximum(graph.unexplained, 0))
+    changed = _apply(at, changes)
+    retimed = replay(graph, changed.weight_ns)
+    stubborn = replay(graph, changed.weight_ns, np.maximum(graph.unexplained, 0))
     measured = _measure(graph, graph.time_ns)
-    unchanged, after, worst = (_measure(graph, time) for time in (base, changed, stubborn))
+    unchanged, after, worst = (_measure(graph, time) for time in (base, retimed, stubborn))
     period = measured.period(paced_by)
     replayed = unchanged.period(paced_by)
-    miss = abs(replayed - period) / period if period else 1.0
+    if not period:
+        raise UsageError("the steps have no length, so nothing can be forecast")
+    miss = abs(replayed - period) / period
     # Where the host sets the pace, the device's longer period in so few steps is only what it has fallen behind.
     behind = max(0, unchanged.period("device") - unchanged.period("host")) if paced_by == "host" else 0
-    new, limits, bound_by = _slowest(after, loader, "middle", behind)
-    slow, _, _ = _slowest(worst, loader, "worst", behind)
-    best, _, _ = _slowest(after, loader, "best", behind)
+    new, bound_by = _slowest(after, changed.loader, "middle", behind)
+    slow, _ = _slowest(worst, changed.loader, "worst", behind)
+    best, _ = _slowest(after, changed.loader, "best", behind)
     # The unchanged replay's own error is in the changed one too: only their ratio counts.
     step = round(new * (period / replayed)) if replayed else new
     spread = _spread(unchanged, after, bound_by) + miss * period / 2
     low = round(min(step, slow, best) - spread)
     high = round(max(step, slow) + spread)
-    host_only = [c.kind for c in changes if c.kind in ("no-host-time", "free-launches", "no-host-syncs")]
-    if host_only and len(graph.work) == 0:
-        raise UsageError(f"{host_only[0]}: the trace contains no device work, so freeing the host has no effect")
+    on_device = ("no-host-time", "free-launches", "no-host-syncs", "free-communication")
+    idle = next((change.kind for change in changes if change.kind in on_device and not len(graph.work)), None)
+    if idle is not None:
+        raise UsageError(f"{idle}: the trace contains no device work, so it has no effect")
     basis = "simulated" if miss <= MAX_REPLAY_MISS_RATIO else "rule-of-thumb"
     reason = f"replayed unchanged, the graph gives {1 + (replayed - period) / period:.4f} of the measured step"
     if basis == "rule-of-thumb":
         reason += ": the steps wait for something that is not in the trace"
-    loader_doubt = loader.doubts(after.period("host"), period) if loader is not None else ""
-    if doubt or (loader_doubt and basis == "simulated"):
-        basis, reason = "rule-of-thumb", doubt or loader_doubt
+    loader_doubt = changed.loader.doubts(after.period("host"), period) if changed.loader is not None else ""
+    if changed.doubt or (loader_doubt and basis == "simulated"):
+        basis, reason = "rule-of-thumb", changed.doubt or loader_doubt
+    low, high = max(0, min(low, step)), max(high, step)
     return WhatIf(
-        changes=changes,
+        rank=at.trace.facts.rank,
+        source=at.trace.facts.source,
+        changes=tuple(change.kind for change in changes),
         basis=basis,
         basis_reason=reason,
         measured_step_ns=period,
         replayed_step_ns=replayed,
         step_ns=step,
-        low_step_ns=max(0, min(low, step)),
-        high_step_ns=max(high, step),
+        low_step_ns=low,
+        high_step_ns=high,
+        saving_low_ratio=1 - high / period,
+        saving_mid_ratio=1 - step / period,
+        saving_high_ratio=1 - low / period,
         steps_count=len(graph.boundaries),
         paced_by=paced_by,
         bound_by=bound_by,
-        limits_ns=limits,
-        bound_ns=_split_step(graph, weight, changed, bound_by, step),
-        edges=graph.edges,
+        inferred_edges=graph.inferred_count,
+        edges_count=len(graph.source),
     )
 
 
@@ -359,8 +346,8 @@ def _measure(graph: StepGraph, time: Int64s) -> _Periods:
     return _Periods(ends - graph.low_ns, device)
 
 
-def _slowest(after: _Periods, loader: Loading | None, case: str, behind: int) -> tuple[int, dict[str, int], str]:
-    """The longest period, all of them, and the name of that one."""
+def _slowest(after: _Periods, loader: Loading | None, case: str, behind: int) -> tuple[int, str]:
+    """The longest period, ns, and its name."""
     limits = {"host": after.period("host")}
     if loader is not None:
         assumed = {"best": loader.best, "middle": loader.middle, "worst": loader.worst}[case]
@@ -368,7 +355,7 @@ def _slowest(after: _Periods, loader: Loading | None, case: str, behind: int) ->
     if len(after.device_ns):
         limits["device"] = max(0, after.period("device") - behind)
     bound_by = max(limits, key=lambda name: limits[name])
-    return limits[bound_by], limits, bound_by
+    return limits[bound_by], bound_by
 
 
 def _spread(unchanged: _Periods, after: _Periods, bound_by: str) -> float:
@@ -382,80 +369,81 @@ def _spread(unchanged: _Periods, after: _Periods, bound_by: str) -> float:
     return 2 * deviation / math.sqrt(len(now))
 
 
-def _split_step(graph: StepGraph, weight: Int64s, time: Int64s, bound_by: str, step: int) -> tuple[int, ...]:
-    """The kinds on the path through the changed steps, in proportion scaled to one step, exactly."""
-    parts = [0] * len(BOUND_KINDS)
-    if bound_by in ("loader", "cores") or step == 0:
-        parts[KIND["input"]] = step
-        return tuple(parts)
-    retimed = replace(graph, time_ns=time, weight_ns=weight)
-    first = int(graph.boundaries[0])
-    node, start = int(graph.boundaries[-1]), int(time[first]) if len(graph.boundaries) > 1 else graph.low_ns
-    if bound_by == "device":
-        mine = np.flatnonzero(graph.work_step >= 0)
-        node = int(graph.work_end[mine[np.argmax(time[graph.work_end[mine]])]])
-        start = min(start, int(time[node]))
-    bound = split_retimed(retimed, node, start)
-    whole = sum(bound)
-    if whole == 0:
-        parts[KIND["host"]] = step
-        return tuple(parts)
-    parts = [part * step // whole for part in bound]
-    parts[max(range(len(parts)), key=lambda i: parts[i])] += step - sum(parts)
-    return tuple(parts)
-
-
 # ---- the changes
 
 
-def _apply(at: Situation, changes: Sequence[Change]) -> tuple[Int64s, Loading | None, str]:
-    """(weights after the changes, the workers beside the training or None, why they are no forecast or '')."""
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """The graph after some changes."""
+
+    weight_ns: Int64s
+    loader: Loading | None = None
+    """Workers beside the training."""
+    doubt: str = ""
+    """Why it is no forecast."""
+
+
+def _apply(at: Situation, changes: Sequence[Change]) -> _Changed:
     weight = at.graph.weight_ns.astype(np.float64)
     loader: Loading | None = None
     doubt = ""
     for change in changes:
-        if change.kind == "loader-workers":
-            loader, doubt = _free_loader(at, weight, change)
+        edges = _find_edges(at, change)
+        if change.kind == "no-host-syncs":
+            weight[edges] = _GONE
+        elif change.kind in ("faster", "faster-matmuls", "fused-launches"):
+            weight[edges] /= change.factor
         else:
-            _EFFECTS[change.kind](at, weight, change)
-    return np.rint(weight).astype(np.int64), loader, doubt
+            weight[edges] = 0
+        if change.kind == "loader-workers":
+            doubt = _doubt_workers(at)
+            counts = change.workers_count, change.cores_count
+            loader = None if doubt else measure_loading(at.trace, at.graph, *counts)
+    return _Changed(np.rint(weight).astype(np.int64), loader, doubt)
 
 
-def _no_input_wait(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
-    weight[at.graph.role == ROLE["input"]] = 0
+def _find_edges(at: Situation, change: Change) -> Bools:
+    """The edges whose weight a change sets to nothing, or divides by its factor."""
+    graph, trace = at.graph, at.trace
+    edges: Bools
+    match change.kind:
+        case "no-input-wait" | "loader-workers":
+            edges = graph.role == ROLE["input"]
+        case "free-communication":
+            edges = (graph.role == ROLE["work"]) & (graph.kind == KIND["comm"])
+        case "fused-launches":
+            edges = graph.role == ROLE["call"]
+        case "free-launches":
+            edges = np.isin(graph.role, [ROLE["call"], ROLE["latency"]])
+        case "no-host-time":
+            # Operators and launching calls; Python, the loader and whatever else the host does stay.
+            is_op = np.isin(trace.category[np.maximum(graph.row, 0)], [Category.CPU_OP, Category.RUNTIME])
+            is_op &= (graph.row >= 0) & np.isin(graph.role, [ROLE["host"], ROLE["call"]])
+            edges = is_op | (graph.role == ROLE["latency"])
+        case "no-host-syncs":
+            # A full queue, which ends with the begin of a piece of work, is no wait that the program asked for.
+            edges = (graph.role == ROLE["host_wait"]) & ~np.isin(graph.source, graph.work_begin)
+        case "faster-matmuls":
+            kernels = _kernels_named(at, MATRIX_KERNEL) & ~_kernels_named(at, NO_MATRIX_KERNEL)
+            edges = kernels | _host_ops_without_work(at, MATRIX_OP)
+        case _:
+            pattern = re.compile(change.pattern)
+            edges = _kernels_named(at, pattern) | _work_of_ops(at, pattern) | _host_ops_without_work(at, pattern)
+    return edges
 
 
-def _free_loader(at: Situation, weight: NDArray[np.float64], change: Change) -> tuple[Loading | None, str]:
-    """The main thread waits no longer than workers of the same speed make it wait; what they allow, and a doubt."""
+def _doubt_workers(at: Situation) -> str:
+    """Why the main thread may wait longer than workers of the same speed make it wait."""
     trace, graph = at.trace, at.graph
     rows = graph.row[graph.role == ROLE["input"]]
     names = {trace.names[i] for i in np.unique(trace.name[rows[rows >= 0]]).tolist()}
     loaders = [name for name in names if LOADER_NEXT.search(name)]
-    _no_input_wait(at, weight, change)
-    if loaders and not any(_SINGLE_PROCESS.search(name) for name in loaders):
-        return None, (
-            "the batches are made in other processes, whose speed is not in the trace; the forecast assumes that the "
-            "next batch is always ready"
-        )
-    return measure_loading(trace, graph, change.workers_count, change.cores_count), ""
-
-
-def _scale_matrix(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
-    kernels = _kernels_named(at, MATRIX_KERNEL) & ~_kernels_named(at, NO_MATRIX_KERNEL)
-    _scale(weight, kernels | _host_ops_without_work(at, MATRIX_OP), change.factor)
-
-
-def _scale_named(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
-    pattern = re.compile(change.pattern)
-    _scale(
-        weight,
-        _kernels_named(at, pattern) | _work_of_ops(at, pattern) | _host_ops_without_work(at, pattern),
-        change.factor,
+    if not loaders or any(_SINGLE_PROCESS.search(name) for name in loaders):
+        return ""
+    return (
+        "the batches are made in other processes, whose speed is not in the trace; the forecast assumes that the "
+        "next batch is always ready"
     )
-
-
-def _scale(weight: NDArray[np.float64], chosen: Bools, factor: float) -> None:
-    weight[chosen] /= factor
 
 
 def _kernels_named(at: Situation, pattern: re.Pattern[str]) -> Bools:
@@ -484,48 +472,3 @@ def _host_ops_without_work(at: Situation, pattern: re.Pattern[str]) -> Bools:
     rows = ranges.rows[ranges.find_nearest(matched) >= 0]
     own: Bools = np.isin(graph.role, [ROLE["host"], ROLE["input"]]) & np.isin(graph.row, rows)
     return own
-
-
-def _free_communication(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
-    graph = at.graph
-    weight[(graph.role == ROLE["work"]) & (graph.kind == KIND["comm"])] = 0
-
-
-def _fuse_launches(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
-    weight[at.graph.role == ROLE["call"]] /= change.factor
-
-
-def _free_launches(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
-    weight[np.isin(at.graph.role, [ROLE["call"], ROLE["latency"]])] = 0
-
-
-def _no_host_time(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
-    """Operators and launching calls; Python, the loader and whatever else the host does stay."""
-    graph, trace = at.graph, at.trace
-    held = np.maximum(graph.row, 0)
-    op = (graph.row >= 0) & np.isin(trace.category[held], [Category.CPU_OP, Category.RUNTIME])
-    weight[np.isin(graph.role, [ROLE["host"], ROLE["call"]]) & op] = 0
-    weight[graph.role == ROLE["latency"]] = 0
-
-
-def _no_host_syncs(at: Situation, weight: NDArray[np.float64], change: Change) -> None:
-    graph = at.graph
-    waits = graph.role == ROLE["host_wait"]
-    # A full queue is no wait that the program asked for.
-    full = np.zeros(len(waits), dtype=bool)
-    begins = np.zeros(len(graph.time_ns), dtype=bool)
-    begins[graph.work_begin] = True
-    full[waits] = begins[graph.source[waits]]
-    weight[waits & ~full] = _GONE
-
-
-_EFFECTS = {
-    "no-input-wait": _no_input_wait,
-    "faster-matmuls": _scale_matrix,
-    "faster": _scale_named,
-    "free-communication": _free_communication,
-    "fused-launches": _fuse_launches,
-    "free-launches": _free_launches,
-    "no-host-time": _no_host_time,
-    "no-host-syncs": _no_host_syncs,
-}

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hotloop.core.findings import Value, Where
-from hotloop.core.link_fit import format_byte_rate
 from hotloop.core.memory_snapshot import MemoryFile
 from hotloop.core.report import Report
 from hotloop.core.timeline import DevicePartition, IdleCauses, KernelRow, LaunchStats, RankTimeline, TensorCores
@@ -35,7 +34,7 @@ def describe_trace(report: Report, top: int) -> tuple[Section, ...]:
         ]
     if lead.launch is not None:
         made.append(_list_launches(lead.launch, whose))
-    made += [_list_waits(report.trace), _list_bandwidths(report.trace, top)]
+    made.append(_list_waits(report.trace))
     made += [_list_path(ranks[0], whose, top), _list_forecasts(ranks[0], whose), _list_asked(report.trace)]
     made += [_list_memory(ranks), _list_memory_categories(ranks[0], whose), _list_memory_ops(ranks[0], whose, top)]
     made += [_list_kernels(lead, whose, top), _list_comm(lead, whose, top), _list_ops(lead, whose, top)]
@@ -163,16 +162,7 @@ def _list_launches(launch: LaunchStats, whose: str) -> Section:
     rows = [
         ("kernels", t.format_count(launch.kernels_count)),
         ("kernels under 10 µs (launch-bound index)", _percent(launch.short_kernels_ratio)),
-        ("idle time that is launch-late", _percent(launch.late_idle_ratio)),
-        (
-            "launch to start, median",
-            None if launch.delay_median_ns is None else t.format_duration(launch.delay_median_ns),
-        ),
-        ("launch to start, p95", None if launch.delay_p95_ns is None else t.format_duration(launch.delay_p95_ns)),
     ]
-    for queue in launch.queues[:4]:
-        depth = queue.depth_time_ns / queue.span_ns if queue.span_ns else 0.0
-        rows.append((f"stream {queue.label}: mean queue", f"{depth:.1f} launches"))
     return _section("Launches", whose, {"measure": "long", "value": ""}, [row for row in rows if row[1] is not None])
 
 
@@ -192,29 +182,6 @@ def _list_waits(trace: TraceAnalysis) -> Section | None:
     note = f"{collectives} that all ranks share; shares of the time from the first to the last of them"
     columns = {"rank": "", "waits": "ns", "share": "share", "arrived last": "count"}
     return _section("Waiting for other ranks", note, columns, rows)
-
-
-def _list_bandwidths(trace: TraceAnalysis, top: int) -> Section:
-    """What the matched collectives carry; time is from the last arrival to the end, so no rank's lateness is in it."""
-    several = len({one.group for one in trace.collectives}) > 1
-    rows = [
-        (
-            _words(one.op) + (f", group {one.group}" if several else ""),
-            one.bytes,
-            one.members_count,
-            one.count,
-            one.median_transfer_ns,
-            None if one.algorithm_bytes_per_s is None else format_byte_rate(one.algorithm_bytes_per_s),
-            None if one.bus_bytes_per_s is None else format_byte_rate(one.bus_bytes_per_s),
-        )
-        for one in trace.collectives[:top]
-    ]
-    note = (
-        "transfer: median time from the last rank's arrival to the end; algorithm: size over that time; bus: what each "
-        "link carries. What the links should give is not in a trace: compare with hotloop bench comm"
-    )
-    columns = {"collective": "", "size": "bytes", "ranks": "count", "count": "count", "transfer": "ns"}
-    return _section("Bandwidth of collectives", note, columns | {"algorithm": "", "bus": ""}, rows)
 
 
 INFERRED = "waits are inferred, because the trace has no synchronisation events"
@@ -399,13 +366,11 @@ def _list_comm(line: RankTimeline, whose: str, top: int) -> Section:
 def _list_ops(line: RankTimeline, whose: str, top: int) -> Section:
     rows = []
     for row in line.ops[:top]:
-        flops, roof = row.flops, row.roofline
-        rate = "" if flops is None or not row.device_total_ns else f"{flops / row.device_total_ns / 1e3:.3g}"
+        rate = "" if row.flops is None or not row.device_total_ns else f"{row.flops / row.device_total_ns / 1e3:.3g}"
         name = f"{row.name} {row.shapes}" if row.shapes else row.name
-        bound = "" if roof is None else f"{t.format_percent(roof.attained_ratio)} {roof.bound}"
-        rows.append((name, row.count, row.host_self_ns, row.device_self_ns, row.device_total_ns, rate, bound))
+        rows.append((name, row.count, row.host_self_ns, row.device_self_ns, row.device_total_ns, rate))
     columns = {"operator": "", "count": "count", "host self": "ns", "device self": "ns", "device total": "ns"}
-    return _section("Operators", whose, columns | {"TFLOP/s": "", "of the roof": ""}, rows, drop_blank=True)
+    return _section("Operators", whose, columns | {"TFLOP/s": ""}, rows, drop_blank=True)
 
 
 def _list_modules(line: RankTimeline, whose: str, top: int) -> Section:
@@ -420,15 +385,8 @@ def _list_ranges(line: RankTimeline, whose: str, top: int) -> Section:
 
 
 def _list_ratios(line: RankTimeline, whose: str) -> Section:
-    ratios = line.ratios
-    known = (
-        ("all-reduce (waits for ranks included) over backward", ratios.allreduce_over_backward_ratio),
-        ("copies to the device over the window", ratios.h2d_ratio),
-        ("copies from the device over the window", ratios.d2h_ratio),
-        ("waiting for data over the step", ratios.data_wait_ratio),
-        (f"computed again in backward over the {'window' if line.devices else 'step'}", ratios.recompute_ratio),
-    )
-    rows = [(name, value) for name, value in known if value is not None]
+    again, whole = line.ratios.recompute_ratio, "window" if line.devices else "step"
+    rows = [] if again is None else [(f"computed again in backward over the {whole}", again)]
     return _section("Key ratios", whose, {"ratio": "", "value": "ratio"}, rows)
 
 
