@@ -15,6 +15,7 @@ TABLE = "benchmarks/results/zoo/55f64a285295.jsonl"
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The pages and raw data, to be falsified."""
+    shutil.copy(ROOT / "README.md", tmp_path)
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copytree(ROOT / "benchmarks" / "results", tmp_path / "benchmarks" / "results")
     return tmp_path
