@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hotloop.core.build_context import History, Ignore, read_history
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Skipped
 from hotloop.core.image import (
@@ -24,8 +25,8 @@ from hotloop.core.image import (
 )
 
 from .builder import Build, Builder, FoundFile, Source, compare_contents
-from .context import Ignore, copy_context, scan_context
-from .edits import History, bump, choose_edits, edit_file, read_history
+from .context import copy_context, scan_context
+from .edits import bump, choose_edits, edit_file
 from .fix import Rewrite, draw_diff
 from .fixes import FIXES
 from .fixes.install_once import canonical_name
