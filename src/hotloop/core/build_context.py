@@ -7,11 +7,12 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from .errors import UsageError
 from .findings import Skipped
 
 WINDOW_DAYS = 90.0
@@ -105,13 +106,52 @@ def match_sources(sources: Iterable[str], files: Iterable[str]) -> dict[str, tup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BuildContext:
+    """The files of a folder by their path in it, with their sizes, and its ``folders``. ``ignored`` are folders that
+    git is told to ignore; None where it does not know the folder."""
+
+    root: Path
+    files: Mapping[str, int]
+    folders: tuple[str, ...] = ()
+    ignored: frozenset[str] | None = None
+
+    def admit(self, ignore: Ignore) -> dict[str, int]:
+        """What the builder may see."""
+        return {path: size for path, size in self.files.items() if not ignore.ignores(path)}
+
+
+def scan_context(
+    root: Path, ignore: Ignore, ignored: frozenset[str] | None = None, most_files: int | None = None
+) -> BuildContext:
+    """The files below ``root`` that the present .dockerignore admits; UsageError for more than ``most_files``."""
+    files: dict[str, int] = {}
+    admitted = []
+    for folder, folders, names in os.walk(root):
+        inside = os.path.relpath(folder, root)
+        prefix = "" if inside == "." else f"{inside}/"
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        folders[:] = [
+            name
+            for name in folders
+            if name not in links and (ignore.may_admit_again or not ignore.ignores(f"{prefix}{name}"))
+        ]
+        admitted += [path for path in (f"{prefix}{name}" for name in folders) if not ignore.ignores(path)]
+        if most_files is not None and len(files) > most_files:
+            raise UsageError(f"{root} holds more than {most_files:,} files")
+        for name in (*names, *links):
+            path = f"{prefix}{name}"
+            if not ignore.ignores(path):
+                files[path] = os.lstat(os.path.join(folder, name)).st_size
+    return BuildContext(root=root, files=dict(sorted(files.items())), folders=tuple(admitted), ignored=ignored)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """The commits of the last ``days`` (the whole history where it is shorter): each the files that it changed, as
-    paths below the folder. ``ignored`` are the folders that git is told to ignore."""
+    paths below the folder."""
 
     days: float
     commits: tuple[frozenset[str], ...]
-    ignored: frozenset[str]
 
     def count(self, is_such: Callable[[str], bool]) -> int:
         """Commits that changed such a file."""
@@ -153,7 +193,6 @@ def read_history(folder: Path, limit_s: float = LIMIT_S) -> History | Skipped:
         "--",
         ".",
     )
-    ignored = _ask(folder, limit_s, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
     commits = tuple(
         frozenset(path.lstrip("\n") for path in one.split("\0") if path.strip("\n"))
         for one in (log or "").split("\x01")[1:]
@@ -161,8 +200,13 @@ def read_history(folder: Path, limit_s: float = LIMIT_S) -> History | Skipped:
     return History(
         days=days,
         commits=commits,
-        ignored=frozenset(one[:-1] for one in (ignored or "").split("\0") if one.endswith("/")),
     )
+
+
+def list_ignored(folder: Path) -> frozenset[str]:
+    """The folders that git is told to ignore; none where it knows nothing."""
+    ignored = _ask(folder, LIMIT_S, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
+    return frozenset(one[:-1] for one in (ignored or "").split("\0") if one.endswith("/"))
 
 
 def _ask(folder: Path, limit_s: float, *words: str) -> str | None:
