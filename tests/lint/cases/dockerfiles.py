@@ -126,7 +126,6 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ("failing-step", "medium", f"{CUDA}RUN apt-get update\nRUN apt-get install -y git\n"),
     ("failing-step", "high", f"{CUDA}RUN apt-get install -y git\n"),
     ("failing-step", "medium", f"{CUDA}RUN {APT} tzdata\n"),
-    ("failing-step", "high", f"{TORCH}RUN conda install faiss-gpu\n"),
     ("failing-step", "high", "FROM nvidia/cuda:latest\n"),
     ("failing-step", "high", "FROM nvidia/cuda:12.4-runtime-ubuntu22.04\n"),
     ("failing-step", "high", "FROM continuumio/miniconda3:24.1.2-0\nRUN conda activate env && pip install einops\n"),

@@ -37,12 +37,13 @@ MOST_ABOVE = 12_000
 """Characters of the instructions above that a row of a table looks at."""
 FEW_COMMITS = 4
 LISTS = re.compile(
-    r"(?i)(.*/)?([\w.-]*(requirements?|constraints?|environment|conda)[\w.-]*\.(txt|in|ya?ml|lock)|pyproject\.toml|"
+    r"(?i)(.*/)?(requirements?(/.*)?|_?_?(version|about|package_info|init)_?_?\.py|[\w.-]*(requirements?|constraints?|environment|conda)[\w.-]*\.(txt|in|ya?ml|lock)|pyproject\.toml|"
     r"setup\.(py|cfg)|[\w.-]*lock([\w.-]*)?|pipfile|package\.json|go\.(mod|sum)|cargo\.toml|readme.*|licen[sc]e.*|"
     r"manifest\.in|\.python-version|version(\.txt)?)$"
 )
 """Files that say which packages to install, and what packaging reads beside them."""
-CODE = re.compile(r"(^\.?/?$|(^|/)[^./]\w*/?$|\.(py|pyx|sh|ya?ml|json|toml|cfg|cu|cpp|c|h|ipynb)$)")
+CODE = re.compile(r"\.(py|pyx|sh|ya?ml|json|toml|cfg|cu|cpp|c|h|ipynb|[jt]sx?)$")
+FOLDER = re.compile(r"^\.?/?$|(^|/)[^./]+/?$")
 UNTOLD = re.compile(r"(?i)docker|deploy|container|build|infra|ci$|images?$")
 """Folders that hold Dockerfiles whose context is mostly another folder."""
 UNKNOWN = re.compile(r"[$*?\[:<]|\.\.")
@@ -257,14 +258,18 @@ class DockerBuild:
     def describe_churn(self, layer: Layer, spared: Collection[str] = ()) -> tuple[str, Confidence] | None:
         """How often what a COPY or mount takes changes, lists of packages and ``spared`` (paths of the image) apart;
         None where it seldom does."""
-        is_known = self.context is not None and self.context.files is not None
+        is_known = self.context is not None and len(self.context.files or ()) > 1
         paths = {path for there, path in layer.files.items() if there not in spared and not LISTS.match(path)}
         counted = self.count_changes(paths) if is_known else None
         if counted is not None:
             text = f"changed in {counted[0]} of the last {counted[1]} commits"
             return (text, Confidence.CERTAIN) if counted[0] else None
         named = paths if is_known else [one for one in layer.sources if not LISTS.match(one)]
-        return ("changes with the code", Confidence.LIKELY) if any(map(CODE.search, named)) else None
+        return (
+            ("changes with the code", Confidence.LIKELY)
+            if any(CODE.search(one) or (FOLDER.search(one) and not is_known) for one in named)
+            else None
+        )
 
     def read_file(self, layer: Layer, path: str) -> str | None:
         """The text of a file of the context by its path in the image, as the layer finds it."""
@@ -347,7 +352,10 @@ def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
     if kind == "RUN" and layer.user not in ("root", "0", "") and "$" not in layer.user:
         found += [("USER-RUN", " ".join(command.shell.text.split()), command.line) for command in layer.commands]
     loud = [one for one in layer.commands if one.words and one.name not in QUIET]
-    if kind == "RUN" and loud and all(one.name in STATE for one in loud) and "subshell" not in loud[-1].shell.blocks:
+    is_last = bool(loud) and not [
+        one for one in layer.commands[layer.commands.index(loud[-1]) + 1 :] if one.name != "echo"
+    ]
+    if kind == "RUN" and is_last and all(one.name in STATE for one in loud) and "subshell" not in loud[-1].shell.blocks:
         found.append(("LAST", " ".join(loud[-1].shell.text.split()), loud[-1].line))
     found += [("LOST", f"{command.plain}\t{why}", command.line) for command, why in _find_lost(layer)]
     for install in layer.installs:
@@ -366,18 +374,26 @@ def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
 def _find_lost(layer: Layer) -> Iterator[tuple[Command, str]]:
     """The commands of a RUN that take long and whose failure does not fail the build, each with the reason."""
     script = f"{layer.shell} {layer.instruction.script}"
-    has_errexit = re.search(r"(?m)set -\w*e|set -o errexit|#!.* -\w*e|'-\w*e\w*'", script) is not None
+    has_errexit = (
+        re.search(r"(?m)set -\w*e|set -o errexit|#!.* -\w*e|'-\w*e\w*'|\b(ba|da)?sh -\w*e", script) is not None
+    )
     for _, command in layer.works:
-        after = layer.commands[layer.commands.index(command) + 1 :]
-        if {"substitution", "condition"} & set(command.shell.blocks):
+        later = layer.commands[layer.commands.index(command) + 1 :]
+        after = [one for one in later if one.words and "substitution" not in one.shell.blocks]
+        if {"substitution", "condition", "if", "case"} & set(command.shell.blocks):
             continue
-        if command.shell.before == "||" and after and re.match(r"(true|:|echo|exit 0)\b", after[0].plain):
+        if (
+            command.shell.before == "||"
+            and after
+            and not after[0].shell.before
+            and re.match(r"(true|:|echo|exit 0)\b", after[0].plain)
+        ):
             yield command, f"|| {after[0].name} swallows its failure"
         elif command.shell.before in ("|", "|&") and "pipefail" not in script:
             yield command, f"the pipe has the exit code of {after[0].name if after else 'its end'} (no pipefail)"
         elif command.shell.is_background:
             yield command, "& runs it in the background, where its exit code is lost"
-        elif not has_errexit and not command.shell.before and any(not one.shell.after and one.words for one in after):
+        elif not has_errexit and not command.shell.before and any(not one.shell.after for one in after):
             yield command, "the shell goes on when it fails, as only the last command decides (no set -e, no &&)"
 
 

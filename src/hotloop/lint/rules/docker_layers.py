@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintEdit, LintFinding, lint_rule
-from hotloop.lint.commands import Command, describe_work, read_commands, read_install
-from hotloop.lint.formats.builds import UNKNOWN, DockerBuild, Layer, is_below
+from hotloop.lint.commands import Command, read_commands, read_install
+from hotloop.lint.formats.builds import CODE, UNKNOWN, DockerBuild, Layer, is_below
 
 WORK = {
     "install": (Severity.HIGH, "installs packages", "copy the lists of packages alone, install, then copy the source"),
@@ -70,8 +70,12 @@ def _find_repeated(build: DockerBuild, copy: Layer, step: Layer) -> tuple[str, C
         folders = [command.locate(one) for one in install.projects] if install else []
         folders += [command.folder] if kind == "compile" or local else []
         read = (*folders, *command.paths()) if kind != "system" else ()
-        spared = {path for path in copy.files if any(is_below(path, one) for one in read)}
-        needs_all = bool(folders) and len(spared) == len(copy.files)
+        runs = [one.plain for each in build.chain(copy.stage) if each.name == "RUN" for one in each.commands]
+        text = " ".join(one for one in runs if not re.match("chmod|chown|rm |cp |mv |mkdir", one))
+        used = [path for path in copy.files if posixpath.basename(path) in text and CODE.search(path)]
+        spared = {path for path in copy.files if any(is_below(path, one) for one in (*read, *used))}
+        is_local = install is not None and bool(install.projects) and not (install.lists or install.packages)
+        needs_all = bool(folders) and (len(spared) == len(copy.files) or is_local)
         is_first = not any(
             kind == "install" for one in build.chain(copy.stage) if one.line < copy.line for kind, _ in one.works
         )
@@ -293,6 +297,7 @@ def layer_copied_again(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
                 else 0
             )
             is_small = size < SMALL and all(one.copies and one.files for one in written)
+            is_small |= not is_owner and not size and not ARCHIVE.search(command.plain)
             if written and (is_owner or command.name in ("rm", "unlink")) and "chmod -R +x" not in command.plain:
                 shown = f" ({size / 2**20:,.0f} MiB)" if size >= SMALL else ""
                 effect = (
@@ -309,6 +314,9 @@ def layer_copied_again(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
                     line=command.line,
                     confidence=Confidence.CERTAIN if shown else Confidence.LIKELY,
                 )
+
+
+ARCHIVE = re.compile(r"\.(t?gz|tar\S*|zip|run|bin|pt|pth|7z|iso|xz|zst|bz2)\b|/\*?( |$)")
 
 
 def _writes(layer: Layer, path: str, is_folder: bool) -> bool:
@@ -413,9 +421,9 @@ def _know_context(folder: str, sources: set[str]) -> bool:
 
 
 AUTOMATIC = re.compile(
-    r"(TARGET|BUILD)(PLATFORM|OS|ARCH|VARIANT)$|(?i:\w*_proxy)$|(PATH|HOME|HOSTNAME|USER|PWD|SHELL|LANG|TERM|RANDOM|UID)$"
+    r"\w*PATH$|(TARGET|BUILD)(PLATFORM|OS|ARCH|VARIANT)$|(?i:\w*_proxy)$|(PATH|HOME|HOSTNAME|USER|PWD|SHELL|LANG|TERM|RANDOM|UID)$"
 )
-SELF = re.compile(r"\b(\w{1,60})=[^\s$]{0,200}\$\{?\1\b")
+SELF = re.compile(r"\b(\w{1,60})[= ]\S{0,200}?\$\{?\1\b")
 MOST_TEXT = 100_000
 USE = re.compile(r"(?<!\\)\$(?:(\w+)|\{(\w+)[}#%/])")
 
@@ -515,9 +523,15 @@ def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
         if stage
         else ""
     )
+    bottom = build.dockerfile.lineage(stage)[0].base if stage else ""
     for source in layer.sources if stage is not None and not problem else ():
         parts = [part for part in posixpath.normpath(source).split("/") if part and not UNKNOWN.search(part)]
-        if parts and not MADE.match(posixpath.join("/", source)) and not any(part in made for part in parts):
+        if (
+            parts
+            and OFFICIAL.search(bottom)
+            and not MADE.match(posixpath.join("/", source))
+            and not any(part in made for part in parts)
+        ):
             problem = f"no instruction of stage {name} makes {source}: COPY --from finds nothing, and the build fails"
     user = (
         layer.arguments.partition(":")[0].strip()
@@ -555,6 +569,9 @@ def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
 
 LONG = re.compile(
     r"(?i)train|torchrun|accelerate|deepspeed|distributed|python|uvicorn|gunicorn|vllm|serve|worker|jupyter|ray\b"
+)
+FETCHED = re.compile(
+    r"(python[\d.]* -m )?pip[\d.]* install|uv (sync|pip)|apt(-get)? install|(huggingface-cli|hf) download|wget |git clone"
 )
 INIT = re.compile(r"\b(exec|tini|dumb-init|s6-overlay|supervisord|trap|systemd)\b")
 
@@ -618,9 +635,7 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
             f"exec {inner[-1].plain[:40]} in {name} (line {inner[-1].line})",
         )
     fetched = [
-        one
-        for one in inner
-        if describe_work(one) not in ("", "compile") and "if" not in one.shell.blocks and one.shell.after != "||"
+        one for one in inner if FETCHED.match(one.plain) and "if" not in one.shell.blocks and one.shell.after != "||"
     ]
     if fetched:
         yield first.report(
