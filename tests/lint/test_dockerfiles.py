@@ -57,6 +57,16 @@ def test_what_the_ignore_file_takes_out_or_lets_in_is_known(tmp_path: Path) -> N
     ]
 
 
+def test_a_script_is_looked_for_where_the_command_reads_it(tmp_path: Path) -> None:
+    files = {"src/train.py": "", "ops/setup.py": "from torch.utils.cpp_extension import CUDAExtension\n", "b/c.py": ""}
+    text = f'{TORCH}WORKDIR /app\nCOPY src/ b/ ./\nCMD ["python", "src/train.py"]\n'
+    assert "unknown-name" in costly(lint(tmp_path, text, files))
+    assert costly(lint(tmp_path, text.replace("src/train", "train"), files)) == set()
+    text = "FROM pytorch/pytorch:2.5.1-cuda12.4-cudnn9-devel\nCOPY ops/ /ops/\nRUN cd /ops && python setup.py install\n"
+    assert costly(lint(tmp_path, text, files)) == {"failing-step"}
+    assert costly(lint(tmp_path, text.replace("RUN", "ENV TORCH_CUDA_ARCH_LIST=8.0\nRUN"), files)) == set()
+
+
 def test_the_history_says_whether_a_copy_changes(tmp_path: Path) -> None:
     text = f"{TORCH}COPY tool.py train.py /app/\nRUN pip install einops==0.8.0\n"
 

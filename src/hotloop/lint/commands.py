@@ -44,7 +44,8 @@ SYSTEM = ("apt", "apk", "dnf")
 TEXT = r"(raw\.githubusercontent|LICENSE|\.(txt|py|sh|asc|gpg|key|pub|repo|list|json|ya?ml|md|pem|deb)\b|install\b)"
 """Parts of an address that gives little: a script, a key, a licence."""
 FETCHES = re.compile(
-    rf"(huggingface-cli|hf) download|git clone|git lfs (pull|fetch)|(gdown|axel) |(wget|aria2c|curl) (?!.*{TEXT}).*(https?:|\$)|"
+    rf"(huggingface-cli|hf) download|git clone|git lfs (pull|fetch)|(gdown|axel) |"
+    rf"(wget|aria2c|curl) (?!.*{TEXT}).*(https?:|\$)|"
     r"(aws s3|gsutil|gcloud storage|s3cmd|rclone|mc|azcopy) (cp|sync|get|copy)|kaggle (datasets|competitions|models) |"
     r"python[\d.]* -c [\s\S]*(from_pretrained|snapshot_download|hf_hub_download|load_dataset|hub\.load|download)|"
     r"python[\d.]* -m (spacy download|nltk\.downloader)|python[\d.]* \S*(download|fetch|warm_?up)\w*\.py|"

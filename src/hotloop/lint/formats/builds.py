@@ -166,8 +166,9 @@ class Layer:
         for source, target in self.taken if context is not None and (self.copies or self.name == "RUN") else ():
             matched = _match(context.folder, context.ignores, source) if context is not None else {}
             for path, (inner, is_named) in matched.items():
-                is_whole = is_named and not target.endswith("/")
-                found[posixpath.normpath(target if is_whole else posixpath.join(target, inner))] = path
+                if is_named and not target.endswith("/"):
+                    found[posixpath.normpath(target)] = path  # or below it, where that is a folder
+                found[posixpath.normpath(posixpath.join(target, inner))] = path
         return found
 
     def report(
@@ -271,6 +272,11 @@ class DockerBuild:
             else None
         )
 
+    def is_untracked(self, path: str) -> bool:
+        """Whether git is told to ignore a file of that name in the context, as what a build makes."""
+        text = _read_text(Path(self.context.folder, ".gitignore")) if self.context else None
+        return posixpath.basename(path) in (text or "")
+
     def read_file(self, layer: Layer, path: str) -> str | None:
         """The text of a file of the context by its path in the image, as the layer finds it."""
         above = [one for one in self.chain(layer.stage) if one.line <= layer.line]
@@ -338,10 +344,14 @@ def find_faults(table: Sequence[Fault], chain: Sequence[Layer]) -> Iterator[Lint
 
 
 def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
-    """Texts of a layer with their kind and line: RUN or START (CMD, ENTRYPOINT) is one command, USER-RUN one of a user
-    who is not root, LAST one that a RUN ends with after nothing but such as change its shell, LOST one whose exit code
-    is lost and why, PACKAGE one requirement, PACKAGES all of an install, SH the unquoted text for /bin/sh, EXEC a JSON array without a shell, ENV,
-    ARG and LABEL one pair; another instruction is the kind of its arguments."""
+    """Texts of a layer with their kind and line.
+
+    RUN or START (CMD, ENTRYPOINT): one command; USER-RUN: one of a user who is not root; LAST: the one that a RUN ends
+    with after nothing but such as change its shell; LOST: one whose exit code is lost, and why; SETUP: the setup.py
+    that it runs; PACKAGE: one requirement; PACKAGES: all of an install; SH: the unquoted text for /bin/sh; EXEC: a JSON
+    array without a shell; ENV, ARG, LABEL: one pair. Another instruction is the kind of its arguments; FROM has the
+    text of all instructions behind it.
+    """
     one = layer.instruction
     if one.name == "FROM" and layer.build.dockerfile.find_stage(layer.stage.base) not in (None, layer.stage):
         return []
@@ -368,7 +378,12 @@ def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
         found.append(("SH", re.sub(r"'[^']*'|\"[^\"$]*\"|^#!.*[\s\S]*", "''", text), layer.line))
     elif one.exec_form is not None and not is_shell:
         found.append((f"EXEC-{one.name}", one.arguments, layer.line))
-    return [*found, (one.name if not kind else f"{one.name}-TEXT", one.script, layer.line)]
+    for _, command in layer.works:
+        projects = next((install.projects for install in layer.installs if install.command is command), ())
+        for path in {posixpath.join(command.locate(name), "setup.py") for name in projects or (".",)}:
+            found.append(("SETUP", f"{layer.build.read_file(layer, path) or ''}\t{command.plain}", command.line))
+    later = f"\t{' '.join(each.instruction.script for each in layer.build.layers)}" if one.name == "FROM" else ""
+    return [*found, (one.name if not kind else f"{one.name}-TEXT", one.script + later, layer.line)]
 
 
 def _find_lost(layer: Layer) -> Iterator[tuple[Command, str]]:

@@ -76,6 +76,8 @@ def _find_repeated(build: DockerBuild, copy: Layer, step: Layer) -> tuple[str, C
         spared = {path for path in copy.files if any(is_below(path, one) for one in (*read, *used))}
         is_local = install is not None and bool(install.projects) and not (install.lists or install.packages)
         needs_all = bool(folders) and (len(spared) == len(copy.files) or is_local)
+        if kind == "compile" and not install and "setup.py" not in command.plain:
+            continue  # what a Makefile reads nobody knows
         is_first = not any(
             kind == "install" for one in build.chain(copy.stage) if one.line < copy.line for kind, _ in one.works
         )
@@ -87,8 +89,10 @@ def _find_repeated(build: DockerBuild, copy: Layer, step: Layer) -> tuple[str, C
 
 
 VOLATILE = re.compile(
-    r"(?i)(\w+_)?(git|vcs|commit|github|source)_?(sha|commit|rev(ision)?|hash|ref|branch|id|short_sha)\w*$|commit$|sha$|"
-    r"(\w+_)?build_?(date|time|timestamp|number|num|id|sha|rev\w*)$|timestamp$|revision$|.*image\.(revision|created)$"
+    r"(?i)(\w+_)?(git|vcs|commit|github|source)_?(sha|commit|rev(ision)?|hash|ref"
+    r"|branch|id|short_sha)\w*$|commit$|sha$|"
+    r"(\w+_)?build_?(date|time|timestamp|number|num|id|sha|rev\w*)$|timestamp$"
+    r"|revision$|.*image\.(revision|created)$"
 )
 
 
@@ -100,8 +104,8 @@ def volatile_above_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterat
     Looks for `ARG`, `ENV` or `LABEL` with a commit, date or build number above installs, downloads or compilation.
 
     ## Why it costs
-    An argument is part of the environment of each `RUN` below it, used or not. A new value invalidates all of them: each
-    build installs everything again.
+    An argument is part of the environment of each `RUN` below it, used or not. A new value invalidates all of them:
+    each build installs everything again.
 
     ## How to tell
     The name says what it holds, and no step above the install uses it. A label invalidates steps only of the classic
@@ -115,7 +119,7 @@ def volatile_above_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterat
     """
     for at, layer in enumerate(chain):
         for name, value in layer.pairs:
-            steps = [one for one in chain[at + 1 :] if {kind for kind, _ in one.works} - {"system"}]
+            steps = [one for one in chain[at + 1 :] if {kind for kind, _ in one.works} & {"install", "download"}]
             if not steps or not VOLATILE.match(name) or (layer.name == "ENV" and "$" not in value):
                 continue
             users = [
@@ -127,7 +131,8 @@ def volatile_above_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterat
             if not users or users[0] > steps[0].line:
                 yield layer.report(
                     Severity.MEDIUM if is_label else Severity.HIGH,
-                    f"{layer.name} {name} differs in each build and invalidates the cache of all below it: line "
+                    f"{layer.name} {name} differs in each build and invalidates the cache of all "
+                    f"below it: line "
                     f"{steps[0].line} runs again each time",
                     f"move {layer.name} {name} to the end of the stage, below the installs",
                     confidence=Confidence.LIKELY if is_label else Confidence.CERTAIN,
@@ -135,17 +140,18 @@ def volatile_above_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterat
 
 
 SMALL, LARGE, HUGE = 20 << 20, 100 << 20, 1 << 30
-HEAVY = re.compile(r"(?i)(^|/)(weights|checkpoints?|pretrained|ckpts?)/?$|\.(pt|pth|ckpt|safetensors|onnx|gguf)$")
+HEAVY = re.compile(r"(?i)(^|/)(weights|checkpoints?|pretrained|ckpts?)/?$|\.(pt|pth|ckpt|safetensors" r"|onnx|gguf)$")
 DATA = re.compile(
-    r"(?i)(^|/)(data|datasets?|shards|raw|corpus|runs|wandb|outputs?|logs|checkpoints?|ckpts?|lightning_logs|mlruns)(/|$)"
+    r"(?i)(^|/)(data|datasets?|shards|raw|corpus|runs|wandb|outputs?|logs|checkpoints?"
+    r"|ckpts?|lightning_logs|mlruns)(/|$)"
 )
 
 
 @lint_rule("large-files-in-image", "large files are copied late, or should not be", reads="dockerfile", each="chains")
 def large_files_in_image(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
-    Measures what the copies take of the context: data, runs and checkpoints that `.dockerignore` or its exceptions (`!`)
-    let through, and weights that are copied below code that changes.
+    Measures what the copies take of the context: data, runs and checkpoints that `.dockerignore` or its exceptions
+    (`!`) let through, and weights that are copied below code that changes.
 
     ## Why it costs
     Gigabytes are sent to the builder, hashed and copied in each build and pulled by each node; each edit above, or each
@@ -171,24 +177,30 @@ def large_files_in_image(build: DockerBuild, chain: Sequence[Layer]) -> Iterator
         severity = Severity.HIGH if max(size, whole) >= HUGE else Severity.MEDIUM
         above = [(one, churn) for one in chain[:at] if one.copies and (churn := build.describe_churn(one)) is not None]
         largest = max(data, key=lambda path: context.measure([path]) if context else 0, default="")
+        own_churn = build.describe_churn(layer)
         has_file = context is not None and context.ignores is not None
         why = "the .dockerignore lets it through" if has_file else "no .dockerignore filters the context"
         if context is not None and size >= LARGE:
-            text = f"{size / 2**20:,.0f} MiB of data are sent and copied into the image, most in {largest}; {why}: each node "
-            yield layer.report(severity, text + "pulls them", "list .git, data, runs and checkpoints in .dockerignore")
+            text = f"{size / 2**20:,.0f} MiB of data are sent and copied into the image, most in {largest}; {why}"
+            yield layer.report(
+                severity, f"{text}: each node pulls them", "list .git, data, runs and checkpoints in .dockerignore"
+            )
         elif is_whole and layer.copies and not has_file and context is not None:
             has_git = os.path.isdir(os.path.join(context.folder, ".git"))
-            text = f"{why} that is sent and copied{': .git, and with it each commit, gets into the image' if has_git else ''}"
-            yield layer.report(Severity.LOW, text, "list .git, data, runs and checkpoints in .dockerignore")
+            text = f"{why} that is sent and copied: logs, caches{' and .git' if has_git else ''} get into the image"
+            severity = Severity.MEDIUM if has_git else Severity.LOW
+            yield layer.report(severity, text, "list .git, data, runs and checkpoints in .dockerignore")
         elif (
             layer.copies
             and above
             and not layer.instruction.flag("link")
-            and not build.describe_churn(layer)
-            and whole >= LARGE
-            or (not layer.files and layer.copies and above and any(map(HEAVY.search, layer.sources)))
+            and (any(map(HEAVY.search, layer.sources)) if not layer.files else whole >= LARGE and not own_churn)
         ):
-            text = f"{' '.join(layer.sources)} (large weights) is copied after {' '.join(above[0][0].sources)[:40]} in line {above[0][0].line}, which {above[0][1][0]}"
+            text = (
+                f"{' '.join(layer.sources)} (large weights) is copied after "
+                f"{' '.join(above[0][0].sources)[:40]} in line {above[0][0].line}, which "
+                f"{above[0][1][0]}"
+            )
             yield layer.report(
                 severity,
                 f"{text}: each edit makes this layer again",
@@ -244,7 +256,10 @@ def defeated_cache_mount(build: DockerBuild, layer: Layer) -> Iterator[LintFindi
         elif (
             not problem and is_hit and (emptied or (not is_root and not any({"uid", "mode"} & set(m) for m in mounts)))
         ):
-            problem = f"the cache mount is {'emptied in the same RUN' if emptied else f'of root, and {layer.user} may not write to it'}"
+            problem = (
+                f"the cache mount is "
+                f"{'emptied in the same RUN' if emptied else f'of root, and {layer.user} may not write to it'}"
+            )
         if problem:
             yield LintFinding(
                 severity=Severity.MEDIUM,
@@ -339,7 +354,8 @@ def _writes(layer: Layer, path: str, is_folder: bool) -> bool:
 
 
 PRODUCT = re.compile(
-    r"(?i)(^|/)(dist|build|target|out|bin|artifacts?|wheels?|release|tmp|cache)(/|$)|\.(whl|jar|t?gz|zip|deb|so|tar|exe)$"
+    r"(?i)(^|/)(dist|build|target|out|bin|artifacts?|wheels?|release|tmp|cache)(/|$)"
+    r"|\.(whl|jar|t?gz|zip|deb|so|tar|exe)$"
 )
 """What a build makes before the image is built: not there is no fault."""
 
@@ -349,8 +365,8 @@ PRODUCT = re.compile(
 )
 def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a `COPY` or `ADD` whose source is outside the context (`../`), is left out by `.dockerignore`, or is not in
-    the context; and for several sources with a target that does not end in `/`.
+    Looks for a `COPY` or `ADD` whose source is outside the context (`../`), is left out by `.dockerignore`, or is not
+    in the context; and for several sources with a target that does not end in `/`.
 
     ## Why it costs
     The build fails: the builder sees nothing but the context, less what `.dockerignore` takes away.
@@ -399,13 +415,18 @@ def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFindin
             )
         elif context is None or context.files is None or UNKNOWN.search(source) or inside == ".":
             continue
-        elif is_there and context.ignores and not layer.files and os.path.isfile(os.path.join(context.folder, inside)):
+        elif is_there and context.ignores and not any(is_below(path, inside) for path in (*context.files, ".git")):
             yield layer.report(
                 Severity.HIGH,
                 f"{source} is excluded by .dockerignore, so the context does not hold it and the build fails",
                 f"add !{inside} to .dockerignore, or narrow the pattern that takes it out",
             )
-        elif not is_there and not PRODUCT.search(inside) and _know_context(context.folder, others):
+        elif (
+            not is_there
+            and not PRODUCT.search(inside)
+            and not build.is_untracked(inside)
+            and _know_context(context.folder, others)
+        ):
             yield layer.report(
                 Severity.HIGH,
                 f"{source} is not in the context {os.path.basename(context.folder)}/: the build fails",
@@ -421,7 +442,8 @@ def _know_context(folder: str, sources: set[str]) -> bool:
 
 
 AUTOMATIC = re.compile(
-    r"\w*PATH$|(TARGET|BUILD)(PLATFORM|OS|ARCH|VARIANT)$|(?i:\w*_proxy)$|(PATH|HOME|HOSTNAME|USER|PWD|SHELL|LANG|TERM|RANDOM|UID)$"
+    r"\w*PATH$|(TARGET|BUILD)(PLATFORM|OS|ARCH|VARIANT)$|(?i:\w*_proxy)$|(PATH|HOME"
+    r"|HOSTNAME|USER|PWD|SHELL|LANG|TERM|RANDOM|UID)$"
 )
 SELF = re.compile(r"\b(\w{1,60})[= ]\S{0,200}?\$\{?\1\b")
 MOST_TEXT = 100_000
@@ -483,7 +505,7 @@ def undefined_variable(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
         kept |= {name for name, _ in layer.pairs} if layer.name == "ENV" else set()
 
 
-MADE = re.compile(r"/(usr|etc|lib\d*|bin|sbin|var|root|home|opt/(conda|venv|nvidia)|dev|go|uvx?|install)(/|$)")
+MADE = re.compile(r"/(usr|etc|lib\d*|bin|sbin|var|root|home|opt/(conda|venv|nvidia)|dev|go|uvx?" r"|install)(/|$)")
 USERS = re.compile(r"(root|nobody|daemon|www-data|\d.*|ubuntu|node|jovyan|mambauser|.*\$.*)?$")
 OFFICIAL = re.compile(r"(^|/)(ubuntu|debian|python|cuda|pytorch/pytorch)(:|$)")
 
@@ -545,22 +567,21 @@ def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
         and not USERS.match(user)
         and not re.search(rf"\b{re.escape(user)}\b|passwd|\.sh\b", above)
     ):
-        problem = f"no line above makes the user {user}: {'the container does not start' if layer.name == 'USER' else 'the build fails'}"
+        problem = (
+            f"no line above makes the user {user}: "
+            f"{'the container does not start' if layer.name == 'USER' else 'the build fails'}"
+        )
     context = build.context
     made_files = {path for one in (*chain, layer) for path in one.files}
-    for path, install in [
-        (install.command.locate(one), install) for install in layer.installs for one in install.lists
-    ]:
-        base_name = posixpath.basename(path)
-        is_in_context = context is not None and any(posixpath.basename(one) == base_name for one in context.files or ())
-        if (
-            is_in_context
-            and "$" not in path
-            and path not in made_files
-            and base_name not in above
-            and layer.instruction.script.count(base_name) < 2
-        ):
-            problem = f"{path} is not there when line {install.command.line} reads it (no COPY above puts it there): the build fails"
+    lists = [(install.command, one) for install in layer.installs for one in install.lists]
+    scripts = [(one, word) for one in layer.commands for word in one.words if word.endswith(".py")]
+    there = made_files if layer.name != "RUN" else set(context.files or ()) if context else set()
+    for command, word in (*lists, *(scripts if layer.name != "RUN" else ())):
+        path, short = command.locate(word), posixpath.basename(word)
+        brought = any(one.instruction.flag("from") and is_below(path, one.target) for one in chain)
+        is_known = short in map(posixpath.basename, there) and "$" not in path and not brought and short not in above
+        if is_known and path not in made_files and layer.instruction.script.count(short) < 2:
+            problem = f"{path} is not there when line {command.line} reads it (no COPY puts it there): it fails"
     if problem:
         yield layer.report(
             Severity.HIGH, problem, "correct the name or path, or make it above", confidence=Confidence.LIKELY
@@ -568,10 +589,11 @@ def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
 
 
 LONG = re.compile(
-    r"(?i)train|torchrun|accelerate|deepspeed|distributed|python|uvicorn|gunicorn|vllm|serve|worker|jupyter|ray\b"
+    r"(?i)train|torchrun|accelerate|deepspeed|distributed|python|uvicorn|gunicorn|vllm" r"|serve|worker|jupyter|ray\b"
 )
 FETCHED = re.compile(
-    r"(python[\d.]* -m )?pip[\d.]* install|uv (sync|pip)|apt(-get)? install|(huggingface-cli|hf) download|wget |git clone"
+    r"(python[\d.]* -m )?pip[\d.]* install|uv (sync|pip)|apt(-get)? "
+    r"install|(huggingface-cli|hf) download|wget |git clone"
 )
 INIT = re.compile(r"\b(exec|tini|dumb-init|s6-overlay|supervisord|trap|systemd)\b")
 
@@ -625,13 +647,15 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
     ):
         yield first.report(
             Severity.MEDIUM,
-            f"{first.name} in shell form: sh is process 1 (PID 1) and passes no SIGTERM on to {last[0].name}: a save at the end cannot run",
+            f"{first.name} in shell form: sh is process 1 (PID 1) and passes no SIGTERM on to "
+            f"{last[0].name}: a save at the end cannot run",
             "use a JSON array (exec form), or exec before the last command",
         )
     if inner and not INIT.search(text) and LONG.search(inner[-1].plain):
         yield first.report(
             Severity.MEDIUM,
-            f"{name} starts {inner[-1].plain[:40]} without exec: the shell stays process 1 (PID 1) and passes no SIGTERM on, so nothing is saved",
+            f"{name} starts {inner[-1].plain[:40]} without exec: the shell stays process 1 "
+            f"(PID 1) and passes no SIGTERM on, so nothing is saved",
             f"exec {inner[-1].plain[:40]} in {name} (line {inner[-1].line})",
         )
     fetched = [
@@ -640,7 +664,8 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
     if fetched:
         yield first.report(
             Severity.MEDIUM,
-            f"{name} runs {fetched[0].plain[:50]} at each start: every node downloads again at run time while its GPUs wait",
+            f"{name} runs {fetched[0].plain[:50]} at each start: every node downloads again "
+            f"at run time while its GPUs wait",
             "do it in the image (RUN), or on a volume that is kept",
         )
     is_run = name and posixpath.basename(command.words[0]) == name
