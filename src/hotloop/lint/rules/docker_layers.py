@@ -41,14 +41,16 @@ def source_before_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterato
     ## When it is wrong
     If the step reads the source in a way that its command does not show.
     """
-    told: set[int] = set()
+    stepped: set[int] = set()
     for at, copy in enumerate(chain):
         steps = chain[at + 1 :] if copy.copies else [copy] if copy.name == "RUN" and copy.sources else []
-        found = [hit for step in steps if (hit := _find_repeated(build, copy, step)) is not None]
-        fresh = [hit for hit in found if hit[1].line not in told]
-        told |= {command.line for _, command, _, _ in found}
-        if fresh:
-            kind, command, churn, confidence = min(fresh, key=lambda hit: (list(WORK).index(hit[0]), hit[1].line))
+        open_steps = [step for step in steps if step.line not in stepped]
+        found = {step.line: hit for step in open_steps if (hit := _find_repeated(build, copy, step)) is not None}
+        stepped |= set(found)
+        if found:
+            kind, command, churn, confidence = min(
+                found.values(), key=lambda hit: (list(WORK).index(hit[0]), hit[1].line)
+            )
             severity, effect, advice = WORK[kind]
             message = (
                 f"{' '.join(copy.sources)[:60]} {churn}, and each change invalidates and repeats line {command.line}"
@@ -168,14 +170,14 @@ def large_files_in_image(build: DockerBuild, chain: Sequence[Layer]) -> Iterator
     If the data belong into the image, or another folder is the context.
     """
     context = build.context
-    for at, layer in enumerate(chain):
+    above: list[tuple[Layer, tuple[str, Confidence]]] = []
+    for layer in chain:
         is_whole = "." in {posixpath.normpath(source.lstrip("/") or ".") for source in layer.sources} and bool(
             layer.files
         )
         data = [path for path in layer.files.values() if DATA.search(path) or is_whole] if layer.copies else []
         size, whole = (context.measure(data), context.measure(layer.files.values())) if context else (0, 0)
         severity = Severity.HIGH if max(size, whole) >= HUGE else Severity.MEDIUM
-        above = [(one, churn) for one in chain[:at] if one.copies and (churn := build.describe_churn(one)) is not None]
         largest = max(data, key=lambda path: context.measure([path]) if context else 0, default="")
         own_churn = build.describe_churn(layer)
         has_file = context is not None and context.ignores is not None
@@ -207,6 +209,8 @@ def large_files_in_image(build: DockerBuild, chain: Sequence[Layer]) -> Iterator
                 "copy large files above the code",
                 confidence=Confidence.CERTAIN if whole else Confidence.LIKELY,
             )
+        if layer.copies and own_churn is not None:
+            above.append((layer, own_churn))
 
 
 CACHES = {
