@@ -7,8 +7,8 @@ import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from hotloop.core.build_context import Ignore, scan_context
 from hotloop.image.builder import Build, Builder, BuiltStep, FoundFile, Source
-from hotloop.image.context import Ignore, scan_context
 from hotloop.image.program import BuildFailed, Limits, ProgramLine
 from hotloop.image.recipe import BuildRecipe, BuildStep
 

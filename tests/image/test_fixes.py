@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.core.build_context import Ignore, scan_context
 from hotloop.core.findings import Skipped
-from hotloop.image.context import Ignore, scan_context
 from hotloop.image.fixes import FIXES
 from hotloop.image.recipe import BuildRecipe, list_rerun
 

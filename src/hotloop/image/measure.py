@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hotloop.core.build_context import History, Ignore, list_ignored, read_history, scan_context
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Skipped
 from hotloop.core.image import (
@@ -24,8 +25,8 @@ from hotloop.core.image import (
 )
 
 from .builder import Build, Builder, FoundFile, Source, compare_contents
-from .context import Ignore, copy_context, scan_context
-from .edits import History, bump, choose_edits, edit_file, read_history
+from .context import copy_context
+from .edits import bump, choose_edits, edit_file
 from .fix import Rewrite, draw_diff
 from .fixes import FIXES
 from .fixes.install_once import canonical_name
@@ -97,7 +98,7 @@ def _read_recipe(request: ImageRequest) -> tuple[BuildRecipe, History | Skipped]
     ignore = find_ignore(request.context, request.dockerfile)
     ignore_text = ignore.read_text(encoding="utf-8") if ignore.is_file() else ""
     history = read_history(request.context)
-    ignored = history.ignored if isinstance(history, History) else None
+    ignored = list_ignored(request.context) if isinstance(history, History) else None
     context = scan_context(request.context, Ignore.read(ignore_text), ignored)
     recipe = BuildRecipe(text=text, ignore_text=ignore_text, context=context, build_args=request.build_args)
     try:

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from hotloop.core.build_context import BuildContext, Ignore, match_sources
 from hotloop.core.dockerfile import Dockerfile, DockerStage, Instruction, expand_variables, parse_dockerfile
-
-from .context import BuildContext, Ignore, match_sources
 
 
 @dataclass(frozen=True, kw_only=True)
