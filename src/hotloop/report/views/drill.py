@@ -1,0 +1,84 @@
+"""drill: signals, restarts -> what survived them, and what a scheduler has to give this training."""
+
+from __future__ import annotations
+
+from hotloop.core.drill import DRILL_SCHEMA, Drill, DrillMoment
+from hotloop.report.document import Document, Paragraph, Section, Surface, Table, View, write
+from hotloop.report.text import UNKNOWN, clean, format_counted, format_duration, format_percent
+
+TONES = {"pass": "good", "cannot tell": "medium", "fail": "high"}
+REPEATS = {
+    "exact": "steps repeat bit for bit: every loss after a restart was compared",
+    "near": "steps nearly repeat: losses after a restart were compared within their band",
+    "not": "losses do not repeat from run to run: judged by the number of steps and the level of the loss",
+    "unknown": "too few steps were repeated to know how losses repeat",
+}
+HEADER = ("signal", "moment", "at step", "ended after", "code", "saved", "resumed at", "lost", "verdict")
+
+
+def describe_drill(drill: Drill, surface: Surface) -> Document:
+    rows = tuple(_describe_moment(one.signal, moment) for one in drill.signals for moment in one.moments)
+    reasons = [f"SIG{one.signal} {one.verdict}: {reason}" for one in drill.signals for reason in one.reasons]
+    notes = [f"SIG{one.signal}: {note}" for one in drill.signals for moment in one.moments for note in moment.notes]
+    blocks = [Table(header=HEADER, rows=rows, left=frozenset({0, 1, 8}))] if rows else []
+    return Document(
+        kind="drill",
+        subject=drill,
+        data=drill.to_json,
+        version=drill.tool_version,
+        title=f"{drill.verdict}: {clean(drill.reason)}",
+        tone=TONES.get(drill.verdict, "medium"),
+        sections=(
+            Section(title="interruptions", blocks=tuple(blocks)),
+            Section(title="", blocks=_paragraphs(dict.fromkeys(reasons))),
+            Section(title="what it needs", blocks=_paragraphs(_list_needs(drill))),
+            Section(title="", blocks=_paragraphs([*dict.fromkeys(notes), *drill.limits, _say_scope(drill)], "dim")),
+        ),
+    )
+
+
+def _paragraphs(texts: object, *style: str) -> tuple[Paragraph, ...]:
+    return tuple(Paragraph(text=write((clean(text), *style) if style else clean(text))) for text in texts)  # type: ignore[attr-defined]
+
+
+def _describe_moment(signal: str, one: DrillMoment) -> tuple[str, ...]:
+    return (
+        f"SIG{signal}",
+        one.moment,
+        str(one.at_step),
+        format_duration(one.exit_s * 1e9),
+        "killed" if one.exit_code is None else str(one.exit_code),
+        f"in {format_duration(one.save_s * 1e9)}" if one.saved and one.save_s is not None else "no",
+        UNKNOWN if one.resumed_at_step is None else str(one.resumed_at_step),
+        UNKNOWN if one.steps_lost is None else str(one.steps_lost),
+        one.verdict,
+    )
+
+
+def _list_needs(drill: Drill) -> list[str]:
+    times = drill.save_seconds
+    if times.p50 is None or times.p99 is None or drill.grace_s is None or drill.interval_s is None:
+        return ["no save was seen to its end: the grace period and the interval are unknown"]
+    texts = [
+        f"a save takes {format_duration(times.p50 * 1e9)} (p99 {format_duration(times.p99 * 1e9)}, {times.n} seen), so "
+        f"give a grace period of {drill.grace_s} s: hotloop launch {clean(drill.launch)}",
+        f"with one interruption in {format_duration(drill.mtbf_s * 1e9)} (assumed), saving every "
+        f"{format_duration(drill.interval_s * 1e9)} loses least (Daly); the interval grows with the root of that time",
+    ]
+    if drill.expected_waste_ratio is not None:
+        own = "" if drill.interval_steps is None else f" at its own {format_counted(drill.interval_steps, 'step')}"
+        restart = "" if drill.restart_s is None else f", with {format_duration(drill.restart_s * 1e9)} for a restart"
+        texts.append(f"expected waste{own}: {format_percent(drill.expected_waste_ratio)} of the time{restart}")
+    return texts
+
+
+def _say_scope(drill: Drill) -> str:
+    scope = "" if drill.is_whole else ", cut"
+    return (
+        f"{REPEATS.get(drill.repeats, drill.repeats)}; the undisturbed run had "
+        f"{format_counted(drill.steps_count, 'step')}{scope}; SIGTERM went to the first process, SIGUSR1 and SIGKILL "
+        f"to all; grace {drill.rehearsed_grace_s:g} s; took {format_duration(drill.took_s * 1e9)}"
+    )
+
+
+DRILL = View(id="drill", type=Drill, schema=DRILL_SCHEMA, describe=describe_drill)
