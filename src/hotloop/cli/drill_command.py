@@ -92,6 +92,8 @@ def execute(arguments: argparse.Namespace) -> int:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     if report.verdict == "pass":
-        shutil.rmtree(folder, ignore_errors=True)  # the logs are kept where they tell what failed
+        shutil.rmtree(folder, ignore_errors=True)
+    elif not arguments.quiet:
+        emit(f"the output of every run is in {os.path.relpath(folder)}/trials")
     show_report(report, arguments, sys.stdout)
     return EXIT_CODES[report.verdict]

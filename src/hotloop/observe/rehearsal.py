@@ -37,8 +37,8 @@ class RehearsalWatch:
 
     def __init__(self, options: dict[str, Any], session: Any) -> None:
         self._folder, self._begun_s = str(options["folder"]), float(options["begun_wall_s"])
-        home = os.path.join(os.path.expanduser("~"), ".cache")
-        self._root, *self._shared = (os.path.realpath(one) + os.sep for one in (options["root"], home, "/dev", "/proc"))
+        self._root = os.path.realpath(options["root"]) + os.sep
+        self._shared = (os.path.realpath(os.path.expanduser("~/.cache")) + os.sep, "/dev/", "/proc/")
         self._temporary = os.path.realpath(tempfile.gettempdir())
         self._file, self._pid = -1, 0
         self._depth = 0
@@ -93,16 +93,13 @@ class RehearsalWatch:
 
     def _check(self, path: str | os.PathLike[str], *, is_written: bool = True) -> None:
         """Refuse a write over the user's own checkpoint, and note what is written. Raises PermissionError."""
-        name = os.path.basename(os.fspath(path))
-        if not (is_checkpoint_name(name) or _holds_checkpoints(path)):
-            return
-        real = os.path.realpath(path)
+        name, real = os.path.basename(os.fspath(path)), os.path.realpath(path)
         if real.startswith(self._root):
             if is_written and self._depth == 0 and is_checkpoint_name(name):
                 self._write(f"wrote {name}")
             return
-        is_scratch = os.path.dirname(real) == self._temporary and not is_checkpoint_name(name)
-        if is_scratch or real.startswith(tuple(self._shared)):
+        is_part = os.path.dirname(real) != self._temporary and _holds_checkpoints(real)
+        if real.startswith(self._shared) or not (is_checkpoint_name(name) or is_part):
             return
         if os.path.exists(real) and os.stat(real).st_mtime < self._begun_s:
             raise PermissionError(f"hotloop drill keeps the command from changing {real}: it is outside of its folder")
@@ -117,9 +114,9 @@ class RehearsalWatch:
         os.write(self._file, f"{time.monotonic_ns()} {text}\n".encode())
 
 
-def _holds_checkpoints(path: str | os.PathLike[str]) -> bool:
+def _holds_checkpoints(path: str) -> bool:
     """Whether a folder, or the one of a file, holds checkpoints: the file may be a part of them."""
-    folder = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
     try:
         return any(is_checkpoint_name(name) for name in os.listdir(folder))
     except OSError:

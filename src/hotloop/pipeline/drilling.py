@@ -27,20 +27,17 @@ from hotloop.tune.drill_judge import (
     find_interval,
     judge_moment,
     judge_signal,
-    list_save_times,
 )
 from hotloop.tune.rehearsal import (
-    Interruption,
     ObservedRun,
-    RunLimits,
-    choose_interruption,
+    PlannedSignal,
     find_step_s,
     lead_elsewhere,
+    plan_signal,
     rehearse,
-    remove_copy,
 )
-from hotloop.tune.trials import Bench
-from hotloop.tune.workspace import WorkspacePlan, code_outside, make_workspace, plan_workspace
+from hotloop.tune.trials import Bench, TrialLimits
+from hotloop.tune.workspace import WorkspacePlan, code_outside, make_workspace, plan_workspace, remove_workspace
 
 from .tuning import attach_trial, measure_run
 
@@ -99,15 +96,15 @@ class _Drilling:
         place = self.bench.folder / "work" / f"{self.number}"
         with ExitStack() as stack:
             copy = make_workspace(self.bench.plan, place)
-            stack.callback(remove_copy, copy)
+            stack.callback(remove_workspace, copy)
             outside = self.request.checkpoints
             if outside is not None and not outside.is_relative_to(self.request.cwd):
                 stack.enter_context(lead_elsewhere(outside, copy / ".hotloop-checkpoints"))
             yield copy
 
-    def run(self, copy: Path, limits: RunLimits, interruption: Interruption | None = None) -> ObservedRun:
+    def run(self, copy: Path, limits: TrialLimits, planned: PlannedSignal | None = None) -> ObservedRun:
         name = f"{self.number}-{sum(1 for _ in (self.bench.folder / 'trials').glob(f'{self.number}-*'))}"
-        return rehearse(self.bench, copy, name, self.begun_wall_s, limits, interruption)
+        return rehearse(self.bench, copy, name, self.begun_wall_s, limits, self.request.grace_s, planned)
 
 
 def drill(request: DrillRequest, folder: Path, emit: Emit) -> Drill:
@@ -148,7 +145,9 @@ def _observe(drilling: _Drilling) -> str:
     """The undisturbed run; why nothing can be rehearsed, if so."""
     budget_s = drilling.request.budget_s
     drilling.emit("training undisturbed")
-    limits = RunLimits(timeout_s=WHOLE_RATIO * budget_s, start_s=0.5 * budget_s, stall_s=0.5 * budget_s)
+    limits = TrialLimits(
+        steps=None, seconds=None, timeout_s=WHOLE_RATIO * budget_s, start_s=0.5 * budget_s, stall_s=0.5 * budget_s
+    )
     with drilling.open_copy() as copy:
         whole = drilling.whole = drilling.run(copy, limits)
         drilling.kept = read_kept(copy)
@@ -182,7 +181,7 @@ def _interrupt_all(drilling: _Drilling) -> None:
     took_s = 2 * drilling.whole.duration_s
     for aim in AIMS:
         for signal in request.signals:
-            chosen = choose_interruption(aim, signal, drilling.whole, draw)
+            chosen = plan_signal(aim, signal, drilling.whole, draw)
             if chosen is None:
                 if signal == request.signals[0]:
                     drilling.limits.append(f"no {aim} was seen: none was interrupted")
@@ -197,8 +196,7 @@ def _interrupt_all(drilling: _Drilling) -> None:
             pair = _interrupt(drilling, chosen)
             if pair is not None and aim == "save" and pair.first.name_moment() != "save":
                 drilling.emit(f"SIG{signal}: {aim}, again")
-                sooner = replace(chosen, delay_s=RETRY_RATIO * chosen.delay_s)
-                pair = _interrupt(drilling, sooner) or pair
+                pair = _interrupt(drilling, replace(chosen, delay_s=RETRY_RATIO * chosen.delay_s)) or pair
             took_s = max(took_s, time.monotonic() - begun_s)
             if pair is None:
                 drilling.limits.append(f"the training ended before SIG{signal} in the {aim} came")
@@ -208,25 +206,26 @@ def _interrupt_all(drilling: _Drilling) -> None:
             drilling.pairs.append(pair)
 
 
-def _interrupt(drilling: _Drilling, interruption: Interruption) -> Interrupted | None:
+def _interrupt(drilling: _Drilling, planned: PlannedSignal) -> Interrupted | None:
     """One interruption and the same command again; None where the signal was not sent."""
     whole, grace_s = drilling.whole, drilling.request.grace_s
-    limits = RunLimits(
+    limits = TrialLimits(
+        steps=None,
+        seconds=None,
         timeout_s=60 + 4 * whole.duration_s + grace_s,
         start_s=60 + 4 * whole.duration_s,
         stall_s=60 + whole.duration_s,
-        grace_s=grace_s,
     )
     with drilling.open_copy() as copy:
-        first = drilling.run(copy, limits, interruption)
+        first = drilling.run(copy, limits, planned)
         if first.sent_ns is None:
             return None
         files = list_checkpoint_files(copy)
         torn, left_over = split_torn(copy, files, drilling.kept)
         is_written = [one for one, changed_ns in files.items() if changed_ns * 1e-9 >= drilling.begun_wall_s]
-        again = drilling.run(copy, replace(limits, most_steps=None if whole.is_whole else RESTART_STEPS))
+        again = drilling.run(copy, replace(limits, steps=None if whole.is_whole else RESTART_STEPS))
     return Interrupted(
-        signal=interruption.signal,
+        signal=planned.signal,
         first=first,
         again=again,
         torn=tuple(torn),
@@ -243,7 +242,8 @@ def _report(drilling: _Drilling, reason: str) -> Drill:
         judge_signal(name, [one for signal, one in moments if signal == name], drilling.missed.get(name, ()))
         for name in request.signals
     )
-    times_s = list_save_times([whole, *(run for pair in pairs for run in (pair.first, pair.again))])
+    runs = (whole, *(run for pair in pairs for run in (pair.first, pair.again)))
+    times_s = sorted(span.length_s for run in runs for span in run.saves if span.length_s > 0)
     save_s, step_s = (times_s[-1] if times_s else None), find_step_s(whole) or None
     restarts_s = [(one.step_ns[0] - one.began_ns) * 1e-9 for one in (whole, *(p.again for p in pairs)) if one.step_ns]
     restart_s = median(restarts_s) if restarts_s else None
@@ -284,8 +284,8 @@ def _report(drilling: _Drilling, reason: str) -> Drill:
 
 def _say_why(signals: Sequence[DrillSignal], verdict: str) -> str:
     if verdict == "pass":
-        count = sum(len(one.moments) for one in signals)
-        return f"it went on after all of {count} interruptions by {', '.join(f'SIG{one.signal}' for one in signals)}"
+        names, moments = ", ".join(f"SIG{one.signal}" for one in signals), sum(len(one.moments) for one in signals)
+        return f"it went on after each of {moments} interruptions by {names}"
     worst = next(one for one in signals if one.verdict == verdict)
     return f"SIG{worst.signal} {worst.reasons[0]}"
 

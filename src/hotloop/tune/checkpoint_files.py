@@ -11,8 +11,9 @@ import pickletools
 import re
 import struct
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from hotloop.core.checkpoint_names import is_checkpoint_name
 
@@ -20,7 +21,6 @@ MOST_SUMMED_BYTES = 1 << 30
 """Of an archive that is larger, only the directory at its end is read."""
 MOST_FILES = 2_000
 MOST_TEXT_BYTES = 64 << 20
-_PICKLE_FIRST = b"\x80"
 
 
 def list_checkpoint_files(copy: Path) -> dict[str, int]:
@@ -65,12 +65,12 @@ def find_damage(path: Path) -> str:
             if not size:
                 return "empty"
             if path.suffix == ".safetensors":
-                return _check_safetensors(path, first, size)
+                return _check_safetensors(file, first, size)
             if path.suffix == ".json":
                 json.loads(path.read_bytes()) if size <= MOST_TEXT_BYTES else None
             elif first[:2] == b"PK":
                 return _check_archive(path, size)
-            elif first[:1] == _PICKLE_FIRST:
+            elif first[:1] == b"\x80":
                 file.seek(0)
                 for _ in pickletools.genops(file):
                     pass
@@ -88,24 +88,16 @@ def _check_archive(path: Path, size: int) -> str:
     return "" if bad is None else f"{bad} in it is damaged"
 
 
-def _check_safetensors(path: Path, first: bytes, size: int) -> str:
+def _check_safetensors(file: BinaryIO, first: bytes, size: int) -> str:
     """The format: 8 bytes length of a JSON header, the header with the place of each tensor, the tensors."""
     length = struct.unpack("<Q", first)[0]
     if length > min(size, MOST_TEXT_BYTES):
         return "its header is cut off"
-    with path.open("rb") as file:
-        file.seek(8)
-        header = json.loads(file.read(length))
+    header = json.loads(file.read(length))
     ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
     return "" if size == 8 + length + max(ends, default=0) else "its tensors are cut off"
 
 
 def read_kept(copy: Path) -> frozenset[str]:
     """Kinds of files that an undisturbed run keeps and that can be read: only of those damage can be told."""
-    return frozenset(_list_kept(copy))
-
-
-def _list_kept(copy: Path) -> Iterator[str]:
-    for path in list_checkpoint_files(copy):
-        if not find_damage(copy / path):
-            yield name_kind(path)
+    return frozenset(name_kind(path) for path in list_checkpoint_files(copy) if not find_damage(copy / path))

@@ -10,7 +10,7 @@ from statistics import median
 
 from hotloop.core.drill import DrillMoment, DrillSignal, DrillVerdict
 
-from .rehearsal import ObservedRun, ObservedSpan
+from .rehearsal import ObservedRun
 
 EXACT, NEAR, NOT, UNKNOWN = "exact", "near", "not", "unknown"
 """How losses of the same step repeat from run to run."""
@@ -57,9 +57,7 @@ class Undisturbed:
         return len(self.run.losses) if self.run.is_whole else None
 
     def is_same(self, one: float | None, other: float | None) -> bool:
-        if one is None or other is None:
-            return False
-        return one == other or abs(one - other) <= self.band_ratio * max(abs(one), abs(other))
+        return one is not None and other is not None and abs(one - other) <= self.band_ratio * max(abs(one), abs(other))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +127,12 @@ def find_resumption(whole: Undisturbed, again: ObservedRun, done: int) -> Resump
     if whole.repeats == UNKNOWN:
         return Resumption(step=None, doubt="too few undisturbed steps were repeated to know how losses repeat")
     step = max(range(len(same)), key=lambda one: same[one])
-    if same[step] and step:
-        text = f"it goes on at step {step}, but {same[step]} steps later the loss is not that of the undisturbed run: "
-        return Resumption(step=step, fault=text + "the optimizer, the learning rate or random draws were not restored")
     if same[step]:
-        return Resumption(step=0, fault="it started again from the beginning")
+        text = (
+            f"it goes on at step {step}, but from step {step + same[step]} on the loss is not that of the undisturbed "
+            "run: the optimizer, the learning rate or random draws were not restored"
+        )
+        return Resumption(step=step, fault=text if step else "it started again from the beginning")
     levels = {
         "again": "it started again with other numbers: nothing was restored",
         "goes on": "the loss goes on at its level, but no step's loss is that of the undisturbed run: other data, or "
@@ -223,7 +222,7 @@ def judge_moment(whole: Undisturbed, pair: Interrupted) -> DrillMoment:
     return DrillMoment(
         moment=first.name_moment(),
         verdict="fail" if faults else "cannot tell" if doubts else "pass",
-        reasons=tuple(faults or doubts or [_say_survived(lost, resumption.step)]),
+        reasons=tuple(faults or doubts or [f"went on at step {resumption.step}, {lost} lost"]),
         at_step=first.count_steps(first.sent_ns),
         steps_done=done,
         exit_code=first.exit_code,
@@ -247,12 +246,10 @@ def _judge_end(whole: Undisturbed, pair: Interrupted, has_saved: bool) -> tuple[
         return ([], [], [text]) if pair.signal == "USR1" and has_saved else ([text], [], [])
     if pair.first.how != "exited":
         return [], [f"the command was ended by hotloop: {pair.first.how}"], []
-    is_finished = pair.first.exit_code == 0 and pair.first.sent_ns is not None
-    return (
-        [],
-        [],
-        ["it ended with 0: a scheduler takes it for finished, and does not start it again"] if is_finished else [],
-    )
+    if pair.first.is_whole and len(pair.first.losses) >= len(whole.run.losses):
+        return [], ["it trained to its end after the signal: interrupt a longer training"], []
+    text = "it ended with 0: a scheduler takes it for finished, and does not start it again"
+    return [], [], [text] if pair.first.is_whole else []
 
 
 def _judge_loss(
@@ -276,10 +273,6 @@ def _judge_loss(
     if total is not None and pair.again.is_whole and ended != total:
         return f"it trained to step {ended}, the undisturbed run to {total}", ""
     return "", ""
-
-
-def _say_survived(lost: int | None, step: int | None) -> str:
-    return f"went on at step {step}, {lost} lost"
 
 
 def judge_signal(signal: str, moments: Sequence[DrillMoment], missed: Sequence[str] = ()) -> DrillSignal:
@@ -312,9 +305,3 @@ def name_place(moment: DrillMoment) -> str:
     """``in a save, at step 20``."""
     place = {"warm-up": "in warm-up", "step": "in a step", "evaluation": "in an evaluation", "save": "in a save"}
     return f"{place.get(moment.moment, moment.moment)}, at step {moment.at_step}"
-
-
-def list_save_times(runs: Sequence[ObservedRun]) -> list[float]:
-    """Seconds of all saves that ended, sorted; a file that was only seen to be opened has no time."""
-    spans: list[ObservedSpan] = [span for run in runs for span in run.saves]
-    return sorted(span.length_s for span in spans if span.length_s > 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import uuid
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from hotloop.core.errors import UsageError
 from hotloop.core.recording import CLOSED_BY_BACKWARD
 from hotloop.core.strategy import Strategy
 
-from .trials import Bench, last_line, protect_environment, read_tail, run_supervised
+from .trials import Bench, TrialLimits, last_line, protect_environment, read_tail, run_supervised
 
 MOST_MARK_BYTES = 64 << 20
 DELAY_RATIO = (0.2, 0.8)
@@ -55,7 +54,6 @@ class ObservedRun:
     began_ns: int = 0
     ended_ns: int = 0
     sent_ns: int | None = None
-    sent_wall_ns: int | None = None
     step_ns: tuple[int, ...] = ()
     losses: tuple[float | None, ...] = ()
     saves: tuple[ObservedSpan, ...] = ()
@@ -85,7 +83,7 @@ class ObservedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interruption:
+class PlannedSignal:
     """A moment and a signal: ``delay_s`` after the line ``mark`` number ``number`` of the training."""
 
     signal: str
@@ -94,26 +92,19 @@ class Interruption:
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunLimits:
-    """When a run is ended. ``most_steps`` None: it may train to its end."""
-
-    timeout_s: float
-    start_s: float
-    stall_s: float
-    grace_s: float = 30.0
-    most_steps: int | None = None
-
-
 def rehearse(
     bench: Bench,
     copy: Path,
     name: str,
     begun_wall_s: float,
-    limits: RunLimits,
-    interruption: Interruption | None = None,
+    limits: TrialLimits,
+    grace_s: float,
+    planned: PlannedSignal | None = None,
 ) -> ObservedRun:
-    """Run the command once in a working copy that may hold what an earlier run left."""
+    """Run the command once in a working copy that may hold what an earlier run left.
+
+    The ``planned`` signal goes to all processes, SIGTERM to the first alone; what runs ``grace_s`` later is killed.
+    """
     run_folder = bench.folder / "trials" / name
     (run_folder / "processes").mkdir(parents=True)
     options = {
@@ -123,13 +114,13 @@ def rehearse(
         "begun_wall_s": begun_wall_s,
     }
     wanted = {
-        "number": None if interruption is None else getattr(signal, f"SIG{interruption.signal}").value,
-        "kind": "" if interruption is None else interruption.mark,
-        "count": 0 if interruption is None else interruption.number,
-        "delay_s": 0.0 if interruption is None else interruption.delay_s,
-        "everyone": interruption is not None and interruption.signal != "TERM",
-        "grace_s": limits.grace_s,
-        "most_steps": limits.most_steps,
+        "number": None if planned is None else getattr(signal, f"SIG{planned.signal}").value,
+        "kind": "" if planned is None else planned.mark,
+        "count": 0 if planned is None else planned.number,
+        "delay_s": 0.0 if planned is None else planned.delay_s,
+        "everyone": planned is not None and planned.signal != "TERM",
+        "grace_s": grace_s,
+        "most_steps": limits.steps,
     }
     with bench.environment(Strategy(), run_folder, options) as environment:
         answer = run_supervised(
@@ -183,20 +174,10 @@ def read_observed(run_folder: Path, answer: dict[str, Any]) -> ObservedRun:
         began_ns=answer.get("began_ns", 0),
         ended_ns=answer.get("ended_ns", 0),
         sent_ns=answer.get("sent_ns"),
-        sent_wall_ns=answer.get("sent_wall_ns"),
         step_ns=tuple(ends),
         losses=tuple(loss for _, loss in steps),
-        saves=tuple(_join_saves([one for process in marks for one in process.saves], ends)),
-        evaluations=tuple(
-            ObservedSpan(
-                begin_ns=one.begin_ns,
-                end_ns=one.end_ns,
-                step=sum(end <= one.begin_ns for end in ends),
-                mark=one.mark,
-                number=one.number,
-            )
-            for one in lead.evaluations
-        ),
+        saves=tuple(_join_spans([one for process in marks for one in process.saves], ends)),
+        evaluations=tuple(_join_spans(lead.evaluations, ends)),
         outside=tuple(dict.fromkeys(path for process in marks for path in process.outside)),
         last_line=last_line(read_tail(run_folder / "stderr.log") or read_tail(run_folder / "stdout.log"))
         or str(answer["detail"]),
@@ -237,8 +218,8 @@ def _span(mark: str, begin_ns: int, number: int, end_ns: int | None) -> Observed
     return ObservedSpan(begin_ns=begin_ns, end_ns=end_ns, step=0, mark=mark, number=number)
 
 
-def _join_saves(parts: list[ObservedSpan], ends: Sequence[int]) -> Iterator[ObservedSpan]:
-    """What is written between the same two steps is one save."""
+def _join_spans(parts: list[ObservedSpan], ends: Sequence[int]) -> Iterator[ObservedSpan]:
+    """What lies between the same two steps is one save, or one evaluation."""
     by_step: dict[int, list[ObservedSpan]] = {}
     for part in sorted(parts, key=lambda one: one.begin_ns):
         by_step.setdefault(sum(end <= part.begin_ns for end in ends), []).append(part)
@@ -254,19 +235,19 @@ def _join_saves(parts: list[ObservedSpan], ends: Sequence[int]) -> Iterator[Obse
         )
 
 
-def choose_interruption(aim: str, name: str, whole: ObservedRun, draw: Random) -> Interruption | None:
+def plan_signal(aim: str, name: str, whole: ObservedRun, draw: Random) -> PlannedSignal | None:
     """A drawn moment of that kind for the signal ``name``; None where the undisturbed run had none."""
     count, ratio = len(whole.step_ns), draw.uniform(*DELAY_RATIO)
     if not count:
         return None
     if aim == "warm-up":
         delay_s = ratio * (whole.step_ns[0] - whole.began_ns) * 1e-9
-        return Interruption(signal=name, mark="start", number=0, delay_s=delay_s)
+        return PlannedSignal(signal=name, mark="start", number=0, delay_s=delay_s)
     if aim == "step":
         saved = [one.step for one in whole.saves if one.end_ns is not None and one.step < count - LEFT_STEPS]
         first = min(saved[0] + 1 if saved else 2, max(1, count - LEFT_STEPS))
         step = draw.randint(first, max(first, count - LEFT_STEPS))
-        return Interruption(signal=name, mark="row", number=step, delay_s=ratio * find_step_s(whole))
+        return PlannedSignal(signal=name, mark="row", number=step, delay_s=ratio * find_step_s(whole))
     spans = [
         one
         for one in (whole.saves if aim == "save" else whole.evaluations)
@@ -275,9 +256,12 @@ def choose_interruption(aim: str, name: str, whole: ObservedRun, draw: Random) -
     if not spans:
         return None
     span = draw.choice(spans[1:] or spans)
-    if span.parts:
-        span = draw.choices(span.parts, [1e-4 + part.length_s for part in span.parts])[0]
-    return Interruption(signal=name, mark=span.mark, number=span.number, delay_s=ratio * span.length_s)
+    at = draw.choices(range(len(span.parts)), [1e-4 + part.length_s for part in span.parts])[0]
+    # The shortest that was seen: a busy machine made the others longer.
+    shortest_s = min(part.length_s for one in spans for part in one.parts[at : at + 1])
+    return PlannedSignal(
+        signal=name, mark=span.parts[at].mark, number=span.parts[at].number, delay_s=ratio * shortest_s
+    )
 
 
 def find_step_s(run: ObservedRun) -> float:
@@ -287,12 +271,9 @@ def find_step_s(run: ObservedRun) -> float:
 
 
 @contextmanager
-def lead_elsewhere(folder: Path | None, target: Path) -> Iterator[None]:
+def lead_elsewhere(folder: Path, target: Path) -> Iterator[None]:
     """What is written to ``folder`` lands in ``target``: a link has its name meanwhile. It must be empty, or absent,
     so that no file of the user's is in reach. Raises UsageError."""
-    if folder is None:
-        yield
-        return
     existed = check_empty(folder)
     target.mkdir(parents=True)
     try:
@@ -320,8 +301,3 @@ def check_empty(folder: Path) -> bool:
             "let the command write to an empty folder, and name that one"
         )
     return True
-
-
-def remove_copy(copy: Path) -> None:
-    """Remove a working copy with what the runs left in it and beside it."""
-    shutil.rmtree(copy.parent, ignore_errors=True)

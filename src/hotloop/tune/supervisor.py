@@ -23,8 +23,8 @@ MARK = "HOTLOOP_TRIAL"
 CORES_FILE = "cores.json"
 _PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 0.1
-_LOOK_S = 0.002
-"""Between two looks for the moment of an interruption."""
+_LOOK_S, _NEAR_S = 0.02, 0.002
+"""Between two looks for the moment of an interruption, and when it is near."""
 _SAMPLE_S = 0.25
 _MOST_SAMPLES = 2_000
 _PATIENCE_S = 10.0
@@ -91,7 +91,6 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
         "duration_s": time.monotonic() - started_s,
         "began_ns": round(started_s * 1e9),
         "sent_ns": None if interruption is None else interruption.sent_ns,
-        "sent_wall_ns": None if interruption is None else interruption.sent_wall_ns,
         "ended_ns": ended_ns,
     }
 
@@ -109,18 +108,18 @@ class Interruption:
         self._read: dict[str, int] = {}
         self._began_ns = time.monotonic_ns()
         self.sent_ns: int | None = None
-        self.sent_wall_ns: int | None = None
+        self.wait_s = _LOOK_S
 
     def look(self) -> tuple[str, str] | None:
         """Send the signal when its moment has come; how the command is to be ended, if it is."""
         wanted, now_ns = self._wanted, time.monotonic_ns()
         if self.sent_ns is not None:
-            if now_ns - self.sent_ns > wanted["grace_s"] * 1e9:
-                return "overdue", f"still running {wanted['grace_s']:g} s after the signal"
-            return None
+            is_late = now_ns - self.sent_ns > wanted["grace_s"] * 1e9
+            return ("overdue", f"still running {wanted['grace_s']:g} s after the signal") if is_late else None
         self._read_lines()
         if wanted["number"] is not None:
             since_ns = self._began_ns if wanted["kind"] == "start" else self._find(wanted["kind"], wanted["count"])
+            self.wait_s = _LOOK_S if self._find(wanted["kind"], wanted["count"] - 1) is None else _NEAR_S
             if since_ns is not None and now_ns >= since_ns + wanted["delay_s"] * 1e9:
                 self._send(wanted["number"], wanted["everyone"])
         most = wanted["most_steps"]
@@ -128,7 +127,7 @@ class Interruption:
 
     def _send(self, number: int, everyone: bool) -> None:
         pids = [self._pid, *find_processes(self._mark)] if everyone else [self._pid]
-        self.sent_ns, self.sent_wall_ns = time.monotonic_ns(), time.time_ns()
+        self.sent_ns = time.monotonic_ns()
         for pid in dict.fromkeys(pids):
             try:
                 os.kill(pid, number)
@@ -136,7 +135,9 @@ class Interruption:
                 continue
 
     def _find(self, kind: str, count: int) -> int | None:
-        """When a process wrote its line of that number first."""
+        """When a process wrote its line of that number first; 0 before the first."""
+        if count < 1:
+            return 0
         reached = [
             times[kind.encode()][count - 1]
             for times in self._times.values()
@@ -255,8 +256,10 @@ def _watch(
         if child.poll() is not None:
             return "exited", ""
         cores.sample()
-        for _ in range(1 if interruption is None else round(_TICK_S / _LOOK_S)):
-            readable, _, _ = select.select([sys.stdin.buffer], [], [], _TICK_S if interruption is None else _LOOK_S)
+        until_s = time.monotonic() + _TICK_S
+        while time.monotonic() < until_s:
+            wait_s = _TICK_S if interruption is None else interruption.wait_s
+            readable, _, _ = select.select([sys.stdin.buffer], [], [], wait_s)
             if readable and not os.read(0, 4096):
                 return "abandoned", "the tuning process has ended"
             if child.poll() is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hotloop.core.drill import DRILL_SCHEMA, Drill, DrillMoment
 from hotloop.report.document import Document, Paragraph, Section, Surface, Table, View, write
 from hotloop.report.text import UNKNOWN, clean, format_counted, format_duration, format_percent
@@ -37,8 +39,8 @@ def describe_drill(drill: Drill, surface: Surface) -> Document:
     )
 
 
-def _paragraphs(texts: object, *style: str) -> tuple[Paragraph, ...]:
-    return tuple(Paragraph(text=write((clean(text), *style) if style else clean(text))) for text in texts)  # type: ignore[attr-defined]
+def _paragraphs(texts: Iterable[str], tone: str = "") -> tuple[Paragraph, ...]:
+    return tuple(Paragraph(text=write((clean(text), tone))) for text in texts)
 
 
 def _describe_moment(signal: str, one: DrillMoment) -> tuple[str, ...]:
@@ -73,11 +75,13 @@ def _list_needs(drill: Drill) -> list[str]:
 
 
 def _say_scope(drill: Drill) -> str:
-    scope = "" if drill.is_whole else ", cut"
-    return (
-        f"{REPEATS.get(drill.repeats, drill.repeats)}; the undisturbed run had "
-        f"{format_counted(drill.steps_count, 'step')}{scope}; SIGTERM went to the first process, SIGUSR1 and SIGKILL "
-        f"to all; grace {drill.rehearsed_grace_s:g} s; took {format_duration(drill.took_s * 1e9)}"
+    return "; ".join(
+        (
+            REPEATS.get(drill.repeats, drill.repeats),
+            f"the undisturbed run had {format_counted(drill.steps_count, 'step')}{'' if drill.is_whole else ', cut'}",
+            f"SIGTERM went to the first process, SIGUSR1 and SIGKILL to all; grace {drill.rehearsed_grace_s:g} s",
+            f"took {format_duration(drill.took_s * 1e9)}",
+        )
     )
 
 
