@@ -21,6 +21,7 @@ MOST_SUMMED_BYTES = 1 << 30
 """Of an archive that is larger, only the directory at its end is read."""
 MOST_FILES = 2_000
 MOST_TEXT_BYTES = 64 << 20
+PASSING_NAME = re.compile(r"\.(tmp|temp|part|partial|incomplete)\b", re.I)
 
 
 def list_checkpoint_files(copy: Path) -> dict[str, int]:
@@ -47,13 +48,16 @@ def name_kind(path: str) -> str:
 
 
 def split_torn(copy: Path, files: Mapping[str, int], kept: Collection[str]) -> tuple[list[str], list[str]]:
-    """The files that are torn, and what is left over of a save: names of a kind that an undisturbed run does not keep.
+    """The files that are torn, and what is left over of a save: of a kind that an undisturbed run does not keep, and
+    damaged, or with the name of a passing file.
 
     ``kept`` are the kinds that it keeps, and that can be read there.
     """
-    torn = [path for path in sorted(files) if name_kind(path) in kept and find_damage(copy / path)]
-    left = [path for path in sorted(files) if name_kind(path) not in kept]
-    return torn, left
+    others = [path for path in sorted(files) if name_kind(path) not in kept]
+    return (
+        [path for path in sorted(files) if name_kind(path) in kept and find_damage(copy / path)],
+        [path for path in others if PASSING_NAME.search(path) or find_damage(copy / path)],
+    )
 
 
 def find_damage(path: Path) -> str:
