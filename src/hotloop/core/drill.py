@@ -44,15 +44,13 @@ class DrillMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillSignal:
-    """All moments of one signal. What is beside them is of the moment that decided; ``saves_count`` is how many
-    moments saved after the signal."""
+    """All moments of one signal. What is beside them is of the moment that decided, ``save_s`` the longest of all."""
 
     signal: str
     verdict: DrillVerdict
     reasons: tuple[str, ...]
     moments: tuple[DrillMoment, ...]
     saved: bool
-    saves_count: int
     save_s: float | None
     steps_lost: int | None
     resumed_at_step: int | None

@@ -2,14 +2,15 @@
 
 Only in processes that ``hotloop drill`` started (option ``trial`` with ``is_rehearsal``): what is written before a kill
 stays. A line is the time in ns of the monotonic clock, a kind, and words: ``row LOSS CLOSED_BY RANK``, ``save`` and
-``saved``, ``eval`` and ``train`` (a forward without gradients after one with them, and back), ``wrote PATH``,
-``outside PATH``. A checkpoint outside of the working copies that is older than the drill cannot be opened for writing,
-renamed over or removed by Python: the call fails.
+``saved BYTES`` (0: unknown, 1: to a buffer), ``held`` (see _HeldFile), ``eval`` and ``train`` (a forward without
+gradients after one with them, and back), ``wrote PATH``, ``outside PATH``. A checkpoint outside of the working copies
+that is older than the drill cannot be opened for writing, renamed over or removed by Python: the call fails.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import os
 import sys
 import tempfile
@@ -26,9 +27,27 @@ from .losses import LossWatch, read_values
 from .ranks import current_rank
 
 _CLOSED_BY = FIELD["closed_by"]
-_WRITES = os.O_WRONLY | os.O_RDWR
+MOST_HELD_S = 20.0
+# Which argument of an audit event is the path that is lost.
 _TARGET_AT = {"os.rename": 1, "os.remove": 0, "os.rmdir": 0, "os.truncate": 0, "shutil.rmtree": 0}
-"""Which argument of an audit event is the path that is lost."""
+
+
+class _HeldFile(io.FileIO):
+    """A file that ``torch.save`` writes in the place of a path: after so many bytes it waits for the signal, which so
+    comes in the middle of a save, however short that is."""
+
+    def __init__(self, path: Any, left_bytes: int, wait: Callable[[], None]) -> None:
+        super().__init__(path, "wb")
+        self._left_bytes, self._wait_for_signal = left_bytes, wait
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        before, self._left_bytes = self._left_bytes, self._left_bytes - len(view)
+        if before > 0 >= self._left_bytes:
+            super().write(view[:before])
+            self._wait_for_signal()
+            return before + super().write(view[before:])
+        return super().write(view)
 
 
 class RehearsalWatch:
@@ -41,9 +60,9 @@ class RehearsalWatch:
         self._shared = (os.path.realpath(os.path.expanduser("~/.cache")) + os.sep, "/dev/", "/proc/")
         self._temporary = os.path.realpath(tempfile.gettempdir())
         self._file, self._pid = -1, 0
-        self._depth = 0
-        """Calls that save and have not returned: a save may call another one."""
+        self._depth = 0  # of calls that save and have not returned: a save may call another one
         self._is_evaluating = False
+        self._saves, self._hold = 0, options.get("hold") or {}
         self.losses = LossWatch()
         session.agent.ring.emit = self._wrap_emit(session.agent.ring.emit)
         sys.addaudithook(self._audit)
@@ -60,20 +79,37 @@ class RehearsalWatch:
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
+            target: Any = args[1] if original.__module__ == "torch.serialization" and len(args) > 1 else None
+            is_file = isinstance(target, str | os.PathLike)
             for value in (*args[1:2], kwargs.get("f"), kwargs.get("filename")):
                 if isinstance(value, str | os.PathLike):
                     self._check(value)
             self._depth += 1
             if self._depth == 1:
+                self._saves += 1
                 self._write("save")
             try:
+                if target is not None and self._depth == 1 and self._saves == self._hold.get("count"):
+                    if not is_file:
+                        self._wait()
+                    else:
+                        with _HeldFile(target, self._hold["bytes"], self._wait) as file:
+                            return original(args[0], file, *args[2:], **kwargs)
                 return original(*args, **kwargs)
             finally:
                 self._depth -= 1
                 if self._depth == 0:
-                    self._write("saved")
+                    size = os.path.getsize(target) if is_file and os.path.exists(target) else int(target is not None)
+                    self._write(f"saved {size}")
 
         return call
+
+    def _wait(self) -> None:
+        """Until the signal was sent."""
+        self._write("held")
+        until_s = time.monotonic() + MOST_HELD_S
+        while time.monotonic() < until_s and not os.path.exists(os.path.join(self._folder, "sent")):
+            time.sleep(0.005)
 
     def _wrap_emit(self, emit: Callable[..., int]) -> Callable[..., int]:
         def call(code: int, a: int = 0, b: int = 0, *more: int) -> int:
@@ -86,7 +122,11 @@ class RehearsalWatch:
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
-            if isinstance(args[2], int) and args[2] & _WRITES and isinstance(args[0], str | os.PathLike):
+            if (
+                isinstance(args[2], int)
+                and args[2] & (os.O_WRONLY | os.O_RDWR)
+                and isinstance(args[0], str | os.PathLike)
+            ):
                 self._check(args[0])
         elif event in _TARGET_AT and isinstance(args[_TARGET_AT[event]], str | os.PathLike):
             self._check(args[_TARGET_AT[event]], is_written=event == "os.rename")

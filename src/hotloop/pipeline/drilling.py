@@ -41,16 +41,14 @@ from hotloop.tune.workspace import WorkspacePlan, code_outside, make_workspace, 
 
 from .tuning import attach_trial, measure_run
 
+# In the order in which they are rehearsed, for the case that the budget ends.
 AIMS = ("step", "save", "evaluation", "warm-up")
-"""In the order in which they are rehearsed, for the case that the budget ends."""
 NEEDED_AIMS = AIMS[:2]
+# Share of the budget after which the undisturbed run is cut.
 WHOLE_RATIO = 0.2
-"""Share of the budget after which the undisturbed run is cut."""
+# After which a restart is ended where the undisturbed run was cut.
 RESTART_STEPS = 30
-"""After which a restart is ended where the undisturbed run was cut."""
 ASSUMED_MTBF_S = 24 * 3600.0
-RETRY_RATIO = 0.25
-"""Of the delay, where a save was over before its signal came."""
 
 Emit = Callable[[str], None]
 
@@ -70,7 +68,8 @@ class DrillRequest:
 
 @dataclass(slots=True)
 class _Drilling:
-    """A drill under way. ``kept`` are kinds of files that the undisturbed run keeps."""
+    """A drill under way. ``kept`` are kinds of files that the undisturbed run keeps, ``missed`` by signal the
+    moments that no verdict can do without, and that were not met."""
 
     request: DrillRequest
     bench: Bench
@@ -82,12 +81,7 @@ class _Drilling:
     pairs: list[Interrupted] = field(default_factory=list)
     limits: list[str] = field(default_factory=list)
     missed: dict[str, list[str]] = field(default_factory=dict)
-    """By signal: the moments that no verdict can do without, and that the budget left no time for."""
     number: int = 0
-
-    @property
-    def left_s(self) -> float:
-        return self.begun_s + self.request.budget_s - time.monotonic()
 
     @contextmanager
     def open_copy(self) -> Iterator[Path]:
@@ -186,7 +180,7 @@ def _interrupt_all(drilling: _Drilling) -> None:
                 if signal == request.signals[0]:
                     drilling.limits.append(f"no {aim} was seen: none was interrupted")
                 continue
-            if drilling.left_s < took_s:
+            if drilling.begun_s + request.budget_s - time.monotonic() < took_s:
                 drilling.limits.append(f"the budget ended before SIG{signal} in the {aim} was rehearsed")
                 if aim in NEEDED_AIMS:
                     drilling.missed.setdefault(signal, []).append(aim)
@@ -194,15 +188,13 @@ def _interrupt_all(drilling: _Drilling) -> None:
             begun_s = time.monotonic()
             drilling.emit(f"SIG{signal}: {aim}")
             pair = _interrupt(drilling, chosen)
-            if pair is not None and aim == "save" and pair.first.name_moment() != "save":
-                drilling.emit(f"SIG{signal}: {aim}, again")
-                pair = _interrupt(drilling, replace(chosen, delay_s=RETRY_RATIO * chosen.delay_s)) or pair
             took_s = max(took_s, time.monotonic() - begun_s)
             if pair is None:
                 drilling.limits.append(f"the training ended before SIG{signal} in the {aim} came")
                 continue
             if aim == "save" and pair.first.name_moment() != "save":
                 drilling.limits.append(f"a save was too short for SIG{signal} to meet it")
+                drilling.missed.setdefault(signal, []).append(aim)
             drilling.pairs.append(pair)
 
 
@@ -286,8 +278,7 @@ def _say_why(signals: Sequence[DrillSignal], verdict: str) -> str:
     if verdict == "pass":
         names, moments = ", ".join(f"SIG{one.signal}" for one in signals), sum(len(one.moments) for one in signals)
         return f"it went on after each of {moments} interruptions by {names}"
-    worst = next(one for one in signals if one.verdict == verdict)
-    return f"SIG{worst.signal} {worst.reasons[0]}"
+    return next(f"SIG{one.signal} {one.reasons[0]}" for one in signals if one.verdict == verdict)
 
 
 def _quantile(values: Sequence[float], ratio: float) -> float:

@@ -17,8 +17,8 @@ from typing import BinaryIO
 
 from hotloop.core.checkpoint_names import is_checkpoint_name
 
+# Of an archive that is larger, only the directory at its end is read.
 MOST_SUMMED_BYTES = 1 << 30
-"""Of an archive that is larger, only the directory at its end is read."""
 MOST_FILES = 2_000
 MOST_TEXT_BYTES = 64 << 20
 PASSING_NAME = re.compile(r"\.(tmp|temp|part|partial|incomplete)\b", re.I)

@@ -5,27 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import median
 
 from hotloop.core.drill import DrillMoment, DrillSignal, DrillVerdict
 
 from .rehearsal import ObservedRun
 
+# How losses of the same step repeat from run to run.
 EXACT, NEAR, NOT, UNKNOWN = "exact", "near", "not", "unknown"
-"""How losses of the same step repeat from run to run."""
+# Losses that differ by more do not identify a step.
 MOST_NEAR_RATIO = 1e-3
-"""Losses that differ by more do not identify a step."""
+# Later steps may differ by so much more than the steps that were compared.
 BAND_FACTOR = 4.0
-"""Later steps may differ by so much more than the steps that were compared."""
 LEAST_COMPARED = 3
 LEVEL_STEPS = 5
+# Two levels of the loss differ where they lie further apart than so many usual changes from step to step.
 SPREAD_FACTOR = 2.0
-"""Two levels of the loss differ where they lie further apart than so many usual changes from step to step."""
+# Saves that do not come every so many steps (by time, say) may be so much rarer than the ones that were seen.
 IRREGULAR_FACTOR = 1.5
-"""Saves that do not come every so many steps (by time, say) may be so much rarer than the ones that were seen."""
+# The worst first.
 VERDICTS: tuple[DrillVerdict, ...] = ("fail", "cannot tell", "pass")
-"""The worst first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,12 +144,8 @@ def find_resumption(whole: Undisturbed, again: ObservedRun, done: int) -> Resump
 
 def _count_same(whole: Undisturbed, again: ObservedRun, step: int) -> int:
     """How many of the first losses after the restart are those of the undisturbed run from a step on."""
-    count = 0
-    for one, other in zip(again.losses, whole.run.losses[step:], strict=False):
-        if not whole.is_same(one, other):
-            break
-        count += 1
-    return count
+    pairs = zip(again.losses, whole.run.losses[step:], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: whole.is_same(*pair), pairs))
 
 
 def _count_resumption(whole: Undisturbed, again: ObservedRun, done: int) -> Resumption:
@@ -162,18 +158,15 @@ def _count_resumption(whole: Undisturbed, again: ObservedRun, done: int) -> Resu
             step=None, doubt="losses do not repeat from run to run, and the steps could not be counted to their end"
         )
     step = total - len(again.losses)
-    if step < 0:
-        return Resumption(step=None, doubt=f"the restart did {len(again.losses)} steps, more than the {total} of all")
     if step == 0:
         return Resumption(step=0)
+    if step < 0 or not level:
+        return Resumption(
+            step=None, doubt="losses do not repeat from run to run, and neither their level nor their number decides"
+        )
     if level == "again":
-        return Resumption(
-            step=step, fault="the step counter goes on, but the loss starts again: no parameters restored"
-        )
-    if not level:
-        return Resumption(
-            step=step, doubt="losses do not repeat from run to run, and hardly fall: the parameters cannot be judged"
-        )
+        text = "the step counter goes on, but the loss starts again: no parameters restored"
+        return Resumption(step=step, fault=text)
     return Resumption(
         step=step, note="losses do not repeat from run to run: judged by the number of steps and the level of the loss"
     )
@@ -279,21 +272,21 @@ def judge_signal(signal: str, moments: Sequence[DrillMoment], missed: Sequence[s
     """All moments of a signal: the worst one decides. It has not passed where moments were ``missed``."""
     if not moments:
         return DrillSignal(
-            signal=signal, verdict="cannot tell", reasons=("not rehearsed",), moments=(), saved=False, saves_count=0,
+            signal=signal, verdict="cannot tell", reasons=("not rehearsed",), moments=(), saved=False, 
             save_s=None, steps_lost=None, resumed_at_step=None, exit_code=None,
         )  # fmt: skip
     worst = min(moments, key=lambda one: (VERDICTS.index(one.verdict), -(one.steps_lost or 0)))
-    deciding = [one for one in moments if one.verdict == worst.verdict]
-    reasons = [f"{name_place(one)}: {reason}" for one in deciding for reason in one.reasons]
+    reasons = [
+        f"{name_place(one)}: {reason}" for one in moments if one.verdict == worst.verdict for reason in one.reasons
+    ]
     if missed and worst.verdict == "pass":
-        reasons = [f"the budget ended before it was rehearsed in a {name}" for name in missed]
+        reasons = [f"it was not rehearsed in a {name}" for name in missed]
     return DrillSignal(
         signal=signal,
         verdict="cannot tell" if missed and worst.verdict == "pass" else worst.verdict,
         reasons=tuple(reasons),
         moments=tuple(moments),
         saved=worst.saved,
-        saves_count=sum(one.saved for one in moments),
         save_s=max((one.save_s for one in moments if one.save_s is not None), default=None),
         steps_lost=worst.steps_lost,
         resumed_at_step=worst.resumed_at_step,

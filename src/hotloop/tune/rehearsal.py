@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -19,22 +19,24 @@ from hotloop.core.strategy import Strategy
 from .trials import Bench, TrialLimits, last_line, protect_environment, read_tail, run_supervised
 
 MOST_MARK_BYTES = 64 << 20
+# Where within a step, a save or an evaluation the signal is sent.
 DELAY_RATIO = (0.2, 0.8)
-"""Where within a step, a save or an evaluation the signal is sent."""
+# So many steps before its end a training is no longer interrupted: too few would be left to compare.
 LEFT_STEPS = 3
-"""So many steps before its end a training is no longer interrupted: too few would be left to compare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedSpan:
     """``begin_ns`` to ``end_ns`` (None: it did not end) after ``step`` whole steps. ``mark`` and ``number`` are the
-    line to wait for when its middle is to be met; a save of several files has several lines."""
+    line to wait for when its middle is to be met; a save of several files has several lines. ``size_bytes`` is 0 where
+    it is unknown."""
 
     begin_ns: int
     end_ns: int | None
     step: int
     mark: str
     number: int
+    size_bytes: int = 0
     parts: tuple[ObservedSpan, ...] = ()
 
     @property
@@ -84,12 +86,14 @@ class ObservedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSignal:
-    """A moment and a signal: ``delay_s`` after the line ``mark`` number ``number`` of the training."""
+    """A moment and a signal: ``delay_s`` after the line ``mark`` number ``number`` of the training. ``hold``: the
+    ``count``-th save of a process waits for the signal after so many ``bytes``."""
 
     signal: str
     mark: str
     number: int
     delay_s: float
+    hold: Mapping[str, int] | None = None
 
 
 def rehearse(
@@ -112,6 +116,7 @@ def rehearse(
         "folder": str(run_folder),
         "root": str(bench.folder),
         "begun_wall_s": begun_wall_s,
+        "hold": None if planned is None else planned.hold,
     }
     wanted = {
         "number": None if planned is None else getattr(signal, f"SIG{planned.signal}").value,
@@ -203,7 +208,8 @@ def _read_marks(path: Path) -> _Marks:
         elif kind in ("saved", "train"):
             opening = "save" if kind == "saved" else "eval"
             spans = found.saves if kind == "saved" else found.evaluations
-            spans.append(_span(opening, *begun.pop(opening, (now_ns, number)), now_ns))
+            span = _span(opening, *begun.pop(opening, (now_ns, number)), now_ns)
+            spans.append(replace(span, size_bytes=int(rest[0])) if rest else span)
         elif kind == "wrote":
             found.saves.append(_span("wrote", now_ns, number, now_ns))
         elif kind == "outside":
@@ -256,7 +262,10 @@ def plan_signal(aim: str, name: str, whole: ObservedRun, draw: Random) -> Planne
     if not spans:
         return None
     span = draw.choice(spans[1:] or spans)
-    at = draw.choices(range(len(span.parts)), [1e-4 + part.length_s for part in span.parts])[0]
+    at = draw.choices(range(len(span.parts)), [1 + part.size_bytes + part.length_s for part in span.parts])[0]
+    if span.parts[at].size_bytes:
+        hold = {"count": span.parts[at].number, "bytes": max(1, round(ratio * span.parts[at].size_bytes))}
+        return PlannedSignal(signal=name, mark="held", number=1, delay_s=0.0, hold=hold)
     # The shortest that was seen: a busy machine made the others longer.
     shortest_s = min(part.length_s for one in spans for part in one.parts[at : at + 1])
     return PlannedSignal(

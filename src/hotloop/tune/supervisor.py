@@ -23,8 +23,8 @@ MARK = "HOTLOOP_TRIAL"
 CORES_FILE = "cores.json"
 _PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 0.1
+# Between two looks for the moment of an interruption, and when it is near.
 _LOOK_S, _NEAR_S = 0.02, 0.002
-"""Between two looks for the moment of an interruption, and when it is near."""
 _SAMPLE_S = 0.25
 _MOST_SAMPLES = 2_000
 _PATIENCE_S = 10.0
@@ -119,7 +119,9 @@ class Interruption:
         self._read_lines()
         if wanted["number"] is not None:
             since_ns = self._began_ns if wanted["kind"] == "start" else self._find(wanted["kind"], wanted["count"])
-            self.wait_s = _LOOK_S if self._find(wanted["kind"], wanted["count"] - 1) is None else _NEAR_S
+            # What is held waits for us.
+            is_near = wanted["kind"] != "held" and self._find(wanted["kind"], wanted["count"] - 1) is not None
+            self.wait_s = _NEAR_S if is_near else _LOOK_S
             if since_ns is not None and now_ns >= since_ns + wanted["delay_s"] * 1e9:
                 self._send(wanted["number"], wanted["everyone"])
         most = wanted["most_steps"]
@@ -133,6 +135,7 @@ class Interruption:
                 os.kill(pid, number)
             except (ProcessLookupError, PermissionError):
                 continue
+        (self._folder / "sent").touch()
 
     def _find(self, kind: str, count: int) -> int | None:
         """When a process wrote its line of that number first; 0 before the first."""

@@ -19,10 +19,7 @@ HEADER = ("signal", "moment", "at step", "ended after", "code", "saved", "resume
 
 
 def describe_drill(drill: Drill, surface: Surface) -> Document:
-    rows = tuple(_describe_moment(one.signal, moment) for one in drill.signals for moment in one.moments)
-    reasons = [f"SIG{one.signal} {one.verdict}: {reason}" for one in drill.signals for reason in one.reasons]
-    notes = [f"SIG{one.signal}: {note}" for one in drill.signals for moment in one.moments for note in moment.notes]
-    blocks = [Table(header=HEADER, rows=rows, left=frozenset({0, 1, 8}))] if rows else []
+    moments = [(one.signal, moment) for one in drill.signals for moment in one.moments]
     return Document(
         kind="drill",
         subject=drill,
@@ -31,10 +28,32 @@ def describe_drill(drill: Drill, surface: Surface) -> Document:
         title=f"{drill.verdict}: {clean(drill.reason)}",
         tone=TONES.get(drill.verdict, "medium"),
         sections=(
-            Section(title="interruptions", blocks=tuple(blocks)),
-            Section(title="", blocks=_paragraphs(dict.fromkeys(reasons))),
+            Section(
+                title="interruptions",
+                blocks=(
+                    Table(
+                        header=HEADER, rows=tuple(_describe_moment(*one) for one in moments), left=frozenset({0, 1, 8})
+                    ),
+                ),
+            ),
+            Section(
+                title="",
+                blocks=_paragraphs(
+                    f"SIG{one.signal} {one.verdict}: {reason}" for one in drill.signals for reason in one.reasons
+                ),
+            ),
             Section(title="what it needs", blocks=_paragraphs(_list_needs(drill))),
-            Section(title="", blocks=_paragraphs([*dict.fromkeys(notes), *drill.limits, _say_scope(drill)], "dim")),
+            Section(
+                title="",
+                blocks=_paragraphs(
+                    [
+                        *dict.fromkeys(f"SIG{signal}: {note}" for signal, one in moments for note in one.notes),
+                        *drill.limits,
+                        _say_scope(drill),
+                    ],
+                    "dim",
+                ),
+            ),
         ),
     )
 
@@ -69,8 +88,10 @@ def _list_needs(drill: Drill) -> list[str]:
     ]
     if drill.expected_waste_ratio is not None:
         own = "" if drill.interval_steps is None else f" at its own {format_counted(drill.interval_steps, 'step')}"
-        restart = "" if drill.restart_s is None else f", with {format_duration(drill.restart_s * 1e9)} for a restart"
-        texts.append(f"expected waste{own}: {format_percent(drill.expected_waste_ratio)} of the time{restart}")
+        texts.append(
+            f"expected waste{own}: {format_percent(drill.expected_waste_ratio)} of the time, with "
+            f"{format_duration((drill.restart_s or 0.0) * 1e9)} for a restart"
+        )
     return texts
 
 
