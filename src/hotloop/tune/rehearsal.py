@@ -262,7 +262,7 @@ def plan_signal(aim: str, name: str, whole: ObservedRun, draw: Random) -> Planne
     if not spans:
         return None
     span = draw.choice(spans[1:] or spans)
-    at = draw.choices(range(len(span.parts)), [1 + part.size_bytes + part.length_s for part in span.parts])[0]
+    at = draw.choices(range(len(span.parts)), [1e-6 + part.size_bytes + part.length_s for part in span.parts])[0]
     if span.parts[at].size_bytes:
         hold = {"count": span.parts[at].number, "bytes": max(1, round(ratio * span.parts[at].size_bytes))}
         return PlannedSignal(signal=name, mark="held", number=1, delay_s=0.0, hold=hold)
