@@ -155,7 +155,14 @@ def _changes(options: dict[str, Any], session: Session) -> dict[Site, Wrap]:
 
 
 def _notes(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
-    """What a trial of ``hotloop tune`` or ``--watch-numbers`` notes beside the recording, by site id."""
+    """What a trial, a rehearsal of ``hotloop drill`` or ``--watch-numbers`` notes beside the recording, by site id."""
+    if options.get("trial", {}).get("is_rehearsal"):
+        from hotloop.observe.rehearsal import RehearsalWatch
+
+        rehearsal = RehearsalWatch(options["trial"], session)
+        session.subscribe(rehearsal)
+        losses = {"run-backward": rehearsal.losses.wrap_backward, "scaler-init": rehearsal.losses.wrap_scaler_init}
+        return {**losses, **dict.fromkeys(("save", "save-safetensors", "save-sharded"), rehearsal.wrap_save)}
     if options.get("trial"):
         from hotloop.observe.trial import TrialWatch
 

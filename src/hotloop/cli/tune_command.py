@@ -178,7 +178,7 @@ def _asked_again(arguments: argparse.Namespace) -> tuple[str, ...]:
     return tuple(words)
 
 
-def parse_time_s(text: str) -> float:
+def parse_time_s(text: str, option: str = "--budget") -> float:
     """Seconds of ``90s``, ``15m``, ``1.5h`` or plain seconds. Raises UsageError.
 
     >>> parse_time_s("15m"), parse_time_s("90")
@@ -191,7 +191,7 @@ def parse_time_s(text: str) -> float:
     except ValueError:
         found_s = 0.0
     if not 0 < found_s < 1e7:
-        raise UsageError(f"--budget is {text!r}; give a time such as 90s, 15m or 2h")
+        raise UsageError(f"{option} is {text!r}; give a time such as 90s, 15m or 2h")
     return found_s
 
 

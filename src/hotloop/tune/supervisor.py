@@ -23,6 +23,8 @@ MARK = "HOTLOOP_TRIAL"
 CORES_FILE = "cores.json"
 _PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 0.1
+# Between two looks for the moment of an interruption, and when it is near.
+_LOOK_S, _NEAR_S = 0.02, 0.002
 _SAMPLE_S = 0.25
 _MOST_SAMPLES = 2_000
 _PATIENCE_S = 10.0
@@ -70,7 +72,9 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
         except OSError as error:
             return {"how": "not started", "detail": f"{request['command'][0]}: {error.strerror}", "duration_s": 0.0}
     cores = Cores()
-    how, detail = _watch(child, request, folder, started_s, cores)
+    interruption = Interruption(request, folder, child.pid) if "interruption" in request else None
+    how, detail = _watch(child, request, folder, started_s, cores, interruption)
+    ended_ns = time.monotonic_ns()
     cores.sample(now=True)
     (folder / CORES_FILE).write_text(json.dumps(cores.to_mapping()))
     if how != "exited":
@@ -85,7 +89,78 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
         "exit_code": code if how == "exited" and code is not None and code >= 0 else None,
         "signal": -code if how == "exited" and code is not None and code < 0 else None,
         "duration_s": time.monotonic() - started_s,
+        "began_ns": round(started_s * 1e9),
+        "sent_ns": None if interruption is None else interruption.sent_ns,
+        "ended_ns": ended_ns,
     }
+
+
+class Interruption:
+    """``request["interruption"]``: a signal ``delay_s`` after the ``count``-th line of a ``kind`` in the lines that
+    observe/rehearsal.py writes ("start": after the start), then at most ``grace_s`` to end. ``number`` is None for no
+    signal; ``everyone`` gets it, or the first process alone. The command is ended after ``most_steps``, if given.
+    """
+
+    def __init__(self, request: dict[str, Any], folder: Path, pid: int) -> None:
+        self._wanted, self._mark = request["interruption"], request["mark"]
+        self._folder, self._pid = folder, pid
+        self._times: dict[str, dict[bytes, list[int]]] = {}
+        self._read: dict[str, int] = {}
+        self._began_ns = time.monotonic_ns()
+        self.sent_ns: int | None = None
+        self.wait_s = _LOOK_S
+
+    def look(self) -> tuple[str, str] | None:
+        """Send the signal when its moment has come; how the command is to be ended, if it is."""
+        wanted, now_ns = self._wanted, time.monotonic_ns()
+        if self.sent_ns is not None:
+            is_late = now_ns - self.sent_ns > wanted["grace_s"] * 1e9
+            return ("overdue", f"still running {wanted['grace_s']:g} s after the signal") if is_late else None
+        self._read_lines()
+        if wanted["number"] is not None:
+            since_ns = self._began_ns if wanted["kind"] == "start" else self._find(wanted["kind"], wanted["count"])
+            # What is held waits for us.
+            is_near = wanted["kind"] != "held" and self._find(wanted["kind"], wanted["count"] - 1) is not None
+            self.wait_s = _NEAR_S if is_near else _LOOK_S
+            if since_ns is not None and now_ns >= since_ns + wanted["delay_s"] * 1e9:
+                self._send(wanted["number"], wanted["everyone"])
+        most = wanted["most_steps"]
+        return None if most is None or self._find("row", most) is None else ("stopped", f"{most} steps were done")
+
+    def _send(self, number: int, everyone: bool) -> None:
+        pids = [self._pid, *find_processes(self._mark)] if everyone else [self._pid]
+        self.sent_ns = time.monotonic_ns()
+        for pid in dict.fromkeys(pids):
+            try:
+                os.kill(pid, number)
+            except (ProcessLookupError, PermissionError):
+                continue
+        (self._folder / "sent").touch()
+
+    def _find(self, kind: str, count: int) -> int | None:
+        """When a process wrote its line of that number first; 0 before the first."""
+        if count < 1:
+            return 0
+        reached = [
+            times[kind.encode()][count - 1]
+            for times in self._times.values()
+            if len(times.get(kind.encode(), ())) >= count
+        ]
+        return min(reached, default=None)
+
+    def _read_lines(self) -> None:
+        for name in os.listdir(self._folder):
+            if not name.startswith("marks-"):
+                continue
+            with open(self._folder / name, "rb") as file:
+                file.seek(self._read.get(name, 0))
+                lines = file.read().splitlines(keepends=True)
+            times = self._times.setdefault(name, {})
+            for line in lines:
+                if line.endswith(b"\n"):
+                    self._read[name] = self._read.get(name, 0) + len(line)
+                    words = line.split(None, 2)
+                    times.setdefault(words[1], []).append(int(words[0]))
 
 
 def _prepare_child() -> None:
@@ -169,7 +244,14 @@ def read_cores(text: str, cores: list[int]) -> tuple[int, int, int]:
     return busy, whole, stolen
 
 
-def _watch(child: Any, request: dict[str, Any], folder: Path, started_s: float, cores: Cores) -> tuple[str, str]:
+def _watch(
+    child: Any,
+    request: dict[str, Any],
+    folder: Path,
+    started_s: float,
+    cores: Cores,
+    interruption: Interruption | None,
+) -> tuple[str, str]:
     progress = folder / "progress"
     settled_s = begun_s = last_s = 0.0
     seen = None
@@ -177,9 +259,17 @@ def _watch(child: Any, request: dict[str, Any], folder: Path, started_s: float, 
         if child.poll() is not None:
             return "exited", ""
         cores.sample()
-        readable, _, _ = select.select([sys.stdin.buffer], [], [], _TICK_S)
-        if readable and not os.read(0, 4096):
-            return "abandoned", "the tuning process has ended"
+        until_s = time.monotonic() + _TICK_S
+        while time.monotonic() < until_s:
+            wait_s = _TICK_S if interruption is None else interruption.wait_s
+            readable, _, _ = select.select([sys.stdin.buffer], [], [], wait_s)
+            if readable and not os.read(0, 4096):
+                return "abandoned", "the tuning process has ended"
+            if child.poll() is not None:
+                return "exited", ""
+            ended = None if interruption is None else interruption.look()
+            if ended is not None:
+                return ended
         now_s = time.monotonic()
         if any(folder.glob("stopped-*")):
             settled_s = settled_s or now_s

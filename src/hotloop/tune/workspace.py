@@ -10,13 +10,13 @@ import errno
 import hashlib
 import itertools
 import os
-import re
 import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hotloop.core.checkpoint_names import is_checkpoint_name
 from hotloop.core.errors import HotloopError
 
 SMALL_BYTES = 1 << 20
@@ -33,10 +33,6 @@ MOST_CHECKPOINT_BYTES = 256 << 20
 MOST_LOG_BYTES = 64 << 20
 MOST_HASHED_BYTES = 128 << 20
 """Of code that is not copied; what is beyond is known by its size and the time of its last change."""
-CHECKPOINT_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".distcp")
-CHECKPOINT_NAME = re.compile(
-    r"(pytorch_model|diffusion_pytorch_model|adapter_model|model|optimizer|checkpoint|ckpt).*\.(bin|pkl)", re.I
-)
 LOG_SUFFIXES = (".log", ".csv", ".jsonl", ".txt", ".json")
 CODE_SUFFIXES = (".py", ".toml", ".yaml", ".yml", ".json", ".cfg", ".ini", ".sh", ".ipynb")
 LEFT_OUT = (".hotloop", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache")
@@ -411,11 +407,7 @@ def _is_code(path: Path) -> bool:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """``last.pth.tar`` and ``model.bin`` are such, ``train.bin`` is data."""
-    if _is_code(path):
-        return False
-    suffixes = {suffix.lower() for suffix in path.suffixes}
-    return not suffixes.isdisjoint(CHECKPOINT_SUFFIXES) or CHECKPOINT_NAME.fullmatch(path.name) is not None
+    return not _is_code(path) and is_checkpoint_name(path.name)
 
 
 def _stamp_of(path: Path) -> tuple[int, int] | None:

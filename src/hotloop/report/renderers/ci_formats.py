@@ -1,4 +1,4 @@
-"""github, junit, sarif and bencher: what CI systems read of a Check, a Proof or a LintReport."""
+"""github, junit, sarif and bencher: what CI systems read of a Check, a Proof, a Drill or a LintReport."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
 
 from hotloop.core.check import Check, CheckVerdict, Judged
+from hotloop.core.drill import Drill
 from hotloop.core.lint import LintEdit, LintFinding, LintReport
 from hotloop.core.proof import Proof
 from hotloop.report.document import Document, Surface, renderer
@@ -68,7 +69,7 @@ class JunitCase:
     place: str = ""
 
 
-@renderer("junit", "JUnit XML, for CI systems that show test results", suffix=".xml", kinds=("check", "prove"))
+@renderer("junit", "JUnit XML, for CI systems that show test results", suffix=".xml", kinds=("check", "prove", "drill"))
 def draw_junit(document: Document, surface: Surface) -> str:
     """Regressions and refusals are failures; what is inconclusive was skipped, and fails where the check is strict."""
     if isinstance(document.subject, Proof):
@@ -76,6 +77,19 @@ def draw_junit(document: Document, surface: Surface) -> str:
         outcome = {"slower": "failure", "refused": "failure", "cannot tell": "skipped"}.get(proof.verdict, "passed")
         case = JunitCase(id="B against A", outcome=outcome, kind=proof.verdict, message=document.title)
         return _write_junit("prove", proof.verdict, [case], [proof.reason, *proof.limits])
+    if isinstance(document.subject, Drill):
+        drilled = document.subject
+        outcomes = {"fail": "failure", "cannot tell": "skipped"}
+        cases = [
+            JunitCase(
+                id=f"SIG{one.signal}",
+                outcome=outcomes.get(one.verdict, "passed"),
+                kind=one.verdict,
+                message="; ".join(one.reasons),
+            )
+            for one in drilled.signals
+        ]
+        return _write_junit("drill", drilled.verdict, cases, [drilled.reason, *drilled.limits])
     check: Check = document.subject
     cases = [_case(one, surface) for one in check.judged]
     judged = {one.id for one in check.judged}
