@@ -1255,7 +1255,7 @@ COSTLY = (
 )
 
 
-@lint_rule("costly-setting", "the image slows or limits every training that it runs", reads="dockerfile")
+@lint_rule("costly-image-setting", "the image slows or limits every training that it runs", reads="dockerfile")
 def costly_setting(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
     Looks for `ENV` settings of CUDA, NCCL, torch and OpenMP that are for debugging, for one process, or hide the GPUs;
