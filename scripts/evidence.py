@@ -147,6 +147,17 @@ def draw_first_looks(raw: Path) -> str:
     return "\n".join(["| first look at code that hotloop had never met | right |", "|---|---|", *rows])
 
 
+def draw_lint_looks(rows: Sequence[dict[str, Any]]) -> str:
+    """First looks of lint at sets that nobody who writes rules had seen."""
+    lines = [
+        f"| {row['set']}: {row['kind']} | {row['at_severity_count']} of {row['topics_count']} | {row['named_count']} of "
+        f"{row['topics_count']} | {row['false_count']} |"
+        for row in rows
+    ]
+    head = ["| set | found at the wanted severity | found at any | false findings on sound files |", "|---|---|---|---|"]
+    return "\n".join([*head, *lines])
+
+
 def _read_lines(path: Path) -> list[Any]:
     """The rows of a table, without its head."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
@@ -171,6 +182,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
 PASSAGES: dict[tuple[str, str], Callable[[Any], str]] = {
     ("README.md", "."): draw_first_looks,
     ("docs/cluster.md", "slurm.json"): slurm_proof.draw_passage,
+    ("docs/lint.md", "lint/first_looks.json"): lambda table: draw_lint_looks(table["rows"]),
     ("docs/lint.md", "lint/judged.json"): lint_repositories.draw_passage,
     ("docs/plan.md", "plan/memory.json"): plan_memory_rows.draw_passage,
     ("docs/plan-module.md", "plan/modules.json"): plan_modules.draw_passage,
