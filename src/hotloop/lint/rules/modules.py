@@ -35,7 +35,7 @@ def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the layers are also registered under other names, or are frozen on purpose.
     """
-    owners = [one for one in script.nodes if isinstance(one, ast.ClassDef) and script.derives(one, r"(^|\.)\w*Module$")]
+    owners = [one for one in script.of[ast.ClassDef] if script.derives(one, r"(^|\.)\w*Module$")]
     for owner in owners if "add_module" not in script.text else ():
         calls = [one for one in ast.walk(owner) if isinstance(one, ast.Call)]
         registered = [part for one in calls if REGISTERS.search(script.name(one.func)) for part in ast.walk(one)]
@@ -93,7 +93,7 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If dropout at inference is the purpose (Monte Carlo dropout).
     """
-    for call, name in script.calls:
+    for call, name in ((one, name) for one, name in script.calls if DROPS.search(name)):
         drops = re.match(r"torch\.nn\.functional\.(dropout\w*|alpha_dropout)$", name) and len(call.args) < 3
         yield from script.report(
             drops and keyword(call, "training") is None and script.derives(script.class_of(call), r"Module$") and call,
@@ -112,6 +112,7 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
         )
 
 
+DROPS = re.compile(r"dropout\w*$|softmax$")
 LOSES = ("to", "cuda", "cpu", "detach", "float", "half", "long")
 BARE = {
     "zero_grad": "gradients are not cleared",
@@ -144,13 +145,13 @@ def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If an attribute is read for its side effect.
     """
-    for node in script.nodes:
+    for node in (*script.of[ast.Expr], *script.of[ast.With], *script.of[ast.AsyncWith]):
         value, text = getattr(node, "value", None) if isinstance(node, ast.Expr) else None, ""
         if isinstance(value, ast.Attribute) and value.attr in BARE and (script.role(value.value) or script.training):
             text = f"{script.source(value)} is not called: {BARE[value.attr]}"
         elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in LOSES:
             bound = script.reaching(value.func.value) if isinstance(value.func.value, ast.Name) else []
-            copies = bool(bound) and not re.search(r"tokenizer|transformers|torch_geometric|dgl|Batch", script.text)
+            copies = bool(bound) and not script.has(r"tokenizer|transformers|torch_geometric|dgl|Batch")
             from_loader = copies and script.gradient(value.func.value) == "plain"
             lost = from_loader or value.func.attr == "detach"
             text = (
@@ -163,7 +164,8 @@ def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
                 if {"torch.no_grad", "torch.inference_mode"} & set(names)
                 else ""
             )
-        yield from script.report(bool(text) and node, Severity.HIGH, text, "assign the result, or add the parentheses")
+        if text:
+            yield from script.report(node, Severity.HIGH, text, "assign the result, or add the parentheses")
 
 
 @lint_rule("unused-argument", "an argument of the command line changes nothing", reads="python")
@@ -183,19 +185,17 @@ def unused_argument(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If a launcher passes arguments that the script has to accept.
     """
-    whole = re.search(r"vars\(|__dict__|getattr\(|asdict|namespace|(?i:lightning|deepspeed)", script.text)
+    whole = script.has(r"vars\(|__dict__|getattr\(|asdict|namespace|(?i:lightning|deepspeed)")
     parsed = [
         name
         for name, values in script.assigned.items()
         for one in values
         if script.name(getattr(one, "func", one)).endswith(".parse_args")
     ]
-    names = [
-        one for one in script.nodes if isinstance(one, ast.Name) and one.id in parsed and isinstance(one.ctx, ast.Load)
-    ]
+    names = [one for one in script.of[ast.Name] if one.id in parsed and isinstance(one.ctx, ast.Load)]
     if whole or not script.training or len(parsed) != 1 or any(not _is_known(script, one) for one in names):
         return
-    read = {one.attr for one in script.nodes if isinstance(one, ast.Attribute)}
+    read = {one.attr for one in script.of[ast.Attribute]}
     for call in script.calls_of(".add_argument"):
         flag = next(
             (one.value for one in call.args if isinstance(one, ast.Constant) and str(one.value).startswith("--")), ""

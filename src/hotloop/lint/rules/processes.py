@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import FUNCTIONS, LOOPS, Event, LintedScript, constant, keyword
+from hotloop.lint.formats.script import FUNCTIONS, Event, LintedScript, constant, keyword
 
 RANK = re.compile(
     r"(?i)rank|world|main|master|primary|is_first|zero|leader|chief|root|writer|logger|log_dir|gpu|device|shard|worker|writes?\b"
@@ -117,8 +117,11 @@ def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the group of the collective has only these ranks.
     """
-    parallel = any(STARTED.search(name) for _, name in script.calls)
-    tests = [one for one in script.nodes if isinstance(one, ast.If) and parallel and script.mentions(one.test, ZERO)]
+    if not STARTED.search(script.text):
+        return
+    tests = [
+        one for one in script.of[ast.If] if ZERO.search(script.source(one.test)) or script.mentions(one.test, ZERO)
+    ]
     for node in tests:
         shown = script.source(node.test)
         mine, leaves = (
@@ -199,7 +202,7 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
     """
     wraps = script.calls_of(".DistributedDataParallel", ".DDP")
     bare = {origin for call in wraps if call.args for origin in script.origins(call.args[0])} - set(wraps)
-    by_hand = wraps and re.search(r"no_sync|average_gradients|all_reduce\([^\n]{0,40}grad", script.text)
+    by_hand = wraps and script.has(r"no_sync|average_gradients|all_reduce\([^\n]{0,40}grad")
     events = [event for step in script.training for event in step.events] if wraps and not by_hand else []
     for event in events:
         made, model = script.origins(event.call.func), getattr(event.call.func, "value", event.call)
@@ -230,9 +233,7 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
             "DDP wraps the model before it is moved to the GPU: device_ids with parameters on the CPU raises",
             "move the model, then wrap it",
         )
-    chosen = re.search(
-        r"set_device|device_ids\s*=\s*\[|(?i:cuda:\{|CUDA_VISIBLE_DEVICES)|local_rank|device_id=", script.text
-    )
+    chosen = script.has(r"set_device|device_ids\s*=\s*\[|(?i:cuda:\{|CUDA_VISIBLE_DEVICES)|local_rank|device_id=")
     plain = [
         one
         for one, _ in moves
@@ -275,12 +276,8 @@ def unreduced_metric(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If a metrics library does it.
     """
-    reduced = re.search(
-        r"all_reduce|all_gather|reduce\(|gather|torchmetrics|MetricLogger|reduce_|accelerat|lightning", script.text
-    )
-    loops = [
-        one for one in script.nodes if isinstance(one, LOOPS) and script.calls_of(".DistributedSampler") and not reduced
-    ]
+    reduced = script.has(r"all_reduce|all_gather|reduce\(|gather|torchmetrics|MetricLogger|reduce_|accelerat|lightning")
+    loops = script.of[ast.For] if script.calls_of(".DistributedSampler") and not reduced else []
     for loop in loops:
         source = script.loop_source(loop) if script.without_gradients(loop) else None
         given = [keyword(one, "sampler") for one in script.origins(source or loop) if isinstance(one, ast.Call)]
