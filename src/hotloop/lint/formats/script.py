@@ -481,12 +481,14 @@ class LintedScript:
             block = self._parents[block]
         return block in around or isinstance(statement, ast.arguments)
 
-    def origins(self, node: ast.AST, *, inside: bool = False, through: Sequence[str] = ()) -> list[ast.AST]:
+    def origins(
+        self, node: ast.AST, *, inside: bool = False, through: Sequence[str] = (), at: int | None = None
+    ) -> list[ast.AST]:
         """Where a value may come from: names followed to what they were bound to, parameters to the arguments of their
         callers, functions to what they return. ``inside``: a wrapped model counts as the model; ``through``: calls
-        that count as their first argument."""
+        that count as their first argument; ``at``: the element of it."""
         found: list[ast.AST] = []
-        todo: list[tuple[ast.AST, int | None]] = [(node, None)]
+        todo: list[tuple[ast.AST, int | None]] = [(node, at)]
         seen: set[tuple[ast.AST, int | None]] = set()
         while todo and len(seen) < 60:
             node, at = todo.pop()
@@ -698,6 +700,18 @@ class LintedScript:
                 severity=severity, line=line, message=message, advice=advice, edits=edits, confidence=confidence
             )
         ]
+
+    @cached_property
+    def made(self) -> dict[ast.AST, set[str]]:
+        """The optimizers, schedulers and scalers that are built, each with the last parts of its names."""
+        found: dict[ast.AST, set[str]] = defaultdict(set)
+        pattern = re.compile("|".join(ROLES[one].pattern for one in ("optimizer", "scheduler", "scaler")))
+        built = {call for call, name in self.calls if pattern.search(name)}
+        for (_, name), bindings in self._own.bindings.items() if built else ():
+            for one in (one for one in bindings if one.at != -1 and not isinstance(one.value, ast.arg)):
+                for origin in built.intersection(self.origins(one.value, at=one.at)):
+                    found[origin].add(name.rpartition(".")[2])
+        return found
 
     @cached_property
     def assigned(self) -> dict[str, list[ast.expr]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
@@ -35,7 +34,9 @@ def wrapper_prefix(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If what is loaded is another checkpoint.
     """
-    if script.has(r"removeprefix|[\"']module\.|_orig_mod|consume_prefix|strip_prefix|unwrap_model"):
+    if not script.calls_of("torch.save") or script.has(
+        r"removeprefix|[\"']module\.|_orig_mod|consume_prefix|strip_prefix|unwrap_model"
+    ):
         return
     saved: dict[str, ast.Call] = {}
     for call in (one for one in script.calls_of("torch.save") if one.args):
@@ -102,11 +103,7 @@ def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
         [one for one in counters if set(loads) & set(script.origins(one.value))] if saves and script.training else []
     )
     resumed = [one for one in resumed if isinstance(script.statement(one), (ast.Assign, ast.AnnAssign, ast.AugAssign))]
-    made: dict[ast.AST, set[str]] = defaultdict(set)
-    for name, values in script.assigned.items() if resumed and not script.has(OTHERS_SAVE) else ():
-        for origin in (one for value in values if script.role(value) in STATES for one in script.origins(value)):
-            made[origin].add(name.rpartition(".")[2])
-    for origin, names in made.items():
+    for origin, names in script.made.items() if resumed and not script.has(OTHERS_SAVE) else ():
         uses = _uses_of(script, names)
         role, name = script.role(origin), min(names)
         missing = ["saved"] * ("state_dict" not in uses) + ["loaded"] * ("load_state_dict" not in uses)
@@ -182,7 +179,9 @@ def _uses_of(script: LintedScript, names: set[str]) -> set[str]:
             if isinstance(around, ast.Attribute):
                 uses.add(around.attr)
             elif isinstance(around, ast.Call) and isinstance(definition, FUNCTIONS) and script.is_own(definition):
-                todo.update(_parameter(definition, around, node, word))
+                given = _parameter(definition, around, node, word)
+                uses |= set() if given else {""}
+                todo.update(given)
             elif isinstance(around, ast.Call):
                 called = f".{script.name(around.func)}"
                 harmless = _HARMLESS.search(called) or (ROLES["scheduler"].search(called) and node in around.args)
@@ -198,7 +197,8 @@ def _parameter(function: Function, call: ast.Call, value: ast.AST, word: str | N
     names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
     at = call.args.index(value) if value in call.args else len(names)
     at += names[:1] in (["self"], ["cls"])
-    return [word] if word else names[at : at + 1]
+    names += [one.arg for one in function.args.kwonlyargs] if word else []
+    return [one for one in names if one == word] if word else names[at : at + 1]
 
 
 COUNTERS = ("epoch", "step", "iteration", "global_step", "iter", "start_epoch")

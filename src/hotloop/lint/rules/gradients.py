@@ -204,7 +204,7 @@ def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFin
             "GradScaler scales a loss of bfloat16, which has the range of float32: useless work",
         ),
         (
-            halved and not mentioned and bool(training.steps),
+            halved and not mentioned and bool(training.steps) and bool(training.find("autocast")),
             training.backwards,
             Severity.MEDIUM,
             "float16 autocast without a GradScaler: small gradients become zero, and the model learns worse",

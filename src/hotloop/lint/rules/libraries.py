@@ -272,7 +272,7 @@ def misused_callbacks(script: LintedScript) -> Iterator[LintFinding]:
             f"mode={_direction(monitor)!r}",
         )
         logged = {f"{one}{end}" for one in names for end in ("", "_epoch", "_step")} | {"epoch", "step"}
-        alone = len(modules) == 1 and ... not in names and names and len(modules[0].bases) == 1
+        alone = len(modules) == 1 and ... not in names and bool(names) and len(modules[0].bases) == 1
         yield from script.report(
             alone and isinstance(monitor, str) and monitor not in logged and call,
             Severity.HIGH,
@@ -348,7 +348,8 @@ def conflicting_arguments(script: LintedScript) -> Iterator[LintFinding]:
                 and keyword(trainer, "compute_metrics") is not None
                 and keyword(trainer, "preprocess_logits_for_metrics") is None
                 and "eval_accumulation_steps" not in args
-                and bool(script.has("CausalLM|MaskedLM"))
+                and script.has(r"For(Causal|Masked)LM\.|LMHeadModel\.")
+                and not script.has(r"For(Sequence|Token|Image|Question|Audio|Multiple)\w+\.")
                 and said.get("predict_with_generate") is not True,
                 Severity.HIGH,
                 "compute_metrics without eval_accumulation_steps or preprocess_logits_for_metrics "
@@ -369,14 +370,11 @@ def conflicting_arguments(script: LintedScript) -> Iterator[LintFinding]:
             ),
         ]
         metric, higher = said.get("metric_for_best_model"), said.get("greater_is_better")
-        wrong = _direction(metric) and _direction(metric) != {True: "max", False: "min"}.get(
-            higher, "min" if str(metric).endswith("loss") else "max"
-        )
+        default = "min" if str(metric).endswith("loss") else "max"
+        side = {"True": "max", "False": "min", "None": default}.get(str(higher), "")
         checks.append(
             (
-                bool(wrong)
-                and higher in (True, False, None, ...)
-                and ("greater_is_better" not in said or higher is not ...),
+                side not in ("", _direction(metric)) and _direction(metric) != "",
                 Severity.HIGH,
                 f"greater_is_better has the wrong direction for {metric}: the worst checkpoint is kept as the best",
             )

@@ -81,7 +81,7 @@ def _shape_of_call(script: LintedScript, call: ast.Call, depth: int) -> str:
     if last == "unsqueeze" and inner is not None:
         return "(B, 1)" if given in ([1], [-1]) and _shape(script, inner, depth + 1) == "(B,)" else ""
     if last in ("view", "reshape"):
-        return {(-1, 1): "(B, 1)", (-1,): "(B,)"}.get(tuple(given), "") if len(given) < 3 else ""
+        return "(B, 1)" if given == [-1, 1] else "(B,)" if given == [-1] else ""
     if last == "squeeze" and inner is not None:
         return "(B,)" if given in ([], [1], [-1]) and _shape(script, inner, depth + 1) == "(B, 1)" else ""
     if last in _REDUCES:
@@ -132,8 +132,8 @@ def mismatched_loss(script: LintedScript) -> Iterator[LintFinding]:
     sampled = script.calls_of(".NeighborLoader", ".HGTLoader", ".NeighborSampler")
     pads = [script.source(one.args[0]) for one in script.calls_of(".pad_sequence") if one.args]
     pads = [one for one in pads if re.search(r"(?i)label|target|tgt|trg|\by", one)]
-    handled = script.has(r"ignore_index|-100|pack_padded|mask")
-    for call, name in script.calls if script.training or script.has("autocast") else ():
+    handled = not pads or script.has(r"ignore_index|-100|pack_padded|mask")
+    for call, name in script.calls if script.training or "autocast" in script.text else ():
         if len(call.args) < 2 or not re.search(
             r"(?i)loss|entropy|criterion|bce|mse|loss_fn|\?", name.rpartition(".")[2]
         ):
@@ -212,7 +212,7 @@ def unmasked_labels(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If another file sets -100.
     """
-    if not script.has("labels") or script.has(r"DataCollatorFor|ignore_index|loss_mask|DataCollatorWithFlattening"):
+    if "labels" not in script.text or script.has(r"DataCollatorFor|ignore_index|loss_mask|DataCollatorWithFlattening"):
         return
     for node in script.of[ast.Assign]:
         target, scope = node.targets[0], script.scope(node)
@@ -226,7 +226,7 @@ def unmasked_labels(script: LintedScript) -> Iterator[LintFinding]:
             copies and padded and not re.search(r"-\s*100|masked_fill|where\(|ignore", text) and node,
             Severity.MEDIUM,
             "labels are the padded input_ids: the loss counts the padding",
-            "set labels to -100 where attention_mask is 0, or use DataCollatorForLanguageModeling(tokenizer, mlm=False)",
+            "set labels to -100 where attention_mask is 0, or use DataCollatorForLanguageModeling(mlm=False)",
             is_sure=False,
         )
 
@@ -246,7 +246,7 @@ def aliased_model(script: LintedScript) -> Iterator[LintFinding]:
     The name says that it is another model, and its only value is the one whose parameters an optimizer has.
 
     ## What to do
-    `copy.deepcopy(model)`.
+    Make it by `copy.deepcopy(model)`, and freeze it.
 
     ## When it is wrong
     If the name is only another word for the trained model.
@@ -323,11 +323,12 @@ def undetached_input(script: LintedScript, training: LoopStep) -> Iterator[LintF
             script.without_gradients(one) for one in script.callers_of(event.call)
         )
         known = TARGETS.search(name) and not script.has(r"requires_grad") and not is_off and event.call.args
-        method = script.parent(event.call)
         put = bool(known) and any(
             script.receiver(one) == event.name for one in script.calls_of(".eval", ".load_state_dict")
         )
-        detached = isinstance(method, ast.Attribute) and method.attr in ("detach", "data")
+        scope = script.scope(event.call)
+        parts = ast.walk(scope) if put and isinstance(scope, FUNCTIONS) else script.of[ast.Attribute] if put else ()
+        detached = any(isinstance(one, ast.Attribute) and one.attr in ("detach", "detach_", "data") for one in parts)
         yield from script.report(
             put and not detached and not script.is_trained(event.call.func) and event,
             Severity.MEDIUM,

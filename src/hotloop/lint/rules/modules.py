@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import FUNCTIONS, LintedScript, constant, keyword
+from hotloop.lint.formats.script import FUNCTIONS, LintedScript, constant, dotted, keyword
 
 LEARNS = re.compile(
     r"torch\.nn\.(Linear|Conv\w*|LSTM|GRU|RNN|Embedding|\w*Norm\w*|MultiheadAttention|Dropout\w*|Bilinear)$"
@@ -35,16 +35,17 @@ def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the layers are also registered under other names, or are frozen on purpose.
     """
-    owners = [one for one in script.of[ast.ClassDef] if script.derives(one, r"(^|\.)\w*Module$")]
-    for owner in owners if "add_module" not in script.text else ():
+    lists = [one for one in script.of[ast.Assign] if isinstance(one.value, PLAIN) and "add_module" not in script.text]
+    held = {script.class_of(one): one for one in lists if dotted(one.targets[0]).startswith("self.")}
+    for owner in (one for one in held if isinstance(one, ast.ClassDef) and script.derives(one, r"(^|\.)\w*Module$")):
         calls = [one for one in ast.walk(owner) if isinstance(one, ast.Call)]
         registered = [part for one in calls if REGISTERS.search(script.name(one.func)) for part in ast.walk(one)]
         wrapped = {script.name(part) for part in registered}
-        for node in (one for one in ast.walk(owner) if isinstance(one, ast.Assign) and isinstance(one.value, PLAIN)):
+        for node in (one for one in lists if script.class_of(one) is owner):
             name = script.name(node.targets[0])
             appended = [one for one in calls if script.name(one.func) == f"{name}.append"]
-            held = [part for each in (node.value, *appended) for part in ast.walk(each) if isinstance(part, ast.Call)]
-            layers = [one for one in held if _is_layer(script, one) and one not in registered]
+            built = [part for each in (node.value, *appended) for part in ast.walk(each) if isinstance(part, ast.Call)]
+            layers = [one for one in built if _is_layer(script, one) and one not in registered]
             yield from script.report(
                 name.startswith("self.") and bool(layers) and name not in wrapped and node,
                 Severity.HIGH,
@@ -52,9 +53,9 @@ def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
                 "trains, moves or saves them",
                 "use nn.ModuleList, nn.ModuleDict or nn.ParameterList",
             )
-        forward = script.method(owner, "forward")
-        used = [one.call.func for one in script.events(forward)] if forward is not None else []
-        for call in (one for one in used if isinstance(one, ast.Call) and LEARNS.search(script.name(one.func))):
+    for call in (one.func for one in script.of[ast.Call] if isinstance(one.func, ast.Call)):
+        is_layer = LEARNS.search(script.name(call.func)) and script.derives(script.class_of(call), r"(^|\.)\w*Module$")
+        if is_layer and getattr(script.scope(call), "name", "").startswith("forward"):
             kind = script.name(call.func).rpartition(".")[2]
             yield from script.report(
                 call,
@@ -185,7 +186,8 @@ def unused_argument(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If a launcher passes arguments that the script has to accept.
     """
-    whole = script.has(r"vars\(|__dict__|getattr\(|asdict|namespace|(?i:lightning|deepspeed)")
+    if not script.training or script.has(r"vars\(|__dict__|getattr\(|asdict|namespace|[Ll]ightning|[Dd]eep[Ss]peed"):
+        return
     parsed = [
         name
         for name, values in script.assigned.items()
@@ -193,7 +195,7 @@ def unused_argument(script: LintedScript) -> Iterator[LintFinding]:
         if script.name(getattr(one, "func", one)).endswith(".parse_args")
     ]
     names = [one for one in script.of[ast.Name] if one.id in parsed and isinstance(one.ctx, ast.Load)]
-    if whole or not script.training or len(parsed) != 1 or any(not _is_known(script, one) for one in names):
+    if len(parsed) != 1 or any(not _is_known(script, one) for one in names):
         return
     read = {one.attr for one in script.of[ast.Attribute]}
     for call in script.calls_of(".add_argument"):

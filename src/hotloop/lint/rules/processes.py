@@ -119,29 +119,22 @@ def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
     """
     if not STARTED.search(script.text):
         return
-    tests = [
-        one for one in script.of[ast.If] if ZERO.search(script.source(one.test)) or script.mentions(one.test, ZERO)
-    ]
-    for node in tests:
+    for node in script.of[ast.If]:
         shown = script.source(node.test)
-        mine, leaves = (
-            _collectives(script, node, node.body),
-            any(isinstance(one, (ast.Return, ast.Continue)) for one in node.body),
-        )
-        paired = _collectives(script, node, node.orelse) or any(
-            one is not node and script.scope(one) is script.scope(node) and _collectives(script, one, one.body)
-            for one in tests
-        )
-        is_rank = (
-            re.search(r"(?i)(rank\w*(\(\))?\s*(==|!=|in)|^not \w*rank|is_(main|master)|main_process)", shown)
-            and "world" not in shown
+        if not IS_RANK.search(shown) or "world" in shown:
+            continue
+        mine = _collectives(script, node, node.body)
+        leaves = any(isinstance(one, (ast.Return, ast.Continue)) for one in node.body)
+        paired = mine and (
+            _collectives(script, node, node.orelse)
+            or any(
+                one is not node and script.scope(one) is script.scope(node) and _collectives(script, one, one.body)
+                for one in script.of[ast.If]
+                if script.mentions(one.test, ZERO)
+            )
         )
         yield from script.report(
-            bool(mine and is_rank)
-            and not paired
-            and not leaves
-            and keyword(mine[0].call, "group") is None
-            and mine[0].site,
+            bool(mine) and not paired and not leaves and keyword(mine[0].call, "group") is None and mine[0].site,
             Severity.HIGH,
             f"{mine[0].name if mine else ''} runs only if {shown}: the other ranks never reach this "
             "collective, and the job "
@@ -162,6 +155,7 @@ def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
             )
 
 
+IS_RANK = re.compile(r"(?i)(rank\w*(\(\))?\s*(==|!=|in)|^not \w*rank|is_(main|master)|main_process)")
 UNEVEN = re.compile(r"isnan|isfinite|isinf|^loss$|numel")
 
 
@@ -233,7 +227,6 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
             "DDP wraps the model before it is moved to the GPU: device_ids with parameters on the CPU raises",
             "move the model, then wrap it",
         )
-    chosen = script.has(r"set_device|device_ids\s*=\s*\[|(?i:cuda:\{|CUDA_VISIBLE_DEVICES)|local_rank|device_id=")
     plain = [
         one
         for one, _ in moves
@@ -241,6 +234,9 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
         or constant(one.args[0] if one.args else None) in ("cuda", "cuda:0")
     ]
     on_gpu = any(isinstance(keyword(one, "device_ids"), ast.List) for one in wraps)
+    chosen = not plain or script.has(
+        r"set_device|device_ids\s*=\s*\[|(?i:cuda:\{|CUDA_VISIBLE_DEVICES)|local_rank|device_id="
+    )
     for call in script.calls_of("torch.distributed.init_process_group"):
         yield from script.report(
             bool(plain) and not chosen and plain[0],
@@ -276,8 +272,10 @@ def unreduced_metric(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If a metrics library does it.
     """
-    reduced = script.has(r"all_reduce|all_gather|reduce\(|gather|torchmetrics|MetricLogger|reduce_|accelerat|lightning")
-    loops = script.of[ast.For] if script.calls_of(".DistributedSampler") and not reduced else []
+    reduced = not script.calls_of(".DistributedSampler") or script.has(
+        r"all_reduce|all_gather|reduce\(|gather|torchmetrics|MetricLogger|reduce_|accelerat|lightning"
+    )
+    loops = script.of[ast.For] if not reduced else []
     for loop in loops:
         source = script.loop_source(loop) if script.without_gradients(loop) else None
         given = [keyword(one, "sampler") for one in script.origins(source or loop) if isinstance(one, ast.Call)]

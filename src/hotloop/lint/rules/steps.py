@@ -44,7 +44,9 @@ def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
     If the model is meant to train in eval mode, such as one whose batch normalization is frozen: then say so once,
     before the loop.
     """
-    if script.has(r"\.training\s*=|set_train|\btrain_mode|model_mode"):
+    if not script.training:
+        return
+    if script.has(r"\.training *=|set_train|train_mode|model_mode"):
         return
     told: set[ast.AST] = set()
     for loop, step in script.epochs:
@@ -87,7 +89,9 @@ def validation_in_train_mode(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the model has neither dropout nor batch normalization.
     """
-    is_off = script.has(r"\.eval\(|\.train\(False|train\(mode=False|set_eval|\.training = False|pipeline\(")
+    is_off = not script.models or script.has(
+        r"\.eval\(|\.train\(False|train\(mode=False|set_eval|\.training = False|pipeline\("
+    )
     loops = [] if is_off else [one for one in script.of[ast.For] if script.without_gradients(one)]
     for loop in loops if not is_off else ():
         calls = [one.call for one in script.events(loop) if one.call is one.site and script.is_model(one.call.func)]
@@ -123,7 +127,7 @@ def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If a caller in another file turns gradients off, or the evaluation needs them.
     """
-    if script.has(r"set_grad_enabled\(False|requires_grad_?\(?\s*=?\s*False"):
+    if not script.calls_of(".eval") or script.has(r"set_grad_enabled\(False|requires_grad_?\(?\s*=?\s*False"):
         return
     for call in script.calls_of(".eval"):
         scope, model = script.scope(call), script.receiver(call)
@@ -559,8 +563,9 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If another file steps it, or names of numbers say the wrong unit.
     """
-    outside = script.has(r"(?i)lightning|deepspeed|ignite|Trainer\(|\.run_epoch")
-    for call, name in script.calls if script.training and not outside else ():
+    if not script.training or script.has(r"[Ll]ightning|[Dd]eepspeed|DeepSpeed|ignite|Trainer\(|\.run_epoch"):
+        return
+    for call, name in script.calls:
         kind = name.rpartition(".")[2]
         if not ROLES["scheduler"].search(name) or kind == "_LRScheduler":
             continue
@@ -599,7 +604,7 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
                 len(sites & batches) == 1
                 and len(sites) == 2
                 and not apart
-                and not any(one.tests for _, one in made if one.call in sites),
+                and not any(isinstance(test, ast.expr) for _, one in made for test in one.tests),
                 Severity.MEDIUM,
                 "steps both per batch and per epoch",
             ),
