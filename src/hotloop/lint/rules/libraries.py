@@ -258,13 +258,18 @@ def misused_callbacks(script: LintedScript) -> Iterator[LintFinding]:
         for one in logs
         if isinstance(one.func, ast.Attribute)
     ]
-    for call in script.calls_of(".ModelCheckpoint", ".EarlyStopping"):
+    for call in script.calls_of(".ModelCheckpoint", ".EarlyStopping") if "ightning" in script.text else ():
         monitor = constant(
             keyword(call, "monitor")
             or (call.args[0] if call.args and script.name(call.func).endswith("EarlyStopping") else None)
         )
         mode = constant(keyword(call, "mode")) if keyword(call, "mode") else "min"
-        opposite = _direction(monitor) not in ("", mode) and mode in ("min", "max") and not has_unpacked(call)
+        opposite = (
+            _direction(monitor) not in ("", mode)
+            and mode in ("min", "max")
+            and not has_unpacked(call)
+            and len(call.args) < 3
+        )
         yield from script.report(
             opposite and call,
             Severity.HIGH,

@@ -231,7 +231,8 @@ def unmasked_labels(script: LintedScript) -> Iterator[LintFinding]:
         )
 
 
-TARGETS = re.compile(r"(?i)(^|_)(target|teacher|ema|momentum|shadow|frozen|old|average|averaged|reference)(_|\d|$)")
+_APART = "target|momentum|shadow|frozen|old"
+TARGETS = re.compile(rf"(?i)(^|_)(teacher|ema)(_|\d|$)|(^|_)({_APART})_[a-z]|[a-z]\d?_({_APART})\d?$")
 
 
 @lint_rule("aliased-model", "a copy of a model is the model itself", reads="python")
@@ -335,6 +336,7 @@ def undetached_input(script: LintedScript, training: LoopStep) -> Iterator[LintF
             f"{event.name}(...) builds a graph and keeps its activations, although it is not trained: nothing turns "
             "gradients off or detaches it",
             "call it under torch.no_grad()",
+            is_sure=False,
         )
     for node in (part for one in training.backwards for part in script.said(script.loss(one.call))):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
