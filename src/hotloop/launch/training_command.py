@@ -15,21 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hotloop.core.errors import UsageError, suggest_known
+from hotloop.core.torchrun_options import FLAGS, KEPT, LAYOUT, SHORT
 
-LAYOUT = frozenset(
-    {"nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port", "local-addr"}
-    | {"rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf"}
-)
 LAYOUT_VARIABLES = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-KEPT = frozenset(
-    {"max-restarts", "monitor-interval", "start-method", "role", "log-dir", "redirects", "tee", "numa-binding"}
-    | {"local-ranks-filter", "signals-to-handle", "shutdown-timeout", "logs-specs", "event-log-handler"}
-    | {"duplicate-stdout-filters", "duplicate-stderr-filters"}
-)
-"""Options of torchrun that take a value."""
-FLAGS = ("module", "no-python", "run-path", "virtual-local-rank")
-SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
 FOREIGN = ("accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "colossalai", "horovodrun", "ray")
 
 
