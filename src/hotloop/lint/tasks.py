@@ -64,9 +64,8 @@ class Task:
     signal comes before the end, and the file makes use of it. ``spot_line`` is where it asks for machines that are
     taken away, ``retries`` whether it then starts again. ``limit_s``: it is ended after so long. ``notes`` are the
     file's comments. ``loses_disk``: what is written to no mount is gone after the run.
-    ``trains``: the format knows that
-    it is a training. ``shared_bytes``: of /dev/shm, None where it has no bound of its own. ``folder``: where it is
-    started.
+    ``trains``: the format knows that it is a training. ``shared_bytes``: of /dev/shm, None where it has no bound of its
+    own. ``folder``: where it is started.
     """
 
     name: str

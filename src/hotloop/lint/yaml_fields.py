@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from hotloop.lint.files import NotRead
@@ -81,10 +82,12 @@ class Field:
 
     @property
     def number(self) -> float | None:
+        """A finite number; None for anything else."""
         try:
-            return float(self.text or "")
+            value = float(self.text or "")
         except ValueError:
             return None
+        return value if isfinite(value) else None
 
     @property
     def is_true(self) -> bool:

@@ -44,6 +44,7 @@ class DstackFile:
         return Task(
             name=document["name"].text or document["type"].text or "",
             script=ShellScript(commands=tuple(commands), is_whole=True),
+            shell="sh" if document["image"] and "bash" not in (document["shell"].text or "") else "bash",
             nodes=int(document["nodes"].number or 0) if document["nodes"] else 1,
             gpus=count_gpus(resources["gpu"]),
             cpus=float(cpus[1]) if cpus else None,

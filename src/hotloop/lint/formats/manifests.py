@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -57,6 +57,8 @@ _TEMPLATE = re.compile(
 )
 SPOT = re.compile(r"(?i)spot|preemptible")
 SHARED = "/dev/shm"
+MOST_BESIDE = 40
+"""Files of a folder that are looked at together."""
 
 
 class Amount(NamedTuple):
@@ -241,9 +243,15 @@ class Manifests:
     def near_pods(self) -> tuple[Pod, ...]:
         return tuple(pod for one in self.near for pod in find_pods(one))
 
+    @cached_property
+    def _named(self) -> list[tuple[str | None, str | None, Field]]:
+        return [(one["kind"].text, one["metadata.name"].text, one) for one in self.near]
+
     def find(self, kind: str, name: str | None = None) -> list[Field]:
-        """Objects of the folder by kind and name."""
-        return [one for one in self.near if one["kind"].text == kind and name in (None, one["metadata.name"].text)]
+        """Objects of the folder by kind; of a name those of the file, if it has any."""
+        found = [one for known, own, one in self._named if known == kind and name in (None, own)]
+        own = [one for one in found if name is not None and any(one.node is other.node for other in self.objects)]
+        return own or found
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
@@ -309,20 +317,27 @@ def _mounts(pod: Pod, container: Container) -> Iterator[Mount]:
 
 def parse_manifests(file: SourceFile, around: Surroundings) -> Manifests | None:
     """None for YAML that holds no Kubernetes object. Raises NotRead for a template or broken YAML."""
-    documents = read_documents(file.text)
-    objects = [item for one in documents for item in (one["items"].elements if one["kind"].text == "List" else [one])]
-    found = tuple(one for one in objects if one["kind"].text and one["apiVersion"].text)
+    folder = around.objects.get(os.path.dirname(file.path), {})
+    found = folder[file.path] if file.path in folder else read_objects(file.text)
     if not found:
         return None
+    beside = [objects for path, objects in folder.items() if path != file.path]
     return Manifests(
         objects=found,
         save_s=around.save_s,
-        near=found,
+        near=(*found, *(one for objects in beside[:MOST_BESIDE] for one in objects)),
         notes=read_notes(file.text),
         is_part=_is_patch(file.path),
         is_based=os.path.exists(os.path.join(os.path.dirname(file.path), "kustomization.yaml")) or _is_patch(file.path),
         is_template=_TEMPLATE.search(file.text) is not None,
     )
+
+
+def read_objects(text: str) -> tuple[Field, ...]:
+    """The objects of a file, those of a List too. Raises NotRead."""
+    documents = read_documents(text)
+    objects = [item for one in documents for item in (one["items"].elements if one["kind"].text == "List" else [one])]
+    return tuple(one for one in objects if one["kind"].text and one["apiVersion"].text)
 
 
 def _is_patch(path: str) -> bool:
@@ -335,24 +350,27 @@ def _is_patch(path: str) -> bool:
     return "patch" in name or any(part.startswith("patch") and name in part for part in parts)
 
 
-def find_pods(one: Field) -> Iterator[Pod]:
+@lru_cache(4096)
+def find_pods(one: Field) -> tuple[Pod, ...]:
     """Mappings with a list of containers, wherever they are; each once, so that aliases cost nothing."""
     seen: set[int] = set()
     waiting: list[tuple[Field, Field, Field, tuple[float, ...]]] = [(one, one, one["spec"], ())]
     kind = one["kind"].text or ""
+    found = []
     while waiting:
         field, holder, replica, counts = waiting.pop()
         if field.node is None or id(field.node) in seen:
             continue
         seen.add(id(field.node))
         if field.is_mapping and any(c.is_mapping and c["name"].text for c in field["containers"].elements):
-            count = max(1, int(prod(counts))) if kind != "DaemonSet" else 1
-            yield Pod(kind=kind, spec=field, owner=one, holder=holder, count=count, replica=replica)
+            count = max(1, int(min(prod(counts), 1e6))) if kind != "DaemonSet" else 1
+            found.append(Pod(kind=kind, spec=field, owner=one, holder=holder, count=count, replica=replica))
             continue
         given = [field[name].number for name in _COUNTS if field[name].number is not None] if field.is_mapping else []
         counts = (*counts, *(number for number in given if number is not None))[:20]
         replica = field if given or field["template"] else replica
         waiting += [(child, field, replica, counts) for child in [value for _, value in field.items] + field.elements]
+    return tuple(found)
 
 
 def quantity(field: Field) -> float | None:

@@ -68,6 +68,22 @@ def fractional_gpu(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
 LIMITS = (
     Check(
         at=lambda pod: [
+            one["image"]
+            for one in pod.containers
+            if not any("/" in amount.name for amount in pod.amounts)
+            and not pod.spec["resourceClaims"]
+            and pod.kind not in ("TrainJob", "TrainingRuntime", "ClusterTrainingRuntime")
+            and re.search(r"torchrun|accelerate launch|deepspeed", one.text)
+            and re.search(r"(nproc[-_]per[-_]node|num[-_](processes|gpus))[= ]([2-9]|gpu)", one.text)
+            and not re.search(r"(?i)gloo|cpu", one.text)
+        ],
+        severity=HIGH,
+        message="a launcher of several processes, and no GPU is asked for: the container sees none, and trains on CPUs",
+        advice="resources.limits: nvidia.com/gpu",
+        confidence=LIKELY,
+    ),
+    Check(
+        at=lambda pod: [
             one
             for one in pod.amounts
             if one.part == "requests" and one.name in GPUS and one.container.amount(one.name) is None

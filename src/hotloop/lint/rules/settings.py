@@ -849,12 +849,6 @@ DSTACK_CHECKS = (
         advice="keep one of them",
     ),
     Check(
-        at=lambda one: only(one["python"], one["python"].text == "3.1"),
-        severity=HIGH,
-        message="python: 3.10 without quotes is the number 3.1",
-        advice='python: "3.10"',
-    ),
-    Check(
         at=lambda one: [
             field
             for field in (one["utilization_policy.time_window"],)
@@ -887,11 +881,10 @@ DSTACK_CHECKS = (
         advice="idle_duration: 5m",
     ),
     Check(
-        at=lambda one: [
-            one["volumes"]
-            for _ in (1,)
-            if (one["nodes"].number or 1) > 1 and any(_is_network(each) for each in one["volumes"].elements)
-        ],
+        at=lambda one: only(
+            one["volumes"],
+            (one["nodes"].number or 1) > 1 and any(_is_network(each) for each in one["volumes"].elements),
+        ),
         severity=HIGH,
         message="a network volume attaches to one instance: the other nodes of the task cannot be made with it",
         advice="one volume per node (name-${{{{ dstack.node_rank }}}}), or a bucket",
@@ -912,7 +905,7 @@ def _is_network(entry: Field) -> bool:
 @lint_rule("dstack-settings", "settings of a dstack run are refused or end it early", reads="dstack", each="documents")
 def dstack_settings(file: Any, document: Field) -> Iterator[LintFinding]:
     """## What it does
-    Looks at images and Python versions, utilization policies, idle durations and volumes of several nodes.
+    Looks at images with a Python version, utilization policies, idle durations and volumes of several nodes.
 
     ## Why it costs
     The run is refused, ends while it loads its data, or its instances are paid for while they are idle.

@@ -46,7 +46,23 @@ def _meets(task: Task, launch: LaunchLine) -> bool:
     )
 
 
+def _is_first_only(task: Task, command: ShellCommand) -> bool:
+    """Whether only the node of rank 0 runs a command."""
+    conditions = " ".join(one.text for one in task.script.commands if "condition" in one.blocks)
+    is_asked = re.search(r"(RANK|INDEX)\}?\"?'? *(==|=|-eq) *[\"']?0", conditions)
+    return "if" in command.blocks and is_asked is not None and not re.search(r"(?i)\bray\b|hostfile|mpirun", task.text)
+
+
 NODES = (
+    Check(
+        at=lambda task, command, launch: only(
+            command, task.nodes > 1 and len(task.launches) == 1 and _is_first_only(task, command)
+        ),
+        severity=HIGH,
+        message="the node of rank 0 alone starts {2.script}: the other of {0.nodes} nodes are paid for and stay idle",
+        advice="start it on each node, with its rank",
+        confidence=LIKELY,
+    ),
     Check(
         at=lambda task, command, launch: only(
             command,
@@ -175,7 +191,21 @@ def _visible(task: Task, launch: LaunchLine) -> int | None:
     return None if "$" in shown else len([one for one in shown.split(",") if one.strip() not in ("", "-1")])
 
 
+def _parallel(task: Task) -> int:
+    """GPUs that a server of a model splits it over."""
+    sizes = [
+        value for name, value, _ in task.options if re.match(r"--(tensor[-_]parallel[-_]size|tp([-_]size)?)$", name)
+    ]
+    return max((int(one) for one in sizes if one.isdecimal()), default=0)
+
+
 PROCESSES = (
+    Check(
+        at=lambda task, command, launch: only(command, _parallel(task) > task.gpus),
+        severity=HIGH,
+        message="--tensor-parallel-size is above the {0.gpus} GPUs that are asked for: the server fails when it starts",
+        advice="ask for as many GPUs",
+    ),
     Check(
         at=lambda task, command, launch: only(command, (_visible(task, launch) or 99) < task.gpus),
         severity=HIGH,
@@ -240,7 +270,7 @@ def processes_and_gpus(file: object, task: Task) -> Iterator[LintFinding]:
     ## When it is wrong
     If one process drives several GPUs, as model parallel inference does.
     """
-    if task.gpus and (task.is_training or task.processes is not None):
+    if task.gpus and (task.is_training or task.processes is not None or _parallel(task)):
         yield from _check_start(PROCESSES, task)
 
 
@@ -433,7 +463,7 @@ BASHISMS = (
 )
 
 
-@lint_rule("bash-in-sh", "sh reads what only bash knows", reads="kubernetes", each="tasks")
+@lint_rule("bash-in-sh", "sh reads what only bash knows", reads="kubernetes dstack", each="tasks")
 def bash_in_sh(file: object, task: Task) -> Iterator[LintFinding]:
     """## What it does
     Looks for `source`, `[[`, `set -o pipefail` and `<( )` in a script that `sh -c` reads.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 from hotloop.core.findings import Severity
@@ -53,6 +54,12 @@ GIVEN = re.compile(r"[$<{]|^[A-Z][A-Z0-9]*_[A-Z0-9_]+$|YOUR|\.\.\.")
 """A value that a template fills in."""
 
 
+@cache
+def _find_owners(table: str) -> dict[str, str]:
+    """Field -> a type of the table that has it."""
+    return {name: owner for owner, fields in read_types(table).items() for name in known_fields(fields)}
+
+
 def _find_table(one: Field) -> str | None:
     """The table of fields of an object; None where there is none for its kind and version."""
     kind, version = one["kind"].text or "", one["apiVersion"].text or ""
@@ -90,7 +97,7 @@ def unknown_field(manifests: Manifests, one: Field) -> Iterator[LintFinding]:
     """
     table = _find_table(one)
     types = read_types(table or "kubernetes")
-    everywhere = {name: owner for owner, fields in types.items() for name in known_fields(fields)}
+    everywhere = _find_owners(table or "kubernetes")
     for fault in find_field_faults(read_value(one), table) if table else ():
         field, name = one.at(fault.path), str(fault.path[-1]) if fault.path else ""
         if (
@@ -428,7 +435,7 @@ def job_policy(manifests: Manifests, one: Field) -> Iterator[LintFinding]:
 
 
 def _first_pod(one: Field) -> Pod | None:
-    return next(find_pods(one), None)
+    return next(iter(find_pods(one)), None)
 
 
 def _trains(one: Field) -> bool:
@@ -735,7 +742,7 @@ def _unrequested(manifests: Manifests, one: Field) -> list[Field]:
 def _rivals(manifests: Manifests, one: Field, *kinds: str) -> list[Field]:
     """Other autoscalers of the same target."""
     name = (one["spec.scaleTargetRef.name"] or one["spec.targetRef.name"]).text
-    others = [each for kind in kinds for each in manifests.find(kind) if each.node is not one.node]
+    others = [each for each in manifests.objects if each["kind"].text in kinds and each.node is not one.node]
     return [each for each in others if name and each["spec.scaleTargetRef.name"].text == name]
 
 
@@ -994,10 +1001,8 @@ def _rolls(pod: Pod) -> bool:
 
 CLAIM_CHECKS = (
     Check(
-        at=lambda manifests, pod: [
-            name
-            for name, claim, users in _claims(manifests, pod)
-            if _is_single(claim) and users > 1 and pod.gpu_count * users > 8
+        at=lambda manifests, pod, claims: [
+            name for name, claim, users in claims if _is_single(claim) and users > 1 and pod.gpu_count * users > 8
         ],
         severity=HIGH,
         message=(
@@ -1007,10 +1012,8 @@ CLAIM_CHECKS = (
         advice="a ReadWriteMany storage class, or a claim for each pod",
     ),
     Check(
-        at=lambda manifests, pod: [
-            name
-            for name, claim, users in _claims(manifests, pod)
-            if _is_single(claim) and users > 1 and pod.gpu_count * users <= 8
+        at=lambda manifests, pod, claims: [
+            name for name, claim, users in claims if _is_single(claim) and users > 1 and pod.gpu_count * users <= 8
         ],
         severity=HIGH,
         message=(
@@ -1021,8 +1024,8 @@ CLAIM_CHECKS = (
         confidence=LIKELY,
     ),
     Check(
-        at=lambda manifests, pod: [
-            name for name, claim, users in _claims(manifests, pod) if _is_single(claim) and users == 1 and _rolls(pod)
+        at=lambda manifests, pod, claims: [
+            name for name, claim, users in claims if _is_single(claim) and users == 1 and _rolls(pod)
         ],
         severity=MEDIUM,
         message=(
@@ -1033,8 +1036,8 @@ CLAIM_CHECKS = (
         confidence=LIKELY,
     ),
     Check(
-        at=lambda manifests, pod: [
-            name for name, claim, _ in _claims(manifests, pod) if not claim and _near_claim(manifests, name)
+        at=lambda manifests, pod, claims: [
+            name for name, claim, _ in claims if not claim and _near_claim(manifests, name)
         ],
         severity=HIGH,
         message="there is no claim {text} (persistentvolumeclaim not found): the pod stays pending",
@@ -1042,9 +1045,9 @@ CLAIM_CHECKS = (
         confidence=LIKELY,
     ),
     Check(
-        at=lambda manifests, pod: [
+        at=lambda manifests, pod, claims: [
             name
-            for name, claim, _ in _claims(manifests, pod)
+            for name, claim, _ in claims
             if claim["metadata.namespace"].text
             and pod.owner["metadata.namespace"].text not in (None, claim["metadata.namespace"].text)
         ],
@@ -1079,7 +1082,7 @@ def single_node_volume(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
     ## When it is wrong
     If all pods are placed on one node.
     """
-    yield from run_checks(CLAIM_CHECKS, manifests, pod)
+    yield from run_checks(CLAIM_CHECKS, manifests, pod, list(_claims(manifests, pod)))
 
 
 def _ports(manifests: Manifests, one: Field) -> list[Field]:
@@ -1109,10 +1112,8 @@ def _ports(manifests: Manifests, one: Field) -> list[Field]:
 def _unselected(manifests: Manifests, one: Field) -> list[Field]:
     """The selector of a Service that takes no pod here, though pods have labels of such names."""
     wanted = one["spec.selector"].items
-    keys = {key for pod in manifests.near_pods for key in pod.labels}
-    jobs = [
-        pod.owner["metadata.name"].text for pod in manifests.near_pods if pod.kind in ("Job", "PyTorchJob", "JobSet")
-    ]
+    keys = {key for pod in manifests.pods for key in pod.labels}
+    jobs = [pod.owner["metadata.name"].text for pod in manifests.pods if pod.kind in ("Job", "PyTorchJob", "JobSet")]
     wrong = [
         value
         for key, value in wanted
