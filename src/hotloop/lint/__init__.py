@@ -99,7 +99,9 @@ def lint_file(file: SourceFile, rules: Iterable[LintRule], around: Surroundings)
     parsed = LINT_FORMATS[file.kind].parse(file, around)
     if parsed is None:
         return [], 0
-    found = [replace(one, file=file.path) for rule in rules if rule.reads == file.kind for one in rule.judge(parsed)]
+    found = [
+        replace(one, file=file.path) for rule in rules if file.kind in rule.reads.split() for one in rule.judge(parsed)
+    ]
     ignored = find_ignored(file.text)
     kept = [
         one
