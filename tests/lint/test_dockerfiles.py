@@ -68,6 +68,13 @@ def test_a_package_that_is_imported_and_ignored_is_found(tmp_path: Path) -> None
     assert costly(lint(tmp_path, text, other)) == set()
 
 
+def test_a_list_of_packages_that_need_no_library_is_sound(tmp_path: Path) -> None:
+    text = "FROM python:3.11-slim\nCOPY r.txt a.txt ./\nRUN pip install --no-cache-dir -r r.txt\n"
+    files = {"r.txt": "opencv-python-headless==4.10.0.84\npython-magic-bin==1\n", "a.txt": ""}
+    assert costly(lint(tmp_path, text, files)) == set()
+    assert costly(lint(tmp_path, text, {"r.txt": "opencv-python==4.10.0.84\n"})) == {"missing-at-start"}
+
+
 def test_a_fault_that_a_stage_repeats_is_one_finding(tmp_path: Path) -> None:
     text = f"{TORCH}RUN apt-get update\n" + "".join(
         f"RUN apt-get install -y {name}\n" for name in ("git", "curl", "vim")

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -455,8 +456,13 @@ def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
             lists = [layer.build.read_file(layer, install.command.locate(one)) or "" for one in install.lists]
             found.append(("CONDA", "\n".join((*lists, install.command.plain)), at))
     if layer.source_stage is not None and ENVIRONMENT.search(" ".join(layer.sources)):
-        brought = [pair for each in layer.build.chain(layer.source_stage)[:MOST_LAYERS] for pair in each.wanted]
-        found += [("BROUGHT", f"{line}\t{each.command.plain}", layer.line) for each, lines in brought for line in lines]
+        brought = (
+            ("BROUGHT", f"{line}\t{install.command.plain[:MOST_ABOVE]}", layer.line)
+            for each in layer.build.chain(layer.source_stage)
+            for install, lines in each.wanted
+            for line in lines
+        )
+        found += islice(brought, MOST_LAYERS)
     is_shell = one.exec_form is not None and re.search(r'"(/\S+/)?(ba|da|z)?sh", *"-\w*c"', one.arguments) is not None
     if kind and one.exec_form is None and not layer.shell and not re.search(r"\b(ba|z)sh\b", one.arguments[:40]):
         text = one.heredocs[0].text if one.heredocs else one.arguments

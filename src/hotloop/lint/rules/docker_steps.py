@@ -28,7 +28,7 @@ FAILING = (
             HIGH,
             f"{{0}} has no wheel and is compiled: {{base}} lacks {needs}, and the build fails",
             f"apt-get install -y --no-install-recommends {needs} above it, or take a -binary package",
-            unless=rf"(?i)(install|add)[\s\S]*({brings})|\.sh\b|xargs|conda|mamba|nix|apt-get build-dep",
+            unless=rf"(?i){brings}|\.sh\b|xargs|conda|micromamba|\bnix|apt-get build-dep",
             base=r"(^|/)(python:\S*slim|uv:python\S*slim|debian:\S*slim|cuda:\S*-(base|runtime)|pytorch/pytorch:\S*-runtime)",
             confidence=LIKELY,
         )
@@ -609,11 +609,11 @@ WEIGHTS = (
     *(
         Fault(
             "PACKAGE BROUGHT",
-            rf"(?i)^{packages}(?=[\s=<>~!\[;]|$)[^\t]*",
+            rf"(?i)^({packages})(?=[\s=<>~!\[;]|$)[^\t]*",
             HIGH,
             f"{{0}} needs {needs}, which {{base}} lacks: {effect}",
             f"apt-get install -y --no-install-recommends {advice}",
-            never=rf"(?i)(install|add|COPY)[\s\S]*({brings})|\.sh\b|xargs|conda|mamba|nix|headless",
+            never=rf"(?i){brings}|\.sh\b|xargs|conda|micromamba|\bnix|headless",
             base=base,
             confidence=LIKELY,
         )
