@@ -102,13 +102,14 @@ def describe_lint_rules(rules: Mapping[str, LintRule]) -> str:
         "What [`hotloop lint`](lint.md) looks for in files, without running them. `hotloop rule ID` prints one.",
     ]
     for known in LINT_FORMATS.values():
-        of_format = [rule for rule in rules.values() if rule.reads == known.id]
+        of_format = [rule for rule in rules.values() if known.id in rule.reads.split()]
         if of_format:
             lines += ["", f"| {known.title} | the fault |", "|---|---|"]
             lines += [f"| [{rule.id}](#{rule.id}) | {_cell(rule.summary)} |" for rule in of_format]
     for one in rules.values():
         manual = re.sub(r"^## ", "### ", one.manual, flags=re.MULTILINE)
-        head = f"{one.summary[0].upper()}{one.summary[1:]} ({LINT_FORMATS[one.reads].title})."
+        titles = ", ".join(LINT_FORMATS[name].title for name in one.reads.split())
+        head = f"{one.summary[0].upper()}{one.summary[1:]} ({titles})."
         lines += ["", f"## {one.id}", "", head, "", manual]
     return "\n".join(lines) + "\n"
 

@@ -57,6 +57,34 @@ def test_what_the_ignore_file_takes_out_or_lets_in_is_known(tmp_path: Path) -> N
     ]
 
 
+def test_a_package_that_is_imported_and_ignored_is_found(tmp_path: Path) -> None:
+    text = f"{TORCH}COPY src/ src/\n"
+    files = {"src/net/__init__.py": "", "src/net/data/radar.py": "", "src/net/tests/a.py": ""}
+    for line in ("from net.data.radar import Frames", "from .data import radar", "from net import data"):
+        found = lint(tmp_path, text, {**files, "src/net/train.py": f"{line}\n", ".dockerignore": "**/data\n"})
+        assert costly(found) == {"copy-without-source"}
+    assert costly(lint(tmp_path, text, {".dockerignore": "/data\n**/tests\n"})) == set()
+    other = {"src/net/train.py": "from torch.utils.data import DataLoader\nimport data\n", ".dockerignore": "**/data\n"}
+    assert costly(lint(tmp_path, text, other)) == set()
+
+
+def test_a_list_of_packages_that_need_no_library_is_sound(tmp_path: Path) -> None:
+    text = "FROM python:3.11-slim\nCOPY r.txt a.txt ./\nRUN pip install --no-cache-dir -r r.txt\n"
+    files = {"r.txt": "opencv-python-headless==4.10.0.84\npython-magic-bin==1\n", "a.txt": ""}
+    assert costly(lint(tmp_path, text, files)) == set()
+    assert costly(lint(tmp_path, text, {"r.txt": "opencv-python==4.10.0.84\n"})) == {"missing-at-start"}
+
+
+def test_a_fault_that_a_stage_repeats_is_one_finding(tmp_path: Path) -> None:
+    text = f"{TORCH}RUN apt-get update\n" + "".join(
+        f"RUN apt-get install -y {name}\n" for name in ("git", "curl", "vim")
+    )
+    found = [one for one in lint(tmp_path, text) if one.rule == "failing-step"]
+    assert [(one.line, one.message.rpartition("; ")[2]) for one in found] == [(3, "again in line 4, 5")]
+    found = lint(tmp_path, f"{TORCH}ENV NCCL_IB_DISABLE=1\nENV NCCL_SHM_DISABLE=1\n")
+    assert len([one for one in found if "DISABLE" in one.message]) == 2
+
+
 def test_a_script_is_looked_for_where_the_command_reads_it(tmp_path: Path) -> None:
     files = {"src/train.py": "", "ops/setup.py": "from torch.utils.cpp_extension import CUDAExtension\n", "b/c.py": ""}
     text = f'{TORCH}WORKDIR /app\nCOPY src/ b/ ./\nCMD ["python", "src/train.py"]\n'
@@ -109,6 +137,9 @@ def test_a_script_that_the_container_starts_is_read(tmp_path: Path) -> None:
     (tmp_path / "start.sh").chmod(0o755)
     found = lint(tmp_path, text, {"start.sh": script.replace("python", "exec python")})
     assert "shell-as-first-process" not in costly(found)
+    for faulty in ("exec > log\npython train.py | tee log", 'echo "$@"\n"$@"', "hf download a/b\nexec python train.py"):
+        found = lint(tmp_path, text, {"start.sh": script.replace("python train.py", faulty)})
+        assert "shell-as-first-process" in costly(found)
 
 
 @pytest.mark.parametrize(

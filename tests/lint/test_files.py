@@ -48,7 +48,8 @@ def test_files_are_found_by_name_and_by_what_they_hold(tmp_path: Path) -> None:
         (tmp_path / folder / "other.py").write_text(KEPT)
     (tmp_path / "env" / "pyvenv.cfg").write_text("")
     report = lint(tmp_path)
-    assert report.files == {"python": 1, "dockerfile": 3, "sbatch": 2, "kubernetes": 1}
+    counts = {kind: count for kind, count in report.files.items() if count}
+    assert counts == {"python": 1, "dockerfile": 3, "sbatch": 2, "kubernetes": 1}
     assert report.unread == ()
 
 

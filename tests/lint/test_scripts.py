@@ -80,7 +80,7 @@ def judge(folder: Path, **texts: str) -> set[tuple[str, str]]:
         (LAST, f"        print(loss.item())\n{LAST}", "print-each-step", "medium"),
         (LAST, f"        torch.save(self.model.state_dict(), 'a.pt')\n{LAST}", "forced-wait-each-step", "high"),
         ("        self.optimizer.zero_grad()\n", "", "missing-zero-grad", "high"),
-        ("            self.model.train()\n", "", "eval-mode-kept", "medium"),
+        ("            self.model.train()\n", "", "eval-mode-kept", "high"),
         ("    @torch.no_grad()\n", "", "gradients-in-validation", "medium"),
         ("        self.model.eval()\n", "", "validation-in-train-mode", "medium"),
         ("self.criterion(out, y)", "self.criterion(out.detach(), y)", "detached-loss", "high"),
@@ -107,7 +107,7 @@ def test_functions_of_modules_beside_a_script_are_followed(tmp_path: Path) -> No
     )
     silent = change(main, "            self.model.train()\n", "")
     assert judge(tmp_path, train=main, helpers=body) == set()
-    assert ("eval-mode-kept", "medium") in judge(tmp_path, train=silent, helpers=body)
+    assert ("eval-mode-kept", "high") in judge(tmp_path, train=silent, helpers=body)
     assert judge(tmp_path, train=silent, helpers=f"{body}    model.train()\n") == set()
 
 

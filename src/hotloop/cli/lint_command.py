@@ -49,7 +49,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def execute(arguments: argparse.Namespace) -> int:
+    import os
     from dataclasses import replace
+    from functools import partial
 
     from hotloop.lint import LINT_RULES, lint_paths
     from hotloop.lint.fixes import make_repairs, write_repairs
@@ -61,11 +63,13 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.save_seconds is not None and not arguments.save_seconds > 0:
         raise UsageError(f"--save-seconds {arguments.save_seconds:g}: give a number of seconds above 0")
     least = Confidence(arguments.confidence)
-    report, read = lint_paths(arguments.paths, __version__, save_s=arguments.save_seconds, confidence=least)
+    cores = min(os.cpu_count() or 1, 8)
+    judge = partial(lint_paths, save_s=arguments.save_seconds, confidence=least, processes=cores)
+    report, read = judge(arguments.paths, __version__)
     repairs = make_repairs(report.findings, read) if arguments.fix or arguments.diff else []
     if arguments.fix and repairs:
         write_repairs(repairs)
-        report, _ = lint_paths(arguments.paths, __version__, save_s=arguments.save_seconds, confidence=least)
+        report, _ = judge(arguments.paths, __version__)
         report = replace(report, fixed_count=sum(one.count for one in repairs))
     manuals = {rule_id: rule.manual for rule_id, rule in LINT_RULES.items()}
     if arguments.sarif is not None:

@@ -95,7 +95,8 @@ Judge = Callable[..., Iterable[LintFinding]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintRule:
-    """``judge`` is pure: a parsed file of the format ``reads`` -> its findings. ``manual`` has five headings."""
+    """``judge`` is pure: a parsed file -> its findings. ``reads`` are ids of formats with a space between; ``manual``
+    has five headings."""
 
     id: str
     summary: str

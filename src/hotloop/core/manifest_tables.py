@@ -26,8 +26,16 @@ TABLES = {
     "Service": "service",
     "ConfigMap": "configmap",
     "HorizontalPodAutoscaler": "autoscaler",
+    "Deployment": "deployment",
+    "StatefulSet": "statefulset",
+    "DaemonSet": "daemonset",
+    "Pod": "pod",
+    "CronJob": "cronjob",
+    "PersistentVolumeClaim": "claim",
+    "PodDisruptionBudget": "disruption",
+    "PyTorchJob": "pytorchjob",
 }
-"""A Kubernetes kind -> its table."""
+"""A Kubernetes kind -> its table. What another group calls a Job has one of its own."""
 
 
 @cache

@@ -8,16 +8,15 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from hotloop.core.errors import UsageError, suggest_known
-from hotloop.core.manifest_tables import TABLES, known_fields, read_types
+from hotloop.core.manifest_fields import describe, find_field_faults
+from hotloop.core.manifest_tables import TABLES
 
 from .training_command import LAYOUT_VARIABLES
 
-_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
 _DEVICE = re.compile(r"(gpu|nvidia\.com/gpu|amd\.com/gpu)")
 
 
@@ -39,7 +38,7 @@ def read_manifest(text: str, name: str) -> list[Any]:
 def find_schema(document: Any) -> str:
     """The table that fits: by kind in Kubernetes, by type in dstack, else SkyPilot. Raises UsageError."""
     if not isinstance(document, dict):
-        raise UsageError(f"a manifest is a table of fields, not {_describe(document)}")
+        raise UsageError(f"a manifest is a table of fields, not {describe(document)}")
     if "kind" in document or "apiVersion" in document:
         kind = document.get("kind")
         if kind not in TABLES:
@@ -53,97 +52,8 @@ def find_schema(document: Any) -> str:
 def check_manifest(document: Any, schema: str | None = None) -> list[str]:
     """What is wrong, one line each that begins with the path of the field; empty where nothing is."""
     table = schema or find_schema(document)
-    types = read_types(table)
-    return [*_check(document, "@root", "", types), *_check_meaning(document, table)]
-
-
-def _check(value: Any, kind: str, path: str, types: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    if value is None and path:
-        return  # as if it were left out
-    choices = kind.split(", ")
-    if len(choices) > 1:
-        found = [list(_check(value, one, path, types)) for one in choices]
-        if all(found):
-            # The errors of the choice that this value is nearest to; else all of them as one.
-            deep = [one for one in found if not one[0].startswith(f"{path}: ")]
-            yield from deep[0] if deep else [f"{path}: {_describe(value)}; give {' or '.join(map(_name, choices))}"]
-        return
-    if kind.startswith("@"):
-        yield from _check_fields(value, types[kind[1:]], path, types)
-    elif kind.startswith("["):
-        if not isinstance(value, list):
-            yield f"{path}: {_describe(value)}; give a list"
-            return
-        for at, one in enumerate(value):
-            yield from _check(one, kind[1:-1], f"{path}[{at}]", types)
-    elif kind.startswith("{"):
-        if not isinstance(value, dict):
-            yield f"{path}: {_describe(value)}; give a map"
-            return
-        for key, one in value.items():
-            yield from _check(one, kind[1:-1], f"{path}.{key}", types)
-    elif not _fits(value, kind):
-        yield f"{path}: {_describe(value)}; give {_name(kind)}"
-
-
-def _check_fields(value: Any, fields: Mapping[str, str], path: str, types: Mapping[str, Any]) -> Iterator[str]:
-    if not isinstance(value, dict):
-        yield f"{path}: {_describe(value)}; give a map" if path else f"{_describe(value)}; give a map"
-        return
-    known = known_fields(fields)
-    dot = f"{path}." if path else ""
-    for name in fields:
-        if name.endswith("!") and value.get(name[:-1]) is None:
-            yield f"{dot}{name[:-1]}: missing"
-    for key, one in value.items():
-        if key not in known:
-            yield f"{dot}{key}: unknown field{suggest_known(str(key), known)}"
-        else:
-            yield from _check(one, known[key], f"{dot}{key}", types)
-
-
-_TYPES: dict[str, tuple[type | types.UnionType, str]] = {
-    "int": (int, "a whole number"),
-    "number": (int | float, "a number"),
-    "bool": (bool, "true or false"),
-    "string": (str, "a string (in quotes)"),
-    "object": (dict, "a map"),
-}
-_NAMES = {
-    "strings": "a map of strings (numbers in quotes)",
-    "quantity": "a quantity such as 500m, 8 or 16Gi",
-}
-
-
-def _fits(value: Any, kind: str) -> bool:
-    if kind in _TYPES:
-        return isinstance(value, _TYPES[kind][0]) and isinstance(value, bool) == (kind == "bool")
-    if kind.startswith("int>="):
-        return _fits(value, "int") and value >= int(kind.removeprefix("int>="))
-    if kind == "strings":
-        return isinstance(value, dict) and all(isinstance(one, str) for one in [*value, *value.values()])
-    if kind == "quantity":
-        return not isinstance(value, bool) and _QUANTITY.fullmatch(str(value)) is not None
-    if kind.startswith("/"):
-        return isinstance(value, str) and re.fullmatch(kind[1:-1], value) is not None
-    return kind == "any" or value in kind.split("|")
-
-
-def _name(kind: str) -> str:
-    if kind in _TYPES:
-        return _TYPES[kind][1]
-    if kind.startswith("int>="):
-        return f"a whole number of {kind.removeprefix('int>=')} or more"
-    if kind.startswith("/"):
-        return f"a string that fits {kind}"
-    if kind[0] in "@{[":
-        return "a list" if kind.startswith("[") else "a map"
-    return _NAMES.get(kind) or f"one of {kind.replace('|', ', ')}"
-
-
-def _describe(value: Any) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    faults = [fault.text for fault in find_field_faults(document, table)]
+    return [*faults, *_check_meaning(document, table)]
 
 
 # What a table of fields cannot say.
@@ -176,7 +86,7 @@ def _check_job(spec: Any, path: str) -> Iterator[str]:
     pod = _get(spec, "template", "spec")
     where = f"{path}.template.spec"
     if isinstance(pod, dict) and pod.get("restartPolicy") not in ("Never", "OnFailure"):
-        yield f"{where}.restartPolicy: {_describe(pod.get('restartPolicy'))}; a job needs Never or OnFailure"
+        yield f"{where}.restartPolicy: {describe(pod.get('restartPolicy'))}; a job needs Never or OnFailure"
     if _get(spec, "podFailurePolicy") is not None and _get(pod, "restartPolicy") == "OnFailure":
         yield f"{where}.restartPolicy: 'OnFailure' with podFailurePolicy; give Never"
     mounts_of = [_get(volume, "name") for volume in _rows(pod, "volumes")]
@@ -185,7 +95,7 @@ def _check_job(spec: Any, path: str) -> Iterator[str]:
         for mount_at, mount in enumerate(_rows(container, "volumeMounts")):
             if _get(mount, "name") not in mounts_of:
                 named = f"{where}.containers[{at}].volumeMounts[{mount_at}].name"
-                yield f"{named}: {_describe(_get(mount, 'name'))} is none of the pod's volumes"
+                yield f"{named}: {describe(_get(mount, 'name'))} is none of the pod's volumes"
 
 
 def _check_devices(resources: Any, path: str) -> Iterator[str]:

@@ -53,10 +53,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """``save_s`` is how long a checkpoint takes, if that is known; ``starts`` are by the path of the script."""
+    """``save_s`` is how long a checkpoint takes, if that is known; ``starts`` are by the path of the script,
+    ``objects`` of Kubernetes by the folder and the path of their file."""
 
     save_s: float | None = None
     starts: Mapping[str, Start] = field(default_factory=dict)
+    objects: Mapping[str, Mapping[str, tuple[Any, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from .files import NotRead, SourceFile, Start, Surroundings, find_files
 from .formats.batch import parse_batch
-from .formats.manifests import Pod, parse_manifests
+from .formats.manifests import Pod, parse_manifests, read_objects
+from .yaml_fields import Field
 
 _HANDLES = re.compile(r"\bSIG(TERM|USR|INT|HUP|CONT)|signal\.signal\b|add_signal_handler")
 _PREEMPTED = re.compile(r"terminationGracePeriodSeconds|(?i:spot|preemptible)")
@@ -19,6 +21,8 @@ SPOT = re.compile(r"(?i)spot|preemptible")
 
 def survey(paths: Sequence[str], save_s: float | None) -> Surroundings:
     """Reads the files once. Where any Python file handles a signal, or catches one, no script is judged."""
+    objects: dict[str, dict[str, tuple[Field, ...]]] = {}
+    is_handled = False
     scripts: list[str] = []
     started: list[tuple[str, Start]] = []
     known = Surroundings(save_s=save_s)
@@ -26,23 +30,25 @@ def survey(paths: Sequence[str], save_s: float | None) -> Surroundings:
         if not isinstance(file, SourceFile):
             continue
         if file.kind == "python":
-            if _HANDLES.search(file.text):
-                return known
+            is_handled = is_handled or _HANDLES.search(file.text) is not None
             scripts.append(file.path)
             continue
         try:
             if file.kind == "sbatch":
                 started += _read_batch(file, known)
-            elif file.kind == "kubernetes" and _PREEMPTED.search(file.text):
-                started += _read_manifests(file, known)
+            elif file.kind == "kubernetes":
+                objects.setdefault(os.path.dirname(file.path), {})[file.path] = read_objects(file.text)
+                started += (
+                    _read_manifests(file, replace(known, objects=objects)) if _PREEMPTED.search(file.text) else []
+                )
         except NotRead:
             continue  # reported by the run itself
     starts: dict[str, Start] = {}
-    for written, start in started:
+    for written, start in started if not is_handled else ():
         path = _find_script(written, start.file, scripts)
         if path is not None:
             starts.setdefault(path, start)
-    return Surroundings(save_s=save_s, starts=starts)
+    return Surroundings(save_s=save_s, starts=starts, objects=objects)
 
 
 def _read_batch(file: SourceFile, known: Surroundings) -> Iterator[tuple[str, Start]]:

@@ -175,7 +175,45 @@ FAULTS: tuple[tuple[str, str, str], ...] = (
     ),
     ("missing-at-start", "high", f"{TORCH}{FETCH}RUN useradd -m app\nUSER app\n"),
     ("missing-at-start", "high", f"{TORCH}ENV HF_HUB_OFFLINE=1\n{FETCH}"),
-    ("missing-at-start", "medium", f"{TORCH}RUN useradd app\nUSER app\n"),
+    ("missing-at-start", "low", f"{TORCH}RUN useradd app\nUSER app\n"),
+    ("missing-at-start", "medium", f"{TORCH}RUN pip install vllm==0.6.4\nRUN useradd app\nUSER app\n"),
+    ("missing-at-start", "high", f"{SLIM}{PIP_CACHE}pip install opencv-python==4.10.0.84\n"),
+    ("missing-at-start", "high", f"{SLIM}RUN pip install lightgbm==4.5.0\n"),
+    (
+        "missing-at-start",
+        "high",
+        f"{SLIM[:-1]} AS b\nRUN python -m venv /opt/venv && /opt/venv/bin/pip install ultralytics==8.3\n"
+        f"{SLIM}COPY --from=b /opt/venv /opt/venv\n",
+    ),
+    ("failing-step", "high", f"{SLIM}RUN pip install psycopg2==2.9.9\n"),
+    ("costly-image-setting", "medium", f"{SLIM}# embeds on CPU nodes\n{PIP_CACHE}pip install torch==2.6.0\n"),
+    ("costly-image-setting", "medium", f'{TORCH}CMD ["gunicorn", "-w", "4", "app:app"]\n'),
+    ("costly-image-setting", "medium", f"{TORCH}ENV WEB_CONCURRENCY=4\n"),
+    ("costly-image-setting", "low", "FROM condaforge/miniforge3:24.11.3-0\nRUN conda install -y -c conda-forge a=1\n"),
+    ("shell-as-first-process", "medium", f"{TORCH}CMD uvicorn a:app 2>&1 | tee /log\n"),
+    ("shell-as-first-process", "medium", f"{TORCH}CMD exec python train.py | tee /log\n"),
+    ("unfit-versions", "high", f"{CUDA}RUN pip install jax==0.4.35\n"),
+    (
+        "unfit-versions",
+        "high",
+        "# on GPUs\nFROM condaforge/miniforge3:24.11.3-0\nRUN conda install -y -c conda-forge pytorch=2.5 numpy\n",
+    ),
+    (
+        "unfit-versions",
+        "high",
+        f"FROM python:3.12-slim AS b\nRUN pip install --prefix=/inst a==1\n{SLIM}COPY --from=b /inst /usr/local\n",
+    ),
+    (
+        "unfit-versions",
+        "high",
+        f"{SLIM[:-1]} AS b\nRUN python -m venv /v && /v/bin/pip install a==1\n{CUDA}COPY --from=b /v /v\n",
+    ),
+    (
+        "unfit-versions",
+        "high",
+        "FROM ghcr.io/astral-sh/uv:python3.12-bookworm-slim AS b\nWORKDIR /app\nCOPY pyproject.toml uv.lock ./\n"
+        f"RUN uv sync --frozen\n{SLIM}COPY --from=b /app /app\n",
+    ),
     (
         "missing-at-start",
         "high",
@@ -270,4 +308,19 @@ SOUND = (
     "RUN micromamba install -y -n base -f /tmp/environment.yml && micromamba clean "
     "--all --yes\nCOPY train.py .\n"
     'CMD ["python", "train.py"]\n',
+    f"{SLIM[:-1]} AS b\nRUN python -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir opencv-python==4.10\n"
+    f"{SLIM}COPY --from=b /opt/venv /opt/venv\nENV PATH=/opt/venv/bin:$PATH\nRUN {APT} libgl1 libglib2.0-0 {CLEAN}\n",
+    f"{SLIM}RUN pip install --no-cache-dir opencv-python-headless==4.10 soundfile==0.12.1 psycopg2-binary==2.9.9\n",
+    f"# runs on the CPU\n{SLIM}{PIP_CACHE}torch==2.6.0+cpu --extra-index-url https://download.pytorch.org/whl/cpu\n",
+    "FROM python:3.12-slim AS b\nRUN pip install --no-cache-dir a==1 && python -m a /out/data\n"
+    f"{SLIM}COPY --from=b /out/data /data\n",
+    "FROM python:3.12-slim AS b\nRUN pip install --no-cache-dir a==1\nFROM debian:bookworm-slim\n"
+    "COPY --from=b /usr/local /usr/local\n",
+    f"{TORCH}RUN {APT} git {CLEAN} && pip install --no-cache-dir "
+    "'a @ git+ssh://git@e.org/o/a.git@0123456789abcdef0123456789abcdef01234567' 'b @ git+https://e.org/b@rel-1.2'\n",
+    f"{SLIM}ENV HF_HUB_OFFLINE=1\nRUN useradd -M app && pip install --no-cache-dir wandb==0.19\nUSER app\n",
+    f'{SLIM}CMD ["gunicorn", "-w", "4", "app:app"]\n',
+    "# on GPUs\nFROM condaforge/miniforge3:24.11.3-0\nENV CONDA_OVERRIDE_CUDA=12.6\n"
+    "RUN conda install -y -c conda-forge pytorch-gpu=2.5 && conda clean -afy\n",
+    f'{TORCH}ENTRYPOINT ["tini", "-g", "--"]\nCMD python train.py | tee log\n',
 )

@@ -128,3 +128,60 @@ class Net(lightning.LightningModule):
         loss = self(batch).mean()
         loss.backward()
 """
+
+GAN = """
+import torch
+from torch import nn
+G, D = nn.Linear(2, 2), nn.Linear(2, 1)
+opt_g, opt_d = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
+for x in batches:
+    fake = G(torch.randn(8, 2))
+    loss = D(fake).mean() - D(x).mean()
+    opt_d.zero_grad()
+    loss.backward()
+    opt_d.step()
+    other = -D(fake).mean()
+    opt_g.zero_grad()
+    other.backward()
+    opt_g.step()
+"""
+VALUES = """
+import copy, torch
+from torch import nn
+from torch.nn import functional as F
+q = nn.Linear(2, 4)
+q_target = copy.deepcopy(q)
+optimizer = torch.optim.Adam(q.parameters())
+for x, action, reward in replay:
+    with torch.no_grad():
+        best = reward + q_target(x).max(dim=1).values
+    loss = F.smooth_l1_loss(q(x).gather(1, action).squeeze(1), best)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+PADDED = """
+import transformers
+def collate(rows):
+    batch = tokenizer.pad(rows, padding=True)
+    batch["labels"] = batch["input_ids"].clone()
+    return batch
+"""
+KEEPER = """
+import lightning
+class Net(lightning.LightningModule):
+    def __init__(self):
+        self.outs = []
+    def training_step(self, batch, i):
+        return self(batch).mean()
+    def validation_step(self, batch, i):
+        self.outs.append(self(batch))
+    def on_validation_epoch_end(self):
+        print(self.outs)
+"""
+GATHERED = change(
+    LOOP,
+    "        loss = criterion(model(x), y)",
+    "        out = model(x)\n        parts = [torch.empty_like(out) for _ in range(8)]\n"
+    "        torch.distributed.all_gather(parts, out)\n        loss = criterion(torch.cat(parts) @ out.T, y)",
+)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,6 +49,19 @@ UNTOLD = re.compile(r"(?i)docker|deploy|container|build|infra|ci$|images?$")
 """Folders that hold Dockerfiles whose context is mostly another folder."""
 UNKNOWN = re.compile(r"[$*?\[:<]|\.\.")
 """What makes a source of a COPY no literal path below the context."""
+
+CPU = re.compile(
+    r"(?i)\bcpu[- ]?(only|pool|image|inference|service|node|version|build)|(\b(on|for|only) (the )?|no gpu.{0,20})"
+    r"cpus?\b|device\([\"']cpu[\"']\)|device[\"',= :]+cpu\b"
+)
+GPU = re.compile(r"(?i)cuda|nccl|\bgpus?\b|rocm|device_map|accelerat|lightning|\w*Trainer\(|vllm|sglang")
+BRINGS_CUDA = re.compile(r"(?m)^(torch|sentence[-_]transformers|easyocr|openai-whisper|ultralytics)")
+MOST_SCRIPTS = 200
+IMPORT = re.compile(r"(?m)^(?:from|import) +([\w.]+)(?: +import +(\w+))?")
+ENVIRONMENT = re.compile(
+    r"(site|dist)-packages|venv|/(env|install|deps|packages|wheels?)(/|$)|\.local/?$|/usr/local/?$"
+)
+"""Folders of an image that hold installed packages."""
 
 QUIET = ("mkdir", "echo", "ls", "pwd", "true", ":", "printf", "which", "cat")
 STATE = ("cd", "pushd", "export", "source", ".", "alias", "ulimit", "umask", "set", "service", "conda", "su", "eval")
@@ -131,6 +145,18 @@ class Layer:
     def texts(self) -> list[tuple[str, str, int]]:
         return [(kind, text[:MOST_ABOVE], line) for kind, text, line in list_texts(self)[:MOST_LAYERS]]
 
+    @cached_property
+    def wanted(self) -> list[tuple[Install, list[str]]]:
+        """The installs of a RUN, each with its requirements."""
+        return [(install, self.build.list_requirements(self, install)) for install in self.installs]
+
+    @cached_property
+    def source_stage(self) -> DockerStage | None:
+        """The stage above that COPY --from takes from."""
+        name = self.instruction.flag("from") if self.name == "COPY" else None
+        stage = self.build.dockerfile.find_stage(name) if name else None
+        return stage if stage is not None and stage.index < self.stage.index else None
+
     @property
     def copies(self) -> bool:
         """Whether it is a COPY or ADD of files of the context."""
@@ -186,8 +212,9 @@ class Layer:
 class DockerBuild:
     """A parsed Dockerfile with what rules ask of it."""
 
-    def __init__(self, path: str, dockerfile: Dockerfile) -> None:
+    def __init__(self, path: str, dockerfile: Dockerfile, text: str) -> None:
         self.path = path
+        self.text = text
         self.dockerfile = dockerfile
         self.stages = dockerfile.stages
 
@@ -246,6 +273,23 @@ class DockerBuild:
         ignores = _read_ignores(self.path, best[1])
         return BuildFiles(folder=str(best[1]), ignores=ignores, files=_list_files(str(best[1]), ignores))
 
+    @cached_property
+    def modules(self) -> list[tuple[str, str]]:
+        """The Python files of the context that are copied, up to a bound, with their text."""
+        paths = {path for layer in self.layers for path in layer.files.values() if path.endswith(".py")}
+        folder = self.context.folder if self.context else ""
+        return [(path, _read_text(Path(folder, path)) or "") for path in sorted(paths)[:MOST_SCRIPTS]]
+
+    @cached_property
+    def code(self) -> str:
+        return "\n".join(text for _, text in self.modules)
+
+    @cached_property
+    def device(self) -> str:
+        """What the Dockerfile and its code say that they run on: ``gpu``, ``cpu``, or empty."""
+        text = f"{self.text}\n{self.code}"
+        return "gpu" if GPU.search(text) else "cpu" if CPU.search(text) else ""
+
     def count_changes(self, paths: Collection[str]) -> tuple[int, int] | None:
         """Commits of the last months that changed one of these files of the context, and all; None if git knows not."""
         here = Path(self.context.folder) if self.context else Path("/")
@@ -272,6 +316,29 @@ class DockerBuild:
             else None
         )
 
+    def find_dropped(self, folder: str) -> str:
+        """A package below a folder of the context that .dockerignore drops and a copied file imports; empty if none."""
+        context = self.context
+        every = _list_files(context.folder, None) if context is not None and context.ignores else None
+        if context is None or every is None or context.files is None:
+            return ""
+        dropped = [
+            re.sub(r"(/__init__)?\.py$", "", path)
+            for path in every
+            if path.endswith(".py") and path not in context.files and (folder == "." or is_below(path, folder))
+        ]
+        packages = sorted({*dropped, *map(posixpath.dirname, dropped)} - {"", folder}, key=len)[:MOST_SCRIPTS]
+        for path, text in self.modules if packages else ():
+            names = {_resolve(module, name, path) for module, name in IMPORT.findall(text)}
+            found = [
+                one
+                for one in packages
+                if any(is_below(name.removeprefix("src/"), one.removeprefix("src/")) for name in names)
+            ]
+            if found and not any(is_below(path, found[0]) for path in context.files):
+                return found[0]
+        return ""
+
     def is_untracked(self, path: str) -> bool:
         """Whether git is told to ignore a file of that name in the context, as what a build makes."""
         text = _read_text(Path(self.context.folder, ".gitignore")) if self.context else None
@@ -295,7 +362,7 @@ class DockerBuild:
 def parse_build(file: SourceFile, around: Surroundings) -> DockerBuild:
     """Raises NotRead where no builder would take the file."""
     try:
-        return DockerBuild(file.path, parse_dockerfile(file.text))
+        return DockerBuild(file.path, parse_dockerfile(file.text), file.text)
     except DockerfileError as error:
         raise NotRead(f"no Dockerfile that can be built ({error})") from None
 
@@ -309,7 +376,7 @@ class Fault(NamedTuple):
     """A row of a table of faults. ``on`` are the kinds of text (list_texts) that ``pattern`` is searched in.
 
     ``unless`` and ``needs`` are searched in all instructions of the stage down to this one, each a line or more that
-    ends in its flags; ``base`` in the name of the base image.
+    ends in its flags; ``never`` in those below it too; ``base`` in the name of the base image.
     The message may name ``{0}``, what was found, ``{base}`` and ``{user}``.
     """
 
@@ -322,11 +389,14 @@ class Fault(NamedTuple):
     base: str = ""
     confidence: Confidence = Confidence.CERTAIN
     needs: str = ""
+    never: str = "(?!)"
 
 
 def find_faults(table: Sequence[Fault], chain: Sequence[Layer]) -> Iterator[LintFinding]:
-    """What the rows find in a chain: of each row and layer the first."""
+    """What the rows find in a chain: of each row and layer the first, and one finding for the same fault of a stage."""
     above = ""
+    whole = "\n".join(f"{layer.name} {layer.instruction.script}" for layer in chain)[:MOST_TEXT]
+    found: dict[tuple[Fault, int, str], list[LintFinding]] = {}
     for layer in chain[:MOST_LAYERS]:
         filled = layer.arguments if layer.arguments != layer.instruction.arguments else ""
         above += f"{layer.name} {layer.instruction.script} {filled} {layer.instruction.flags or ''}\n"
@@ -339,8 +409,15 @@ def find_faults(table: Sequence[Fault], chain: Sequence[Layer]) -> Iterator[Lint
                 if match and is_here and not re.search(fault.unless, above[-MOST_ABOVE:]):
                     shown = re.sub(r"\s+", " ", (match.groupdict().get("it") or match.group()).strip())[:60]
                     message = fault.message.format(shown, base=base.rpartition("/")[2], user=layer.user)
-                    yield layer.report(fault.severity, message, fault.advice, line, fault.confidence)
+                    key = (fault, layer.stage.index, text if layer.pairs else "")
+                    found.setdefault(key, []).append(
+                        layer.report(fault.severity, message, fault.advice, line, fault.confidence)
+                    )
                     break
+    for (fault, _, _), (first, *others) in found.items():
+        lines = ", ".join(str(one.line) for one in others[:6])
+        if not re.search(fault.never, whole):
+            yield replace(first, message=f"{first.message}; again in line {lines}") if others else first
 
 
 def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
@@ -348,9 +425,10 @@ def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
 
     RUN or START (CMD, ENTRYPOINT): one command; USER-RUN: one of a user who is not root; LAST: the one that a RUN ends
     with after nothing but such as change its shell; LOST: one whose exit code is lost, and why; SETUP: the setup.py
-    that it runs; PACKAGE: one requirement; PACKAGES: all of an install; SH: the unquoted text for /bin/sh; EXEC: a JSON
-    array without a shell; ENV, ARG, LABEL: one pair. Another instruction is the kind of its arguments; FROM has the
-    text of all instructions behind it.
+    that it runs; PACKAGE: one requirement; PACKAGES: all of an install; CPU-PACKAGES: those of an image for CPUs;
+    CONDA: what conda installs for GPUs, with its file; BROUGHT: one requirement of a stage whose environment is copied;
+    SH: the unquoted text for /bin/sh; EXEC: a JSON array without a shell; ENV, ARG, LABEL: one pair. Another
+    instruction is the kind of its arguments; FROM has the text of all instructions behind it, where it names devel.
     """
     one = layer.instruction
     if one.name == "FROM" and layer.build.dockerfile.find_stage(layer.stage.base) not in (None, layer.stage):
@@ -368,10 +446,23 @@ def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
     if kind == "RUN" and is_last and all(one.name in STATE for one in loud) and "subshell" not in loud[-1].shell.blocks:
         found.append(("LAST", " ".join(loud[-1].shell.text.split()), loud[-1].line))
     found += [("LOST", f"{command.plain}\t{why}", command.line) for command, why in _find_lost(layer)]
-    for install in layer.installs:
-        lines = layer.build.list_requirements(layer, install)
-        found += [("PACKAGE", f"{line}\t{install.command.plain}", install.command.line) for line in lines]
-        found.append(("PACKAGES", "\n".join((*lines, f"\t{install.command.plain}")), install.command.line))
+    for install, lines in layer.wanted:
+        at, packages = install.command.line, "\n".join((*lines, f"\t{install.command.plain}"))
+        found += [("PACKAGE", f"{line}\t{install.command.plain}", at) for line in lines]
+        found.append(("PACKAGES", packages, at))
+        if BRINGS_CUDA.search(packages) and layer.build.device == "cpu":
+            found.append(("CPU-PACKAGES", packages, at))
+        elif install.tool == "conda" and layer.build.device == "gpu":
+            lists = [layer.build.read_file(layer, install.command.locate(one)) or "" for one in install.lists]
+            found.append(("CONDA", "\n".join((*lists, install.command.plain)), at))
+    if layer.source_stage is not None and ENVIRONMENT.search(" ".join(layer.sources)):
+        brought = (
+            ("BROUGHT", f"{line}\t{install.command.plain[:MOST_ABOVE]}", layer.line)
+            for each in layer.build.chain(layer.source_stage)
+            for install, lines in each.wanted
+            for line in lines
+        )
+        found += islice(brought, MOST_LAYERS)
     is_shell = one.exec_form is not None and re.search(r'"(/\S+/)?(ba|da|z)?sh", *"-\w*c"', one.arguments) is not None
     if kind and one.exec_form is None and not layer.shell and not re.search(r"\b(ba|z)sh\b", one.arguments[:40]):
         text = one.heredocs[0].text if one.heredocs else one.arguments
@@ -382,8 +473,26 @@ def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
         projects = next((install.projects for install in layer.installs if install.command is command), ())
         for path in {posixpath.join(command.locate(name), "setup.py") for name in projects or (".",)}:
             found.append(("SETUP", f"{layer.build.read_file(layer, path) or ''}\t{command.plain}", command.line))
-    later = f"\t{' '.join(each.instruction.script for each in layer.build.layers)}" if one.name == "FROM" else ""
+    later = "\t" * (one.name == "FROM") + (
+        _read_later(layer.build) if one.name == "FROM" and "devel" in one.script else ""
+    )
     return [*found, (one.name if not kind else f"{one.name}-TEXT", one.script + later, layer.line)]
+
+
+def _read_later(build: DockerBuild) -> str:
+    """All instructions and requirements; UNREAD where some are not known, COMPILES where the code compiles."""
+    words = [layer.instruction.script for layer in build.layers]
+    for install, read in (pair for layer in build.layers[:MOST_LAYERS] for pair in layer.wanted):
+        words += [*read, "UNREAD" if install.lists and len(read) == len(install.packages) else ""]
+    compiles = "devel" in build.text and re.search(r"torch\.compile|cpp_extension|load_inline|triton|nvcc", build.code)
+    return " ".join((*words, "COMPILES" if compiles else ""))
+
+
+def _resolve(module: str, name: str, path: str) -> str:
+    """The path of what ``from module import name`` imports, a relative one as seen from the file that does."""
+    depth = len(module) - len(module.lstrip("."))
+    folder = posixpath.join(posixpath.dirname(path), "../" * (depth - 1)) if depth else ""
+    return posixpath.normpath(posixpath.join(folder, module.lstrip(".").replace(".", "/"), name))
 
 
 def _find_lost(layer: Layer) -> Iterator[tuple[Command, str]]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintEdit, LintFinding
@@ -24,6 +27,25 @@ LOOPS = (*FORS, ast.While)
 MOST_DEPTH = 24
 """Of definitions and expressions that are followed: beyond that a value is unknown."""
 MOST_EVENTS = 3000
+MOST_MODULES = 12
+_MARKS = frozenset(
+    kind
+    for base in (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
+    for kind in base.__subclasses__()
+)
+"""Nodes that all trees share, such as the plus of ``a + b``."""
+_OWNERS = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.Module, ast.ClassDef))
+_BINDS = (
+    ast.Assign,
+    ast.AnnAssign,
+    ast.NamedExpr,
+    ast.AugAssign,
+    ast.For,
+    ast.AsyncFor,
+    ast.comprehension,
+    ast.withitem,
+    ast.arg,
+)
 _WRAPPERS = (
     "enumerate",
     "tqdm",
@@ -115,6 +137,7 @@ _MODEL = re.compile(
     r"(?i)(^|_)(model|net|network|module|generator|discriminator|student|classifier|unet|policy|actor|critic)(_|\d|$)"
 )
 _FIELDS = frozenset(("loss", "logits", "last_hidden_state", "hidden_states", "T", "mT", "real", "values"))
+_SHAPES = ("squeeze", "view", "flatten", "reshape", "float", "contiguous")
 NO_GRAD = (".no_grad", ".inference_mode")
 
 
@@ -161,22 +184,108 @@ class LoopStep:
         return [event for event in self.events if event.name.rpartition(".")[2] in endings]
 
 
+class ModuleIndex:
+    """A module's tree with what leads from node to node; made once, for all scripts that lead to it."""
+
+    def __init__(self, path: str, tree: ast.Module) -> None:
+        self.path, self.tree = path, tree
+        self.nodes: list[ast.AST] = [tree]
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.owners: dict[ast.AST, ast.AST] = {}
+        self.of: dict[type, list[Any]] = defaultdict(list)
+        self.definitions: dict[tuple[ast.AST, str], Function | ast.ClassDef] = {}
+        self.bindings: dict[tuple[ast.AST, str], list[Binding]] = {}
+        self.scope_calls: dict[ast.AST, list[ast.Call]] = defaultdict(list)
+        self.calls_by_name: dict[str, list[ast.Call]] = defaultdict(list)
+        self.leaves: dict[ast.AST, list[ast.stmt]] = defaultdict(list)
+        nodes, parents, owners, of = self.nodes, self.parents, self.owners, self.of
+        for node in nodes:  # grows while it is read: breadth first, without recursion
+            kind = type(node)
+            owner = node if kind in _OWNERS else owners[node]
+            of[kind].append(node)
+            for value in vars(node).values():
+                if type(value) is list:
+                    children = value
+                elif isinstance(value, ast.AST) and type(value) not in _MARKS:
+                    children = [value]
+                else:
+                    continue
+                for child in children:
+                    if isinstance(child, ast.AST):
+                        parents[child], owners[child] = node, owner
+                        nodes.append(child)
+        self.aliases = dict(_list_aliases([*self.of[ast.Import], *self.of[ast.ImportFrom]]))
+        self.names = {one: self.aliases[one.id] for one in self.of[ast.Name] if one.id in self.aliases}
+        for node in self.of[ast.Call]:
+            self.scope_calls[self.scope(node)].append(node)
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            self.calls_by_name[name].append(node)
+        for node in (*self.of[ast.Continue], *self.of[ast.Break], *self.of[ast.Return]):
+            self.leaves[self.scope(node)].append(node)
+        for node in (*self.of[ast.FunctionDef], *self.of[ast.AsyncFunctionDef], *self.of[ast.ClassDef]):
+            self.definitions.setdefault((self.owners[node], node.name), node)
+        pairs = [(pair, node) for kind in _BINDS for node in self.of[kind] for pair in _bind(node)]
+        for (target, binding), node in sorted(pairs, key=lambda pair: _start(pair[0][0])):
+            if target not in self.parents:
+                self.parents[target], self.owners[target] = node, self.owners[node]
+            self.bindings.setdefault((self.home(target), dotted(target)), []).append(binding)
+        for calls in self.scope_calls.values():
+            calls.sort(key=_end)
+
+    def scope(self, node: ast.AST) -> ast.AST:
+        """The function or module around a node."""
+        owner = self.owners.get(node, self.tree)
+        while isinstance(owner, ast.ClassDef):
+            owner = self.owners[owner]
+        return owner
+
+    def home(self, target: ast.AST) -> ast.AST:
+        """What a name belongs to: its function, the class of ``self.x``, else the module."""
+        owner = self.owners.get(target, self.tree)
+        if isinstance(target, ast.Name):
+            return owner
+        while dotted(target).startswith(("self.", "cls.")) and owner is not self.tree:
+            if isinstance(owner, ast.ClassDef):
+                return owner
+            owner = self.owners[owner]
+        return self.tree
+
+
+@lru_cache(maxsize=64)
+def index_module(path: str, text: str) -> ModuleIndex:
+    """The index of a module's text. Raises what ``ast.parse`` raises."""
+    return ModuleIndex(path, ast.parse(text))
+
+
+def dotted(node: ast.AST, names: Mapping[ast.AST, str] = MappingProxyType({})) -> str:
+    """``a.b.c`` of an expression; a part that is no name is ``?``."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    parts.append(names.get(node, node.id) if isinstance(node, ast.Name) else "?")
+    return ".".join(reversed(parts))
+
+
 class LintedScript:
     """A parsed file, with indexes that rules share. Modules beside it are read where a name leads there.
 
     ``start`` is the job that warns it by a signal which nothing handles, if a file beside it is one.
     """
 
-    def __init__(self, path: str, text: str, tree: ast.Module, start: Start | None = None) -> None:
+    def __init__(self, path: str, text: str, index: ModuleIndex, start: Start | None = None) -> None:
         self.start = start
         self.path = path
         self.text = text
-        self.tree = tree
+        self.tree = index.tree
         self.lines = re.split(r"\r\n|\r|\n", text)
+        self.nodes = index.nodes
+        self.of = index.of
+        self._own = index
+        self._indexes: dict[ast.AST, ModuleIndex] = {}
         self._parents: dict[ast.AST, ast.AST] = {}
-        self._aliases: dict[ast.AST, dict[str, str]] = {}
-        self._modules: dict[str, ast.Module | None] = {}
-        self._foreign: dict[ast.AST, str] = {}
+        self._owners: dict[ast.AST, ast.AST] = {}
+        self._modules: dict[str, ModuleIndex | None] = {}
         self._definitions: dict[tuple[ast.AST, str], Function | ast.ClassDef] = {}
         self._bindings: dict[tuple[ast.AST, str], list[Binding]] = {}
         self._scope_calls: dict[ast.AST, list[ast.Call]] = {}
@@ -186,50 +295,47 @@ class LintedScript:
         self._defined: dict[ast.AST, Function | ast.ClassDef | None] = {}
         self._events: dict[ast.AST, tuple[Event, ...]] = {}
         self._gradients: dict[ast.AST, str] = {}
+        self._texts: dict[str, bool] = {}
         self._depth = 0
-        self.nodes = self._index(tree)
+        self._add(index)
 
-    def _index(self, tree: ast.Module, path: str = "") -> list[ast.AST]:
-        """Every node of a tree, breadth first without recursion; its names, calls and bindings become known."""
-        nodes: list[ast.AST] = [tree]
-        for node in nodes:  # grows while it is read
-            for child in ast.iter_child_nodes(node):
-                self._parents[child] = node
-                nodes.append(child)
-        aliases = self._aliases[tree] = dict(_list_aliases(nodes))
-        for node in nodes:
-            if path:
-                self._foreign[node] = path
-            if isinstance(node, ast.Name):
-                self._names[node] = aliases.get(node.id, node.id)
-            elif isinstance(node, ast.Call):
-                self._scope_calls.setdefault(self.scope(node), []).append(node)
-                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                self._calls_by_name.setdefault(name, []).append(node)
-            elif isinstance(node, (ast.Continue, ast.Break, ast.Return)):
-                self._leaves.setdefault(self.scope(node), []).append(node)
-            elif isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-                self._definitions.setdefault((self._owner(node), node.name), node)
-            for target, binding in _bind(node):
-                self._parents.setdefault(target, node)
-                self._bindings.setdefault((self._home(target), self._dotted(target)), []).append(binding)
-        for calls in self._scope_calls.values():
-            calls.sort(key=_end)
-        return nodes
+    def _add(self, index: ModuleIndex) -> None:
+        """What a module holds becomes known."""
+        self._indexes[index.tree] = index
+        self._parents.update(index.parents)
+        self._owners.update(index.owners)
+        self._definitions.update(index.definitions)
+        self._bindings.update(index.bindings)
+        self._scope_calls.update(index.scope_calls)
+        self._leaves.update(index.leaves)
+        self._names.update(index.names)
+        for name, calls in index.calls_by_name.items():
+            self._calls_by_name[name] = self._calls_by_name.get(name, []) + calls
+
+    def has(self, pattern: str) -> bool:
+        """Whether the file's text has a pattern; the answer is kept."""
+        if pattern not in self._texts:
+            self._texts[pattern] = re.search(pattern, self.text) is not None
+        return self._texts[pattern]
 
     def _owner(self, node: ast.AST) -> ast.AST:
-        return next(one for one in self.parents(node) if isinstance(one, (*SCOPES, ast.ClassDef)))
+        return self._owners.get(node, self.tree)
 
     def _home(self, target: ast.AST) -> ast.AST:
-        """What a name belongs to: its function, the class of ``self.x``, else the module."""
-        if isinstance(target, ast.Name):
-            return self._owner(target)
-        *_, tree = self.parents(target)
-        return (self.class_of(target) or tree) if self._dotted(target).startswith(("self.", "cls.")) else tree
+        return self._index_of(target).home(target)
+
+    def _index_of(self, node: ast.AST) -> ModuleIndex:
+        """The module that a node stands in."""
+        if node in self._own.parents or len(self._indexes) == 1:
+            return self._own
+        return next((one for one in self._indexes.values() if node in one.parents), self._own)
 
     def class_of(self, node: ast.AST) -> ast.ClassDef | None:
         """The class around a node."""
-        return next((one for one in self.parents(node) if isinstance(one, ast.ClassDef)), None)
+        owner: ast.AST | None = self._owners.get(node)
+        while owner is not None and not isinstance(owner, ast.ClassDef):
+            owner = self._owners.get(owner)
+        return owner
 
     def parents(self, node: ast.AST) -> Iterator[ast.AST]:
         """What encloses a node, from the inside out."""
@@ -239,31 +345,26 @@ class LintedScript:
 
     def scope(self, node: ast.AST) -> Scope:
         """The function or module that a node's code belongs to."""
-        return next((one for one in self.parents(node) if isinstance(one, SCOPES)), self.tree)
+        owner = self._owners.get(node, self.tree)
+        while not isinstance(owner, SCOPES):
+            owner = self._owners[owner]
+        return owner
 
     def is_own(self, node: ast.AST) -> bool:
         """Whether a node stands in this file, and not in a module beside it."""
-        return node not in self._foreign
-
-    def _dotted(self, node: ast.AST, names: dict[ast.AST, str] | None = None) -> str:
-        parts: list[str] = []
-        while isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-            node = node.value
-        parts.append((names or {}).get(node, node.id) if isinstance(node, ast.Name) else "?")
-        return ".".join(reversed(parts))
+        return node is self.tree or node in self._own.parents
 
     def name(self, node: ast.AST) -> str:
         """Dotted name of what an expression refers to, imports resolved: ``optim.Adam`` is ``torch.optim.Adam``.
 
         A part that is no name is ``?``, so that ``scaler.scale(loss).backward`` ends in ``.backward``.
         """
-        return self._dotted(node, self._names)
+        return dotted(node, self._names)
 
     @cached_property
     def calls(self) -> list[tuple[ast.Call, str]]:
         """Every call of the file with the full name of what is called, by line."""
-        found = [(node, self.name(node.func)) for node in self.nodes if isinstance(node, ast.Call)]
+        found = [(node, self.name(node.func)) for node in self.of[ast.Call]]
         return sorted(found, key=lambda one: (one[0].lineno, one[0].col_offset))
 
     @cached_property
@@ -350,13 +451,13 @@ class LintedScript:
     def reaching(self, node: ast.AST) -> list[Binding]:
         """What a name (``x``, ``self.x``) may hold where it is read: the last binding before it, those that a test may
         pass over, and those that an iteration leaves to the next."""
-        dotted = self._dotted(node)
+        name = dotted(node)
         home: ast.AST | None = self._home(node)
-        while home is not None and (home, dotted) not in self._bindings:
+        while home is not None and (home, name) not in self._bindings:
             home = next((one for one in self.parents(home) if isinstance(one, SCOPES)), None)
         if home is None:
             return []
-        bindings = self._bindings[home, dotted]
+        bindings = self._bindings[home, name]
         if home is not self._home(node) or not isinstance(home, SCOPES) or len(bindings) == 1:
             return bindings[-8:]
         around, start, found = {node, *self.parents(node)}, _start(node), []
@@ -380,11 +481,14 @@ class LintedScript:
             block = self._parents[block]
         return block in around or isinstance(statement, ast.arguments)
 
-    def origins(self, node: ast.AST, *, inside: bool = False) -> list[ast.AST]:
+    def origins(
+        self, node: ast.AST, *, inside: bool = False, through: Sequence[str] = (), at: int | None = None
+    ) -> list[ast.AST]:
         """Where a value may come from: names followed to what they were bound to, parameters to the arguments of their
-        callers, functions to what they return. ``inside``: a wrapped model counts as the model."""
+        callers, functions to what they return. ``inside``: a wrapped model counts as the model; ``through``: calls
+        that count as their first argument; ``at``: the element of it."""
         found: list[ast.AST] = []
-        todo: list[tuple[ast.AST, int | None]] = [(node, None)]
+        todo: list[tuple[ast.AST, int | None]] = [(node, at)]
         seen: set[tuple[ast.AST, int | None]] = set()
         while todo and len(seen) < 60:
             node, at = todo.pop()
@@ -398,6 +502,8 @@ class LintedScript:
                     more = [(node.value, at)]
             elif isinstance(node, ast.Call):
                 more = self._behind(node, at, inside)
+                if not more and node.args and self.name(node.func).rpartition(".")[2] in through:
+                    more = [(node.args[0], at)]
             elif isinstance(node, (ast.Tuple, ast.List)) and at is not None and 0 <= at < len(node.elts):
                 more = [(node.elts[at], None)]
             elif isinstance(node, ast.IfExp):
@@ -480,8 +586,7 @@ class LintedScript:
             return self.method(self.class_of(node), node.attr)
         name = self.name(node)
         if "." in name and "?" not in name:
-            *_, tree = self.parents(node)
-            found = self._find_imported(name, self._foreign.get(tree, self.path))
+            found = self._find_imported(name, self._index_of(node).path)
             if found is not None:
                 return found
         if isinstance(node, ast.Attribute) and not isinstance(node.value, ast.Constant):
@@ -518,21 +623,21 @@ class LintedScript:
         """What a full name means in the modules beside a file; through modules that only import it, too."""
         parts = name.lstrip(".").split(".")
         for at in range(len(parts) - 1, 0, -1):
-            file = find_module(os.path.dirname(os.path.abspath(path)), tuple(parts[:at]))
-            if file is None or at < len(parts) - 2:
+            file = find_module(os.path.dirname(path), tuple(parts[:at])) if at >= len(parts) - 2 else None
+            if file is None:
                 continue
             if file not in self._modules:
-                tree = self._modules[file] = read_module(file, os.path.getmtime(file) if os.path.exists(file) else 0)
-                if tree is not None and len(self._modules) < 12:
-                    self._index(tree, file)
-            tree = self._modules[file]
-            if tree is None or tree not in self._aliases:
+                self._modules[file] = read_module(file) if len(self._modules) < MOST_MODULES else None
+                if (module := self._modules[file]) is not None:
+                    self._add(module)
+            module = self._modules[file]
+            if module is None:
                 return None
-            found = self._definitions.get((tree, parts[at]))
+            found = module.definitions.get((module.tree, parts[at]))
             if at == len(parts) - 2 and isinstance(found, ast.ClassDef):
                 return self.method(found, parts[-1])
-            if found is None and hops < 3 and parts[at] in self._aliases[tree]:
-                return self._find_imported(self._aliases[tree][parts[at]], file, hops + 1)
+            if found is None and hops < 3 and parts[at] in module.aliases:
+                return self._find_imported(module.aliases[parts[at]], file, hops + 1)
             return found if at == len(parts) - 1 else None
         return None
 
@@ -597,6 +702,18 @@ class LintedScript:
         ]
 
     @cached_property
+    def made(self) -> dict[ast.AST, set[str]]:
+        """The optimizers, schedulers and scalers that are built, each with the last parts of its names."""
+        found: dict[ast.AST, set[str]] = defaultdict(set)
+        pattern = re.compile("|".join(ROLES[one].pattern for one in ("optimizer", "scheduler", "scaler")))
+        built = {call for call, name in self.calls if pattern.search(name)}
+        for (_, name), bindings in self._own.bindings.items() if built else ():
+            for one in (one for one in bindings if one.at != -1 and not isinstance(one.value, ast.arg)):
+                for origin in built.intersection(self.origins(one.value, at=one.at)):
+                    found[origin].add(name.rpartition(".")[2])
+        return found
+
+    @cached_property
     def assigned(self) -> dict[str, list[ast.expr]]:
         """What is assigned to each name (``x``, ``self.x``), anywhere in the file."""
         found: dict[str, list[ast.expr]] = {}
@@ -612,7 +729,7 @@ class LintedScript:
 
     def values(self, node: ast.AST) -> list[ast.expr]:
         """What the file assigns to that which an expression names; empty where it names nothing that is assigned."""
-        return self.assigned.get(self._dotted(node), [])
+        return self.assigned.get(dotted(node), [])
 
     def said(self, value: ast.AST) -> list[ast.AST]:
         """The nodes of an expression, and of what its names are bound to."""
@@ -746,6 +863,42 @@ class LintedScript:
             return True
         unknown = all(isinstance(one, (ast.arg, ast.Name, ast.Attribute)) for one in origins)
         return unknown and bool(_MODEL.search(self.name(node).rpartition(".")[2]))
+
+    def is_trained(self, node: ast.AST) -> bool:
+        """Whether an optimizer has the parameters of an object."""
+        return any(one in self.models for one in self.origins(node, inside=True))
+
+    def ends(self, value: ast.AST) -> list[ast.AST]:
+        """What computes a value in the end: functions and layers, through names and the models of this file."""
+        found: list[ast.AST] = []
+        todo = [(one, False) for one in self.origins(value)]
+        seen: set[tuple[ast.AST, bool]] = set()
+        while todo and len(seen) < 60:
+            node, is_layer = todo.pop()
+            if (node, is_layer) in seen:
+                continue
+            seen.add((node, is_layer))
+            if not isinstance(node, ast.Call):
+                found.append(node)
+                continue
+            name = self.name(node.func)
+            if is_layer:
+                built = self.definition(node.func)
+                forward = self.method(built, "forward") if isinstance(built, ast.ClassDef) else None
+                if forward is not None:
+                    todo += [(one, False) for result in self.results(forward) for one in self.origins(result)]
+                elif name.endswith("Sequential") and node.args:
+                    todo += [(one, True) for one in self.origins(node.args[-1])]
+                else:
+                    found.append(node)
+            elif name.rpartition(".")[2] in _SHAPES and isinstance(node.func, ast.Attribute):
+                todo += [(one, False) for one in self.origins(node.func.value)]
+            else:
+                layers = self.origins(node.func, inside=True)
+                known = [(one, True) for one in layers if isinstance(one, ast.Call)]
+                todo += known
+                found += [] if known else [node]
+        return found
 
     def has_modes(self, model: ast.AST) -> bool:
         """Whether a model behaves otherwise in eval mode, by its classes; that of a library counts as one that does."""
@@ -919,14 +1072,14 @@ def parse_script(file: SourceFile, around: Surroundings) -> LintedScript | None:
     if not any(word in file.text for word in ("torch", "signal", "lightning", "transformers", "accelerate")):
         return None
     try:
-        tree = ast.parse(file.text)
+        index = index_module(os.path.abspath(file.path), file.text)
     except SyntaxError as error:
         raise NotRead(f"not Python 3 (line {error.lineno}: {error.msg})") from None
     except ValueError as error:
         raise NotRead(f"not Python ({error})") from None
     except (RecursionError, MemoryError):
         raise NotRead("nested too deeply to be read") from None
-    return LintedScript(file.path, file.text, tree, around.starts.get(file.path))
+    return LintedScript(file.path, file.text, index, around.starts.get(file.path))
 
 
 @lru_cache(maxsize=4096)
@@ -940,13 +1093,12 @@ def find_module(folder: str, parts: tuple[str, ...]) -> str | None:
     return None
 
 
-@lru_cache(maxsize=64)
-def read_module(path: str, changed_s: float) -> ast.Module | None:
-    """The tree of a module as it was at a time; None where it cannot be read, or is too large."""
+def read_module(path: str) -> ModuleIndex | None:
+    """The index of a module beside a script; None where it cannot be read, or is too large."""
     try:
         if os.stat(path).st_size > MOST_BYTES >> 2:
             return None
-        return ast.parse(Path(path).read_bytes())
+        return index_module(path, Path(path).read_bytes().decode("utf-8-sig", "replace"))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -1003,7 +1155,8 @@ def _bind(node: ast.AST) -> Iterator[tuple[ast.expr, Binding]]:
     elif isinstance(node, ast.withitem) and node.optional_vars is not None:
         pairs = [(node.optional_vars, node.context_expr, None)]
     elif isinstance(node, ast.arg):
-        pairs = [(ast.Name(id=node.arg, ctx=ast.Store()), node, None)]
+        name = ast.Name(id=node.arg, ctx=ast.Store(), lineno=node.lineno, col_offset=node.col_offset)
+        pairs = [(name, node, None)]
     for target, value, at in pairs:
         if isinstance(target, (ast.Name, ast.Attribute)) and value is not None:
             yield target, Binding(value, node, at)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import LintedScript, constant, keyword
+from hotloop.lint.formats.script import FUNCTIONS, ROLES, Function, LintedScript, constant, keyword
 
+SHARDS = re.compile(r"(^|\.)(FSDP|FullyShardedDataParallel)$")
 PREFIXES = {"wrapped": "module.", "compiled": "_orig_mod."}
 """Wrappers -> what they put in front of each name of a state dict."""
 
@@ -33,7 +34,9 @@ def wrapper_prefix(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If what is loaded is another checkpoint.
     """
-    if re.search(r"removeprefix|[\"']module\.|_orig_mod|consume_prefix|strip_prefix|unwrap_model", script.text):
+    if not script.calls_of("torch.save") or script.has(
+        r"removeprefix|[\"']module\.|_orig_mod|consume_prefix|strip_prefix|unwrap_model"
+    ):
         return
     saved: dict[str, ast.Call] = {}
     for call in (one for one in script.calls_of("torch.save") if one.args):
@@ -71,7 +74,8 @@ def _wrapper(script: LintedScript, model: ast.AST) -> str:
     if isinstance(model, ast.Attribute) and model.attr in ("module", "_orig_mod"):
         return ""
     role = script.role(model)
-    return role if role in PREFIXES else ""
+    made = [script.name(one.func) for one in script.origins(model) if isinstance(one, ast.Call)]
+    return role if role in PREFIXES and not any(SHARDS.search(one) for one in made) else ""
 
 
 @lint_rule("incomplete-checkpoint", "a run that is resumed does not get back what it needs", reads="python")
@@ -94,21 +98,21 @@ def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
     If what is loaded is a pretrained model, and the epoch is that of another run.
     """
     loads, saves = script.calls_of("torch.load"), [one for one in script.calls_of("torch.save") if one.args]
-    restored = {script.receiver(one).rpartition(".")[2] for one in script.calls_of(".load_state_dict")}
-    kept = {script.receiver(one).rpartition(".")[2] for one in script.calls_of(".state_dict")}
-    counters = [one for one in script.nodes if isinstance(one, ast.Subscript) and constant(one.slice) in COUNTERS]
+    counters = [one for one in script.of[ast.Subscript] if constant(one.slice) in COUNTERS]
     resumed = (
         [one for one in counters if set(loads) & set(script.origins(one.value))] if saves and script.training else []
     )
-    steppers = {script.stepped(step.call): "optimizer" for training in script.training for step in training.steps}
-    others = {name: script.role(values[0]) for name, values in script.assigned.items() if values and resumed}
-    for name, role in {**others, **steppers}.items() if resumed else ():
-        missing = ["saved"] * (name.rpartition(".")[2] not in kept) + ["loaded"] * (
-            name.rpartition(".")[2] not in restored
-        )
-        is_state = role in ("optimizer", "scheduler", "scaler") and bool(name)
+    resumed = [one for one in resumed if isinstance(script.statement(one), (ast.Assign, ast.AnnAssign, ast.AugAssign))]
+    for origin, names in script.made.items() if resumed and not script.has(OTHERS_SAVE) else ():
+        uses = _uses_of(script, names)
+        role, name = script.role(origin), min(names)
+        missing = ["saved"] * ("state_dict" not in uses) + ["loaded"] * ("load_state_dict" not in uses)
         yield from script.report(
-            is_state and bool(missing) and not (role == "scaler" and "enabled=" in script.text) and resumed[0],
+            role in STATES
+            and "" not in uses
+            and bool(missing)
+            and not (role == "scaler" and script.has("enabled="))
+            and resumed[0],
             Severity.MEDIUM,
             f"resumes, but the state of {name} is never {' or '.join(missing)}: the {role} begins "
             "anew after each restart",
@@ -129,7 +133,7 @@ def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
             for loop, _ in script.epochs
             if starts & {script.name(one) for one in ast.walk(getattr(loop, "iter", begin))}
         ]
-        shifted = isinstance(script.parent(begin), ast.BinOp) or re.search(r"start\w*\s*\+\s*1|\+=\s*1", script.text)
+        shifted = isinstance(script.parent(begin), ast.BinOp) or script.has(r"start\w*\s*\+\s*1|\+=\s*1")
         yield from script.report(
             bool(ranges) and not shifted and epochs[0] == script.name(getattr(ranges[0], "target", begin)) and begin,
             Severity.MEDIUM,
@@ -140,7 +144,7 @@ def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
     parallel = (
         script.calls_of(".DistributedDataParallel", ".DDP")
         and script.training
-        and not re.search("set_default_device|map_location", script.text)
+        and not script.has("set_default_device|map_location")
     )
     for load in loads if parallel else ():
         yield from script.report(
@@ -149,6 +153,52 @@ def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
             "torch.load without map_location puts every rank's copy on GPU 0, which saved it: it may run out of memory",
             'torch.load(path, map_location="cpu")',
         )
+
+
+OTHERS_SAVE = r"save_state|load_state\(|getattr\(|vars\(|__dict__|locals\(|globals\(|pickle|\?\.state_dict"
+"""What saves objects that it was not given by name."""
+STATES = ("optimizer", "scheduler", "scaler")
+_HARMLESS = re.compile(r"\.(step|unscale_|prepare|minimize)$|^(print|isinstance|id|type|len)$")
+
+
+def _uses_of(script: LintedScript, names: set[str]) -> set[str]:
+    """The attributes that are read of objects under these names; with an empty one where an object is put into
+    something, or given to something, whose further use is unknown."""
+    todo, uses = set(names), set[str]()
+    done: set[str] = set()
+    while todo - done:
+        done |= todo
+        for node in (*script.of[ast.Name], *script.of[ast.Attribute]):
+            last = node.id if isinstance(node, ast.Name) else node.attr
+            if last not in todo or not isinstance(node.ctx, ast.Load):
+                continue
+            around = script.parent(node)
+            word = around.arg if isinstance(around, ast.keyword) else None
+            around = script.parent(around) if isinstance(around, ast.keyword) else around
+            definition = script.definition(around.func) if isinstance(around, ast.Call) else None
+            if isinstance(around, ast.Attribute):
+                uses.add(around.attr)
+            elif isinstance(around, ast.Call) and isinstance(definition, FUNCTIONS) and script.is_own(definition):
+                given = _parameter(definition, around, node, word)
+                uses |= set() if given else {""}
+                todo.update(given)
+            elif isinstance(around, ast.Call):
+                called = f".{script.name(around.func)}"
+                harmless = _HARMLESS.search(called) or (ROLES["scheduler"].search(called) and node in around.args)
+                uses |= set() if harmless else {""}
+            elif not isinstance(around, (ast.Assign, ast.AnnAssign, ast.Compare, ast.If, ast.IfExp, ast.BoolOp)):
+                returned = isinstance(around, ast.Return) or isinstance(script.parent(around or node), ast.Return)
+                uses |= set() if returned and not isinstance(around, ast.Dict) else {""}
+    return uses
+
+
+def _parameter(function: Function, call: ast.Call, value: ast.AST, word: str | None) -> list[str]:
+    """The name that a value has in a function that is called with it."""
+    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    at = call.args.index(value) if value in call.args else len(names)
+    at += names[:1] in (["self"], ["cls"])
+    names += [one.arg for one in function.args.kwonlyargs] if word else []
+    return [one for one in names if one == word] if word else names[at : at + 1]
 
 
 COUNTERS = ("epoch", "step", "iteration", "global_step", "iter", "start_epoch")
@@ -179,26 +229,24 @@ def wrong_best(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If a name says the opposite of what it holds.
     """
-    for node in script.nodes:
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Call)
-            and script.name(node.value.func).endswith(".state_dict")
-        ):
+    for node in script.of[ast.Assign] if script.has("best|init|orig|snapshot|backup") else ():
+        if isinstance(node.value, ast.Call) and script.name(node.value.func).endswith(".state_dict"):
             name, model = script.name(node.targets[0]), getattr(node.value.func, "value", node.value)
             loaded = [
-                one for one in script.calls_of(".load_state_dict") if one.args and script.name(one.args[0]) == name
+                one
+                for one in script.calls_of(".load_state_dict")
+                if one.args and script.name(one.args[0]) == name and script.receiver(one) == script.name(model)
             ]
             inside = any(script.within(node, loop) for loop, _ in script.epochs)
+            begins = re.search(r"(?i)init|orig|snapshot|backup", name) and len(script.values(node.targets[0])) == 1
             yield from script.report(
-                "best" in name and script.is_model(model) and bool(loaded) and inside and node,
+                (("best" in name and inside) or begins) and script.is_model(model) and bool(loaded) and node,
                 Severity.HIGH,
                 f"{name} is a reference to the live parameters, not a copy: at the end it holds the last weights",
                 f"{name} = copy.deepcopy({script.source(node.value)})",
             )
-        if not (
-            isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ORDER)
-        ):
+    for node in script.of[ast.If] if script.has("best") else ():
+        if not (isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ORDER)):
             continue
         sides = [script.name(node.test.left), script.name(node.test.comparators[0])]
         best, value = sides if "best" in sides[0] else sides[::-1]

@@ -370,7 +370,8 @@ PRODUCT = re.compile(
 def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
     """## What it does
     Looks for a `COPY` or `ADD` whose source is outside the context (`../`), is left out by `.dockerignore`, or is not
-    in the context; and for several sources with a target that does not end in `/`.
+    in the context; for several sources with a target that does not end in `/`; and for packages that a pattern such as
+    `**/data` drops from a copied folder, though its code imports them.
 
     ## Why it costs
     The build fails: the builder sees nothing but the context, less what `.dockerignore` takes away.
@@ -417,13 +418,24 @@ def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFindin
                 f"{source} is outside the build context, and the builder drops ../: {effect}",
                 "build with the parent folder as the context, or copy the files into it",
             )
-        elif context is None or context.files is None or UNKNOWN.search(source) or inside == ".":
+        elif context is None or context.files is None or UNKNOWN.search(source):
             continue
-        elif is_there and context.ignores and not any(is_below(path, inside) for path in (*context.files, ".git")):
+        elif (
+            is_there
+            and context.ignores
+            and inside != "."
+            and not any(is_below(path, inside) for path in (*context.files, ".git"))
+        ):
             yield layer.report(
                 Severity.HIGH,
                 f"{source} is excluded by .dockerignore, so the context does not hold it and the build fails",
                 f"add !{inside} to .dockerignore, or narrow the pattern that takes it out",
+            )
+        elif is_there and (dropped := build.find_dropped(inside)):
+            yield layer.report(
+                Severity.HIGH,
+                f"{dropped} is imported and excluded by .dockerignore: it is not in the image (ModuleNotFoundError)",
+                f"add !{dropped} to .dockerignore, or narrow the pattern that takes it out (/data for **/data)",
             )
         elif (
             not is_there
@@ -593,13 +605,24 @@ def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
 
 
 LONG = re.compile(
-    r"(?i)train|torchrun|accelerate|deepspeed|distributed|python|uvicorn|gunicorn|vllm" r"|serve|worker|jupyter|ray\b"
+    r"(?i)train|torchrun|accelerate|deepspeed|distributed|python|uvicorn|gunicorn|vllm"
+    r"|serve|worker|jupyter|ray\b|^\$@"
 )
 FETCHED = re.compile(
-    r"(python[\d.]* -m )?pip[\d.]* install|uv (sync|pip)|apt(-get)? "
-    r"install|(huggingface-cli|hf) download|wget |git clone"
+    r"(python[\d.]* -m )?pip[\d.]* (-\S+ )*install|uv (sync|pip)"
+    r"|(poetry|npm|conda|mamba|apk) (-\S+ )*(install|ci|add|env)"
+    r"|apt(-get)? .*(install|update)|(huggingface-cli|hf) download|wget |git (clone|pull)|curl .*(-o|-O|--output|-LO)\b"
+    r"|(aws s3|gsutil|gcloud storage) (-\w+ )*(cp|sync|rsync) (-\S+ )*(s3|gs)://\w|gdown|python[\d.]* -m (spacy|nltk)"
 )
-INIT = re.compile(r"\b(exec|tini|dumb-init|s6-overlay|supervisord|trap|systemd)\b")
+INIT = re.compile(r"\b(tini|dumb-init|s6-overlay|supervisord|trap|systemd|catatonit)\b")
+
+
+def _find_main(commands: Sequence[Command]) -> Command | None:
+    """The command that a script ends with, that before its pipe, where no exec makes it process 1."""
+    last = next((one for one in reversed(commands) if one.words and one.shell.after not in ("|", "|&")), None)
+    is_piped = last is not None and last.shell.before in ("|", "|&")
+    is_exec = last is not None and (not last.shell.words or last.shell.words[0].text == "exec") and not is_piped
+    return last if last is not None and not is_exec and LONG.search(last.plain) else None
 
 
 @lint_rule("shell-as-first-process", "a shell that passes no signals on is process 1", reads="dockerfile")
@@ -626,7 +649,7 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
     if first is None or not first.commands or INIT.search(first.instruction.arguments):
         return
     words = first.instruction.exec_form
-    command, last = first.commands[0], [one for one in first.commands if one.words][-1:]
+    command, main = first.commands[0], _find_main(first.commands)
     found = [
         (path, text)
         for word in command.words[:2]
@@ -644,23 +667,23 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
     ]
     if (
         (words is None or command.name in ("sh", "bash"))
-        and last
+        and main
         and len(first.commands) > (words is not None)
-        and LONG.search(last[0].plain)
         and not path
     ):
         yield first.report(
             Severity.MEDIUM,
             f"{first.name} in shell form: sh is process 1 (PID 1) and passes no SIGTERM on to "
-            f"{last[0].name}: a save at the end cannot run",
-            "use a JSON array (exec form), or exec before the last command",
+            f"{main.name}{' (before the pipe)' if main.shell.before else ''}: a save at the end cannot run",
+            "use a JSON array (exec form), or exec before the last command, without a pipe",
         )
-    if inner and not INIT.search(text) and LONG.search(inner[-1].plain):
+    ran = _find_main(inner) if not INIT.search(text) else None
+    if ran is not None:
         yield first.report(
             Severity.MEDIUM,
-            f"{name} starts {inner[-1].plain[:40]} without exec: the shell stays process 1 "
+            f"{name} starts {ran.plain[:40]} without exec: the shell stays process 1 "
             f"(PID 1) and passes no SIGTERM on, so nothing is saved",
-            f"exec {inner[-1].plain[:40]} in {name} (line {inner[-1].line})",
+            f"exec {ran.plain[:40]} in {name} (line {ran.line}), without a pipe",
         )
     fetched = [
         one for one in inner if FETCHED.match(one.plain) and "if" not in one.shell.blocks and one.shell.after != "||"

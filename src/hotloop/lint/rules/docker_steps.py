@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from hotloop.core.findings import Severity
@@ -20,6 +21,28 @@ BUILDS_CUDA = (
     r"d-links|--only-binary))"
 )
 FAILING = (
+    *(
+        Fault(
+            "PACKAGE",
+            rf"(?i)^({packages})(?=[\s=<>~!]|$)(?!\S*\.whl)(?!.*(--only-binary|--find-links|--extra-index-url))[^\t]*",
+            HIGH,
+            f"{{0}} has no wheel and is compiled: {{base}} lacks {needs}, and the build fails",
+            f"apt-get install -y --no-install-recommends {needs} above it, or take a -binary package",
+            unless=rf"(?i){brings}|\.sh\b|xargs|conda|micromamba|\bnix|apt-get build-dep",
+            base=r"(^|/)(python:\S*slim|uv:python\S*slim|debian:\S*slim|cuda:\S*-(base|runtime)|pytorch/pytorch:\S*-runtime)",
+            confidence=LIKELY,
+        )
+        for packages, needs, brings in (
+            (r"psycopg2|psycopg\[c\]", "libpq-dev gcc", r"libpq|postgresql"),
+            (r"mysqlclient", "default-libmysqlclient-dev pkg-config gcc", r"libmysqlclient|libmariadb"),
+            (r"pyaudio", "portaudio19-dev gcc", "portaudio"),
+            (r"pygraphviz", "libgraphviz-dev gcc", "libgraphviz|graphviz-dev"),
+            (r"(dlib|llama[-_]cpp[-_]python|kenlm)", "build-essential cmake", r"build-essential|g\+\+|clang|whl"),
+            (r"(python-ldap)", "libldap-dev libsasl2-dev gcc", "libldap"),
+            (r"(pycairo|pygobject)", "libcairo2-dev pkg-config gcc", "libcairo"),
+            (r"(mpi4py)", "libopenmpi-dev gcc", "openmpi|mpich"),
+        )
+    ),
     Fault(
         "RUN",
         r"^apt(-get)?(?!.*\s(-\w*y|--yes|--assume-yes|-qq|--print|--download|-s\b|--dry"
@@ -478,6 +501,55 @@ FETCH = r"((huggingface-cli|hf) download|from_pretrained|snapshot_download|hf_hu
 PLACED = r"--local-dir|local_dir|cache_dir|--cache-dir|save_pretrained"
 AGAIN = ": the container does not find the weights and downloads them again at each start"
 OTHER_ENV = "{0} is that of the base, not of the environment that a line above makes: its packages are not found"
+LACKS = r"(^|/)(python:\S*slim|(ubuntu|debian):|cuda:|pytorch/pytorch:|uv:python\S*slim)"
+NOT_LOADED = "its import fails (cannot open shared object file)"
+NOT_RUN = "its calls fail when they are made"
+LIBRARIES = (
+    (
+        r"opencv-(contrib-)?python|ultralytics|mmcv(-full)?|mmengine|imgaug|insightface|deepface|paddleocr|rapidocr\S*|python-doctr",
+        "libGL.so.1 (libgl1) and libglib2.0-0",
+        "import cv2 fails",
+        "libgl1 libglib2.0-0, or take opencv-python-headless",
+        r"libgl|mesa|libopencv|python3-opencv|ffmpeg(?!-python)|xvfb|libgtk|libqt",
+        LACKS + r"|(^|/)python:",
+    ),
+    (r"(open3d|pyvista|vtk|mayavi)", "libGL.so.1 (libgl1)", NOT_LOADED, "libgl1 libgomp1", "libgl|mesa|xvfb", LACKS),
+    (
+        r"lightgbm",
+        "libgomp.so.1 (libgomp1)",
+        NOT_LOADED,
+        "libgomp1",
+        r"libgomp|gcc|g\+\+|build-essential|gfortran",
+        r"(^|/)(python:\S*slim|uv:python\S*slim|debian:\S*slim)",
+    ),
+    (
+        r"(py)?soundfile *== *0\.(10|\d)\.\S*",
+        "libsndfile.so.1",
+        NOT_LOADED,
+        "libsndfile1",
+        "libsndfile|ffmpeg(?!-python)",
+        LACKS,
+    ),
+    (r"torchcodec", "the libraries of FFmpeg", NOT_LOADED, "ffmpeg", "ffmpeg(?!-python)|libav", LACKS),
+    (
+        r"(openai-whisper|whisperx|pydub|ffmpeg-python)",
+        "the program ffmpeg",
+        NOT_RUN,
+        "ffmpeg",
+        "ffmpeg(?!-python)|imageio-ffmpeg",
+        LACKS,
+    ),
+    (r"pytesseract", "the program tesseract", NOT_RUN, "tesseract-ocr", "tesseract-ocr", LACKS),
+    (r"pdf2image", "poppler's pdftoppm", NOT_RUN, "poppler-utils", "poppler", LACKS),
+    (r"pyzbar", "libzbar.so.0", NOT_LOADED, "libzbar0", "libzbar", LACKS),
+    (r"python-magic", "libmagic.so.1", NOT_LOADED, "libmagic1", r"libmagic|\bfile\b", LACKS),
+    (r"weasyprint", "Pango", NOT_LOADED, "libpango-1.0-0 libpangoft2-1.0-0", "libpango", LACKS),
+    (r"cairosvg", "libcairo.so.2", NOT_LOADED, "libcairo2", "libcairo|pango", LACKS),
+    (r"pyturbojpeg", "libturbojpeg.so.0", NOT_LOADED, "libturbojpeg0", "libturbojpeg|libjpeg-turbo", LACKS),
+    (r"pyvips(?!-binary|\[binary)", "libvips.so.42", NOT_LOADED, "libvips42", "libvips", LACKS),
+    (r"sounddevice", "libportaudio.so.2", NOT_LOADED, "libportaudio2", "portaudio", LACKS),
+)
+"""(packages, the library that their wheels do not hold, effect, packages of Debian, what brings it, bases without)"""
 WEIGHTS = (
     Fault(
         "RUN",
@@ -516,17 +588,36 @@ WEIGHTS = (
         needs=r"ENV [^\n]*(HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE)[= ]\"?(1|true)",
         unless=r"HF_HUB_OFFLINE=0",
     ),
-    Fault(
-        "USER",
-        r"^(?!root)[a-z][\w-]*",
-        MEDIUM,
-        "user {0} has no home folder (useradd without --create-home): caches of torch, "
-        "triton and Hugging Face cannot be written",
-        "useradd --create-home, or ENV HOME=/tmp",
-        needs=r"useradd(?![^\n&;]*\s(-\w*m|--create-home|--home|-d\b))",
-        unless=r"mkdir[^\n]*/home|HOME[= ]|adduser|useradd[^\n&;]*\s(-\w*m|--create-home)",
-        base=r"python|pytorch|cuda|nvidia|conda|huggingface",
-        confidence=LIKELY,
+    *(
+        Fault(
+            "USER",
+            r"^(?!root)[a-z][\w-]*",
+            severity,
+            "user {0} has no home folder (useradd without --create-home): caches of torch, "
+            "triton and Hugging Face cannot be written",
+            "useradd --create-home, or ENV HOME=/tmp",
+            needs=rf"\A(?{sign}[\s\S]*(vllm|sglang|deepspeed|triton|torch\.compile|jupyter|wandb|mlflow|ray start"
+            r"|text-generation|(hf|huggingface-cli) download|from_pretrained))[\s\S]*useradd"
+            r"(?![^\n&;]*\s(-\w*m|--create-home|--home|-d\b))",
+            unless=r"mkdir[^\n]*/home|adduser|useradd[^\n&;]*\s(-\w*m|--create-home)",
+            never=r"\w*HOME[= ]|CACHE\w*[= ]|OFFLINE[= ]",
+            base=r"python|pytorch|cuda|nvidia|conda|huggingface",
+            confidence=LIKELY,
+        )
+        for severity, sign in ((MEDIUM, "="), (LOW, "!"))
+    ),
+    *(
+        Fault(
+            "PACKAGE BROUGHT",
+            rf"(?i)^({packages})(?=[\s=<>~!\[;]|$)[^\t]*",
+            HIGH,
+            f"{{0}} needs {needs}, which {{base}} lacks: {effect}",
+            f"apt-get install -y --no-install-recommends {advice}",
+            never=rf"(?i){brings}|\.sh\b|xargs|conda|micromamba|\bnix|headless",
+            base=base,
+            confidence=LIKELY,
+        )
+        for packages, needs, effect, advice, brings, base in LIBRARIES
     ),
     Fault(
         "START",
@@ -577,7 +668,8 @@ WEIGHTS = (
 def missing_at_start(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
     Looks for weights that are downloaded into a cache mount, to another user's home, or above the `ENV HF_HOME` that
-    moves the cache; and for conda and virtual environments that `CMD` does not run in.
+    moves the cache; for conda and virtual environments that `CMD` does not run in; and for shared libraries that a
+    wheel needs and a slim image lacks (`libGL.so.1` of OpenCV, `libgomp.so.1` of LightGBM, FFmpeg).
 
     ## Why it costs
     Each container downloads gigabytes again when it starts, or runs the base's Python: `ModuleNotFoundError`.
@@ -846,7 +938,7 @@ def secret_in_image(build: DockerBuild) -> Iterator[LintFinding]:
     yield from find_faults(SECRETS, build.final)
 
 
-COMMIT = r"(?!\S*@[0-9a-f]{7,40}\b)(?!\S*@v?\d)(?!\S*@\S*\$)(?!\S*@refs/tags)(?!\S*#\S*rev=)"
+COMMIT = r"(?!\S*@([0-9a-f]{7,40}\b|v?\d|[^\s@/]*\d[._-]\d|\S*\$|refs/tags|[^\s@]*/[0-9a-f]{40}\b))(?!\S*#\S*rev=)"
 MOVES = (
     "names a branch, no commit: the cached layer keeps its old code when the branch "
     "moves, and no two builds are the same"
@@ -854,7 +946,7 @@ MOVES = (
 MOVING = (
     Fault(
         "PACKAGE",
-        rf"^{COMMIT}(\S+ *@ *)?(git\+|git@)\S+",
+        rf"^([\w.\[\],-]+ *@ *)?{COMMIT}(git\+|git@)\S+",
         MEDIUM,
         "{0} " + MOVES,
         "pin a commit (git+https://...@<sha>)",
@@ -980,6 +1072,44 @@ def moving_version(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintF
 
 MOVE = "remove it from the image, and set it for the run that needs it"
 COSTLY = (
+    Fault(
+        "CPU-PACKAGES",
+        r"(?m)^(torch(vision)?|sentence[-_]transformers|easyocr|openai-whisper|ultralytics)(?![\w-])(?!\S*\+cpu)[^\t\n]*"
+        r"(?![\s\S]*(whl/cpu|\+cpu|torch-backend[= ]cpu|cpu/torch))",
+        MEDIUM,
+        "{0} from PyPI brings the CUDA libraries (nvidia-*), gigabytes that this image for the CPU never uses",
+        "use the CPU wheels: --extra-index-url https://download.pytorch.org/whl/cpu, torch==X+cpu",
+        unless=r"whl/cpu|\+cpu|TORCH_BACKEND=cpu|(linux/)?(arm64|aarch64)",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "RUN",
+        r"^(conda|mamba|micromamba) (env )?(-\S+ )*(install|create|update).*",
+        LOW,
+        "{0}: the package cache (pkgs) stays in this layer, as no conda clean follows",
+        "conda clean -afy in this RUN, or a cache mount on the pkgs folder",
+        unless=r"(conda|mamba) clean|rm -\w+ [^\n]*pkgs|type': 'cache|type=cache[^\n]*\n$",
+    ),
+    Fault(
+        "START",
+        r"^(gunicorn|uvicorn|hypercorn|granian|fastapi|python[\d.]* -m (uvicorn|gunicorn))\b(?!.*--preload).* "
+        r"(--workers|-w|--processes)[ =]?([2-9]|\d\d)\b.*",
+        MEDIUM,
+        "{0}: each worker is a process that loads the model of its own: several copies in the memory of one GPU, and "
+        "several CUDA contexts",
+        "one worker for each GPU (--workers 1) with batching; more replicas for more GPUs",
+        base=r"cuda|pytorch/pytorch|nvcr\.io",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "ENV",
+        r"^WEB_CONCURRENCY=([2-9]|\d\d)\b",
+        MEDIUM,
+        "{0} starts several workers, and each loads the model of its own: several copies in the memory of one GPU",
+        "one worker for each GPU (WEB_CONCURRENCY=1) with batching",
+        base=r"cuda|pytorch/pytorch|nvcr\.io",
+        confidence=LIKELY,
+    ),
     Fault(
         "ENV",
         r"^CUDA_LAUNCH_BLOCKING=[^0$].*",
@@ -1153,8 +1283,9 @@ COSTLY = (
     Fault(
         "FROM",
         r"(?i)^\S*(cuda|pytorch)\S*-devel\S*(?=[^\t]*\t(?![\s\S]*(nvcc|setup\.py|deepspeed"
-        r"|flash[-_]?attn|apex|no-build-isolation|CUDA_HOME|ninja|make\b|cutlass|triton"
-        r"|vllm|xformers|CUDA_ARCH|cmake|bitsandbytes|requirements|-e \.|git\+|\.sh\b)))",
+        r"|flash[-_]?(attn|infer)|apex|no-build-isolation|CUDA_HOME|ninja|make\b|cutlass|triton"
+        r"|vllm|sglang|tensorrt|gcc|g\+\+|build-essential|xformers|CUDA_ARCH|cmake|bitsandbytes|mamba[-_]ssm|causal"
+        r"|pytorch3d|detectron2|mmcv|cupy|numba|UNREAD|COMPILES|uv sync|poetry|-e \.|install \.|git\+|\.sh\b)))",
         MEDIUM,
         "{0} brings compilers and headers into the image that runs: several gigabytes "
         "that each node pulls, and nothing here compiles",
@@ -1245,9 +1376,10 @@ COSTLY = (
     ),
     Fault(
         "START",
-        r"^(pip[\d.]* install|python[\d.]* -m pip install|uv (sync|pip "
-        r"install)|apt(-get)? .*install|(huggingface-cli|hf) download|wget |curl "
-        r".*https?:|git clone|aws s3|gsutil|gdown|conda (env|install)).*",
+        r"^(pip[\d.]* install|python[\d.]* -m (pip install|spacy download|nltk\.downloader)"
+        r"|(poetry|pdm|npm) (ci|install)"
+        r"|uv (sync|pip install)|apt(-get)? .*install|(huggingface-cli|hf) download|wget |curl "
+        r".*https?:|git clone|aws s3 (cp|sync)|gsutil|gdown|rclone|azcopy|(conda|mamba) (env|install)).*",
         MEDIUM,
         "{0} runs at each start of the container: every node downloads again at run time while its GPUs wait",
         "do it in the image (RUN), or on a volume that is kept",
@@ -1300,6 +1432,44 @@ ON_INDEX = (
 )
 TOGETHER = "take versions that were published together (pytorch.org, previous versions)"
 UNFIT = (
+    Fault(
+        "CONDA",
+        r"(?ms)\A(?!.*(cuda|cpuonly|gpu|nvidia|=cpu|cpu_|_cpu))(.*^dependencies:.*^\s*- (\S+::)?|.*\b(install|create) "
+        r"(?:(?:-c|--channel) \S+ |(?!-c |--channel )\S+ )*?)(?P<it>(pytorch|jaxlib)(?=[\s=<>]|$)[^\n]{0,20})",
+        HIGH,
+        "conda solves {0} without a driver in the build, and takes the CPU build: the GPUs are not used",
+        "ENV CONDA_OVERRIDE_CUDA=12.4 above it, and pytorch-gpu or pytorch=*=cuda*",
+        unless="CONDA_OVERRIDE_CUDA|pytorch-cuda|pytorch-gpu",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "CONDA",
+        r"(?s)\A(?=.*conda-forge).*\b(?P<it>(pytorch|jaxlib)\S*=\S*cuda\S*|pytorch-gpu\S*)",
+        HIGH,
+        "{0} depends on __cuda, which no build without a driver has: conda finds no solution, and the build fails",
+        "ENV CONDA_OVERRIDE_CUDA=12.4 above it",
+        unless="CONDA_OVERRIDE_CUDA",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "PACKAGE",
+        r"^(jax(?!\[\S*cuda)|tensorflow[-_]cpu|paddlepaddle(?!-gpu)|jax\[cpu\])(?=[\s=<>~]|$)[^\t]*",
+        HIGH,
+        "{0} on {base} is a build for the CPU: the GPUs are not used",
+        "install jax[cuda12], tensorflow or paddlepaddle-gpu",
+        unless=r"jax\[cuda|jaxlib\S*cuda|jax-cuda|cuda1\d[-_](local|pip)",
+        base=r"(^|/)cuda:|nvcr\.io/nvidia/cuda",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "PACKAGES",
+        r"(?m)\A(?![\s\S]*(^torch\b|onnxruntime-gpu|onnxruntime\[))[\s\S]*^(?P<it>onnxruntime(?![\w-])[^\t\n]*)",
+        MEDIUM,
+        "{0} on {base} runs on the CPU only (no CUDAExecutionProvider)",
+        "install onnxruntime-gpu",
+        base=r"(^|/)cuda:",
+        confidence=LIKELY,
+    ),
     *(
         Fault(
             "PACKAGES",
@@ -1372,7 +1542,8 @@ UNFIT = (
 def unfit_versions(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
     Compares pinned versions of torch with the CUDA index, the Python of the base, torchvision and torchaudio; looks for
-    `--index-url` of PyTorch with packages of PyPI, and for `site-packages` and environments of another Python or path.
+    `--index-url` of PyTorch with packages of PyPI; for `site-packages`, wheels and environments of another Python or
+    path that a stage copies; and for CPU builds that conda or pip choose for an image with GPUs.
 
     ## Why it costs
     The build fails: no such wheel exists, or the pins contradict each other. Or the modules are not found at start.
@@ -1387,6 +1558,60 @@ def unfit_versions(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintF
     If an index of your own has such a build.
     """
     yield from find_faults(UNFIT, chain)
+    taken = [(layer, stage) for layer in chain if (stage := layer.source_stage) is not None]
+    for layer, stage in taken if not any(INTERPRETER.match(one) for each, _ in taken for one in each.sources) else ():
+        above = build.chain(stage)
+        scripts = " ".join(one.instruction.script for one in (*above, *chain) if one.name in ("RUN", "ENV"))
+        made, run = (_read_python(build.dockerfile.lineage(one)[0].base) for one in (stage, layer.stage))
+        held = [
+            source
+            for source in layer.sources
+            if _holds_packages(source, above, scripts) and ("/python3" not in source or made[:4] == run[:4])
+        ]
+        if held and made and run and made != run and not OTHER_PYTHON.search(scripts):
+            yield layer.report(
+                HIGH,
+                f"{held[0]} holds packages of Python {made} (stage {stage.name or stage.index}), and this stage runs "
+                f"Python {run}: modules are not found, or their compiled parts do not load",
+                "build on the same Python version and base as the image that runs",
+                confidence=LIKELY,
+            )
+
+
+OTHER_PYTHON = re.compile(
+    r"deadsnakes|conda|mamba|pyenv|uv python|UV_PYTHON|\bpython3\.\d+(?!/)|PYTHON_VERSION|Python-3"
+)
+INTERPRETER = re.compile(
+    r"/(usr(/local(/bin\S*)?)?)?/?$|\S*/(python|python3(\.\d+)?|\.?uv|uv/python|conda|miniconda3?)/?$"
+)
+PYTHONS = {
+    r"ubuntu:?(24\.04|noble)|cuda:\S*ubuntu24": "3.12 of /usr/bin",
+    r"ubuntu:?(22\.04|jammy)|cuda:\S*ubuntu22": "3.10 of /usr/bin",
+    r"ubuntu:?(20\.04|focal)|cuda:\S*ubuntu20": "3.8 of /usr/bin",
+    r"(^|/)debian:(13|trixie)": "3.13 of /usr/bin",
+    r"(^|/)debian:(12|bookworm)|distroless/python3-debian12": "3.11 of /usr/bin",
+    r"(^|/)debian:(11|bullseye)|distroless/python3-debian11": "3.9 of /usr/bin",
+}
+"""Base -> the Python that its distribution packs."""
+
+
+def _read_python(base: str) -> str:
+    """The Python of a base image, with its place where that is not /usr/local; empty where it is not known."""
+    official = re.search(r"(^|/)(python:|uv:(\S*-)?python)(3\.\d+)", base)
+    packed = next((text for pattern, text in PYTHONS.items() if re.search(pattern, base)), "")
+    return f"{official[4]}{' (musl)' if 'alpine' in base else ''}" if official else packed
+
+
+def _holds_packages(source: str, above: Sequence[Layer], scripts: str) -> bool:
+    """Whether a path of a stage is one that its installs fill."""
+    path = source.rstrip("/")
+    places = (
+        r"(--prefix|--target|--root|-t|venv|virtualenv|-w|--wheel-dir|PYTHONUSERBASE|UV_PROJECT_ENVIRONMENT)[= ]\"?"
+        rf"(-\S+ )*{re.escape(path)}(?![\w.-])"
+    )
+    is_named = re.search(r"venv|\.local$|(site|dist)-packages", path) or re.search(places, scripts)
+    is_project = "uv sync" in scripts and path == above[-1].workdir
+    return len(path) > 1 and (is_project or is_named is not None) and any(layer.installs for layer in above)
 
 
 ONCE = "choose a base with this torch, or one without any, and install torch once"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
 from hotloop.lint.formats.script import Event, LintedScript, LoopStep, constant, keyword
+from hotloop.lint.rules.checkpoints import SHARDS
 
 CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_")
 CLEARED = re.compile(r"\.grad\s*=\s*None|grad(\.data)?\.(zero_|fill_)|clear_grad|grad\.detach_\(\)")
@@ -57,7 +58,7 @@ def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> It
         "every backward runs under no_sync: DDP never averages the gradients, and the ranks drift apart",
         "leave no_sync for the last micro-batch of each step",
     )
-    handled = re.search(r"no_sync|require_backward_grad_sync|accelerate|deepspeed", script.text)
+    handled = script.has(r"no_sync|require_backward_grad_sync|accelerate|deepspeed")
     count = None if handled else _find_accumulation(script, training)
     yield from script.report(
         count and first,
@@ -126,6 +127,16 @@ def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterat
     """
     scaled = {one for one in training.backwards if _is_scaled_loss(script, one)}
     stepped = {one for one in training.steps if one.call.args}
+    for clip in training.find("clip_grad_norm_"):
+        given = getattr(clip.call.args[0], "func", clip.call) if clip.call.args else clip.call
+        models = script.origins(given.value) if isinstance(given, ast.Attribute) else []
+        shards = [one for one in models if isinstance(one, ast.Call) and SHARDS.search(script.name(one.func))]
+        yield from script.report(
+            "utils" in clip.name and bool(shards) and not script.has("NO_SHARD|use_orig_params_clip") and clip,
+            Severity.MEDIUM,
+            "clip_grad_norm_ of torch.nn.utils takes the norm of this rank's shard: each rank clips by another norm",
+            "call model.clip_grad_norm_(max_norm) of FullyShardedDataParallel",
+        )
     for clip in training.find(*CLIPS) if scaled and stepped and script.calls_of(".GradScaler") else ():
         at = training.events.index(clip)
         before, after = training.events[:at], training.events[at:]
@@ -166,7 +177,7 @@ def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     engines = any(one.call.args for one in training.backwards)
     halves = [script.name(one).rpartition(".")[2] for one in _autocast(script)]
     halved = bool(halves) and set(halves) <= {"float16", "half"}
-    mentioned = re.search(r"(?i)scaler|accelerate|deepspeed|lightning|\.scale\(", script.text)
+    mentioned = script.has(r"(?i)scaler|accelerate|deepspeed|lightning|\.scale\(")
     checks = (
         (
             bool(scaled) and not through and len(scaled) == len(training.backwards),
@@ -193,7 +204,7 @@ def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFin
             "GradScaler scales a loss of bfloat16, which has the range of float32: useless work",
         ),
         (
-            halved and not mentioned and bool(training.steps),
+            halved and not mentioned and bool(training.steps) and bool(training.find("autocast")),
             training.backwards,
             Severity.MEDIUM,
             "float16 autocast without a GradScaler: small gradients become zero, and the model learns worse",
@@ -407,7 +418,7 @@ def undivided_accumulation(script: LintedScript, training: LoopStep) -> Iterator
     shown, loss = script.source(count), script.loss(training.backwards[0].call)
     made = script.origins(loss) if isinstance(loss, (ast.Name, ast.Attribute)) else [loss]
     is_mean = all(_makes_mean(script, one) for one in made)
-    may_be = script.gradient(loss) == "graph" and not re.search(r"reduction\s*=|\.sum\(", script.text)
+    may_be = script.gradient(loss) == "graph" and not script.has(r"reduction\s*=|\.sum\(")
     yield from script.report(
         (is_mean or may_be) and training.backwards[0],
         Severity.MEDIUM,
@@ -421,7 +432,7 @@ def _is_scaled(script: LintedScript, count: ast.expr) -> bool:
     """Whether a name in ``count`` takes part in any product or quotient other than one of loaders and epochs."""
     names = _names(count) - {"self", "args", "cfg", "config", "opt", "hparams"}
     number = count.value if isinstance(count, ast.Constant) else ...
-    for node in script.nodes:
+    for node in (*script.of[ast.BinOp], *script.of[ast.AugAssign], *script.of[ast.Call]):
         is_scaling = isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, (ast.Div, ast.Mult))
         is_call = isinstance(node, ast.Call) and script.name(node.func).endswith((".div", ".div_", ".mul"))
         same = number is not ... and any(constant(one) == number for one in ast.walk(node))
@@ -556,13 +567,19 @@ def detached_loss(script: LintedScript, training: LoopStep) -> Iterator[LintFind
         )
 
 
+_SQUASHED = ("softmax", "Softmax", "sigmoid", "Sigmoid")
+_RAW = ("Linear", "Conv1d", "Conv2d", "Conv3d")
 ACTIVATED = {
-    "cross_entropy": ("softmax", "log_softmax", "sigmoid"),
-    "CrossEntropyLoss": ("softmax", "Softmax", "sigmoid", "Sigmoid"),
-    "binary_cross_entropy_with_logits": ("sigmoid", "softmax"),
-    "BCEWithLogitsLoss": ("sigmoid", "Sigmoid", "softmax"),
-    "nll_loss": ("softmax", "sigmoid"),
-    "NLLLoss": ("softmax", "Softmax", "sigmoid"),
+    "cross_entropy": (*_SQUASHED, "log_softmax", "LogSoftmax"),
+    "CrossEntropyLoss": (*_SQUASHED, "log_softmax", "LogSoftmax"),
+    "binary_cross_entropy_with_logits": _SQUASHED,
+    "BCEWithLogitsLoss": _SQUASHED,
+    "nll_loss": (*_SQUASHED, *_RAW),
+    "NLLLoss": (*_SQUASHED, *_RAW),
+    "kl_div": (*_SQUASHED, *_RAW),
+    "KLDivLoss": (*_SQUASHED, *_RAW),
+    "binary_cross_entropy": _RAW,
+    "BCELoss": _RAW,
 }
 """Losses -> activations that do not belong in front of them."""
 
@@ -592,17 +609,15 @@ def activated_loss(script: LintedScript) -> Iterator[LintFinding]:
         kinds = [one.rpartition(".")[2] for one in (made or [name])]
         if len(call.args) != 2 or not all(kind in ACTIVATED for kind in kinds):
             continue
-        last, is_nll = _last_operation(script, call.args[0]), "nll" in kinds[0].lower()
+        last = _last_operation(script, call.args[0])
+        is_log = bool(re.match(r"(?i)nll|kl", kinds[0]))
+        needs = "log-probabilities (log_softmax)" if is_log else "probabilities (sigmoid)" if last in _RAW else ""
         yield from script.report(
             last in ACTIVATED[kinds[0]] and call,
-            Severity.HIGH if is_nll else Severity.MEDIUM,
+            Severity.HIGH if needs else Severity.MEDIUM,
             f"{kinds[0]} gets the output of {last}, "
-            + (
-                "not log-probabilities"
-                if is_nll
-                else f"and applies its own to raw logits: a second {last} flattens gradients"
-            ),
-            "use log_softmax" if is_nll else f"pass raw logits: remove {last}",
+            + (f"not {needs}" if needs else f"and applies its own to raw logits: a second {last} flattens gradients"),
+            f"give it {needs}" if needs else f"pass raw logits: remove {last}",
         )
         states = [script.gradient(one) for one in call.args]
         yield from script.report(
@@ -613,31 +628,10 @@ def activated_loss(script: LintedScript) -> Iterator[LintFinding]:
         )
 
 
-def _last_operation(script: LintedScript, value: ast.AST, depth: int = 0) -> str:
-    """The activation that a value is the result of; empty where it is none."""
-    calls = [one for one in script.origins(value) if isinstance(one, ast.Call)] if depth < 6 else []
-    for call in calls:
-        name = script.name(call.func).rpartition(".")[2]
-        if name in ("softmax", "log_softmax", "sigmoid", "Softmax", "Sigmoid", "LogSoftmax"):
-            return name
-        ends: list[ast.AST] = [call.func.value] if name in _SHAPES and isinstance(call.func, ast.Attribute) else []
-        for layer in script.origins(call.func, inside=True) if not ends else ():
-            built = script.definition(layer.func) if isinstance(layer, ast.Call) else None
-            forward = script.method(built, "forward") if isinstance(built, ast.ClassDef) else None
-            chain = (
-                layer.args[-1:]
-                if isinstance(layer, ast.Call) and script.name(layer.func).endswith("Sequential")
-                else []
-            )
-            ends += script.results(forward) if forward is not None else chain
-            ends += [layer] if script.name(getattr(layer, "func", layer)).endswith(("Softmax", "Sigmoid")) else []
-        found = next((last for one in ends if (last := _last_operation(script, one, depth + 1))), "")
-        if found:
-            return found
-    return ""
-
-
-_SHAPES = ("squeeze", "view", "flatten", "reshape", "float")
+def _last_operation(script: LintedScript, value: ast.AST) -> str:
+    """The activation or layer that a value is the result of; empty where it may be several, or nobody knows."""
+    names = {script.name(getattr(one, "func", one)).rpartition(".")[2] for one in script.ends(value)}
+    return names.pop() if len(names) == 1 else ""
 
 
 @lint_rule("retained-graph", "each backward keeps its graph", reads="python", each="training")
@@ -658,7 +652,7 @@ def retained_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     ## When it is wrong
     If a second backward runs in another file.
     """
-    needed = len(training.backwards) > 1 or re.search(r"autograd\.grad|create_graph", script.text)
+    needed = len(training.backwards) > 1 or script.has(r"autograd\.grad|create_graph")
     for backward in training.backwards:
         yield from script.report(
             not needed and constant(keyword(backward.call, "retain_graph")) is True and backward,
@@ -688,8 +682,8 @@ def stale_optimizer(script: LintedScript) -> Iterator[LintFinding]:
     """
     for model, optimizer in script.models.items() if "add_param_group" not in script.text else ():
         around = script.loops_around(optimizer) if script.is_own(optimizer) else None
-        for node in script.nodes:
-            later = isinstance(node, (ast.Call, ast.Assign)) and node.lineno > (optimizer.end_lineno or 0)
+        for node in (*script.of[ast.Call], *script.of[ast.Assign]):
+            later = node.lineno > (optimizer.end_lineno or 0)
             if later and script.scope(node) is script.scope(optimizer) and script.loops_around(node) == around:
                 message = _outdates(script, node, model)
                 yield from script.report(

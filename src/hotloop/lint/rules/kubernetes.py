@@ -1,15 +1,46 @@
-"""The static checks of Kubernetes manifests."""
+"""The static checks of Kubernetes pods and their containers."""
 
 from __future__ import annotations
 
 import difflib
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from hotloop.core.findings import Severity
-from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.core.manifest_tables import TABLES, known_fields, read_types
+from hotloop.core.lint import Confidence, LintFinding, lint_rule
 from hotloop.core.save_notice import find_notice_s
-from hotloop.lint.formats.manifests import Field, Manifests, Pod, find_specs, gpu_resources
+from hotloop.lint.checks import Check, Place, only, run_checks
+from hotloop.lint.formats.manifests import (
+    GPUS,
+    RUNS_TO_END,
+    SHARED,
+    Container,
+    Manifests,
+    Pod,
+    node_requirements,
+    quantity,
+    read_all,
+)
+from hotloop.lint.tasks import Task
+from hotloop.lint.yaml_fields import Field
+
+HIGH, MEDIUM, LOW = Severity.HIGH, Severity.MEDIUM, Severity.LOW
+LIKELY = Confidence.LIKELY
+NATIVE = re.compile(r"(cpu|memory|ephemeral-storage|storage|pods|hugepages-\w+|attachable-volumes-.+)$")
+SHARES = re.compile(r"shared|gpu-?(cores|mem)|mig-|\.(share|mem)|vgpu")
+MIB, GIB = 2.0**20, 2.0**30
+MOST_GPUS = 16
+"""Of one node that is sold today; 8 is usual."""
+
+FRACTIONS = (
+    Check(
+        at=lambda pod: [one for one in pod.amounts if one.name in GPUS and one.number != int(one.number)],
+        severity=HIGH,
+        message="{text} is refused: GPUs are whole numbers",
+        advice="ask for 1, and share it by time-slicing, MPS or MIG",
+    ),
+)
 
 
 @lint_rule(
@@ -31,52 +62,59 @@ def fractional_gpu(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
     ## When it is wrong
     If a webhook of the cluster rewrites the value first.
     """
-    for container in pod.containers:
-        for name, value in gpu_resources(container, "limits") + gpu_resources(container, "requests"):
-            number = value.number
-            thousandths = (value.text or "").endswith("m")
-            if thousandths or (number is not None and number != int(number)):
-                yield LintFinding(
-                    severity=Severity.HIGH,
-                    line=value.line,
-                    message=f"{name}: {value.text} is refused: GPUs are whole numbers",
-                    advice="ask for 1, and share it by time-slicing, MPS or MIG",
-                )
+    yield from run_checks(FRACTIONS, pod)
 
 
-@lint_rule(
-    "gpu-as-resource-metric",
-    "an autoscaler watches a resource metric that does not exist",
-    reads="kubernetes",
-    each="objects",
+LIMITS = (
+    Check(
+        at=lambda pod: [
+            one["image"]
+            for one in pod.containers
+            if not any("/" in amount.name for amount in pod.amounts)
+            and not pod.spec["resourceClaims"]
+            and pod.kind not in ("TrainJob", "TrainingRuntime", "ClusterTrainingRuntime")
+            and re.search(r"torchrun|accelerate launch|deepspeed", one.text)
+            and re.search(r"(nproc[-_]per[-_]node|num[-_](processes|gpus))[= ]([2-9]|gpu)", one.text)
+            and not re.search(r"(?i)gloo|cpu", one.text)
+        ],
+        severity=HIGH,
+        message="a launcher of several processes, and no GPU is asked for: the container sees none, and trains on CPUs",
+        advice="resources.limits: nvidia.com/gpu",
+        confidence=LIKELY,
+    ),
+    Check(
+        at=lambda pod: [
+            one
+            for one in pod.amounts
+            if one.part == "requests" and one.name in GPUS and one.container.amount(one.name) is None
+        ],
+        severity=HIGH,
+        message="a request of {text} is refused: there is no limit, and for GPUs both have to be there",
+        advice="write {text} under limits",
+    ),
+    Check(
+        at=lambda pod: [
+            one
+            for one in pod.amounts
+            if one.part == "requests" and one.name in GPUS and one.container.amount(one.name) not in (None, one.number)
+        ],
+        severity=HIGH,
+        message="a request of {text} is refused: for GPUs it has to equal the limit",
+        advice="write the same number under limits",
+    ),
+    Check(
+        at=lambda pod: [
+            one
+            for one in pod.amounts
+            if one.part == "requests"
+            and one.name not in GPUS
+            and one.number > (one.container.amount(one.name) or one.number)
+        ],
+        severity=HIGH,
+        message="a request of {text} is above its limit, and refused",
+        advice="raise the limit, or lower the request",
+    ),
 )
-def gpu_as_resource_metric(manifests: Manifests, one: Field) -> Iterator[LintFinding]:
-    """## What it does
-    Looks for a HorizontalPodAutoscaler with a metric of type `Resource` that is neither `cpu` nor `memory`.
-
-    ## Why it costs
-    The metrics server knows these two alone. The autoscaler reports an unknown metric and never scales.
-
-    ## How to tell
-    `spec.metrics[].type` is `Resource`, and its name is, for example, `gpu` or `nvidia.com/gpu`.
-
-    ## What to do
-    Export utilisation (dcgm-exporter), offer it by a metrics adapter, and use the type `Pods` or `External`.
-
-    ## When it is wrong
-    If the cluster has a metrics server of its own that serves this name.
-    """
-    if one["kind"].text != "HorizontalPodAutoscaler":
-        return
-    for metric in one["spec.metrics"].elements:
-        name = metric["resource.name"]
-        if metric["type"].text in ("Resource", "ContainerResource") and name.text not in (None, "cpu", "memory"):
-            yield LintFinding(
-                severity=Severity.HIGH,
-                line=name.line,
-                message=f"{name.text} is no resource metric, so this autoscaler never scales by it",
-                advice="use a Pods or External metric that an adapter serves, such as DCGM_FI_DEV_GPU_UTIL",
-            )
 
 
 @lint_rule(
@@ -84,13 +122,14 @@ def gpu_as_resource_metric(manifests: Manifests, one: Field) -> Iterator[LintFin
 )
 def gpu_without_limit(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
     """## What it does
-    Compares GPUs under `resources.requests` with those under `resources.limits`.
+    Compares GPUs under `resources.requests` with those under `resources.limits`, and any request with its limit.
 
     ## Why it costs
-    For extended resources both have to be equal. The API server refuses an object whose request has no limit.
+    For extended resources both have to be equal, and no request may be above its limit. The API server refuses the
+    object.
 
     ## How to tell
-    A request names a GPU, and the limit is missing or another number.
+    A request names a GPU, and the limit is missing or another number; or a request of CPU or memory above its limit.
 
     ## What to do
     Write the number under `limits`; the request then follows by itself.
@@ -98,97 +137,223 @@ def gpu_without_limit(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
     ## When it is wrong
     If a webhook of the cluster adds the limit, or a patch in another file does.
     """
+    yield from run_checks(LIMITS, pod)
+
+
+NAMES = (
+    Check(
+        at=lambda pod: [one for one in pod.amounts if "/" not in one.name and not NATIVE.match(one.name)],
+        severity=HIGH,
+        message="{text} is refused: no resource of Kubernetes has this name, and a device has its vendor in front",
+        advice="write nvidia.com/gpu (amd.com/gpu), cpu or memory",
+    ),
+    Check(
+        at=lambda pod: [
+            one
+            for one in pod.amounts
+            if "/" in one.name
+            and one.name not in GPUS
+            and not SHARES.search(one.name)
+            and difflib.get_close_matches(one.name.lower(), GPUS, n=1, cutoff=0.8)
+        ],
+        severity=HIGH,
+        message="{text} is offered by no node, as the name is misspelt: the pod stays pending",
+        advice="write nvidia.com/gpu (amd.com/gpu)",
+        confidence=LIKELY,
+    ),
+)
+
+
+@lint_rule("unknown-resource", "a resource has a name that no node offers", reads="kubernetes", each="pods")
+def unknown_resource(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
+    """## What it does
+    Compares the names under `resources` with those of Kubernetes and of the vendors' device plugins.
+
+    ## Why it costs
+    A name without a domain is refused (`gpu: 1`); one that is misspelt (`nvidia.com/gpus`) is offered by no node, and
+    the pod stays pending for ever.
+
+    ## How to tell
+    No known name and no domain, or a name that is near to that of a GPU.
+
+    ## What to do
+    Write the device plugin's name: `nvidia.com/gpu`, `amd.com/gpu`.
+
+    ## When it is wrong
+    If a device plugin of yours offers a resource of that name.
+    """
+    yield from run_checks(NAMES, pod)
+
+
+AMOUNTS = (
+    Check(
+        at=lambda pod: [
+            one for one in pod.amounts if one.name in ("memory", "ephemeral-storage") and 0 < one.number < MIB
+        ],
+        severity=HIGH,
+        message="{text} is a matter of bytes (no unit is bytes, m is a thousandth): the container is killed at once",
+        advice="write the amount in Mi or Gi",
+    ),
+    Check(
+        at=lambda pod: [
+            one
+            for one in pod.amounts
+            if one.name == "memory"
+            and one.part == "limits"
+            and one.container.gpu_count
+            and MIB <= one.number < 2 * GIB
+            and pod.is_training
+        ],
+        severity=HIGH,
+        message="{text} beside GPUs: torch alone needs more, and the container is OOMKilled",
+        advice="write the amount in Gi",
+    ),
+    Check(
+        at=lambda pod: [one for one in pod.amounts if one.name == "cpu" and one.number >= 512],
+        severity=HIGH,
+        message="{text} cores are in no node: the pod stays pending",
+        advice="write cores, or thousandths with an m",
+    ),
+    Check(
+        at=lambda pod: [
+            one
+            for one in pod.amounts
+            if one.name == "cpu" and one.part == "limits" and one.container.gpu_count and one.number < 0.5
+        ],
+        severity=HIGH,
+        message="{text} is a sliver of a core beside GPUs, which wait for it",
+        advice="write cores without an m",
+    ),
+    Check(
+        at=lambda pod: [one for one in pod.amounts if one.name in GPUS and one.number > MOST_GPUS],
+        severity=HIGH,
+        message="{text} in one pod is more than a node has: the pod stays pending",
+        advice="several pods with the GPUs of one node each",
+    ),
+    Check(
+        at=lambda pod: [
+            volume["emptyDir.sizeLimit"]
+            for volume in pod.volumes.values()
+            if 0 < (quantity(volume["emptyDir.sizeLimit"]) or 0) < MIB
+        ],
+        severity=HIGH,
+        message="sizeLimit: {text} is a matter of bytes: the pod is evicted at the first file",
+        advice="write the amount in Mi or Gi",
+    ),
+)
+
+
+@lint_rule("impossible-amount", "an amount has the wrong unit", reads="kubernetes", each="pods")
+def impossible_amount(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
+    """## What it does
+    Looks at the units of CPU, memory, disk and GPUs: memory in bytes or thousandths (`64`, `64m`), thousands of CPUs,
+    a few thousandths of a CPU beside GPUs, more GPUs than a node has, less memory than torch needs.
+
+    ## Why it costs
+    The pod is killed at its first allocation, crawls on a sliver of a CPU, or stays pending for ever.
+
+    ## How to tell
+    The amount in its unit: `m` is a thousandth, no suffix is bytes, `M` is 10^6 and `Mi` is 2^20.
+
+    ## What to do
+    `Gi` for memory, plain numbers for CPUs, and several pods for more GPUs than a node has.
+
+    ## When it is wrong
+    If a node of yours is that large or that container that small.
+    """
+    yield from run_checks(AMOUNTS, pod)
+
+
+def _memory_shares(pod: Pod) -> Iterator[tuple[Field, float]]:
+    """Sizes of volumes in memory, and which part of a container's memory limit each may take."""
     for container in pod.containers:
-        limits = {name: value.text for name, value in gpu_resources(container, "limits")}
-        for name, value in gpu_resources(container, "requests"):
-            if limits.get(name) != value.text and value.text is not None and not value.text.startswith("$"):
-                has = f"the limit is {limits[name]}" if limits.get(name) else "there is no limit"
-                yield LintFinding(
-                    severity=Severity.HIGH if name not in limits else Severity.MEDIUM,
-                    line=value.line,
-                    message=f"a request of {value.text} {name} is refused: {has}",
-                    advice=f"write {name}: {value.text} under limits",
-                )
+        for _, name, _ in container.mounts:
+            volume, limit = pod.volumes.get(name, container.field)["emptyDir"], container.amount("memory")
+            if limit and volume["medium"].text == "Memory":
+                yield volume["sizeLimit"], (quantity(volume["sizeLimit"]) or 0.0) / limit
 
 
-@lint_rule(
-    "job-restart-policy", "a Job's pods have a restart policy that Jobs do not allow", reads="kubernetes", each="pods"
+MEMORY = (
+    Check(
+        at=lambda pod: [size for size, share in _memory_shares(pod) if share >= 1],
+        severity=HIGH,
+        message=(
+            "a volume in memory may grow to {text}, as much as the container's memory limit, of which it takes: "
+            "OOMKilled"
+        ),
+        advice="raise the memory limit by the volume's size, or lower sizeLimit",
+    ),
+    Check(
+        at=lambda pod: [size for size, share in _memory_shares(pod) if 0.5 < share < 1],
+        severity=MEDIUM,
+        message=(
+            "a volume in memory may grow to {text}, more than half of the container's memory limit, of which it takes"
+        ),
+        advice="raise the memory limit by the volume's size, or lower sizeLimit",
+    ),
 )
-def job_restart_policy(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
+
+
+@lint_rule("memory-volume", "a volume in memory takes the container's memory", reads="kubernetes", each="pods")
+def memory_volume(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `kind: Job` or `CronJob` whose pods have no `restartPolicy`, or `Always`.
+    Compares the size of an `emptyDir` with `medium: Memory` with the memory limit of the container that mounts it.
 
     ## Why it costs
-    The API server refuses the object: a Job needs `Never` or `OnFailure`, and the default is `Always`.
+    Pages of such a volume count as memory of the container: once batches in flight, shared files and the model exceed
+    the limit, it is OOMKilled, often hours after the start.
 
     ## How to tell
-    The pod template has containers with images and no such policy.
+    `sizeLimit` at least as large as the limit (high), or above half of it (medium).
 
     ## What to do
-    `restartPolicy: Never`, and `backoffLimit` for how often a failed training is started again.
+    Raise the memory limit by the volume's size, or lower `sizeLimit`.
 
     ## When it is wrong
-    If the file is a patch that another one completes.
+    If the volume is never filled.
     """
-    if pod.kind not in ("Job", "CronJob") or not (pod.owner["apiVersion"].text or "").startswith("batch/"):
-        return
-    policy = pod.spec["restartPolicy"]
-    if policy.text not in ("Never", "OnFailure") and any(one["image"].text for one in pod.containers):
-        says = (
-            f"restartPolicy is {policy.text}" if policy.text else "restartPolicy is missing, and its default is Always"
-        )
-        yield LintFinding(
-            severity=Severity.HIGH,
-            line=policy.line if policy else pod.spec["containers"].line,
-            message=f"the Job is refused: {says}",
-            advice="restartPolicy: Never",
-        )
+    yield from run_checks(MEMORY, pod)
 
 
-@lint_rule(
-    "reserved-variable", "a TrainJob sets variables that the trainer sets itself", reads="kubernetes", each="objects"
+DISKS = (
+    Check(
+        at=lambda pod: [
+            pod.volumes[name]["emptyDir"]
+            for one in pod.containers
+            for path, name, _ in one.mounts
+            if path == SHARED and name in pod.volumes and pod.volumes[name]["emptyDir.medium"].text is None
+        ],
+        severity=MEDIUM,
+        message="what workers hand over in /dev/shm goes to the node's disk: the emptyDir has no medium: Memory",
+        advice="emptyDir: {{medium: Memory}}",
+    ),
+    Check(
+        at=lambda pod: [
+            mount["mountPath"]
+            for one in pod.containers
+            for path, name, mount in one.mounts
+            if re.search(r"shm|shared-?mem", name)
+            and "shm" not in path
+            and pod.gpu_count
+            and pod.volumes.get(name, mount)["emptyDir.medium"].text == "Memory"
+            and SHARED not in [other for other, _, _ in one.mounts]
+        ],
+        severity=HIGH,
+        message="shared memory is mounted at {text}: /dev/shm stays at 64 MiB, and loader workers end by a bus error",
+        advice="mountPath: /dev/shm",
+        confidence=LIKELY,
+    ),
 )
-def reserved_variable(manifests: Manifests, one: Field) -> Iterator[LintFinding]:
-    """## What it does
-    Looks for `PET_*` variables (`PET_NNODES`, `PET_MASTER_ADDR`, ...) in a TrainJob or its runtime.
-
-    ## Why it costs
-    Kubeflow's trainer gives them to torchrun itself. It refuses a job that sets them, or the nodes disagree on where
-    they meet.
-
-    ## How to tell
-    A TrainJob, or a runtime with a `torch` policy, has such a name in a container's `env`.
-
-    ## What to do
-    Remove them, and set `trainer.numNodes` and `trainer.numProcPerNode`.
-
-    ## When it is wrong
-    With a runtime that does not start torchrun.
-    """
-    kind = one["kind"].text
-    is_runtime = kind in ("TrainingRuntime", "ClusterTrainingRuntime") and bool(one["spec.mlPolicy.torch"])
-    if kind != "TrainJob" and not is_runtime:
-        return
-    entries = one["spec.trainer.env"].elements
-    entries += [each for spec in find_specs(one) for c in spec["containers"].elements for each in c["env"].elements]
-    for each in entries:
-        name = each["name"].text or ""
-        if name.startswith("PET_"):
-            yield LintFinding(
-                severity=Severity.MEDIUM,
-                line=each["name"].line,
-                message=f"{name} is reserved: the trainer sets it for torchrun",
-                advice="remove it; set trainer.numNodes and trainer.numProcPerNode",
-            )
 
 
 @lint_rule("shared-memory-on-disk", "/dev/shm is a folder on the node's disk", reads="kubernetes", each="pods")
 def shared_memory_on_disk(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
     """## What it does
-    Looks for an `emptyDir` without `medium: Memory` that is mounted at `/dev/shm`.
+    Looks for an `emptyDir` without `medium: Memory` that is mounted at `/dev/shm`, and for one that is mounted
+    elsewhere.
 
     ## Why it costs
-    Batches that workers hand over are then written to the node's disk, and may fill it.
+    Batches that workers hand over are then written to the node's disk, and may fill it: the pod is evicted.
 
     ## How to tell
     The mount at `/dev/shm` names a volume whose `emptyDir` has no medium.
@@ -199,43 +364,78 @@ def shared_memory_on_disk(manifests: Manifests, pod: Pod) -> Iterator[LintFindin
     ## When it is wrong
     If the node's disk is a memory file system already.
     """
-    volumes = {one["name"].text: one for one in pod.spec["volumes"].elements}
-    for container in pod.containers:
-        for mount in container["volumeMounts"].elements:
-            volume = volumes.get(mount["name"].text)
-            if (mount["mountPath"].text or "").rstrip("/") != "/dev/shm" or volume is None:
-                continue
-            if volume["emptyDir"] and volume["emptyDir.medium"].text is None:
-                yield LintFinding(
-                    severity=Severity.LOW,
-                    line=volume["emptyDir"].line,
-                    message="what workers hand over in /dev/shm goes to the node's disk",
-                    advice="emptyDir: {medium: Memory}",
-                )
+    yield from run_checks(DISKS, pod)
 
 
-def _sleep_s(container: Field) -> float | None:
-    """Seconds that a preStop hook sleeps; None without a plain sleep."""
+SHARED_SIZES = (
+    Check(
+        at=lambda task: only(
+            Place(task.lines["shared"], f"{task.shared_bytes / MIB:g}"), task.gpus > 1 or task.workers
+        ),
+        severity=HIGH,
+        message=(
+            "/dev/shm has {text} MiB of shared memory for {0.gpus} GPUs and {0.workers} known loader workers: a "
+            "worker ends by a bus error, or NCCL finds no space"
+        ),
+        advice="an emptyDir with medium: Memory and several Gi at /dev/shm; shm_size in dstack",
+        confidence=LIKELY,
+    ),
+    Check(
+        at=lambda task: only(
+            Place(task.lines["shared"], f"{task.shared_bytes / MIB:g}"), task.gpus == 1 and not task.workers
+        ),
+        severity=LOW,
+        message="/dev/shm has {text} MiB of shared memory: with loader workers one of them ends by a bus error",
+        advice="an emptyDir with medium: Memory and several Gi at /dev/shm; shm_size in dstack",
+        confidence=LIKELY,
+    ),
+)
+
+
+@lint_rule("small-shared-memory", "a training has too little shared memory", reads="kubernetes dstack", each="tasks")
+def small_shared_memory(file: object, task: Task) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for training containers with GPUs and no volume at `/dev/shm`, or one of less than 1 GiB.
+
+    ## Why it costs
+    A container's `/dev/shm` has 64 MiB. DataLoader workers hand batches over in it, and NCCL connects the GPUs of a
+    node through it: a worker ends by a bus error, or NCCL with "No space left on device".
+
+    ## How to tell
+    The pod trains, a container asks for GPUs, and nothing larger is mounted at `/dev/shm`. `high` with several GPUs or
+    loader workers, else `low`: with one GPU it depends on the workers.
+
+    ## What to do
+    A volume `emptyDir: {medium: Memory, sizeLimit: 8Gi}`, mounted at `/dev/shm`.
+
+    ## When it is wrong
+    If the loader has no workers, or the container runtime gives more.
+    """
+    if task.is_training and task.gpus and task.shared_bytes is not None and task.shared_bytes < GIB:
+        yield from run_checks(SHARED_SIZES, task)
+
+
+def _sleep_s(container: Container) -> float:
+    """Seconds that a preStop hook sleeps."""
     hook = container["lifecycle.preStop"]
-    if hook["sleep.seconds"].number is not None:
-        return hook["sleep.seconds"].number
-    words = " ".join(one.text or "" for one in hook["exec.command"].elements).split()
-    following = words[words.index("sleep") + 1 :] if "sleep" in words else []
-    return float(following[0]) if following and following[0].isdecimal() else None
+    words = " ".join(one.text or "" for one in hook["exec.command"].elements)
+    found = re.search(r"\bsleep (\d+)", f"{words} sleep {hook['sleep.seconds'].text}")
+    return float(found[1]) if found else 0.0
 
 
 @lint_rule("short-grace", "a pod is killed before its last save can end", reads="kubernetes", each="pods")
 def short_grace(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
     """## What it does
     Compares `terminationGracePeriodSeconds` (30 if it is not set) with what has to happen in it: the sleep of a
-    `preStop` hook, and a checkpoint, if `--save-seconds` says how long one takes.
+    `preStop` hook, and a checkpoint, if a comment or `--save-seconds` says how long one takes.
 
     ## Why it costs
     The whole time, the hook included, counts from the moment of eviction. Then the pod is killed, in the middle of the
     save: steps are lost, and perhaps the file.
 
     ## How to tell
-    The hook sleeps at least as long as the grace period, or a training's save takes longer.
+    The hook sleeps at least as long as the grace period, or a training's save takes longer; `likely` where a training
+    saves on SIGTERM and has 30 seconds or less.
 
     ## What to do
     Set `terminationGracePeriodSeconds` above hook and save together. Spot nodes may end sooner all the same.
@@ -245,51 +445,21 @@ def short_grace(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
     """
     grace = pod.spec["terminationGracePeriodSeconds"]
     grace_s = 30.0 if grace.number is None else grace.number
-    hooks = [_sleep_s(one) for one in pod.containers]
-    hook_s = max([each for each in hooks if each is not None], default=0.0)
-    save_s = manifests.save_s if manifests.save_s is not None and pod.is_training else 0.0
-    if (hook_s and hook_s >= grace_s) or (save_s and hook_s + save_s > grace_s):
+    hook_s = max(map(_sleep_s, pod.containers), default=0.0)
+    tasks = [one for one in manifests.tasks if pod.is_training and one.name in [other.name for other in pod.containers]]
+    stated = [one.stated_s(r"sav(e|ing)|checkpoint|sigterm") for one in tasks]
+    save_s = manifests.save_s or max(stated, default=0.0) if pod.is_training else 0.0
+    is_saving = any(re.search(r"(?i)sigterm|preempt|graceful", one.text) for one in tasks)
+    if (hook_s and hook_s >= grace_s) or (save_s and hook_s + save_s > grace_s) or (is_saving and grace_s <= 30):
         parts = [f"the preStop hook sleeps {hook_s:g} s"] if hook_s else []
-        parts += [f"a save takes {save_s:g} s"] if save_s else []
+        parts += [f"a save takes {save_s:g} s"] if save_s else ["the training saves on SIGTERM"] if is_saving else []
         yield LintFinding(
-            severity=Severity.MEDIUM,
+            severity=MEDIUM,
             line=grace.line if grace else pod.spec["containers"].line,
-            message=f"killed {grace_s:g} s after the eviction, but {' and '.join(parts)}",
-            advice=f"terminationGracePeriodSeconds: {round(hook_s) + (find_notice_s(save_s) if save_s else 30)}",
+            message=f"terminationGracePeriodSeconds: killed {grace_s:g} s after SIGTERM, but {' and '.join(parts)}",
+            advice=f"terminationGracePeriodSeconds: {round(hook_s) + (find_notice_s(save_s) if save_s else 120)}",
+            confidence=Confidence.CERTAIN if hook_s or manifests.save_s else LIKELY,
         )
-
-
-@lint_rule("small-shared-memory", "a training has 64 MiB of shared memory", reads="kubernetes", each="pods")
-def small_shared_memory(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
-    """## What it does
-    Looks for training containers with GPUs and no volume at `/dev/shm`.
-
-    ## Why it costs
-    A container's `/dev/shm` has 64 MiB. DataLoader workers hand batches over in it, and NCCL connects the GPUs of a
-    node through it: a worker ends by a bus error, or NCCL with "No space left on device".
-
-    ## How to tell
-    The pod trains (by its kind or its command), a container asks for GPUs, and neither an `emptyDir` is mounted at
-    `/dev/shm` nor `hostIPC` set. `medium` with two or more GPUs, else `low`: with one it depends on the workers.
-
-    ## What to do
-    A volume `emptyDir: {medium: Memory, sizeLimit: 8Gi}`, mounted at `/dev/shm`.
-
-    ## When it is wrong
-    If the loader has no workers, or the container runtime gives more.
-    """
-    if not pod.is_training or pod.spec["hostIPC"].text == "true":
-        return
-    for container in pod.containers:
-        counts = [value.number or 0 for _, value in gpu_resources(container, "limits")]
-        mounted = [one["mountPath"].text or "" for one in container["volumeMounts"].elements]
-        if counts and max(counts) >= 1 and not any(path.rstrip("/") in ("/dev/shm", "/dev") for path in mounted):
-            yield LintFinding(
-                severity=Severity.MEDIUM if max(counts) >= 2 else Severity.LOW,
-                line=container["name"].line,
-                message=f"{container['name'].text} trains on {max(counts):g} GPUs with 64 MiB in /dev/shm",
-                advice="mount an emptyDir with medium: Memory at /dev/shm",
-            )
 
 
 SPOT = (
@@ -299,6 +469,36 @@ SPOT = (
     ("eks.amazonaws.com/capacitytype", "spot"),
     ("eks.amazonaws.com/capacityType", "spot"),
     ("karpenter.sh/capacity-type", "spot"),
+)
+
+
+def _untolerated(pod: Pod) -> list[Place]:
+    """Selectors of spot nodes that no toleration is about."""
+    tolerated = [(one["key"].text, read_all(one).lower()) for one in pod.spec["tolerations"].elements]
+    chosen = [
+        (key, value.line) for key, value in pod.spec["nodeSelector"].items if (key, (value.text or "").lower()) in SPOT
+    ]
+    return [
+        Place(line, key)
+        for key, line in chosen
+        if not any(one in (key, None) or "spot" in text for one, text in tolerated)
+    ]
+
+
+TAINTS = (
+    Check(
+        at=lambda pod: [one for one in _untolerated(pod) if "azure" in one.text],
+        severity=HIGH,
+        message="selects spot nodes ({text}) and does not tolerate their taint: the pod stays pending",
+        advice="add a toleration with key {text}",
+    ),
+    Check(
+        at=lambda pod: [one for one in _untolerated(pod) if "azure" not in one.text],
+        severity=Severity.INFO,
+        message="selects spot nodes ({text}) and tolerates no taint of theirs: if they have one, the pod stays pending",
+        advice="add a toleration with key {text}",
+        confidence=LIKELY,
+    ),
 )
 
 
@@ -317,7 +517,7 @@ def spot_without_toleration(manifests: Manifests, pod: Pod) -> Iterator[LintFind
     pending for ever. Elsewhere it does if the nodes were given such a taint.
 
     ## How to tell
-    `nodeSelector` names spot capacity, and `tolerations` hold nothing about it. `medium` on Azure, where the taint is
+    `nodeSelector` names spot capacity, and `tolerations` hold nothing about it. `high` on Azure, where the taint is
     always there, else `info`.
 
     ## What to do
@@ -326,79 +526,514 @@ def spot_without_toleration(manifests: Manifests, pod: Pod) -> Iterator[LintFind
     ## When it is wrong
     If an admission webhook adds the toleration, as some clusters do.
     """
-    tolerated = [one for one in pod.spec["tolerations"].elements]
-    for key, value in pod.spec["nodeSelector"].items:
-        if (key, (value.text or "").lower()) not in SPOT:
-            continue
-        if any(one["key"].text in (key, None) or "spot" in (one["key"].text or "").lower() for one in tolerated):
-            continue
-        yield LintFinding(
-            severity=Severity.MEDIUM if "azure" in key else Severity.INFO,
-            line=value.line,
-            message=f"selects spot nodes ({key}) and does not tolerate a taint of theirs",
-            advice=f"add a toleration with key {key}",
-        )
+    yield from run_checks(TAINTS, pod)
 
 
-KINDS = ("Job", "JobSet", "TrainJob")
-Types = Mapping[str, Mapping[str, str]]
+def _contradictions(pod: Pod) -> Iterator[Field]:
+    """Requirements of a node affinity that exclude what the node selector asks for."""
+    chosen = {key: value.text for key, value in pod.spec["nodeSelector"].items}
+    for one in node_requirements(pod.spec):
+        values, wanted = [each.text for each in one["values"].elements], chosen.get(one["key"].text or "")
+        is_taken = one["operator"].text == "DoesNotExist" or (one["operator"].text == "In") == (wanted not in values)
+        if wanted is not None and one["operator"].text in ("In", "NotIn", "DoesNotExist") and is_taken:
+            yield one["key"]
 
 
-@lint_rule("unknown-field", "a manifest has a field that its kind does not know", reads="kubernetes", each="objects")
-def unknown_field(manifests: Manifests, one: Field) -> Iterator[LintFinding]:
+def _tolerations(pod: Pod) -> list[Field]:
+    return pod.spec["tolerations"].elements
+
+
+def is_unlike(selector: Field, labels: Mapping[str, str | None]) -> list[Field]:
+    """Labels of a selector that others have not, but for those that controllers add."""
+    added = r"job-name|\w\.\w+/|controller-uid|pod-name"
+    return [value for key, value in selector.items if labels.get(key) != value.text and not re.search(added, key)]
+
+
+PLACING = (
+    Check(
+        at=_contradictions,
+        severity=HIGH,
+        message=(
+            "the node affinity excludes what nodeSelector asks for ({text}): no node fits, and the pod stays pending"
+        ),
+        advice="make nodeSelector and affinity agree",
+    ),
+    Check(
+        at=lambda pod: [
+            one["value"] for one in _tolerations(pod) if one["operator"].text == "Exists" and one["value"].text
+        ],
+        severity=HIGH,
+        message="a toleration with operator Exists and a value ({text}) is refused",
+        advice="remove the value, or use operator: Equal",
+    ),
+    Check(
+        at=lambda pod: [
+            one["tolerationSeconds"] for one in _tolerations(pod) if one["effect"].text not in (None, "NoExecute")
+        ],
+        severity=HIGH,
+        message="tolerationSeconds with an effect that is not NoExecute is refused",
+        advice="remove tolerationSeconds, or effect: NoExecute",
+    ),
+    Check(
+        at=lambda pod: [
+            one["effect"] or one["value"]
+            for one in _tolerations(pod)
+            if not one["key"] and one["operator"].text != "Exists"
+        ],
+        severity=HIGH,
+        message="a toleration without a key needs operator: Exists, and is refused",
+        advice="give its key, or operator: Exists",
+    ),
+    Check(
+        at=lambda pod: [
+            wrong
+            for one in pod.spec["topologySpreadConstraints"].elements
+            for wrong in is_unlike(one["labelSelector.matchLabels"], pod.labels)
+        ],
+        severity=MEDIUM,
+        message="the spread constraint counts pods with the label {text}, which these have not: it does nothing",
+        advice="select the labels of the pod template",
+    ),
+    Check(
+        at=lambda pod: only(
+            pod.spec["hostNetwork"],
+            pod.spec["hostNetwork"].is_true
+            and pod.count > 1
+            and pod.gpu_count
+            and pod.spec["dnsPolicy"].text in (None, "ClusterFirst"),
+        ),
+        severity=HIGH,
+        message=(
+            "hostNetwork with dnsPolicy ClusterFirst resolves by the node's DNS: names of services and pods are "
+            "not found"
+        ),
+        advice="dnsPolicy: ClusterFirstWithHostNet",
+        confidence=LIKELY,
+    ),
+    Check(
+        at=lambda pod: only(pod.spec["nodeName"], pod.count > 1 and pod.gpu_count * pod.count > MOST_GPUS),
+        severity=HIGH,
+        message="nodeName puts all pods on {text}, which has not so many GPUs",
+        advice="nodeSelector, and let the scheduler place them",
+    ),
+)
+
+
+@lint_rule("unplaceable-pod", "no node fits what the pod asks for", reads="kubernetes", each="pods")
+def unplaceable_pod(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
     """## What it does
-    Compares the fields of a Job, JobSet or TrainJob, down to its containers, with those of its kind.
+    Compares node selector, affinity, tolerations, spread constraints and host network of a pod with each other.
 
     ## Why it costs
-    kubectl refuses the object (since 1.27, and with `--validate=strict`), or the field is dropped without a word: a
-    `restartPolicy` one level too high, a `nodeSelectors`.
+    A pod whose rules contradict stays pending for ever, and a toleration that is malformed is refused.
 
     ## How to tell
-    The tables of fields are those of `hotloop launch`, for the version that the file names. `medium` where a known name
-    is near or the field belongs to another level, else `low`: a newer version may know it.
+    A key that the selector sets and the affinity excludes, `Exists` with a value, a selector that misses the pod.
 
     ## What to do
-    Write the name that is meant, or indent the field where it belongs. `kubectl apply --dry-run=server` asks the
-    cluster.
+    Make them agree; `kubectl describe pod` shows which rule no node met.
 
     ## When it is wrong
-    If the cluster's version is newer than the tables.
+    If a webhook of the cluster rewrites the rules.
     """
-    kind = one["kind"].text or ""
-    types = read_types(TABLES[kind]) if kind in KINDS else None
-    if types is None or types["root"]["apiVersion!"] != one["apiVersion"].text:
-        return
-    everywhere = {name: owner for owner, fields in types.items() for name in known_fields(fields)}
-    for name, field, owner in _find_unknown(one, "@root", types, set()):
-        near = difflib.get_close_matches(name, known_fields(types[owner]), n=1, cutoff=0.8)
-        elsewhere = everywhere.get(name)
-        advice = f"{near[0]}" if near else f"it belongs to: {elsewhere}" if elsewhere else "see kubectl explain"
-        yield LintFinding(
-            severity=Severity.MEDIUM if near or elsewhere else Severity.LOW,
-            line=field.line,
-            message=f"{name} is no field of this {kind if owner == 'root' else owner}",
-            advice=advice,
+    yield from run_checks(PLACING, pod)
+
+
+GIVEN = re.compile(
+    r"(PET_\w+|MASTER_\w+|WORLD_SIZE|\w*RANK|\w+_SERVICE_\w+|(VC|VK|LWS|RAY|FQ|TF|TPU|JOBSET|MEGASCALE|KUBERNETES)_\w+)$"
+)
+"""Variables that operators and the kubelet add."""
+_SHELL_LIKE = re.compile(r"(^|/)(ba|da|a|z)?sh$|entrypoint|envsubst|^env$|\.sh$")
+
+
+def _plain_words(container: Container) -> list[Field]:
+    """The words of a command that no shell reads."""
+    is_read = container.read[1] or any(_SHELL_LIKE.search(word.text or "") for word in container.words)
+    return [] if is_read else container.words
+
+
+def _find_calls(text: str | None) -> list[str]:
+    return re.findall(r"(?<!\$)\$\(([A-Za-z_]\w*)\)", text or "")
+
+
+def _undefined(manifests: Manifests, pod: Pod, container: Container) -> Iterator[Place]:
+    """References ``$(NAME)`` to what env has not, or further down."""
+    names = [one.name for one in container.variables]
+    is_job = pod.kind in ("Job", "CronJob", "JobSet")
+    places = [(word.text, word.line, names) for word in _plain_words(container)]
+    places += [(one.value, one.line, names[:at]) for at, one in enumerate(container.variables)]
+    for text, line, known in places if pod.kind not in ("TrainJob", "Workflow") and not manifests.is_part else ():
+        for name in _find_calls(text):
+            is_given = (GIVEN.match(name) and not (is_job and "SERVICE" not in name)) or name == "JOB_COMPLETION_INDEX"
+            if name not in known and not is_given and (name in names or not container["envFrom"]):
+                yield Place(line, f"$({name})")
+
+
+_OF_NODE = re.compile(
+    r"(JOB_COMPLETION_INDEX|HOSTNAME|POD_\w+|NODE_\w+|\w*RANK|WORLD_SIZE|MASTER_\w+|PET_\w+|HOME|PWD|RANDOM)$"
+)
+"""Variables that exist in the container, or are meant to, and that no template fills in before."""
+
+
+def _unexpanded(manifests: Manifests, one: Container) -> Iterator[Place]:
+    """``$NAME`` and ``$(command)`` among words that no shell reads."""
+    names = [each.name for each in one.variables]
+    for word in _plain_words(one):
+        for found in re.finditer(
+            r"(?<![$\\])\$(?:\{(\w+)\}|([A-Z_][A-Z0-9_]+)\b|\((?:hostname|date|nproc|cat|seq|ls)\b)", word.text or ""
+        ):
+            name = found[1] or found[2]
+            if name is None or _OF_NODE.match(name) or (name in names and not manifests.is_template):
+                yield Place(word.line, found[0])
+
+
+VARIABLES = (
+    Check(
+        at=lambda manifests, pod, one: _unexpanded(manifests, one),
+        severity=HIGH,
+        message="{text} is not expanded: no shell runs, and Kubernetes replaces only $(NAME)",
+        advice="write $(NAME) with NAME in env, or start it by bash -c 'exec ...'",
+    ),
+    Check(
+        at=lambda manifests, pod, one: [
+            Place(each.line, found[0])
+            for each in one.variables
+            if (found := re.search(r"(?<![$\\])\$\{?([A-Z_][A-Z0-9_]+)\b", each.value or ""))
+            and not manifests.is_template
+            and ((found[1] in [other.name for other in one.variables] and found[1] != each.name) or found[1] == "PATH")
+        ],
+        severity=HIGH,
+        message=(
+            "{text} in the value of a variable is not expanded: no shell reads it, and Kubernetes replaces only $(NAME)"
+        ),
+        advice="write $(NAME), with NAME further up in env",
+        confidence=LIKELY,
+    ),
+    Check(
+        at=_undefined,
+        severity=HIGH,
+        message="{text} is not expanded: env does not define it, or further down",
+        advice="define it in env above",
+        confidence=LIKELY,
+    ),
+)
+
+
+@lint_rule("variable-without-shell", "a variable in a command is not replaced", reads="kubernetes", each="pods")
+def variable_without_shell(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for `$NAME` in `command` and `args` without a shell, in values of `env`, and for `$(NAME)` that the container
+    does not define before it is used.
+
+    ## Why it costs
+    Kubernetes replaces only `$(NAME)`, and only names of the container's `env`. Everything else reaches the program as
+    it is written: a node rank of `$JOB_COMPLETION_INDEX`, a path with a dollar sign.
+
+    ## How to tell
+    No `sh -c` in front. `$(NAME)` counts where `env` has no such name, or has it further down.
+
+    ## What to do
+    `$(NAME)` with NAME in `env`, or start the program by `sh -c "exec ..."`.
+
+    ## When it is wrong
+    If the program replaces variables itself, or a template does before.
+    """
+    for container in pod.every_container:
+        yield from run_checks(VARIABLES, manifests, pod, container)
+
+
+def _swallowed(container: Container) -> list[Field]:
+    """Words behind the script of ``sh -c``, which become $0, $1, where the script reads none of them."""
+    words = [word for word in container.words if word.text != "--"]
+    texts = [word.text or "" for word in words]
+    starts = [n for n in range(1, len(texts)) if re.fullmatch(r"-\w*c", texts[n]) and texts[n - 1].endswith("sh")]
+    return [words[n + 2] for n in starts[:1] if n + 2 < len(words) and not re.search(r"\$[@*\d{]", texts[n + 1])]
+
+
+COMMANDS = (
+    Check(
+        at=lambda one: [word for word in _plain_words(one) if word.text in ("&&", "||", "|", ">", ">>", ";", "<")][:1],
+        severity=HIGH,
+        message="{text} is an argument here, as no shell reads the command: the program gets it and all that follows",
+        advice="command: [bash, -c, '...']",
+    ),
+    Check(
+        at=lambda one: only(
+            one["command"].elements[0] if one["command"].elements else one["command"],
+            len(one["command"].elements) == 1 and re.match(r"\S+ +\S", one["command"].elements[0].text or ""),
+        ),
+        severity=HIGH,
+        message="the whole of '{text}' is taken for the name of the program: no such file or directory",
+        advice="one list element for each word, or a shell: [bash, -c, '...']",
+    ),
+    Check(
+        at=lambda one: [
+            word
+            for word in _plain_words(one)
+            if one["command"] and re.match(r"--?[A-Za-z][\w.-]* +[\w./$-]+$", word.text or "")
+        ],
+        severity=HIGH,
+        message="'{text}' is one word, which the program does not know as an option (unrecognized arguments)",
+        advice="two list elements, or one with =",
+        confidence=LIKELY,
+    ),
+    Check(
+        at=_swallowed,
+        severity=HIGH,
+        message="{text} is not part of the command: sh -c takes one word, and what follows becomes $0, $1",
+        advice="put the whole command into the word behind -c",
+    ),
+    Check(
+        at=lambda one: [
+            word for word in _plain_words(one)[:1] if word.text in ("cd", "source", "export", "set", "ulimit", ".")
+        ],
+        severity=HIGH,
+        message="{text} is a command of the shell, and there is no program of that name",
+        advice="command: [bash, -c, '...'], or workingDir",
+    ),
+)
+
+
+@lint_rule("broken-container-command", "a container's command is not read as it is meant", reads="kubernetes", each="pods")
+def broken_command(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
+    """## What it does
+    Reads `command` and `args` as the runtime does: words of a program, with no shell unless one is named.
+
+    ## Why it costs
+    The container ends at once ("no such file", "unrecognized arguments"), or the training runs without its options.
+
+    ## How to tell
+    Operators of the shell without a shell, several words in one element, words behind the script of `sh -c`.
+
+    ## What to do
+    One list element for each word, or `[bash, -c, "exec ..."]` with all of it in one.
+
+    ## When it is wrong
+    If the image's entrypoint is a shell that joins its arguments.
+    """
+    for container in pod.every_container:
+        yield from run_checks(COMMANDS, container)
+
+
+def _repeated(fields: list[Field]) -> list[Field]:
+    """Texts that stand there twice, at their last place."""
+    last = {one.text: one for one in fields if one.text}
+    counts = Counter(one.text for one in fields)
+    return [one for text, one in last.items() if counts[text] > 1]
+
+
+def _hidden(pod: Pod) -> list[Field]:
+    """Mounts of an empty volume over the folder that a program is started in or lies in."""
+    filled = [name for one in pod.every_container if one.is_initial for _, name, _ in one.mounts]
+    return [
+        mount["mountPath"]
+        for one in pod.containers
+        for path, name, mount in one.mounts
+        if name not in filled
+        and not mount["subPath"]
+        and pod.volumes.get(name, mount)["emptyDir"]
+        and (
+            re.search(rf"(^|\s){re.escape(path)}/[\w-]+\.(py|sh)\b", one.text)
+            or (path == (one["workingDir"].text or "-").rstrip("/") and re.search(r"(^|\s)[\w-]+\.(py|sh)\b", one.text))
         )
+    ]
 
 
-def _find_unknown(
-    field: Field, kind: str, types: Types, seen: set[tuple[int, str]]
-) -> Iterator[tuple[str, Field, str]]:
-    """Name, value and type of each field that its type does not know; what an alias repeats is read once."""
-    if (id(field.node), kind) in seen:
-        return
-    seen.add((id(field.node), kind))
-    for choice in kind.split(", "):
-        if choice.startswith("@") and field.is_mapping:
-            known = known_fields(types[choice[1:]])
-            for name, value in field.items:
-                if name in known:
-                    yield from _find_unknown(value, known[name], types, seen)
-                elif name != "<<":
-                    yield name, value, choice[1:]
-        elif choice.startswith("["):
-            for one in field.elements:
-                yield from _find_unknown(one, choice[1:-1], types, seen)
-        elif choice.startswith("{"):
-            for _, value in field.items:
-                yield from _find_unknown(value, choice[1:-1], types, seen)
+def _patience_s(probe: Field) -> float:
+    """Seconds until a probe that never succeeds has failed for good."""
+    period, failures = probe["periodSeconds"].number or 10, probe["failureThreshold"].number or 3
+    return (probe["initialDelaySeconds"].number or 0) + period * failures
+
+
+def _wrong_ports(pod: Pod) -> list[Field]:
+    """Ports that a probe asks for, and that no container of the pod has or speaks of."""
+    ports = [one for container in pod.every_container for one in container["ports"].elements]
+    known = {one[key].text for one in ports for key in ("name", "containerPort")}
+    text = " ".join(one.text for one in pod.containers)
+    probes = [one[probe] for one in pod.containers for probe in ("livenessProbe", "readinessProbe", "startupProbe")]
+    asked = [probe[f"{way}.port"] for probe in probes for way in ("httpGet", "tcpSocket")]
+    return [
+        one
+        for one in asked
+        if one.text and one.text not in known and "$" not in one.text and _is_unspoken(one.text, ports, text)
+    ]
+
+
+def _is_unspoken(port: str, ports: list[Field], text: str) -> bool:
+    """Whether a port is a name, or a number that the one declared port and the command contradict."""
+    return not port.isdecimal() or (
+        len(ports) == 1 and port not in text and (ports[0]["containerPort"].text or "-") in text
+    )
+
+
+def _names_of_mounts(pod: Pod) -> list[Field]:
+    """Of volumes that the pod does not have."""
+    mounts = [mount["name"] for one in pod.every_container for _, _, mount in one.mounts]
+    return [one for one in mounts if one.text and "$" not in one.text and one.text not in pod.volumes]
+
+
+PARTS = (
+    Check(
+        at=lambda pod: [
+            one
+            for one in _names_of_mounts(pod)
+            if (
+                pod.kind not in ("TrainJob", "Workflow")
+                and not (pod.owner["spec.volumes"] or pod.owner["spec.volumeClaimPolicies"])
+            )
+            or pod.kind == "Pod"
+        ],
+        severity=HIGH,
+        message="the pod has no volume named {text}: the object is refused",
+        advice="add it under volumes, or correct the name",
+    ),
+    Check(
+        at=lambda pod: [
+            *_repeated([one["name"] for one in pod.every_container]),
+            *_repeated([one["name"] for one in pod.spec["volumes"].elements]),
+            *(
+                wrong
+                for one in pod.every_container
+                for wrong in _repeated([mount["mountPath"] for _, _, mount in one.mounts if not mount["subPath"]])
+            ),
+        ],
+        severity=HIGH,
+        message=(
+            "{text} stands there twice (containers, volumes and mount paths have names of their own): the object "
+            "is refused"
+        ),
+        advice="give each a name of its own",
+    ),
+    Check(
+        at=lambda pod: [
+            wrong for one in pod.every_container for wrong in _repeated([each["name"] for each in one["env"].elements])
+        ],
+        severity=MEDIUM,
+        message="{text} is set twice in env: the last value counts, the other does nothing",
+        advice="keep one of them",
+    ),
+    Check(
+        at=lambda pod: [
+            each["valueFrom"]
+            for one in pod.every_container
+            for each in one["env"].elements
+            if each["value"].text and each["valueFrom"].is_mapping
+        ],
+        severity=HIGH,
+        message="a variable with both value and valueFrom is refused",
+        advice="keep one of them",
+    ),
+    Check(
+        at=_hidden,
+        severity=HIGH,
+        message="the empty volume at {text} hides what the image has there: the program is not found",
+        advice="mount it beside the code",
+        confidence=LIKELY,
+    ),
+    Check(
+        at=lambda pod: [
+            one["image"]
+            for one in pod.every_container
+            if one["imagePullPolicy"].text == "Never" and re.match(r"[\w-]+\.[\w.-]+/", one["image"].text or "")
+        ],
+        severity=HIGH,
+        message="{text} is never pulled (imagePullPolicy: Never): ErrImageNeverPull on every node that has it not",
+        advice="imagePullPolicy: IfNotPresent",
+        confidence=LIKELY,
+    ),
+    Check(
+        at=lambda pod: [
+            one["image"]
+            for one in pod.containers
+            if pod.gpu_count
+            and one["imagePullPolicy"].text == "IfNotPresent"
+            and re.search(r":latest$|^[^:@$]+$", one["image"].text or "$")
+        ],
+        severity=MEDIUM,
+        message="the tag of {text} moves, and IfNotPresent keeps what a node has: nodes run different code",
+        advice="name a version or a digest",
+    ),
+    Check(
+        at=lambda pod: [
+            one["livenessProbe"]
+            for one in pod.containers
+            if pod.is_training and pod.kind in RUNS_TO_END and one.gpu_count
+        ],
+        severity=HIGH,
+        message="a liveness probe on a training: while it loads, compiles or saves it does not answer, and is killed",
+        advice="remove the probe; a training that ends is seen by its exit code",
+        confidence=LIKELY,
+    ),
+    Check(
+        at=lambda pod: [
+            one["livenessProbe"]
+            for one in pod.containers
+            if one.gpu_count
+            and not one["startupProbe"]
+            and not pod.is_training
+            and _patience_s(one["livenessProbe"]) < 120
+        ],
+        severity=HIGH,
+        message="the liveness probe kills the server before its weights are loaded: it starts again for ever",
+        advice="add a startupProbe that waits some minutes",
+        confidence=LIKELY,
+    ),
+    Check(
+        at=lambda pod: [
+            one["startupProbe"] for one in pod.containers if one.gpu_count and _patience_s(one["startupProbe"]) < 60
+        ],
+        severity=HIGH,
+        message=(
+            "the startup probe gives the server less than a minute to load its weights: it is killed and starts again"
+        ),
+        advice="raise failureThreshold times periodSeconds to some minutes",
+        confidence=LIKELY,
+    ),
+    Check(
+        at=_wrong_ports,
+        severity=HIGH,
+        message="the probe asks port {text}, which the container does not name: it never succeeds",
+        advice="use a name or number of the container's ports",
+        confidence=LIKELY,
+    ),
+    Check(
+        at=lambda pod: only(
+            pod.spec["securityContext.runAsUser"],
+            (pod.spec["securityContext.runAsUser"].number or 0) > 0
+            and not pod.spec["securityContext.fsGroup"]
+            and pod.is_training
+            and any(
+                volume["persistentVolumeClaim"] and not volume["persistentVolumeClaim.readOnly"].is_true
+                for volume in pod.volumes.values()
+            ),
+        ),
+        severity=HIGH,
+        message=(
+            "user {text} may not write to the claim, whose files belong to root without fsGroup: the first save fails"
+        ),
+        advice="set securityContext.fsGroup",
+        confidence=LIKELY,
+    ),
+)
+
+
+@lint_rule("inconsistent-pod", "parts of a pod do not fit each other", reads="kubernetes", each="pods")
+def inconsistent_pod(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
+    """## What it does
+    Compares mounts with volumes, probes with ports and loading times, image tags with pull policies, users with the
+    volumes they write to, and looks for names that stand twice.
+
+    ## Why it costs
+    The object is refused, the container ends at once, or it is killed again and again while it loads.
+
+    ## How to tell
+    Both parts stand in the same pod. `likely` where it depends on the image or on how long weights take to load.
+
+    ## What to do
+    What the finding says; `kubectl apply --dry-run=server` shows what is refused.
+
+    ## When it is wrong
+    If a webhook or a patch adds the missing part.
+    """
+    if not manifests.is_part:
+        yield from run_checks(PARTS, pod)

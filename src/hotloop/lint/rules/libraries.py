@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
 from hotloop.lint.formats.script import Event, LintedScript, constant, has_unpacked, keyword
+from hotloop.lint.rules.checkpoints import HIGHER, LOWER
+from hotloop.lint.rules.steps import LENGTHS, find_unit
 
 
 @lint_rule("half-accelerated", "only a part of a training is given to Accelerate", reads="python")
@@ -109,9 +111,7 @@ def lightning_by_hand(script: LintedScript) -> Iterator[LintFinding]:
     If a base class in another file sets manual optimization.
     """
     devices = [constant(keyword(one, "devices")) for one in script.calls_of(".Trainer") if keyword(one, "devices")]
-    for owner in (
-        one for one in script.nodes if isinstance(one, ast.ClassDef) and script.derives(one, r"LightningModule$")
-    ):
+    for owner in (one for one in script.of[ast.ClassDef] if script.derives(one, r"LightningModule$")):
         step = script.method(owner, "training_step")
         manual = "automatic_optimization" in "\n".join(script.lines[owner.lineno - 1 : owner.end_lineno])
         if step is None or not script.is_own(step):
@@ -174,6 +174,117 @@ def lightning_by_hand(script: LintedScript) -> Iterator[LintFinding]:
         )
         for holds, place, severity, message in checks:
             yield from script.report(bool(holds) and place, severity, message, "leave it to Lightning's Trainer")
+
+
+def _direction(metric: object) -> str:
+    """``max`` or ``min`` where a metric's name says which is better; else empty."""
+    last = re.split(r"[/.]", metric)[-1] if isinstance(metric, str) else ""
+    up, down = bool(HIGHER.search(last)), bool(LOWER.search(last))
+    return "" if up == down else "max" if up else "min"
+
+
+@lint_rule("misused-callbacks", "a callback, scheduler or list of Lightning does not fit its module", reads="python")
+def misused_callbacks(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for lists that the steps of a LightningModule fill and nothing empties, schedulers whose `interval` is not
+    that of their length or without a `monitor`, and callbacks whose metric is never logged or goes the other way.
+
+    ## Why it costs
+    Lists grow on the GPU over all epochs, and metrics are those of all epochs so far. A scheduler for batches that
+    steps once per epoch hardly moves. A callback with the wrong `mode` keeps the worst checkpoint.
+
+    ## How to tell
+    By the methods of the class, what `configure_optimizers` returns, and the names that `self.log` gets.
+
+    ## What to do
+    `self.outputs.clear()` at the epoch's end; `{"scheduler": s, "interval": "step"}`; `mode="max"`.
+
+    ## When it is wrong
+    If a base class or another file does it.
+    """
+    modules = (
+        [one for one in script.of[ast.ClassDef] if script.derives(one, r"LightningModule$")]
+        if "ightning" in script.text
+        else []
+    )
+    for owner in modules:
+        text = "\n".join(script.lines[owner.lineno - 1 : owner.end_lineno])
+        steps = [script.method(owner, f"{kind}_step") for kind in ("training", "validation", "test")]
+        for event in (one for step in steps if step is not None for one in script.events(step)):
+            kept = event.name.rpartition(".")[0]
+            emptied = re.search(rf"{re.escape(kept)}(\.clear|\[:\]\s*=)|del {re.escape(kept)}", text)
+            again = [
+                one
+                for one in script.values(getattr(event.call.func, "value", owner))
+                if script.scope(one) is not script.method(owner, "__init__")
+            ]
+            yield from script.report(
+                event.name.endswith(".append")
+                and kept.startswith("self.")
+                and kept.count(".") == 1
+                and not emptied
+                and not again
+                and event,
+                Severity.MEDIUM,
+                f"{kept} grows over all epochs: nothing clears it, so memory grows and its metric is stale",
+                f"call {kept}.clear() at the end of each epoch",
+            )
+        setup = script.method(owner, "configure_optimizers")
+        text = "\n".join(script.lines[setup.lineno - 1 : setup.end_lineno]) if setup is not None else ""
+        each_step = re.search(r"interval[\"']?\s*[:=]\s*[\"']step", text)
+        own = script.method(owner, "lr_scheduler_step") is not None or "automatic_optimization" in script.text
+        for call in (one.call for one in script.events(setup)) if setup is not None and not own else ():
+            kind = script.name(call.func).rpartition(".")[2]
+            place, field = LENGTHS.get(kind, (9, ""))
+            length = keyword(call, field) or (call.args[place] if place < len(call.args) else None)
+            unit = find_unit(script, length or keyword(call, "steps_per_epoch"))
+            checks = (
+                (
+                    unit == "batches" and not each_step and "interval" not in re.sub(r"interval\W+epoch", "", text),
+                    f"{kind} counts batches, but Lightning steps it once per epoch: the interval is not step",
+                ),
+                (unit == "epochs" and each_step, f"{kind} counts epochs, but its interval is step: it ends too early"),
+                (
+                    kind == "ReduceLROnPlateau" and "monitor" not in text,
+                    "ReduceLROnPlateau without a monitor: the Trainer raises MisconfigurationException",
+                ),
+            )
+            for message in (one[1] for one in checks if one[0]):
+                advice = 'return {"scheduler": scheduler, "interval": "step"}, and "monitor" for a plateau'
+                yield from script.report(call, Severity.HIGH, message, advice)
+    logs = [*script.calls_of(".log"), *script.calls_of(".log_dict")] if modules else []
+    names = [
+        constant(one.args[0]) if one.args and one.func.attr == "log" else ...
+        for one in logs
+        if isinstance(one.func, ast.Attribute)
+    ]
+    for call in script.calls_of(".ModelCheckpoint", ".EarlyStopping") if "ightning" in script.text else ():
+        monitor = constant(
+            keyword(call, "monitor")
+            or (call.args[0] if call.args and script.name(call.func).endswith("EarlyStopping") else None)
+        )
+        mode = constant(keyword(call, "mode")) if keyword(call, "mode") else "min"
+        opposite = (
+            _direction(monitor) not in ("", mode)
+            and mode in ("min", "max")
+            and not has_unpacked(call)
+            and len(call.args) < 3
+        )
+        yield from script.report(
+            opposite and call,
+            Severity.HIGH,
+            f"monitor={monitor!r} with mode={mode!r} keeps the worst: the mode has the wrong direction",
+            f"mode={_direction(monitor)!r}",
+        )
+        logged = {f"{one}{end}" for one in names for end in ("", "_epoch", "_step")} | {"epoch", "step"}
+        alone = len(modules) == 1 and ... not in names and bool(names) and len(modules[0].bases) == 1
+        yield from script.report(
+            alone and isinstance(monitor, str) and monitor not in logged and call,
+            Severity.HIGH,
+            f"monitor={monitor!r} is never logged: the callback raises at its first check",
+            f"self.log({monitor!r}, ...), or monitor what is logged",
+            is_sure=False,
+        )
 
 
 OLD = {"evaluation_strategy": "eval_strategy"}
@@ -242,15 +353,16 @@ def conflicting_arguments(script: LintedScript) -> Iterator[LintFinding]:
                 and keyword(trainer, "compute_metrics") is not None
                 and keyword(trainer, "preprocess_logits_for_metrics") is None
                 and "eval_accumulation_steps" not in args
-                and bool(re.search("CausalLM|MaskedLM", script.text))
+                and script.has(r"For(Causal|Masked)LM\.|LMHeadModel\.")
+                and not script.has(r"For(Sequence|Token|Image|Question|Audio|Multiple)\w+\.")
                 and said.get("predict_with_generate") is not True,
-                Severity.MEDIUM,
+                Severity.HIGH,
                 "compute_metrics without eval_accumulation_steps or preprocess_logits_for_metrics "
                 "keeps the logits of the whole evaluation on the GPU",
             ),
             (
                 "dataloader_num_workers" not in args
-                and bool(re.search(r"set_transform|with_transform|ImageProcessor|FeatureExtractor", script.text)),
+                and bool(script.has(r"set_transform|with_transform|ImageProcessor|FeatureExtractor")),
                 Severity.MEDIUM,
                 "dataloader_num_workers is 0: images or audio are decoded in the training process, and the GPU waits",
             ),
@@ -262,6 +374,16 @@ def conflicting_arguments(script: LintedScript) -> Iterator[LintFinding]:
                 "empty, or it raises KeyError",
             ),
         ]
+        metric, higher = said.get("metric_for_best_model"), said.get("greater_is_better")
+        default = "min" if str(metric).endswith("loss") else "max"
+        side = {"True": "max", "False": "min", "None": default}.get(str(higher), "")
+        checks.append(
+            (
+                side not in ("", _direction(metric)) and _direction(metric) != "",
+                Severity.HIGH,
+                f"greater_is_better has the wrong direction for {metric}: the worst checkpoint is kept as the best",
+            )
+        )
         for holds, severity, message in checks:
             fault = bool(holds) and not has_unpacked(call) and call
             yield from script.report(fault, severity, message, "set the arguments so that they agree", is_sure=False)

@@ -293,7 +293,7 @@ def loader_order(script: LintedScript, training: LoopStep) -> Iterator[LintFindi
             (
                 sampler is None
                 and parallel
-                and not re.search(r"(?i)shard|split_by|rank\w*\s*::|\[[^\n\]=]{0,40}rank\w*\s*:", script.text),
+                and not script.has(r"(?i)shard|split_by|rank\w*\s*::|\[[^\n\]=]{0,40}rank\w*\s*:"),
                 Severity.HIGH,
                 "the loader has no DistributedSampler: every rank trains on all of the data, the same work N times",
             ),
@@ -347,9 +347,7 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
     collates = [
         function for one in workers if (part := keyword(one, "collate_fn")) and (function := script.definition(part))
     ]
-    owners = [
-        one for one in script.nodes if isinstance(one, ast.ClassDef) and script.derives(one, r"Dataset$|(^|\.)data\.")
-    ]
+    owners = [one for one in script.of[ast.ClassDef] if script.derives(one, r"Dataset$|(^|\.)data\.")]
     for function in [*collates, *(script.method(one, "__getitem__") for one in owners)]:
         moves = [
             one for one in _events(script, function) if re.search(r"\.(to|cuda)$", one.name) and _is_device(script, one)
@@ -443,12 +441,14 @@ def leaked_split(script: LintedScript) -> Iterator[LintFinding]:
     If the augmentation of the validation is on purpose.
     """
     splits = script.calls_of(".train_test_split", ".random_split")
-    for call, name in script.calls if splits or script.loaders else ():
+    after_all = script.calls_of(".fit", ".fit_transform") if splits else script.calls_of(".fit_transform")
+    shared = splits and not script.has(r"deepcopy|\.dataset\.transform")
+    for call in dict.fromkeys((*splits, *script.loaders, *after_all)):
+        name = script.name(call.func)
         last, given = name.rpartition(".")[2], script.name(call.args[0]) if call.args else ""
         after = [one for one in splits if script.scope(one) is script.scope(call) and one.lineno > call.lineno]
         fits = re.search(r"(?i)(scaler|encod|pca|imputer|normal)\w*\.fit(_transform)?$", name)
         targets = [one for one, values in script.assigned.items() if call in values and call in script.loaders]
-        shared = not re.search(r"deepcopy|\.dataset\.transform", script.text)
         checks = (
             (
                 last == "fit_transform" and re.search(r"(?i)test|val", given),
@@ -464,6 +464,11 @@ def leaked_split(script: LintedScript) -> Iterator[LintFinding]:
                 and re.match(r"(?i)(self\.)?train_?(data|set|ds)", given),
                 "of the validation goes through the training's dataset: the score is that of the training",
             ),
+            (
+                call in splits and constant(keyword(call, "shuffle")) is not False and _overlaps(script, call),
+                "splits overlapping windows at random: the training has seen most of each validation window "
+                "(leak); split by time",
+            ),
         )
         for text in [one[1] for one in checks if one[0]]:
             yield from script.report(
@@ -473,6 +478,45 @@ def leaked_split(script: LintedScript) -> Iterator[LintFinding]:
                 "split first, and keep the validation apart",
                 is_sure=False,
             )
+
+
+def _overlaps(script: LintedScript, split: ast.Call) -> bool:
+    """Whether what is split are windows of one series that begin at each step: ``x[i : i + n]``."""
+    for made in (
+        one for given in split.args[:1] for one in script.origins(given, through=("array", "stack", "tensor"))
+    ):
+        built = script.definition(made.func) if isinstance(made, ast.Call) else None
+        getter = script.method(built, "__getitem__") if isinstance(built, ast.ClassDef) else None
+        scope = getter if getter is not None else script.scope(made)
+        index = {getter.args.args[-1].arg} if getter is not None else set()
+        for node in (one for one in ast.walk(scope) if isinstance(one, ast.Subscript)):
+            cut = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+            first = cut.lower if isinstance(cut, ast.Slice) else None
+            last = cut.upper if isinstance(cut, ast.Slice) else None
+            if not (isinstance(first, ast.Name) and isinstance(last, ast.BinOp) and isinstance(last.op, ast.Add)):
+                continue
+            begins = [one for one in script.reaching(first) if not isinstance(one.value, ast.arg)]
+            counts = [one for one in begins if one.at == -1 and _counts_each(script, one.value)]
+            words = {word.id for one in begins for word in ast.walk(one.value) if isinstance(word, ast.Name)}
+            scaled = any(isinstance(part, (ast.Mult, ast.Subscript)) for one in begins for part in ast.walk(one.value))
+            kept = getter is not None or any(
+                isinstance(one, ast.Call) and script.name(one.func).endswith(".append") for one in script.parents(node)
+            )
+            steps = first.id in index or (bool(index & words) and not scaled) or (bool(counts) and not index)
+            if kept and steps and _begins(last).startswith(f"{first.id}.") and constant(last.right) != 1:
+                return True
+    return False
+
+
+def _begins(total: ast.AST) -> str:
+    """The first term of a sum, with a dot."""
+    while isinstance(total, ast.BinOp):
+        total = total.left
+    return f"{getattr(total, 'id', '')}."
+
+
+def _counts_each(script: LintedScript, value: ast.AST) -> bool:
+    return isinstance(value, ast.Call) and script.name(value.func) == "range" and len(value.args) < 3
 
 
 def _augments(script: LintedScript, data: ast.expr) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import FUNCTIONS, LintedScript, constant, keyword
+from hotloop.lint.formats.script import FUNCTIONS, LintedScript, constant, dotted, keyword
 
 LEARNS = re.compile(
     r"torch\.nn\.(Linear|Conv\w*|LSTM|GRU|RNN|Embedding|\w*Norm\w*|MultiheadAttention|Dropout\w*|Bilinear)$"
@@ -35,16 +35,17 @@ def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the layers are also registered under other names, or are frozen on purpose.
     """
-    owners = [one for one in script.nodes if isinstance(one, ast.ClassDef) and script.derives(one, r"(^|\.)\w*Module$")]
-    for owner in owners if "add_module" not in script.text else ():
+    lists = [one for one in script.of[ast.Assign] if isinstance(one.value, PLAIN) and "add_module" not in script.text]
+    held = {script.class_of(one): one for one in lists if dotted(one.targets[0]).startswith("self.")}
+    for owner in (one for one in held if isinstance(one, ast.ClassDef) and script.derives(one, r"(^|\.)\w*Module$")):
         calls = [one for one in ast.walk(owner) if isinstance(one, ast.Call)]
         registered = [part for one in calls if REGISTERS.search(script.name(one.func)) for part in ast.walk(one)]
         wrapped = {script.name(part) for part in registered}
-        for node in (one for one in ast.walk(owner) if isinstance(one, ast.Assign) and isinstance(one.value, PLAIN)):
+        for node in (one for one in lists if script.class_of(one) is owner):
             name = script.name(node.targets[0])
             appended = [one for one in calls if script.name(one.func) == f"{name}.append"]
-            held = [part for each in (node.value, *appended) for part in ast.walk(each) if isinstance(part, ast.Call)]
-            layers = [one for one in held if _is_layer(script, one) and one not in registered]
+            built = [part for each in (node.value, *appended) for part in ast.walk(each) if isinstance(part, ast.Call)]
+            layers = [one for one in built if _is_layer(script, one) and one not in registered]
             yield from script.report(
                 name.startswith("self.") and bool(layers) and name not in wrapped and node,
                 Severity.HIGH,
@@ -52,9 +53,9 @@ def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
                 "trains, moves or saves them",
                 "use nn.ModuleList, nn.ModuleDict or nn.ParameterList",
             )
-        forward = script.method(owner, "forward")
-        used = [one.call.func for one in script.events(forward)] if forward is not None else []
-        for call in (one for one in used if isinstance(one, ast.Call) and LEARNS.search(script.name(one.func))):
+    for call in (one.func for one in script.of[ast.Call] if isinstance(one.func, ast.Call)):
+        is_layer = LEARNS.search(script.name(call.func)) and script.derives(script.class_of(call), r"(^|\.)\w*Module$")
+        if is_layer and getattr(script.scope(call), "name", "").startswith("forward"):
             kind = script.name(call.func).rpartition(".")[2]
             yield from script.report(
                 call,
@@ -93,7 +94,7 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If dropout at inference is the purpose (Monte Carlo dropout).
     """
-    for call, name in script.calls:
+    for call, name in ((one, name) for one, name in script.calls if DROPS.search(name)):
         drops = re.match(r"torch\.nn\.functional\.(dropout\w*|alpha_dropout)$", name) and len(call.args) < 3
         yield from script.report(
             drops and keyword(call, "training") is None and script.derives(script.class_of(call), r"Module$") and call,
@@ -112,6 +113,7 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
         )
 
 
+DROPS = re.compile(r"dropout\w*$|softmax$")
 LOSES = ("to", "cuda", "cpu", "detach", "float", "half", "long")
 BARE = {
     "zero_grad": "gradients are not cleared",
@@ -144,13 +146,13 @@ def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If an attribute is read for its side effect.
     """
-    for node in script.nodes:
+    for node in (*script.of[ast.Expr], *script.of[ast.With], *script.of[ast.AsyncWith]):
         value, text = getattr(node, "value", None) if isinstance(node, ast.Expr) else None, ""
         if isinstance(value, ast.Attribute) and value.attr in BARE and (script.role(value.value) or script.training):
             text = f"{script.source(value)} is not called: {BARE[value.attr]}"
         elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in LOSES:
             bound = script.reaching(value.func.value) if isinstance(value.func.value, ast.Name) else []
-            copies = bool(bound) and not re.search(r"tokenizer|transformers|torch_geometric|dgl|Batch", script.text)
+            copies = bool(bound) and not script.has(r"tokenizer|transformers|torch_geometric|dgl|Batch")
             from_loader = copies and script.gradient(value.func.value) == "plain"
             lost = from_loader or value.func.attr == "detach"
             text = (
@@ -163,7 +165,8 @@ def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
                 if {"torch.no_grad", "torch.inference_mode"} & set(names)
                 else ""
             )
-        yield from script.report(bool(text) and node, Severity.HIGH, text, "assign the result, or add the parentheses")
+        if text:
+            yield from script.report(node, Severity.HIGH, text, "assign the result, or add the parentheses")
 
 
 @lint_rule("unused-argument", "an argument of the command line changes nothing", reads="python")
@@ -183,19 +186,18 @@ def unused_argument(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If a launcher passes arguments that the script has to accept.
     """
-    whole = re.search(r"vars\(|__dict__|getattr\(|asdict|namespace|(?i:lightning|deepspeed)", script.text)
+    if not script.training or script.has(r"vars\(|__dict__|getattr\(|asdict|namespace|[Ll]ightning|[Dd]eep[Ss]peed"):
+        return
     parsed = [
         name
         for name, values in script.assigned.items()
         for one in values
         if script.name(getattr(one, "func", one)).endswith(".parse_args")
     ]
-    names = [
-        one for one in script.nodes if isinstance(one, ast.Name) and one.id in parsed and isinstance(one.ctx, ast.Load)
-    ]
-    if whole or not script.training or len(parsed) != 1 or any(not _is_known(script, one) for one in names):
+    names = [one for one in script.of[ast.Name] if one.id in parsed and isinstance(one.ctx, ast.Load)]
+    if len(parsed) != 1 or any(not _is_known(script, one) for one in names):
         return
-    read = {one.attr for one in script.nodes if isinstance(one, ast.Attribute)}
+    read = {one.attr for one in script.of[ast.Attribute]}
     for call in script.calls_of(".add_argument"):
         flag = next(
             (one.value for one in call.args if isinstance(one, ast.Constant) and str(one.value).startswith("--")), ""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import FUNCTIONS, LOOPS, Event, LintedScript, constant, keyword
+from hotloop.lint.formats.script import FUNCTIONS, Event, LintedScript, constant, keyword
 
 RANK = re.compile(
     r"(?i)rank|world|main|master|primary|is_first|zero|leader|chief|root|writer|logger|log_dir|gpu|device|shard|worker|writes?\b"
@@ -117,28 +117,24 @@ def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the group of the collective has only these ranks.
     """
-    parallel = any(STARTED.search(name) for _, name in script.calls)
-    tests = [one for one in script.nodes if isinstance(one, ast.If) and parallel and script.mentions(one.test, ZERO)]
-    for node in tests:
+    if not STARTED.search(script.text):
+        return
+    for node in script.of[ast.If]:
         shown = script.source(node.test)
-        mine, leaves = (
-            _collectives(script, node, node.body),
-            any(isinstance(one, (ast.Return, ast.Continue)) for one in node.body),
-        )
-        paired = _collectives(script, node, node.orelse) or any(
-            one is not node and script.scope(one) is script.scope(node) and _collectives(script, one, one.body)
-            for one in tests
-        )
-        is_rank = (
-            re.search(r"(?i)(rank\w*(\(\))?\s*(==|!=|in)|^not \w*rank|is_(main|master)|main_process)", shown)
-            and "world" not in shown
+        if not IS_RANK.search(shown) or "world" in shown:
+            continue
+        mine = _collectives(script, node, node.body)
+        leaves = any(isinstance(one, (ast.Return, ast.Continue)) for one in node.body)
+        paired = mine and (
+            _collectives(script, node, node.orelse)
+            or any(
+                one is not node and script.scope(one) is script.scope(node) and _collectives(script, one, one.body)
+                for one in script.of[ast.If]
+                if script.mentions(one.test, ZERO)
+            )
         )
         yield from script.report(
-            bool(mine and is_rank)
-            and not paired
-            and not leaves
-            and keyword(mine[0].call, "group") is None
-            and mine[0].site,
+            bool(mine) and not paired and not leaves and keyword(mine[0].call, "group") is None and mine[0].site,
             Severity.HIGH,
             f"{mine[0].name if mine else ''} runs only if {shown}: the other ranks never reach this "
             "collective, and the job "
@@ -159,6 +155,7 @@ def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
             )
 
 
+IS_RANK = re.compile(r"(?i)(rank\w*(\(\))?\s*(==|!=|in)|^not \w*rank|is_(main|master)|main_process)")
 UNEVEN = re.compile(r"isnan|isfinite|isinf|^loss$|numel")
 
 
@@ -199,7 +196,7 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
     """
     wraps = script.calls_of(".DistributedDataParallel", ".DDP")
     bare = {origin for call in wraps if call.args for origin in script.origins(call.args[0])} - set(wraps)
-    by_hand = wraps and re.search(r"no_sync|average_gradients|all_reduce\([^\n]{0,40}grad", script.text)
+    by_hand = wraps and script.has(r"no_sync|average_gradients|all_reduce\([^\n]{0,40}grad")
     events = [event for step in script.training for event in step.events] if wraps and not by_hand else []
     for event in events:
         made, model = script.origins(event.call.func), getattr(event.call.func, "value", event.call)
@@ -230,9 +227,6 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
             "DDP wraps the model before it is moved to the GPU: device_ids with parameters on the CPU raises",
             "move the model, then wrap it",
         )
-    chosen = re.search(
-        r"set_device|device_ids\s*=\s*\[|(?i:cuda:\{|CUDA_VISIBLE_DEVICES)|local_rank|device_id=", script.text
-    )
     plain = [
         one
         for one, _ in moves
@@ -240,6 +234,9 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
         or constant(one.args[0] if one.args else None) in ("cuda", "cuda:0")
     ]
     on_gpu = any(isinstance(keyword(one, "device_ids"), ast.List) for one in wraps)
+    chosen = not plain or script.has(
+        r"set_device|device_ids\s*=\s*\[|(?i:cuda:\{|CUDA_VISIBLE_DEVICES)|local_rank|device_id="
+    )
     for call in script.calls_of("torch.distributed.init_process_group"):
         yield from script.report(
             bool(plain) and not chosen and plain[0],
@@ -275,12 +272,10 @@ def unreduced_metric(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If a metrics library does it.
     """
-    reduced = re.search(
-        r"all_reduce|all_gather|reduce\(|gather|torchmetrics|MetricLogger|reduce_|accelerat|lightning", script.text
+    reduced = not script.calls_of(".DistributedSampler") or script.has(
+        r"all_reduce|all_gather|reduce\(|gather|torchmetrics|MetricLogger|reduce_|accelerat|lightning"
     )
-    loops = [
-        one for one in script.nodes if isinstance(one, LOOPS) and script.calls_of(".DistributedSampler") and not reduced
-    ]
+    loops = script.of[ast.For] if not reduced else []
     for loop in loops:
         source = script.loop_source(loop) if script.without_gradients(loop) else None
         given = [keyword(one, "sampler") for one in script.origins(source or loop) if isinstance(one, ast.Call)]

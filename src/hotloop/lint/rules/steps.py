@@ -18,6 +18,7 @@ from hotloop.lint.formats.script import (
     constant,
     keyword,
 )
+from hotloop.lint.rules.checkpoints import HIGHER, LOWER
 
 MATTERS = re.compile(r"(?i)dropout|batch_?norm|torchvision|timm|transformers|resnet|\bsmp\b|_models?\b|from \w*model")
 """What behaves otherwise in eval mode."""
@@ -43,7 +44,9 @@ def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
     If the model is meant to train in eval mode, such as one whose batch normalization is frozen: then say so once,
     before the loop.
     """
-    if re.search(r"\.training\s*=|set_train|\btrain_mode|model_mode", script.text):
+    if not script.training:
+        return
+    if script.has(r"\.training *=|set_train|train_mode|model_mode"):
         return
     told: set[ast.AST] = set()
     for loop, step in script.epochs:
@@ -59,7 +62,7 @@ def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
                 told.add(mode.call)
                 yield from script.report(
                     not script.exclude_each_other(mode.site, event.site) and mode,
-                    Severity.MEDIUM if script.has_modes(model) or MATTERS.search(script.text) else Severity.LOW,
+                    Severity.HIGH if script.has_modes(model) or MATTERS.search(script.text) else Severity.LOW,
                     f"{script.name(model)} stays in eval mode after this: nothing calls train() "
                     "before the next step, which "
                     "trains without dropout and with frozen batch norm statistics",
@@ -86,8 +89,10 @@ def validation_in_train_mode(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the model has neither dropout nor batch normalization.
     """
-    is_off = re.search(r"\.eval\(|\.train\(False|train\(mode=False|set_eval|\.training = False|pipeline\(", script.text)
-    loops = [] if is_off else [one for one in script.nodes if isinstance(one, FORS) and script.without_gradients(one)]
+    is_off = not script.models or script.has(
+        r"\.eval\(|\.train\(False|train\(mode=False|set_eval|\.training = False|pipeline\("
+    )
+    loops = [] if is_off else [one for one in script.of[ast.For] if script.without_gradients(one)]
     for loop in loops if not is_off else ():
         calls = [one.call for one in script.events(loop) if one.call is one.site and script.is_model(one.call.func)]
         yield from script.report(
@@ -122,14 +127,14 @@ def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If a caller in another file turns gradients off, or the evaluation needs them.
     """
-    if re.search(r"set_grad_enabled\(False|requires_grad_?\(?\s*=?\s*False", script.text):
+    if not script.calls_of(".eval") or script.has(r"set_grad_enabled\(False|requires_grad_?\(?\s*=?\s*False"):
         return
     for call in script.calls_of(".eval"):
         scope, model = script.scope(call), script.receiver(call)
         callers = script.callers(scope) if isinstance(scope, FUNCTIONS) else []
         if call.args or model.startswith("?") or any(script.without_gradients(one) for one in callers):
             continue
-        for loop in (one for one in script.nodes if isinstance(one, FORS) and script.scope(one) is scope):
+        for loop in (one for one in script.of[ast.For] if script.scope(one) is scope):
             forwards = [one for one in script.calls_of(model) if script.loops_around(one)[:1] == [loop]]
             text = "\n".join(script.lines[loop.lineno - 1 : loop.end_lineno])
             trains = [one for one in script.calls_of(".train") if call.lineno < one.lineno <= loop.lineno]
@@ -516,8 +521,10 @@ def swallowed_errors(script: LintedScript, training: LoopStep) -> Iterator[LintF
         )
 
 
-UNIT_BATCHES = re.compile(r"(?i)step|iter|len|batch|update")
-UNIT_EPOCHS = re.compile(r"(?i)epoch")
+UNIT_BATCHES = re.compile(
+    r"(?i)(total|max|num|n|train|training)_?(steps|iters|iterations|updates|batches)|per_?epoch|loader|stepping_batches"
+)
+UNIT_EPOCHS = re.compile(r"(?i)^(?!warm).*epochs?$")
 PER_BATCH = (
     "OneCycleLR",
     "get_linear_schedule_with_warmup",
@@ -556,8 +563,9 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If another file steps it, or names of numbers say the wrong unit.
     """
-    outside = re.search(r"(?i)lightning|deepspeed|ignite|Trainer\(|\.run_epoch", script.text)
-    for call, name in script.calls if script.training and not outside else ():
+    if not script.training or script.has(r"[Ll]ightning|[Dd]eepspeed|DeepSpeed|ignite|Trainer\(|\.run_epoch"):
+        return
+    for call, name in script.calls:
         kind = name.rpartition(".")[2]
         if not ROLES["scheduler"].search(name) or kind == "_LRScheduler":
             continue
@@ -585,7 +593,7 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
         place, field = LENGTHS.get(kind, (9, ""))
         length = keyword(call, field) or (call.args[place] if place < len(call.args) else None)
         unit, shown = (
-            _unit(script, length or keyword(call, "steps_per_epoch")),
+            find_unit(script, length or keyword(call, "steps_per_epoch")),
             script.source(length) if length else "steps_per_epoch",
         )
         order = [one.call for one in training.events if one.call is event.call or one in training.steps]
@@ -593,18 +601,21 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
         simple = event.is_certain and len(training.steps) == 1
         checks = (
             (
-                len(sites & batches) == 1 and len(sites) == 2 and not apart,
+                len(sites & batches) == 1
+                and len(sites) == 2
+                and not apart
+                and not any(isinstance(test, ast.expr) for _, one in made for test in one.tests),
                 Severity.MEDIUM,
                 "steps both per batch and per epoch",
             ),
             (
-                per_batch and unit == "epochs",
+                per_batch and unit == "epochs" and not event.call.args,
                 Severity.HIGH,
                 f"counts epochs ({shown}) but steps every batch: the learning rate runs through its "
                 "schedule in a fraction of the training",
             ),
             (
-                not per_batch and (unit == "batches" or kind == "OneCycleLR"),
+                not per_batch and unit == "batches",
                 Severity.HIGH,
                 f"counts batches ({shown}) but steps once per epoch: the learning rate hardly changes",
             ),
@@ -622,6 +633,11 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
                 kind == "ReduceLROnPlateau" and not (event.call.args or event.call.keywords),
                 Severity.HIGH,
                 "needs the metric: this step() raises TypeError",
+            ),
+            (
+                kind == "ReduceLROnPlateau" and _is_against(script, event.call, keyword(call, "mode"), call),
+                Severity.MEDIUM,
+                "gets a metric that goes the other way than its mode: the learning rate falls while the model improves",
             ),
         )
         for severity, text in [(one[1], one[2]) for one in checks if one[0]][:1]:
@@ -643,12 +659,27 @@ def _steps_it(script: LintedScript, event: Event, built: ast.Call) -> bool:
     return is_step and isinstance(event.call.func, ast.Attribute) and built in script.origins(event.call.func.value)
 
 
-def _unit(script: LintedScript, length: ast.expr | None) -> str:
+def _is_against(script: LintedScript, step: ast.Call, mode: ast.expr | None, made: ast.Call) -> bool:
+    """Whether the metric of ReduceLROnPlateau, by its name, has the other direction than the mode."""
+    name = script.name(step.args[0]).rpartition(".")[2] if step.args else ""
+    said = constant(mode or (made.args[1] if len(made.args) > 1 else None)) if len(made.args) > 1 or mode else "min"
+    up, down = bool(HIGHER.search(name)), bool(LOWER.search(name))
+    return up != down and said == ("min" if up else "max")
+
+
+def find_unit(script: LintedScript, length: ast.AST | None, depth: int = 0) -> str:
     """Whether a number counts ``epochs`` or ``batches``, by what it is computed from; empty where nothing says."""
-    parts = script.said(length) if length is not None else []
-    words = [word for one in parts for word in (getattr(one, "id", ""), getattr(one, "attr", "")) if word]
-    batches = any(UNIT_BATCHES.search(one) and not UNIT_EPOCHS.search(one) for one in words)
-    return "batches" if batches else "epochs" if any(UNIT_EPOCHS.search(one) for one in words) else ""
+    names = [one for one in ast.walk(length) if isinstance(one, (ast.Name, ast.Attribute))] if length else []
+    inner = {one.value for one in names if isinstance(one, ast.Attribute)}
+    units = set[str]()
+    for one in names:
+        last = one.attr if isinstance(one, ast.Attribute) else one.id
+        bound = script.values(one) if one not in inner and depth < 4 else []
+        if UNIT_BATCHES.search(last):
+            return "batches"
+        if one not in inner:
+            units.add("epochs" if UNIT_EPOCHS.search(last) else find_unit(script, bound[0], depth + 1) if bound else "")
+    return "batches" if "batches" in units else "epochs" if units == {"epochs"} else ""
 
 
 BUILT = {
@@ -725,6 +756,7 @@ SWITCHES = {
     "torch.autograd.profiler.emit_nvtx": "emit_nvtx marks every operation of the training",
     "torch.autograd.gradcheck": "gradcheck computes numeric gradients",
 }
+DEBUGS = r"detect_anomaly|profiler|gradcheck|CUDA_LAUNCH|_DEBUG|_WAIT"
 VARIABLES = {
     "CUDA_LAUNCH_BLOCKING": "every kernel launch waits for the kernel: the host and the device take turns",
     "TORCH_DISTRIBUTED_DEBUG": "each collective is checked across ranks in every step",
@@ -749,7 +781,8 @@ def debug_switch(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the file exists to debug.
     """
-    for node in script.nodes if script.training or script.calls_of(".fit", ".train") else ():
+    nodes = [*script.of[ast.Call], *script.of[ast.Assign]]
+    for node in nodes if script.has(DEBUGS) and (script.training or script.calls_of(".fit", ".train")) else ():
         text = ""
         if isinstance(node, ast.Call) and script.name(node.func) in SWITCHES:
             given = node.args[0] if node.args else keyword(node, "mode") or keyword(node, "enabled")

@@ -1,0 +1,50 @@
+"""Check: a row of a table that says where a file is faulty, what it costs and what to do; the findings of such rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from hotloop.core.findings import Severity
+from hotloop.core.lint import Confidence, LintFinding
+
+
+class Place(NamedTuple):
+    """A line of a file and what stands there; a Field and a ShellCommand have both too."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """``at`` gives the faulty places of what is judged; an absent Field counts as none.
+
+    ``message`` and ``advice`` are formats of ``str.format``: ``{text}`` is the text of the place, ``{0}`` and ``{1}``
+    are what is judged.
+    """
+
+    at: Callable[..., Iterable[Any]]
+    severity: Severity
+    message: str
+    advice: str
+    confidence: Confidence = Confidence.CERTAIN
+
+
+def run_checks(checks: Iterable[Check], *subject: Any) -> Iterator[LintFinding]:
+    """One finding for each faulty place of each row."""
+    for check in checks:
+        for place in filter(None, check.at(*subject)):
+            yield LintFinding(
+                severity=check.severity,
+                line=place.line,
+                message=check.message.format(*subject, text=place.text or ""),
+                advice=check.advice.format(*subject, text=place.text or ""),
+                confidence=check.confidence,
+            )
+
+
+def only(place: Any, is_faulty: object) -> tuple[Any, ...]:
+    """The place, where something holds that makes it faulty."""
+    return (place,) if is_faulty else ()

@@ -1,0 +1,227 @@
+"""Task: what a job's file, of whatever format, starts on each of its pods or machines, and what it has there."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from .checks import Place
+from .launch_lines import LaunchLine, read_launch
+from .shell import ShellCommand, ShellScript, parse_shell
+from .yaml_fields import Field
+
+TRAINS = re.compile(
+    r"(?i)torchrun|torch\.distributed|accelerate\s+launch|\bdeepspeed\b|train\w*\.(py|sh)|-m\s+[\w.]*train\b|finetun"
+    r"|fine[-_]tun|pretrain|\bsft\b|\bfit\b|axolotl|llamafactory|tune run"
+)
+SERVES = re.compile(
+    r"(?i)\bserve|\bserver|vllm|uvicorn|gunicorn|sglang|triton|text-generation|\binfer|predict|jupyter|gradio"
+)
+IDLES = re.compile(r"(?i)\bsleep|busybox|pause|nccl|nvidia-smi|_?tests?\b|bench|vector-?add|download|\becho\b")
+_REFERENCE = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
+_SAVES = re.compile(
+    r"(?i)--?([\w.]*(ckpt|checkpoint|output|save|results?|work|root|logging|exp|snapshot)[-_.]?)+(dir|path|folder|to)$"
+    r"|--?(ckpt|checkpoints?|output|out|save|snapshots?)$"
+)
+_NO_FOLDER = re.compile(r"(?i)resume|load|init|from|pretrained|on[-_]|data|base")
+_SAVE_VARIABLE = re.compile(r"(?i)(^|_)(CKPT|CHECKPOINTS?|OUTPUT|SAVE|SNAPSHOTS?)(_?(DIR|PATH|FOLDER|ROOT))?$")
+_WORKERS = re.compile(r"(?i)--?[\w.]*?(num[-_]?)?(loader|data|dataloader)?[-_]?(num[-_])?workers$")
+_NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "ten": 10, "twenty": 20}
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_TIME = re.compile(
+    r"(?i)\b(\d+(?:\.\d+)?|two|three|four|five|six|seven|eight|ten|twenty)[\s-]*"
+    r"(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|weeks?)\b"
+)
+
+
+class Variable(NamedTuple):
+    """``value`` is None where it is taken from elsewhere: a secret, the caller's environment."""
+
+    name: str
+    value: str | None
+    line: int
+
+
+class Mount(NamedTuple):
+    """``loss`` is what happens to what is written there; empty where it outlives the pod or machine."""
+
+    path: str
+    loss: str
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """``nodes`` run it at once and have ``gpus`` and at most ``cpus`` each; 0 and None where the file does not say.
+
+    ``lines`` are those of cpus, limit and shared. ``shell`` is what reads ``script``: bash, sh, or empty where the
+    words are the program itself. ``is_wired``: an operator gives each node its rank and address. ``is_warned``: a
+    signal comes before the end, and the file makes use of it. ``spot_line`` is where it asks for machines that are
+    taken away, ``retries`` whether it then starts again. ``limit_s``: it is ended after so long. ``notes`` are the
+    file's comments. ``loses_disk``: what is written to no mount is gone after the run.
+    ``trains``: the format knows that it is a training. ``shared_bytes``: of /dev/shm, None where it has no bound of its
+    own. ``folder``: where it is started.
+    """
+
+    name: str
+    script: ShellScript
+    shell: str = "bash"
+    nodes: int = 1
+    gpus: int = 0
+    cpus: float | None = None
+    lines: Mapping[str, int] = field(default_factory=dict)
+    variables: tuple[Variable, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    is_wired: bool = False
+    is_warned: bool = False
+    spot_line: int | None = None
+    retries: bool = True
+    limit_s: float | None = None
+    notes: str = ""
+    loses_disk: bool = True
+    trains: bool = False
+    shared_bytes: float | None = None
+    folder: str = ""
+
+    @cached_property
+    def launches(self) -> tuple[tuple[ShellCommand, LaunchLine], ...]:
+        """The commands that start a Python program, variables replaced where their value is known."""
+        commands = [one for one in self.script.commands if one.words and "substitution" not in one.blocks]
+        found = [(one, read_launch([self.expand(word.text) for word in one.words])) for one in commands]
+        return tuple((command, launch) for command, launch in found if launch is not None)
+
+    @cached_property
+    def assigned(self) -> list[Variable]:
+        """Variables of the file, and those that its script gives outside of conditions."""
+        commands = [one for one in self.script.commands if not {"if", "case"} & set(one.blocks)]
+        given = [Variable(name, word.text, one.line) for one in commands for name, word in one.assignments]
+        return [*self.variables, *given]
+
+    @cached_property
+    def values(self) -> dict[str, str]:
+        """Variables with a known value: those of the file, then those that the script gives."""
+        return {one.name: one.value for one in self.assigned if one.value is not None}
+
+    def expand(self, text: str) -> str:
+        """With the variables whose values are known; twice, as one may stand for another."""
+        for _ in range(2 if "$" in text and len(text) < 10_000 else 0):
+            text = _REFERENCE.sub(lambda one: self.values.get(one[1] or one[2] or one[4], one[3] or one[0]), text)[
+                :20_000
+            ]
+        return text
+
+    @cached_property
+    def text(self) -> str:
+        """Its commands, and the names of its variables."""
+        return "\n".join([*(one.text for one in self.script.commands), *(one.name for one in self.variables)])
+
+    @cached_property
+    def is_training(self) -> bool:
+        started = "\n".join(f"{'-m ' * one.is_module}{one.launcher} {one.script}" for _, one in self.launches)
+        return self.trains or (bool(TRAINS.search(started or self.text)) and not SERVES.search(started))
+
+    @cached_property
+    def training(self) -> tuple[ShellCommand, LaunchLine] | None:
+        """The last command that starts a training, else the last that starts a Python program."""
+        trains = [pair for pair in self.launches if pair[1].launcher != "python" or TRAINS.search(pair[1].script)]
+        return (trains or self.launches)[-1] if self.launches else None
+
+    @cached_property
+    def options(self) -> list[tuple[str, str, int]]:
+        """Options of the started programs with their values, and the line; those of Hydra (``a.b=c``) too."""
+        found = []
+        for command, launch in self.launches:
+            for word, following in zip(launch.arguments, (*launch.arguments[1:], ""), strict=False):
+                name, equals, value = word.partition("=")
+                if name.startswith("-") or (equals and re.match(r"\+*[a-z][\w.]+$", name)):
+                    found.append((f"--{name.lstrip('-+')}", value if equals else following, command.line))
+        return found
+
+    @cached_property
+    def workers(self) -> int:
+        """Loader workers of each process, where an option says so."""
+        return max(
+            (int(value) for name, value, _ in self.options if value.isdecimal() and _WORKERS.match(name)), default=0
+        )
+
+    @cached_property
+    def processes(self) -> int | None:
+        """What one node starts; None where it is left to the launcher or to a variable."""
+        if self.training is None:
+            return None
+        launch, given = self.training[1], self.given
+        is_default = launch.launcher == "torchrun" and "nproc-per-node" not in launch.options
+        return (None if self.is_wired or "NPROC" in given else 1) if is_default else launch.processes_per_node
+
+    @cached_property
+    def given(self) -> str:
+        """Names of the variables that the training is started with."""
+        return " ".join(
+            [
+                *(one.name for one in self.variables),
+                *self.values,
+                *(self.training[1].variables if self.training else ()),
+            ]
+        )
+
+    @cached_property
+    def losses(self) -> list[Place]:
+        """Folders that the program is given for what it writes, where that does not last, and why."""
+        saved = [
+            (value, line) for name, value, line in self.options if _SAVES.match(name) and not _NO_FOLDER.search(name)
+        ]
+        saved += [(one.value, one.line) for one in self.variables if one.value and _SAVE_VARIABLE.search(one.name)]
+        found = {}
+        for path, line in saved:
+            if re.search(r"://|\$|^-|^\d*$", path) or not re.match(r"[/.]|[\w-]+(/|$)", path):
+                continue
+            place = posixpath.normpath(posixpath.join(self.folder, path))
+            fitting = [one for one in self.mounts if f"{place}/".startswith(f"{one.path.rstrip('/')}/")]
+            mount = max(fitting, key=lambda one: len(one.path), default=None)
+            if mount is None and self.loses_disk:
+                found[path] = Place(line, f"{path}: it is on the disk of the container or machine, which goes with it")
+            elif mount is not None and mount.loss:
+                found[path] = Place(mount.line, f"{path}: {mount.path} {mount.loss}")
+        return list(found.values())
+
+    def stated_s(self, about: str) -> float:
+        """The longest time that a comment or an option gives for something ("takes two minutes"); 0 without one."""
+        lines = [line for line in self.notes.split("\n") if not re.search(r"(?i)every|each|per\b|interval|ago", line)]
+        lines += [
+            f"{name} {value}" for name, value, _ in self.options if "every" not in name and "interval" not in name
+        ]
+        shown = [line for line in lines if re.search(f"(?i){about}", line)]
+        return max((read_seconds(*one.groups()) for line in shown for one in _TIME.finditer(line)), default=0.0)
+
+
+def read_seconds(count: str, unit: str) -> float:
+    """Of a number, in digits or as a word, and a unit, of which the first letter counts."""
+    return float(_NUMBERS.get(count.lower(), count)) * _UNITS_S[unit[:1].lower() or "s"]
+
+
+def read_words(words: Sequence[Field]) -> tuple[ShellScript, str]:
+    """The script of a command line that no shell may read, and the shell that does: bash, sh, or none."""
+    texts = [word.text or "" for word in words]
+    for at in range(1, min(len(texts) - 1, 6)):
+        names = [
+            name for text in texts[:at] if (name := text.rsplit("/", 1)[-1]) in ("sh", "bash", "dash", "ash", "zsh")
+        ]
+        if names and re.fullmatch(r"-\w*c", texts[at]):
+            given = words[min(at + 1 + (texts[at + 1] == "--"), len(words) - 1)]
+            return parse_shell(given.text or "", given.first_line), "bash" if names[-1] in ("bash", "zsh") else "sh"
+    return parse_shell(shlex.join(texts), words[0].line if words else 1), ""
+
+
+def read_notes(text: str) -> str:
+    """The comments of a file, one a line."""
+    return "\n".join(match[1] for match in re.finditer(r"(?m)(?:^|\s)#(?!!)(.*)$", text))
+
+
+def read_variables(entries: Sequence[tuple[str, Field]]) -> Iterator[Variable]:
+    """Of the entries of a mapping."""
+    yield from (Variable(name, value.text, value.line) for name, value in entries)

@@ -1,0 +1,165 @@
+"""Text of a YAML or JSON file -> its documents as Fields: each value with its line, aliases shared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from hotloop.lint.files import NotRead
+
+MOST_NESTED = 100
+"""Depth up to which the fast reader, which is written in C and recurses, is used."""
+MOST_MERGED = 5
+"""Anchors that a mapping takes in by ``<<``, one through the other."""
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+"""What YAML 1.2, JSON and Go read as a number and PyYAML as text."""
+_KINDS: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "bool": lambda text: text.lower() in ("true", "yes", "on"),
+    "null": lambda _: None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A value of a YAML file. ``line`` is 1-based. What is absent is a Field of None at its parent's line."""
+
+    node: Any
+    line: int
+
+    def __getitem__(self, key: str) -> Field:
+        """The value under a key of a mapping; a dotted key goes down several."""
+        found = self
+        for part in key.split("."):
+            found = found._child(part)
+        return found
+
+    def _child(self, key: str) -> Field:
+        holder = self.node
+        for _ in range(MOST_MERGED):
+            pairs = holder.value if holder is not None and holder.id == "mapping" else ()
+            for name, value in pairs:
+                if name.value == key:
+                    return Field(value, name.start_mark.line + 1)
+            holder = next((value for name, value in pairs if name.value == "<<"), None)
+        return Field(None, self.line)
+
+    def at(self, path: tuple[str | int, ...]) -> Field:
+        """What a path of keys and positions leads to; what is absent, at the line of what holds it."""
+        found = self
+        for part in path:
+            found = found.elements[part] if isinstance(part, int) else found._child(part)
+        return found
+
+    @property
+    def is_mapping(self) -> bool:
+        return self.node is not None and self.node.id == "mapping"
+
+    @property
+    def items(self) -> list[tuple[str, Field]]:
+        """The entries of a mapping, in order."""
+        if not self.is_mapping:
+            return []
+        pairs = self.node.value
+        return [(str(k.value), Field(v, k.start_mark.line + 1)) for k, v in pairs if isinstance(k.value, str)]
+
+    @property
+    def elements(self) -> list[Field]:
+        """The elements of a list."""
+        if self.node is None or self.node.id != "sequence":
+            return []
+        return [Field(one, one.start_mark.line + 1) for one in self.node.value]
+
+    @property
+    def text(self) -> str | None:
+        """A scalar as it is written; None for anything else, and for null."""
+        is_scalar = self.node is not None and self.node.id == "scalar" and not self.node.tag.endswith(":null")
+        return str(self.node.value) if is_scalar else None
+
+    @property
+    def number(self) -> float | None:
+        """A finite number; None for anything else."""
+        try:
+            value = float(self.text or "")
+        except ValueError:
+            return None
+        return value if isfinite(value) else None
+
+    @property
+    def is_true(self) -> bool:
+        return (self.text or "").lower() in ("true", "yes", "on")
+
+    @property
+    def first_line(self) -> int:
+        """Where the text of a scalar begins: a block's stands below its mark."""
+        return int(self.node.start_mark.line) + 1 + (self.node.style in ("|", ">")) if self.text else self.line
+
+    def __bool__(self) -> bool:
+        return self.node is not None
+
+
+def read_documents(text: str) -> list[Field]:
+    """The documents, empty ones left out. Raises NotRead for a template or broken YAML."""
+    import yaml
+
+    if re.search(r"(?m)^\s*(-\s*)?\{\{|^[^#\n]*:\s*\{\{", text):
+        raise NotRead("a template with {{ }}; lint what it renders to")
+    fast = getattr(yaml, "CSafeLoader", None)
+    loader = fast if fast is not None and _nesting(text) <= MOST_NESTED else yaml.SafeLoader
+    try:
+        return [Field(node, node.start_mark.line + 1) for node in yaml.compose_all(text, loader) if node]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" (line {mark.line + 1})" if mark is not None else ""
+        raise NotRead(f"not YAML{where}: {getattr(error, 'problem', None) or 'it cannot be read'}") from None
+    except RecursionError:
+        raise NotRead("nested too deeply to be read") from None
+
+
+def read_value(field: Field) -> Any:
+    """The value as Python's dicts, lists and scalars; an alias is one object."""
+    return _read(field.node, {}) if field else None
+
+
+def _read(node: Any, known: dict[int, Any]) -> Any:
+    if id(node) in known:
+        return known[id(node)]
+    if node.id == "scalar":
+        is_number = not node.style and _NUMBER.fullmatch(node.value)
+        try:
+            return float(node.value) if is_number else _KINDS.get(node.tag.rpartition(":")[2], str)(node.value)
+        except ValueError:
+            return node.value
+    if node.id == "sequence":
+        elements: list[Any] = []
+        known[id(node)] = elements
+        elements += [_read(one, known) for one in node.value]
+        return elements
+    entries: dict[str, Any] = {}
+    known[id(node)] = entries
+    for key, value in node.value:
+        read = _read(value, known)
+        if key.value == "<<" and isinstance(read, dict):
+            entries |= {name: one for name, one in read.items() if name not in entries}
+        else:
+            entries[str(key.value)] = read
+    return entries
+
+
+def _nesting(text: str) -> int:
+    """An upper bound of the depth of nested collections."""
+    depth = most = 0
+    for match in re.finditer(r"[\[{\]}]", text):
+        depth = depth + 1 if match.group() in "[{" else max(0, depth - 1)
+        most = max(most, depth)
+    blocks = 0
+    for line in text.split("\n"):
+        stripped = line.lstrip(" ")
+        if len(line) - len(stripped) > blocks or stripped.startswith(("- ", "? ")):
+            lead = re.match(r"(?:[-?:]\s+)*", stripped)
+            blocks = max(blocks, len(line) - len(stripped) + (lead.end() if lead else 0))
+    return most + blocks
