@@ -31,7 +31,7 @@ def survey(paths: Sequence[str], save_s: float | None) -> Surroundings:
             scripts.append(file.path)
             continue
         try:
-            if file.kind == "sbatch":
+            if file.kind == "sbatch" and "--signal" in file.text:
                 started += _read_batch(file, known)
             elif file.kind == "kubernetes" and _PREEMPTED.search(file.text):
                 started += _read_manifests(file, known)
