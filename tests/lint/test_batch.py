@@ -85,6 +85,31 @@ def parse(text: str) -> Batch:
         (job(f"export NCCL_SOCKET_IFNAME=lo\n{HEAD}{EACH}", nodes=2), "costly-setting", "high"),
         (job("srun --pty python train.py"), "batch-job-misuse", "high"),
         (job(f"cd $RUN\nrm -rf *\n{FOUR}"), "unsafe-removal", "high"),
+        (job(f"{FOUR} --seed $SLURM_ARRAY_TASK_ID > train.log", "--array=0-7"), "array-shares-folder", "medium"),
+        (job(f"rm -rf out/a\n{FOUR} --seed $SLURM_ARRAY_TASK_ID --out out/a", "--array=1-7"),
+         "array-shares-folder", "high"),
+        (job(f"N=$SLURM_ARRAY_TASK_ID\n{FOUR} $(sed -n \"${{N}}p\" list)", "--array=0-7"),
+         "array-shares-folder", "medium"),
+        (job(f"{FOUR} $(awk -v n=$SLURM_ARRAY_TASK_ID 'NR==n' list)", "--array=0-7"), "array-shares-folder", "medium"),
+        (job(f"{FOUR} $(head -n $SLURM_ARRAY_TASK_ID list | tail -n 1)", "--array=0-7"),
+         "array-shares-folder", "medium"),
+        (job(f"rm -rf /scratch/run/ckpt\n{FOUR} --resume --checkpoints /scratch/run/ckpt", "--requeue"),
+         "restart-from-scratch", "high"),
+        (job(f"set -e\nmkdir run\n{RESUMED}", "--requeue"), "restart-from-scratch", "high"),
+        (job(f"OUT=runs/$(date +%s)\n{FOUR} --resume --output-dir $OUT", "--requeue"), "restart-from-scratch", "high"),
+        (job("python train.py --device cuda:0"), "idle-gpus", "high"),
+        (job("python train.py --gpus 1"), "idle-gpus", "high"),
+        (job(f"{SRUN} python train.py --device cuda:0", "--ntasks=4"), "gpu-of-another-task", "high"),
+        (job(f"{SRUN} bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID python train.py'", "--ntasks=4",
+             "--gpu-bind=single:1"), "gpu-of-another-task", "high"),
+        (job(f"{SRUN} bash -c 'pip install -e . && python train.py'", "--ntasks=4"),
+         "gpus-wait-for-cpu-work", "medium"),
+        (job("pip install -r r.txt\npython train.py --name $SLURM_ARRAY_TASK_ID", "--array=0-3", gpus=1),
+         "gpus-wait-for-cpu-work", "medium"),
+        (job(f"mkdir -p logs\n{FOUR}", "--output=logs/%j.out"), "lost-log", "medium"),
+        (job(f"export NCCL_P2P_LEVEL=LOC\n{FOUR}"), "costly-setting", "medium"),
+        ("#!/bin/bash\na=$(sbatch a.sh)\nscancel $a\n", "broken-dependency", "high"),
+        ("#!/bin/bash\na=$(sbatch --parsable a.sh)\nsbatch --dependency=$a b.sh\n", "broken-dependency", "high"),
         (job(FOUR.replace("--nproc", "--max-restarts=$SLURM_RESTARTCOUNT --nproc")), "unset-slurm-variable", "high"),
     ],
 )  # fmt: skip
@@ -106,6 +131,21 @@ SOUND = [
         'code=0\nfor pid in "${pids[@]}"; do wait $pid || code=1; done\nexit $code'),
     job(f"stop() {{\n  kill -USR1 $pid\n  wait $pid\n  exit 0\n}}\ntrap stop USR1\n{BACK}wait $pid\nexit $?", SIGNAL),
     job(f"{SRUN} bash -c \"RANK=\\$SLURM_PROCID python train.py\"", "--ntasks-per-node=4", "--signal=USR2@600"),
+    job(f"trap 'rm -rf $TMP' EXIT TERM\n{SRUN} python train.py", "--ntasks=4"),
+    job(f"stop() {{\n  kill $mon\n  kill -USR1 $pid\n  wait $pid\n  kill $pid\n}}\ntrap stop USR1\n{SRUN} "
+        "python train.py &\npid=$!\nwatch.sh & mon=$!\nwait $pid\nexit $?", SIGNAL, "--ntasks=4"),
+    job("for i in 0 1; do srun --exclusive -N1 -n1 --gpus=1 python train.py --seed $i & done\nwait", "--ntasks=4"),
+    job("for i in 0 1; do srun -n1 -c8 --gpus=1 python train.py --seed $i & done\nwait", "--ntasks=4"),
+    job(f"sed -i \"s/SEED/$SLURM_ARRAY_TASK_ID/\" a.yaml\n{FOUR} $(sed -n \"$((SLURM_ARRAY_TASK_ID + 1))p\" list)",
+        "--array=0-7"),
+    job(f"{SRUN} bash -c 'if [ $SLURM_LOCALID -eq 0 ]; then pip install -e .; fi; python train.py'", "--ntasks=4"),
+    job(f"source $SLURM_TMPDIR/env/bin/activate\npip install -r r.txt\n{FOUR} --seed $SLURM_ARRAY_TASK_ID"
+        .replace("=4", "=1"), "--array=0-3", gpus=1),
+    job(f"{SRUN} python train.py --device cuda:0", "--ntasks=4", "--gpus-per-task=1"),
+    job(f"if [ ${{SLURM_RESTART_COUNT:-0}} -eq 0 ]; then rm -rf run/ckpt; fi\nmkdir -p run/ckpt\n{FOUR} --resume "
+        "--out run/ckpt", "--requeue"),
+    job(f"sbatch --dependency=afterok:$SLURM_JOB_ID evaluate.sbatch\n{FOUR} --device cuda"),
+    job(f"export PATH=/opt/bin:/usr/bin:/bin\n{FOUR}"),
     "#!/bin/bash\n#SBATCH --array=<fill in>\n#SBATCH --mem=0\nhostname\n",
 ]  # fmt: skip
 
@@ -154,6 +194,20 @@ def test_a_time_limit_in_seconds(option: str, seconds: int | None) -> None:
 )  # fmt: skip
 def test_the_gpus_of_a_node(options: str, gpus: int) -> None:
     assert parse(f"#!/bin/bash\n#SBATCH {options}\nhostname\n").gpus_per_node == gpus
+
+
+def test_the_script_and_the_folder_beside_a_job_count(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        'parser.add_argument("--output-dir", default="runs/a")\ntorch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n'
+        'parser.add_argument("--num-workers", type=int, default=24)\n'
+    )
+    (tmp_path / "logs").mkdir()
+    text = job(f"mkdir -p logs\n{FOUR} --lr $SLURM_ARRAY_TASK_ID", "--output=logs/%A_%a.out", "--array=1-4")
+    found = {one.rule for one in lint_text(text, "sbatch", tmp_path)}
+    assert {"array-shares-folder", "one-core-per-task"} <= found
+    assert "lost-log" not in found
+    bound = job(f"{SRUN} python train.py", "--ntasks=4", "--gpus-per-task=1")
+    assert "gpu-of-another-task" in {one.rule for one in lint_text(bound, "sbatch", tmp_path)}
 
 
 def test_hostile_scripts_take_bounded_time(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 MOST_BYTES = 1 << 20
@@ -22,6 +22,8 @@ _BLOCKS = {
 }
 _JOINS = ("&&", "||", "|", "|&")
 _INNER = ("command_substitution", "process_substitution")
+_EXPANDS = ("simple_expansion", "expansion", "command_substitution", "process_substitution", "arithmetic_expansion")
+_QUOTES = {"string": '"', "raw_string": "'", "ansi_c_string": "'"}
 _COMMANDS = ("command", "declaration_command", "unset_command", "test_command", "variable_assignment")
 
 
@@ -41,7 +43,8 @@ class ShellWord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellCommand:
     """A simple command. ``line`` and ``last_line`` are 1-based; ``assignments`` precede it (``A=1 python x.py``) or are
-    what ``export A=1`` sets; a bare ``A=1`` is a command without words.
+    what ``export A=1`` sets; a bare ``A=1`` is a command without words. ``name`` is the last part of the first word:
+    ``python`` for ``/usr/bin/python``.
 
     ``is_quoted_heredoc``: this shell expands nothing in its heredoc (``<<'EOF'``).
 
@@ -62,18 +65,14 @@ class ShellCommand:
     before: str
     is_background: bool
     blocks: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """The last part of the first word: ``python`` for ``/usr/bin/python``; empty without words."""
-        return self.words[0].text.rsplit("/", 1)[-1] if self.words else ""
+    name: str
 
     @property
     def arguments(self) -> tuple[str, ...]:
         return tuple(word.text for word in self.words[1:])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ShellScript:
     """The commands of a script in their order. ``is_whole``: the grammar took all of the text."""
 
@@ -81,7 +80,11 @@ class ShellScript:
     is_whole: bool
 
     def named(self, *names: str) -> list[ShellCommand]:
-        return [command for command in self.commands if command.name in names]
+        return [command for command in self.commands if command.name in names] if self._names & {*names} else []
+
+    @cached_property
+    def _names(self) -> set[str]:
+        return {command.name for command in self.commands}
 
     def assigned(self, name: str) -> list[ShellWord]:
         """Every value that the script gives to a variable, in order."""
@@ -120,8 +123,10 @@ def _walk(root: Any, first_line: int) -> Iterator[ShellCommand]:
     while waiting:
         node, place = waiting.pop()
         if node.type in _COMMANDS:
-            yield _read_command(node, place, first_line)
-            inner = [child for child in _descend(node) if child.type in _INNER]
+            command = _read_command(node, place, first_line)
+            yield command
+            opens = "(" in command.text or "`" in command.text
+            inner = [child for child in _descend(node) if child.type in _INNER] if opens else []
             waiting += [(child, _Place(blocks=(*place.blocks, "substitution"))) for child in reversed(inner)]
             continue
         waiting += reversed(list(_place_children(node, place)))
@@ -134,11 +139,12 @@ def _place_children(node: Any, place: _Place) -> Iterator[tuple[Any, _Place]]:
         blocks = (*blocks, f"function:{_text(named)}" if named is not None else block)
     children = node.children
     redirects = place.redirects
+    kinds = [child.type for child in children]
     if node.type == "redirected_statement":
         redirects = (*redirects, *(child for child in children if child.type.endswith("redirect")))
     is_joined = node.type in ("list", "pipeline", "redirected_statement", "negated_command")
-    parts = [at for at, child in enumerate(children) if child.is_named and not child.type.endswith("redirect")]
-    kinds = [child.type for child in children]
+    named = [at for at, child in enumerate(children) if child.is_named]
+    parts = [at for at in named if kinds[at] != "comment" and not kinds[at].endswith("redirect")]
     has_condition = node.type in ("if_statement", "elif_clause", "while_statement")
     for at in parts:
         following = kinds[at + 1] if at + 1 < len(kinds) and kinds[at + 1] in _JOINS else ""
@@ -199,27 +205,27 @@ def _read_command(node: Any, place: _Place, first_line: int) -> ShellCommand:
         before=place.before,
         is_background=place.is_background,
         blocks=place.blocks,
+        name=words[0].text.rsplit("/", 1)[-1] if words else "",
     )
 
 
 def _read_word(node: Any) -> ShellWord:
-    raw = _text(node)
-    expands = ("simple_expansion", "expansion", "command_substitution", "process_substitution", "arithmetic_expansion")
-    is_literal = node.type not in expands and not any(child.type in expands for child in _descend(node))
-    quote = {"string": '"', "raw_string": "'", "ansi_c_string": "'"}.get(node.type, "")
-    return ShellWord(raw=raw, text=_unquote(node), is_literal=is_literal, quote=quote)
+    raw, kind = _text(node), node.type
+    may_expand = "$" in raw or "`" in raw or "(" in raw
+    is_literal = not may_expand or (
+        kind not in _EXPANDS and all(child.type not in _EXPANDS for child in _descend(node))
+    )
+    return ShellWord(raw=raw, text=_unquote(node, raw, kind), is_literal=is_literal, quote=_QUOTES.get(kind, ""))
 
 
-def _unquote(node: Any) -> str:
-    if node.type == "raw_string":
-        return _text(node)[1:-1]
-    if node.type == "string":
-        return _text(node)[1:-1].replace('\\"', '"').replace("\\\n", "")
-    if node.type == "concatenation":
-        return "".join(_unquote(child) for child in node.children)
-    if node.type == "word":
-        return _text(node).replace("\\\n", "").replace("\\", "")
-    return _text(node)
+def _unquote(node: Any, raw: str, kind: str) -> str:
+    if kind == "raw_string":
+        return raw[1:-1]
+    if kind == "string":
+        return raw[1:-1].replace('\\"', '"').replace("\\\n", "")
+    if kind == "concatenation":
+        return "".join(_unquote(child, _text(child), child.type) for child in node.children)
+    return raw.replace("\\\n", "").replace("\\", "") if kind == "word" else raw
 
 
 def _text(node: Any) -> str:

@@ -34,7 +34,7 @@ def survey(paths: Sequence[str], save_s: float | None) -> Surroundings:
             scripts.append(file.path)
             continue
         try:
-            if file.kind == "sbatch":
+            if file.kind == "sbatch" and "--signal" in file.text:
                 started += _read_batch(file, known)
             elif file.kind == "kubernetes":
                 objects.setdefault(os.path.dirname(file.path), {})[file.path] = read_objects(file.text)

@@ -104,6 +104,14 @@ CASES: dict[str, tuple[str, str]] = {
         "#!/bin/bash\nfirst=$(sbatch a.sbatch)\nsbatch --dependency=afterok:$first b.sbatch\n",
         "#!/bin/bash\nfirst=$(sbatch --parsable a.sbatch)\nsbatch --dependency=afterok:$first b.sbatch\n",
     ),
+    "endless-chain": (
+        job(f'sbatch "$SLURM_SUBMIT_DIR/$0"\n{FOUR} --resume'),
+        job(f'[ -e DONE ] || sbatch "$0"\n{FOUR} --resume'),
+    ),
+    "gpu-of-another-task": (
+        job(f"{SRUN} bash -c 'python train.py --device cuda:$SLURM_LOCALID'", "--ntasks=4", "--gpus-per-task=1"),
+        job(f"{SRUN} bash -c 'python train.py --device cuda:$SLURM_LOCALID'", "--ntasks=4"),
+    ),
     "lost-exit-code": (
         job(f"{FOUR} 2>&1 | tee log.txt"),
         job(f"set -o pipefail\n{FOUR} 2>&1 | tee log.txt"),

@@ -26,6 +26,7 @@ MOST_BESIDE = 1 << 18
 MOST_TRAININGS = 50
 """Of one script; what follows repeats them."""
 _VARIABLE = re.compile(r"(?<!\\)\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?:(:?[-=])([^{}]*))?\})")
+_QUOTED, _BLANK = re.compile(r"[\"'\\]"), re.compile(r"\s")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]{1,200})\)\)")
 _TRAINS = re.compile(r"(?i)train|fine.?tun|\bmain|\brun|sft|dpo|grpo|\bfit|learn|distill|ddp|fsdp|imagenet|gpt")
 _PREPARES = re.compile(
@@ -33,9 +34,15 @@ _PREPARES = re.compile(
     r"generat|plot|test|check|upload|ratio|route|report|summar|export|collect|aggregat|serve|bench"
 )
 
+_NAME = re.compile(r"\$[{(]*[#!]?(\w+)")
+_BY_TASK = re.compile(r"SLURM_(ARRAY_TASK_ID|JOB_?ID)|hostname|TMPDIR")
+BY_START = re.compile(r"RANDOM|\$\$|\bdate\b|mktemp|uuid")
+_OWN = re.compile(r"\$\{?(0|BASH_SOURCE|SLURM_JOB_NAME)\b|\$\(scontrol show job\b[^\n]*Command")
+_NOT_KEPT = re.compile(r"(?i)cache|tmp|temp\b|data|local|nvme|scratch$|shm|tensorboard|wandb|lock")
+
 OUTPUT = (
     r"(?:[\w.]+\.)?(?:(?:output|out|save|ckpt|checkpoints?|work|log|results?|exp|run|default_root|model_save|saving)"
-    r"[-_]?(?:dir|path|folder|root|directory|to)|output|out|ckpt|save)"
+    r"[-_]?(?:dir|path|folder|root|directory|to)|output|out|ckpt|checkpoints|ckpts|save|runs|results)"
 )
 """Names of the options that say where a training writes."""
 
@@ -111,6 +118,7 @@ class Batch:
     script: ShellScript
     text: str
     folder: str
+    name: str
     save_s: float | None = None
 
     @property
@@ -123,7 +131,11 @@ class Batch:
 
     def option(self, name: str) -> BatchOption | None:
         """The option as sbatch takes it: the last one of that name."""
-        return next((one for one in reversed(self.options) if one.name == name), None)
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, BatchOption]:
+        return {one.name: one for one in self.options}
 
     def value(self, name: str) -> str:
         found = self.option(name)
@@ -139,11 +151,11 @@ class Batch:
         found = [option for name in names if (option := self.option(name))] or list(self.options)
         return found[0].line if found else 1
 
-    @property
+    @cached_property
     def nodes(self) -> int:
         return self.count("nodes") or 1
 
-    @property
+    @cached_property
     def tasks_per_node(self) -> int:
         return self.count("ntasks-per-node") or max(1, (self.count("ntasks") or 1) // self.nodes)
 
@@ -193,9 +205,12 @@ class Batch:
 
     def is_set(self, name: str) -> bool:
         """Whether the script turns an option on, by ``set`` or in its first line: a letter, or ``pipefail``."""
+        return name in self._set or any(word[0] == "-" and name in word for word in self._set if len(name) == 1)
+
+    @cached_property
+    def _set(self) -> set[str]:
         words = self.text.partition("\n")[0].split()[1:] + [w for c in self.script.named("set") for w in c.arguments]
-        names = [word for word in words if not word.startswith("+")]
-        return name in names or any(word.startswith("-") and name in word for word in names if len(name) == 1)
+        return {word for word in words if word and word[0] != "+"}
 
     @cached_property
     def traps(self) -> tuple[Trap, ...]:
@@ -226,7 +241,8 @@ class Batch:
         for command in self.commands:
             for name, word in command.assignments:
                 text = word.text if not word.is_literal else word.text.replace("\\$", "$").replace("$", "\\$")
-                text = re.sub(rf"\$\{{{name}:?[-=]([^{{}}]*)\}}", r"\1", text)
+                own = _VARIABLE.search(text) if f"${{{name}" in text else None
+                text = text.replace(own[0], own[4]) if own and own[2] == name and own[3] else text
                 if known.get(name, text) != text or "loop" in command.blocks:
                     several.add(name)
                 known[name] = text
@@ -241,41 +257,79 @@ class Batch:
                 return match[4] if value is None and match[3] else match[0]
             return _squash(value.strip() if value[:1] != "(" else value[1:-1])
 
-        for _ in range(6):
+        for _ in range(6 if "$" in text else 0):
             before, text = text, _ARITHMETIC.sub(_compute, _VARIABLE.sub(put, text[:20000]))
             if text == before:
                 break
         return text
 
+    def trace(self, text: str) -> list[str]:
+        """The text, and every value that the script gives to a variable in it or in one of these."""
+        waiting, seen = [text], set[str]()
+        for part in waiting:  # grows
+            names = {match[1] for match in _NAME.finditer(part)} - seen
+            seen |= names
+            waiting += [word.text for name in sorted(names) for word in self.script.assigned(name)]
+        return waiting
+
     def varies(self, text: str) -> bool:
         """Whether a text differs between the tasks of an array: by their ids, chance, time, or a choice in the
         script."""
-        waiting, seen = [text], set[str]()
-        while waiting:
-            part = waiting.pop()
-            if re.search(r"SLURM_(ARRAY_TASK_ID|JOB_?ID)|RANDOM|\$\$|date|mktemp|uuid|hostname|TMPDIR", part):
-                return True
-            names = {match[1] for match in re.finditer(r"\$[{(]*[#!]?(\w+)", part)} - seen
-            seen |= names
-            for command in self.commands if names else ():
-                if command.name in ("read", "mapfile", "readarray", "getopts") and names & set(command.arguments):
-                    return True
-                for name, word in command.assignments:
-                    if name in names and {"if", "case", "loop"} & set(command.blocks):
-                        return True
-                    waiting += [word.text] if name in names else []
-            if any(re.search(rf"\bfor\s+{name}\s+in\b", self.text) for name in names):
-                return True
-        return False
+        parts = self.trace(text)
+        names = {match[1] for part in parts for match in _NAME.finditer(part)}
+        return any(_BY_TASK.search(part) or BY_START.search(part) for part in parts) or bool(names & self._chosen)
+
+    @cached_property
+    def _chosen(self) -> set[str]:
+        """Variables that are read, counted, or set in a condition or loop."""
+        found = set(re.findall(r"\bfor\s+(\w+)\s+in\b", self.text))
+        for command in self.commands:
+            is_choice = {"if", "case", "loop"} & set(command.blocks)
+            found |= {name for name, _ in command.assignments} if is_choice else set()
+            found |= set(command.arguments) if command.name in ("read", "mapfile", "readarray", "getopts") else set()
+        return found
+
+    @cached_property
+    def resubmits(self) -> list[ShellCommand]:
+        """Commands of a job that submit its own script again."""
+        found = self.script.named("sbatch") if self.is_job else []
+        return [one for one in found if any(self._is_own(word) for word in one.arguments)]
+
+    def _is_own(self, word: str) -> bool:
+        if any(_OWN.search(part) for part in self.trace(word)):
+            return True
+        name = os.path.basename(self.resolve(word))
+        return not word.startswith("-") and len(os.path.splitext(name)[0]) > 3 and self.name.endswith(name)
+
+    @cached_property
+    def deletions(self) -> list[tuple[ShellCommand, str]]:
+        """Unconditional ``rm`` of a folder that a training below is given, and that is no data or cache; the folder."""
+        found = []
+        for command in self.script.named("rm"):
+            below = [run for run in self.trainings if run.line > command.line and run.launch]
+            words = [word for run in below if run.launch for word in run.launch.arguments if "/" in word]
+            words += [pair[1] for run in below if (pair := run.argument(OUTPUT))]
+            kept = {word.rpartition("=")[2].strip("/") for word in words}
+            for word in command.arguments if not (command.blocks or command.after) else ():
+                target = self.resolve(word).rstrip("/*").lstrip("/")
+                is_kept = any(f"{path}/".startswith(f"{target}/") for path in kept)
+                if len(target) > 2 and is_kept and not _NOT_KEPT.search(target):
+                    found.append((command, word))
+        return found
+
+    def line_of(self, run: Run, text: str) -> int:
+        """The line of a run's command where the text is; else its first."""
+        lines = self.text.split("\n")[run.line - 1 : run.command.last_line]
+        return next((run.line + at for at, line in enumerate(lines) if text and text in line), run.line)
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
         """Every program that the script starts, in order; what ``bash -c`` and helper scripts start stands in their
         place."""
         found: list[Run] = []
-        for command in self.commands:
+        for command in (one for one in self.commands if one.words):
             words = [part for word in command.words for part in self._expand(word)]
-            variables = [f"{name}={self.resolve(word.text)}" for name, word in command.assignments if command.words]
+            variables = [f"{name}={self.resolve(word.text)}" for name, word in command.assignments]
             waiting = [(command, [*variables, *words], "", dict[str, str]())]
             for inner, inner_words, step, options in waiting:  # grows: a shell's commands follow it
                 wrapped = unwrap(inner_words)
@@ -354,7 +408,7 @@ class Batch:
             return [self.resolve(word.text)]
         text = _squash(self.resolve(word.text))
         try:
-            return shlex.split(re.sub(r"(?m)(^|\s)#.*", "", text)) if re.search(r"\s", text) else [text]
+            return _split(re.sub(r"(?m)(^|\s)#.*", "", text)) if _BLANK.search(text) else [text]
         except ValueError:
             return text.split()
 
@@ -395,6 +449,7 @@ def parse_batch(file: SourceFile, around: Surroundings) -> Batch | None:
         script=script,
         text=file.text,
         folder=os.path.dirname(file.path),
+        name=os.path.basename(file.path),
         save_s=around.save_s if around.save_s is not None else save_s,
     )
 
@@ -405,8 +460,14 @@ _DIRECTIVE = re.compile(
 _STARTS = re.compile(r"\b(torchrun|accelerate\s+launch|deepspeed|torch\.distributed|srun|sbatch)\s")
 
 
+def _split(text: str, comments: bool = False) -> list[str]:
+    return shlex.split(text, comments) if comments or _QUOTED.search(text) else text.split()
+
+
 def _squash(text: str) -> str:
     """Without the blanks of what a command in it prints, so that it stays one word."""
+    if "`" not in text and "$(" not in text:
+        return text
     return re.sub(r"`[^`]*`|\$\([^()]*\)", lambda found: re.sub(r"\s", "", found[0]), text)
 
 
@@ -433,7 +494,7 @@ def _compute(match: re.Match[str]) -> str:
 
 def _read_options(text: str, line: int) -> Iterator[BatchOption]:
     try:
-        words = shlex.split(text, comments=True)
+        words = _split(text, comments="#" in text)
     except ValueError:
         words = text.split()
     at = 0

@@ -290,6 +290,14 @@ def fixed_port(batch: Batch) -> Iterator[LintFinding]:
 _KNOWS_DEVICES = re.compile(
     r"(?i)gpu|device|parallel|strategy|world|nproc|num_proc|trainer|lightning|pl_|accelerat|spawn|tensor|\btp\b|vllm|ray"
 )
+_USES_SEVERAL = re.compile(
+    r"(?i)parallel|device_map|trainer|lightning|accelerat|spawn|device_count|cuda:[1-9{]|device_ids|vllm|\bray\b|horovod|"
+    r"deepspeed|fabric|colossal|multiprocess|Popen|subprocess"
+)
+_ONE_DEVICE = re.compile(
+    r"(?:^|\s)(?:\S*[-_.])?(?:(?:gpu|device|gpu[-_]ids?|local[-_]rank)[= ](?:cuda:)?\d|device[= ]cuda|\S*[= ]?cuda:\d|"
+    r"(?:gpus|devices|num[-_]gpus|n[-_]?gpus?)[= ]1)(?=\s|$)"
+)
 
 
 @lint_rule("idle-gpus", "the processes that are started do not match the GPUs that the job asks for", reads="sbatch")
@@ -321,8 +329,10 @@ def idle_gpus(batch: Batch) -> Iterator[LintFinding]:
             "${CUDA_VISIBLE_DEVICES:-}"
         )
         listed = devices.strip(",\"'").split(",") if re.fullmatch(r"[\d,\"']+", devices) and not parallel else []
-        used, code = min(most, len(listed) or most), " ".join(run.words) + batch.read_script(run)
-        by_itself = is_plain and not (run.step and most > 1) and bool(_KNOWS_DEVICES.search(code))
+        used, words = min(most, len(listed) or most), " ".join(run.words)
+        several = _USES_SEVERAL.search(batch.read_script(run) + words)
+        is_many = bool(several or (_KNOWS_DEVICES.search(words) and not _ONE_DEVICE.search(words)))
+        by_itself = is_plain and not (run.step and most > 1) and is_many
         is_unsure = by_itself or 0 in counts or any("loop" in other.command.blocks for other in parallel)
         problems = (
             (any(int(part or 0) >= gpus for part in listed), Severity.HIGH,
@@ -341,7 +351,7 @@ def idle_gpus(batch: Batch) -> Iterator[LintFinding]:
         ]:
             yield LintFinding(
                 severity=severity,
-                line=run.line,
+                line=batch.line_of(run, run.launch.script if is_plain and run.launch else "nproc"),
                 message=message,
                 advice="start one process (task) per GPU, or ask for fewer GPUs",
                 confidence=Confidence.LIKELY if is_plain else Confidence.CERTAIN,
@@ -370,11 +380,15 @@ def shared_gpu(batch: Batch) -> Iterator[LintFinding]:
     """
     runs = [run for run in batch.trainings if run.command.is_background]
     is_several = len(runs) > 1 or any("loop" in run.command.blocks for run in runs)
-    whole = [run for run in runs if run.step == "srun" and not {"exact", "overlap"} & set(run.step_options)]
+    exact = {"exact", "exclusive", "overlap", "cpus-per-task", "cpus-per-gpu"}  # what means --exact for a step
+    whole = [run for run in runs if run.step == "srun" and not exact & set(run.step_options)]
     chooses = re.search(r"(?i)CUDA_VISIBLE|--?\w*(device|gpu)", re.sub(r"(?m)^#.*", "", batch.text))
+    devices = {"gres", "gpus", "gpus-per-task", "gpus-per-node", "tres-per-task", "overlap"}
     problems = (
-        (whole and "SLURM_EXACT" not in batch.text,
+        (whole and not re.search("SLURM_EXACT|SRUN_CPUS_PER_TASK", batch.text),
          "a step without --exact takes all of the job: these steps in the background run one after the other"),
+        (runs and runs[0].step == "srun" and not devices & set(runs[0].step_options),
+         "a step without --gpus takes all GPUs of the job: these steps in the background run one after the other"),
         (runs and not runs[0].step and not chooses,
          f"all of them use GPU 0: the other {(batch.gpus_per_node or 1) - 1} are idle"),
     )  # fmt: skip
@@ -387,6 +401,18 @@ def shared_gpu(batch: Batch) -> Iterator[LintFinding]:
             advice="srun --exact --ntasks=1 --gpus=1 --mem=M ... & for each, or CUDA_VISIBLE_DEVICES=$i before each",
             confidence=Confidence.LIKELY,
         )
+
+
+_STAMPED = re.compile(r"datetime|strftime|getpid|uuid|time\.time\(|mkdtemp")
+_DEFAULT = re.compile(
+    rf"(?im)[\"']--({OUTPUT})[\"'][^)]{{0,200}}?default\s*=\s*[\"']([^\"'{{}}]+)[\"']|^\s*({OUTPUT})\s*:\s*[\"']?([\w./-]+)"
+)
+"""Where a training writes by its script or its configuration."""
+_ID = r"[\"']*\$(?:\{?SLURM_ARRAY_TASK_ID\}?|\(\(\s*\$?\{?SLURM_ARRAY_TASK_ID\}?\s*\)\))[\"']*"
+_LINE_OF_TASK = re.compile(
+    rf"sed\s.*?{_ID}\s*[\"']?(?:p|q|!d|\{{)|(?:NR\s*==\s*|head\s+-n?\s*|cut\s.*-f\s*){_ID}(?!\s*\+|\w)|"
+    rf"-v\s*(\w+)={_ID}\s.*NR\s*==\s*\1\b(?!\s*\+)"
+)
 
 
 @lint_rule("array-shares-folder", "the tasks of an array write to one folder, or all do the same", reads="sbatch")
@@ -423,24 +449,35 @@ def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
                 f"all {last - first + 1} tasks of the array do the same: nothing reads SLURM_ARRAY_TASK_ID",
             )
         )
-    for run in runs if not found else ():
-        pair, raw = run.argument(OUTPUT), " ".join(word.raw for word in run.command.words)
+    for run in runs if not found and not _STAMPED.search(code) else ():
+        raw = " ".join(word.raw for word in run.command.words)
+        config = run.argument(r"(?:[\w.]+\.)?(?:config|cfg)(?:[-_](?:file|path))?")
+        texts = batch.read_script(run) + "\n" + ((config and batch.read_beside(config[1])) or "")
+        default = _DEFAULT.search(texts) if len(texts) > 1 and "SLURM_" not in texts else None
+        pair = run.argument(OUTPUT) or (default and (default[1] or default[3], default[2] or default[4]))
         named = run.argument(r"(?:[\w.]+\.)?\w*(?:name|tag|suffix|exp|id)")
         is_path = pair and re.match(r"[\w./~$@{\"-]*[A-Za-z]", pair[1]) and not pair[1].startswith("-")
-        if (
-            pair
-            and is_path
-            and batch.varies(raw)
-            and not batch.varies(pair[1])
-            and not (named and batch.varies(named[1]))
-        ):
-            found.append(
+        is_own = not pair or batch.varies(pair[1]) or (named and batch.varies(named[1]))
+        if pair and is_path and not is_own and batch.varies(raw):
+            found += [
                 (
-                    run.line,
+                    batch.line_of(run, pair[0]),
                     Severity.HIGH,
-                    f"all tasks of the array write to --{pair[0]} {pair[1]}, and overwrite each other",
+                    f"all tasks of the array write to {pair[0]} {pair[1]}, and overwrite each other",
                 )
-            )
+            ]
+        for log in [one for one in run.command.redirects if re.match(r"\d?>\s*[^>&\s]*\w", one)]:
+            if not batch.varies(log) and "/dev/" not in log:
+                found += [
+                    (
+                        batch.line_of(run, log),
+                        Severity.MEDIUM,
+                        f"all tasks of the array write their log to {log.lstrip('12> ')}, and overwrite each other's",
+                    )
+                ]
+    for command, folder in batch.deletions if runs else ():
+        if not batch.varies(folder):
+            found += [(command.line, Severity.HIGH, f"each task of the array deletes {folder}, where the others write")]
     lists = {name: (word.raw, c.line) for c in batch.commands for name, word in c.assignments if word.raw[:1] == "("}
     for name, (raw, line) in lists.items() if first < last else ():
         use = re.search(rf"\$\{{{name}\[\$?\{{?SLURM_ARRAY_TASK_ID\}}?\s*([-+]\s*\d+)?\]", batch.text)
@@ -455,16 +492,80 @@ def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
             found.append(
                 (line, Severity.MEDIUM, f"--array={batch.value('array')} leaves one of the {count} {name} out")
             )
-    if last and not first and re.search(r"sed\s+-n\s+[\"']?\$\{?SLURM_ARRAY_TASK_ID\}?[\"']*p", batch.text):
-        found.append((batch.line("array"), Severity.HIGH, "sed counts lines from 1: task 0 of the array gets none"))
+    for command in batch.commands if last and not first else ():
+        if re.match(r"sed|awk|head|cut", command.name) and _LINE_OF_TASK.search(batch.resolve(command.text[:2000])):
+            found += [
+                (
+                    command.line,
+                    Severity.MEDIUM,
+                    f"{command.name} counts from 1: task 0 of the array gets no line (off by one)",
+                )
+            ]
     for line, severity, message in found:
         yield LintFinding(
             severity=severity,
             line=line,
             message=message,
-            advice="let the id of the task, $SLURM_ARRAY_TASK_ID, be part of it",
+            advice="let $SLURM_ARRAY_TASK_ID be part of it; $((SLURM_ARRAY_TASK_ID + 1)) for line numbers",
             confidence=Confidence.LIKELY,
         )
+
+
+_INDEX = r"\$?\{?(?:SLURM_LOCALID|LOCAL_RANK|SLURM_PROCID|local_rank|LOCALID)\b"
+_BY_RANK = re.compile(
+    rf"cuda:{_INDEX}|(?:gpu|device|gpu[-_]id)[= ]\$\{{?\w*(?:LOCAL)|CUDA_VISIBLE_DEVICES=[\"']?{_INDEX}"
+)
+_CODE_BY_RANK = re.compile(
+    r"set_device\([^)\n]*(?:local_?rank|LOCALID|LOCAL_RANK)|cuda:\{[^}\n]*(?:local_?rank|LOCALID|LOCAL_RANK)|"
+    r"device\(\s*[\"']cuda[\"'],\s*[^)\n]*local_?rank|cuda:[\"']\s*\+\s*str\([^)\n]*local_?rank",
+    re.IGNORECASE,
+)
+
+
+@lint_rule("gpu-of-another-task", "tasks see one GPU and use another index, or all use the first", reads="sbatch")
+def gpu_of_another_task(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Compares the GPUs that each task of srun sees (`--gpus-per-task=1`, `--gpu-bind`) with the index that it uses.
+
+    ## Why it costs
+    A task that is bound to one GPU sees it as cuda:0: `cuda:$LOCAL_RANK` is an "invalid device ordinal" in all but the
+    first. Without the binding each task sees all GPUs, and `cuda:0` is one for all.
+
+    ## How to tell
+    Several tasks per node; `cuda:$SLURM_LOCALID`, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` or `set_device(local_rank)`
+    with a binding, in the command or the Python file beside it; `cuda:0` without one.
+
+    ## What to do
+    `cuda:0` with `--gpus-per-task=1`; `--gpus-per-node` and `cuda:$SLURM_LOCALID` without it.
+
+    ## When it is wrong
+    If the site turns the binding off.
+    """
+    for run in batch.trainings:
+        options = {option.name: option.value for option in batch.options} | dict(run.step_options)
+        bind = options.get("gpu-bind", options.get("tres-bind", ""))
+        per_task = options.get("gpus-per-task", options.get("ntasks-per-gpu", ""))
+        is_one = per_task.rpartition(":")[2] == "1" or re.search(r"(single|per_task):1\b|map_gpu|map:", bind)
+        is_bound, tasks = is_one and "none" not in bind, batch.tasks_of(run)
+        is_plain = run.step == "srun" and run.launch is not None and run.launch.launcher == "python"
+        words, code = run.inner.text + " ".join(run.words), batch.read_script(run)
+        by_rank = _BY_RANK.search(words) or _CODE_BY_RANK.search("" if "device_count" in code else code)
+        is_first = re.search(r"cuda:0(?=\W|$)", words) and "CUDA_VISIBLE_DEVICES" not in batch.text
+        problems = (
+            (is_bound and by_rank and not re.search(r"LOCAL_RANK=[\"']?0\b", batch.text),
+             f"each task sees one GPU, cuda:0 (gpus-per-task, gpu-bind): {(by_rank or [''])[0]} is an invalid device "
+             "ordinal in all tasks but the first"),
+            (not is_bound and not per_task and (batch.gpus_per_node or 0) > 1 and is_first,
+             f"each of {tasks} tasks sees all GPUs of the node, and uses cuda:0: the others are idle"),
+        )  # fmt: skip
+        for message in [text for is_so, text in problems if is_so and is_plain and tasks > 1][:1]:
+            yield LintFinding(
+                severity=Severity.HIGH,
+                line=batch.line_of(run, "cuda:"),
+                message=message,
+                advice="cuda:0 with --gpus-per-task=1, or --gpus-per-node with cuda:$SLURM_LOCALID",
+                confidence=Confidence.LIKELY,
+            )
 
 
 _LOCAL = re.compile(
@@ -493,7 +594,6 @@ def first_node_only(batch: Batch) -> Iterator[LintFinding]:
     """
     copies = re.compile(r"(\S*/)?(cp|rsync|tar|unzip|unsquashfs|rclone|mv|zstd|aws|gsutil|scp)$")
     moved = [run for run in batch.runs if copies.match(run.words[0])]
-    last = max((run.line for run in batch.trainings), default=0)
     last = max((run.line for run in batch.trainings), default=0)
     found: list[tuple[int, str]] = []
     for run in moved if batch.nodes > 1 else ():
@@ -533,6 +633,9 @@ _CPU_WORK = re.compile(
 )
 
 
+_OWN_ENVIRONMENT = re.compile(r"(?:TMPDIR|/tmp|TASK_ID|JOB_ID)\S*/bin/activate|--container-image|--no-container-mount")
+
+
 @lint_rule("gpus-wait-for-cpu-work", "GPUs wait while the job downloads, installs or prepares data", reads="sbatch")
 def gpus_wait_for_cpu_work(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
@@ -544,7 +647,7 @@ def gpus_wait_for_cpu_work(batch: Batch) -> Iterator[LintFinding]:
 
     ## How to tell
     `pip install`, `wget`, `hf download` and the like stand before the training (low), or a Python program whose name
-    says that it prepares or tokenizes data (medium).
+    says that it prepares or tokenizes data (medium). Medium too where the tasks of a step or array install together.
 
     ## What to do
     A job without GPUs that does it once, and `--dependency=afterok` for the training.
@@ -553,16 +656,28 @@ def gpus_wait_for_cpu_work(batch: Batch) -> Iterator[LintFinding]:
     If it takes only a few seconds.
     """
     last = max((run.line for run in batch.trainings), default=0)
-    for run in batch.runs if batch.gpus_per_node else ():
+    has_own = _OWN_ENVIRONMENT.search(batch.text) if last else None
+    for run in batch.runs if last else ():
         name = run.launch.script.rsplit("/", 1)[-1] if run.launch else ""
         is_costly = bool(re.search(r"(?i)preproc|prepare_?data|tokeni[sz]e|download", name) or batch.value("array"))
         is_work = _CPU_WORK.match(" ".join(run.words)) or (name and is_costly and not run.is_training)
-        is_choice = {"if", "condition", "substitution"} & set(run.command.blocks) or run.command.after
-        if is_work and run.line < last and not is_choice and not run.command.is_background:
+        choices = {"if", "case", "condition", "substitution", *(() if name else ("function",))}
+        is_choice = choices & {*run.command.blocks, *run.inner.blocks} or run.command.after or run.inner.after
+        words = " ".join(run.words)
+        tasks = batch.tasks_of(run) if run.step == "srun" else 1
+        is_array = bool(batch.value("array")) and not batch.value("array").endswith("%1")
+        is_local = re.search(r"TMPDIR|/tmp|PROCID|LOCALID|%[at]", words) or has_own
+        if is_choice or not is_work or run.line > last:
+            continue
+        message = f"{batch.gpus_per_node} GPUs of each node are idle during {words[:50]!r}"
+        is_together = not name and (tasks > 1 or is_array) and not is_local and not batch.varies(words)
+        if is_together:
+            message = f"all {'tasks of a node' if tasks > 1 else 'tasks of the array'} run {words[:50]!r} at the same time, in one environment or folder: they break each other's"
+        if is_together or (batch.gpus_per_node and not run.command.is_background):
             yield LintFinding(
-                severity=Severity.MEDIUM if is_costly and batch.gpus_per_node != 1 else Severity.LOW,
-                line=run.line,
-                message=f"{batch.gpus_per_node} GPUs of each node are idle during {' '.join(run.words)[:50]!r}",
+                severity=Severity.MEDIUM if is_together or (is_costly and batch.gpus_per_node != 1) else Severity.LOW,
+                line=batch.line_of(run, words[:10]),
+                message=message,
                 advice="do it once, in a job without GPUs, before this one (--dependency=afterok)",
             )
 

@@ -44,6 +44,7 @@ def lost_exit_code(batch: Batch) -> Iterator[LintFinding]:
         is_plain = not command.blocks and not command.before and not command.is_background
         span = range(command.last_line + 1, command.last_line + 3)
         status = [c.line for c in batch.commands if c.line in span and "$?" in c.text]
+        pipe = next((c.line for c in batch.commands if c.line >= command.last_line and c.after in ("|", "|&")), 0)
         hidden = re.search(r"\|\|\s*(true|:|echo\b[^;&|\n]*)\s*$", batch.text, re.MULTILINE)
         is_weighty = is_watched or last in ("rsync", "cp", "rm", "mv", "tar")
         problems = (
@@ -62,7 +63,7 @@ def lost_exit_code(batch: Batch) -> Iterator[LintFinding]:
         for severity, message in [(severity, text) for is_so, severity, text in problems if is_so][:1]:
             yield LintFinding(
                 severity=severity,
-                line=command.line,
+                line=pipe if command.before in ("|", "|&") and pipe else command.line,
                 message=message,
                 advice="set -o pipefail; code=$? (or || code=$?) right after the training, and exit $code at the end",
             )
@@ -188,9 +189,10 @@ def unexported_variable(batch: Batch) -> Iterator[LintFinding]:
     has_plain = any(run.launch and run.launch.launcher == "python" and run.step for run in batch.runs)
     for command in batch.commands if batch.runs else ():
         for name, _ in command.assignments if not command.words and not batch.is_set("a") else ():
-            uses = rf"\$\{{?{name}\b|export\s[^\n;]*\b{name}\b|declare\s+-\w*x\w*\s[^\n]*\b{name}\b"
             is_rank = _FOR_RANKS.fullmatch(name)
-            if ((is_rank and has_plain) or _READ_BY_PROGRAMS.fullmatch(name)) and not re.search(uses, batch.text):
+            is_read = (is_rank and has_plain) or _READ_BY_PROGRAMS.fullmatch(name)
+            uses = rf"\$\{{?{name}\b|export\s[^\n;]*\b{name}\b|declare\s+-\w*x\w*\s[^\n]*\b{name}\b"
+            if is_read and not re.search(uses, batch.text):
                 yield LintFinding(
                     severity=_HIGH if is_rank else _MEDIUM,
                     line=command.line,
@@ -232,9 +234,9 @@ def literal_variable(batch: Batch) -> Iterator[LintFinding]:
     names = {name for command in batch.commands for name, _ in command.assignments}
     is_later = re.search(r"\b(eval|envsubst|(bash|sh) -l?c)\b", batch.text)
     for command in batch.commands:
-        launch = None if is_later else read_launch([word.text for word in command.words])
-        quoted = [word for word in command.words if launch and word.is_literal and " " not in word.text]
-        literal = [(match, word) for word in quoted if (match := re.search(r"\$\{?(\w+)", word.text))]
+        quoted = [word for word in command.words if word.is_literal and " " not in word.text and "$" in word.text]
+        launch = read_launch([word.text for word in command.words]) if quoted and not is_later else None
+        literal = [(match, word) for word in quoted if launch and (match := re.search(r"\$\{?(\w+)", word.text))]
         for match, word in [(m, w) for m, w in literal if m[1] in names or m[1].startswith("SLURM_")][:1]:
             yield LintFinding(
                 severity=_HIGH,
@@ -352,18 +354,30 @@ _COSTLY: tuple[tuple[str, str, Severity, str, str], ...] = (
     ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", _MEDIUM, "every collective is checked on all ranks first", ""),
     ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", _HIGH, "each tensor is a cudaMalloc, which waits for the GPU", ""),
     ("NCCL_P2P_DISABLE", "1", _MEDIUM, "GPUs exchange gradients through the host's memory, not NVLink", "gpus"),
+    ("NCCL_P2P_LEVEL", "LOC|0", _MEDIUM, "GPUs exchange gradients through the host's memory, not NVLink", "gpus"),
     ("NCCL_SHM_DISABLE", "1", _MEDIUM, "GPUs of a node exchange gradients over the network", "gpus"),
     ("NCCL_IB_DISABLE", "1", _MEDIUM, "nodes exchange gradients over TCP instead of InfiniBand", "nodes"),
     ("NCCL_NET", "Socket", _MEDIUM, "nodes exchange gradients over TCP instead of InfiniBand", "nodes"),
     ("NCCL_SOCKET_IFNAME", "lo", _HIGH, "nodes look for each other on the loopback interface", "nodes"),
     ("GLOO_SOCKET_IFNAME", "lo", _HIGH, "nodes look for each other on the loopback interface", "nodes"),
+    ("NCCL_MAX_NCHANNELS NCCL_MAX_CTAS", "[12]", _MEDIUM, "collectives use a part of the links only", "gpus"),
+    ("NCCL_BLOCKING_WAIT TORCH_NCCL_BLOCKING_WAIT", "1", _MEDIUM,
+     "the host waits for each collective, and does not overlap it with the backward pass", "gpus"),
+    ("NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", _MEDIUM,
+     "a rank that fails leaves the others waiting until the job's limit", "gpus"),
+    ("NVIDIA_TF32_OVERRIDE", "0", _MEDIUM, "no matrix product uses TF32, whatever the script asks for", ""),
+    ("HIP_LAUNCH_BLOCKING AMD_SERIALIZE_KERNEL", "[123]", _MEDIUM, "the host waits for each kernel", ""),
     ("NCCL_DEBUG", "TRACE|INFO", _LOW, "each rank logs each communicator and call", ""),
     ("TORCH_CPP_LOG_LEVEL", "INFO", _LOW, "each collective is logged", ""),
-    ("(HF_HOME|TORCH_HOME|HF_DATASETS_CACHE|TRANSFORMERS_CACHE|XDG_CACHE_HOME)",
+    ("HF_HOME TORCH_HOME HF_DATASETS_CACHE TRANSFORMERS_CACHE XDG_CACHE_HOME",
      r"(~|\$\{?HOME\}?|/home/\w+)(/\.?cache\S*)?", _LOW, "caches of many GB fill the home folder's quota", ""),
-    ("PATH", r"(?!.*\$\{?PATH)(?!.*\$\()/.*", _HIGH, "the old PATH is lost: the shell finds no command now", ""),
+    ("PATH", r"(?!.*\$\{?PATH)(?!.*\$\()(?!(.*:)?/usr/bin\b)/.*", _HIGH,
+     "the old PATH is lost: the shell finds no command", ""),
 )  # fmt: skip
-"""Variable, value, severity, what happens, and what the job needs for it: several GPUs or nodes."""
+"""Variables, value, severity, what happens, and what the job needs for it: several GPUs or nodes."""
+_COSTLY_BY_NAME = {
+    name: [other[1:] for other in _COSTLY if name in other[0].split()] for row in _COSTLY for name in row[0].split()
+}
 
 
 @lint_rule("costly-setting", "an environment variable slows or breaks the training", reads="sbatch")
@@ -386,9 +400,9 @@ def costly_setting(batch: Batch) -> Iterator[LintFinding]:
     is_rdma = not re.search(r"(?i)\befa\b|FI_PROVIDER|fastrak|tcpx|fi_efa", batch.text)
     for command in batch.commands if batch.trainings else ():
         for name, word in command.assignments:
-            for known, value, severity, effect, needs in _COSTLY:
+            for value, severity, effect, needs in _COSTLY_BY_NAME.get(name, ()):
                 is_needed = {"gpus": batch.gpus_per_node != 1, "nodes": batch.nodes > 1 and is_rdma, "": True}[needs]
-                if is_needed and re.fullmatch(known, name) and re.fullmatch(f"['\"]?({value})['\"]?", word.raw, re.I):
+                if is_needed and re.fullmatch(f"['\"]?({value})['\"]?", word.raw, re.I):
                     yield LintFinding(
                         severity=severity,
                         line=command.line,

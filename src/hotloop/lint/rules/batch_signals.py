@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding, lint_rule
 from hotloop.core.save_notice import find_notice_s
-from hotloop.lint.formats.batch import OUTPUT, Batch
+from hotloop.lint.formats.batch import BY_START, OUTPUT, Batch
 
 _ENDS = {"EXIT", "ERR", "DEBUG", "RETURN", "0"}
 """What a trap is for where it is for no signal."""
@@ -37,7 +37,8 @@ def trap_behind_foreground(batch: Batch) -> Iterator[LintFinding]:
         is_asked = batch.signal is not None and batch.signal[2] and batch.signal[0] in trap.signals
         starts = batch.trainings or (tuple(run for run in batch.runs if run.step or run.launch) if is_asked else ())
         runs = [run for run in starts if run.line > trap.line and not run.command.is_background]
-        if runs and (is_asked or trap.signals & {"TERM", "USR1", "USR2"}):
+        saves = trap.runs(r"^\s*(kill|touch|scancel|sbatch|pkill)\b|requeue")  # no cleanup of files
+        if runs and (is_asked or (trap.signals & {"TERM", "USR1", "USR2"} and saves)):
             yield LintFinding(
                 severity=Severity.HIGH if is_asked else Severity.MEDIUM,
                 line=trap.line,
@@ -68,13 +69,19 @@ def save_cut_by_trap(batch: Batch) -> Iterator[LintFinding]:
     If the program needs no time after the signal.
     """
     waits = [command for command in batch.script.named("wait") if "function" not in " ".join(command.blocks)]
-    steps = [run for run in batch.runs if run.step == "srun" and run.command.is_background]
+    steps = [run.command for run in batch.runs if run.step == "srun" and run.command.is_background]
+    lines = batch.text.split("\n")
+    after = ["\n".join(lines[step.last_line - 1 : step.last_line + 2]) for step in steps]
+    kept = [match[1] for text in after if (match := re.search(r"(\w+)\+?=\(?[\"']?\$!", text))]
+    is_step = re.compile(
+        rf"kill\s+(-(s\s+)?(SIG)?(TERM|HUP|QUIT|15)\s+)?[\"']?-?\$\{{?(!|\(jobs|{'|'.join(kept) or '!'})(?!\w)"
+    )
     for trap in batch.traps if batch.is_job else ():
         passes = [command for command in trap.commands if re.match(r"(kill|pkill|scancel|touch)\b", command.text)]
-        ends = [c for c in passes if re.match(r"kill\s+(-(s\s+)?(SIG)?(TERM|KILL|15|9)\s+)?[\"']?\$", c.text)]
+        ends = passes and is_step.match(passes[0].text)  # a later one ends what did not save
         stays = trap.runs(r"^\s*(wait|sleep|exit|exec|tail)\b|scontrol\s+requeue")
         problems = (
-            (ends and steps, "srun takes this TERM as its own end, and kills its tasks by KILL: no save runs"),
+            (ends and steps, "srun forwards this signal to its tasks as KILL (man srun): no save runs"),
             (not stays and len(waits) == 1 and "loop" not in waits[0].blocks, "after it the one wait returns at once: "
              "the script ends, and the save of the training in the background is killed"),
         )  # fmt: skip
@@ -208,14 +215,28 @@ def restart_from_scratch(batch: Batch) -> Iterator[LintFinding]:
         (run.line, Severity.MEDIUM, "a requeue starts this training from scratch: no --resume") for run in runs[:1]
     ]
     found = [] if _RESUMES.search(code) else problems
-    kept = [pair[1].strip("/") for run in runs if (pair := run.argument(OUTPUT)) and len(pair[1]) > 2]
-    for command in batch.script.named("rm"):
-        targets = [batch.resolve(word).rstrip("/*") for word in command.arguments]
-        is_kept = any(f"{path}/".startswith(f"{target}/") for path in kept for target in targets if target)
-        if is_kept and command.line < runs[0].line and not command.blocks:
-            found.append(
-                (command.line, Severity.HIGH, "deletes the checkpoints that the requeued job should resume from")
-            )
+    for command, folder in batch.deletions if runs or batch.resubmits else ():
+        found += [(command.line, Severity.HIGH, f"deletes {folder}, which the requeued job should resume from")]
+    for command in batch.script.named("mkdir") if runs and batch.is_set("e") else ():
+        is_checked = command.blocks or command.before or command.after or re.search(r"\s-\w*p|RESTART", command.text)
+        if not is_checked and not any(BY_START.search(part) for part in batch.trace(command.text)):
+            found += [
+                (
+                    command.line,
+                    Severity.HIGH,
+                    f"{command.text[:50]!r} fails at the second start, when the folder is there: set -e ends the job",
+                )
+            ]
+    for run in runs:
+        pair = run.argument(OUTPUT)
+        if pair and _RESUMES.search(run.inner.text) and any(BY_START.search(part) for part in batch.trace(pair[1])):
+            found += [
+                (
+                    batch.line_of(run, pair[0]),
+                    Severity.HIGH,
+                    f"{pair[0]} is another folder at each start: a requeued job finds no checkpoint to resume from",
+                )
+            ]
     for command in requeues:
         is_last = (
             not command.blocks and not command.after and not any(c.name == "exit" and c.after for c in batch.commands)
@@ -258,17 +279,20 @@ def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
     ## When it is wrong
     If the parts end by themselves before their limit.
     """
-    for command in batch.find(r"\bsbatch\b[^\n]*(--dependency|\s-d)[= ]?\S*after") if "after" in batch.text else ():
-        names = set(re.findall(r"after\w+:[\"']?\$\{?(\w+)", command.text))
-        given = {name: [word.text for word in batch.script.assigned(name)] for name in names}
-        bare = [text for texts in given.values() for text in texts if re.match(r"(\$\(|`)\s*sbatch\b", text)]
-        is_sentence = bare and not re.search(r"parsable|\|", bare[0]) and not re.search(r"##\*|//[^\n]*\}", batch.text)
-        is_chain = "loop" in command.blocks and any(
-            re.search(r"\bsbatch\b", text) for texts in given.values() for text in texts
-        )
-        is_own = re.search(r"afterok:[\"']?\$\{?SLURM_JOB_ID", command.text)
+    uses = batch.find(r"\bsbatch\b[^\n]*(--dependency|\s-d)|^\s*(scancel|squeue|scontrol|sacct)\b")
+    for command in uses if "sbatch" in batch.text else ():
+        pattern = r"after\w*:[\"']?\$\{?(\w+)" if command.name == "sbatch" else r"\$\{?(\w+)"
+        given = [word.text for name in re.findall(pattern, command.text) for word in batch.script.assigned(name)]
+        bare = [text for text in given if re.search(r"(?m)^(\$\(|`)\s*sbatch\b(?![^\n]*(parsable|\|))", text)]
+        is_sentence = bare and not re.search(r"##\*|//[^\n]*\}|grep|awk", batch.text)
+        is_chain = "loop" in command.blocks and any("sbatch" in text for text in given)
+        is_own = command in batch.resubmits and re.search(r"afterok:[\"']?\$\{?SLURM_JOB_ID", command.text)
+        alone = re.search(r"(?:--dependency|\s-d)[= ][\"']?\$\{?(\w+)\}?[\"']?(?=\s|$)", command.text)
+        is_alone = alone and any(re.match(r"(\$\(|`)sbatch\b", text) for text in batch.trace(f"${alone[1]}"))
         problems = (
-            (is_sentence, Severity.HIGH, "its id is the sentence 'Submitted batch job N': sbatch refuses it"),
+            (is_sentence, Severity.HIGH,
+             f"its id is the sentence 'Submitted batch job N' of sbatch without --parsable: {command.name} refuses it"),
+            (is_alone, Severity.HIGH, "sbatch refuses a dependency of an id alone, without a type such as afterok:"),
             ("afterok" in command.text and (is_chain or is_own), Severity.MEDIUM,
              "a part that ends at its time limit is not ok: with afterok the next one never starts"),
         )  # fmt: skip
@@ -278,5 +302,37 @@ def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
                 line=command.line,
                 message=message,
                 advice="sbatch --parsable, and --dependency=afterany or singleton for parts of one training",
+                confidence=Confidence.LIKELY,
+            )
+
+
+@lint_rule("endless-chain", "a job submits itself again, whatever has happened", reads="sbatch")
+def endless_chain(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a job that submits its own script in no condition.
+
+    ## Why it costs
+    The chain never ends: it goes on after the last step of the training, and, where the training crashes, it starts
+    job after job that crash too, until someone cancels them.
+
+    ## How to tell
+    `sbatch` of `$0`, of this script's name or of the job's own Command, in no `if`, `case`, `&&` or trap, and no
+    conditional `exit` above it.
+
+    ## What to do
+    `[ -e "$RUN/DONE" ] || sbatch "$SCRIPT"`, with a file that the training writes at its end, and a counter of links.
+
+    ## When it is wrong
+    If another program cancels the chain.
+    """
+    ends = [one for one in batch.script.named("exit") if "if" in one.blocks or (one.after and "1" not in one.arguments)]
+    for command in batch.resubmits if batch.trainings else ():
+        is_guarded = any(one.line < command.line for one in ends) or re.search(r"--(hold|begin)\b", command.text)
+        if not command.blocks and not command.after and not is_guarded:
+            yield LintFinding(
+                severity=Severity.MEDIUM,
+                line=command.line,
+                message="resubmits this script in any case: after the last step and after each crash, an endless chain",
+                advice='[ -e "$RUN/DONE" ] || sbatch ..., and count the links',
                 confidence=Confidence.LIKELY,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterator
 
@@ -251,7 +252,7 @@ def lost_log(batch: Batch) -> Iterator[LintFinding]:
 
     ## How to tell
     `--requeue` or `scontrol requeue` without the open mode (low); a pattern in which nothing differs between tasks
-    (medium); a `mkdir` of the folder in the script (low).
+    (medium); a `mkdir` of the folder in the script, and no such folder beside it (medium).
 
     ## What to do
     `#SBATCH --open-mode=append` (`hotloop lint --fix` adds it), `--output=logs/%A_%a.out`, `mkdir` before sbatch.
@@ -276,12 +277,21 @@ def lost_log(batch: Batch) -> Iterator[LintFinding]:
                     (),
                 )
             )
-        if folder and any(folder in [word.strip("./") for word in c.arguments] for c in batch.script.named("mkdir")):
+        is_said = name == "error" and folder == batch.value("output").rpartition("/")[0].removeprefix("./")
+        is_there = is_said or any(
+            os.path.isdir(os.path.join(place, folder))
+            for place in (batch.folder, f"{batch.folder or os.curdir}/..", "")
+        )
+        if (
+            folder
+            and not is_there
+            and any(folder in [word.strip("./") for word in c.arguments] for c in batch.script.named("mkdir"))
+        ):
             found.append(
                 (
                     line,
-                    Severity.LOW,
-                    f"Slurm opens {value} before the script makes {folder}: without that folder the job fails",
+                    Severity.MEDIUM,
+                    f"Slurm opens {value} before the script makes {folder}: without that folder the job fails silently",
                     (),
                 )
             )
@@ -341,6 +351,9 @@ def contradictory_options(batch: Batch) -> Iterator[LintFinding]:
             )
 
 
+_WORKERS = re.compile(
+    r"num_workers\s*=\s*(\d{1,3})\b|[\"']--[\w-]*workers[\"'][^)]{0,200}?default\s*=\s*(\d{1,3})\b", re.IGNORECASE
+)
 _CORES = "cpus-per-task cpus-per-gpu exclusive mincpus cores-per-socket threads-per-core ntasks ntasks-per-core hint"
 
 
@@ -354,7 +367,7 @@ def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
 
     ## How to tell
     There are GPUs and no `--cpus-per-task`, `--cpus-per-gpu`, `--exclusive` or `--mincpus`, or fewer CPUs than GPUs, or
-    fewer than half of the workers that the command asks for.
+    no more than half of the workers that the command, or the default in the Python file beside it, asks for.
 
     ## What to do
     `#SBATCH --cpus-per-task=N`, with a CPU for each worker and one for each process.
@@ -372,12 +385,16 @@ def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
     ]  # fmt: skip
     for run in batch.trainings:
         pair = run.argument(r"(?:[\w.]+\.)?(?:data_?)?(?:loader|dataloader|dl)?[-_.]?(?:num[-_])?_?workers")
-        workers = int(pair[1]) * (batch.processes_of(run) or 1) if pair and pair[1].isdecimal() else 0
+        written = None if pair else _WORKERS.search(batch.read_script(run))
+        asked = (written[1] or written[2]) if written else pair[1] if pair else ""
+        workers = int(asked) * (batch.processes_of(run) or 1) if asked.isdecimal() else 0
         threads = batch.resolve("${OMP_NUM_THREADS:-0}")
         omp = int(threads) * (batch.processes_of(run) or 1) if threads.isdecimal() else 0
         most, what = max((workers, "DataLoader workers"), (omp, "threads (OMP_NUM_THREADS x processes)"))
-        is_many = bool(gpus and cores and most > 2 * cores)
-        found.append((is_many, run.line, f"{most} {what} on the {cores} CPUs of a node"))
+        is_many = bool(gpus and cores and most >= 2 * cores)
+        found.append(
+            (is_many, batch.line_of(run, pair[0] if pair else ""), f"{most} {what} on the {cores} CPUs of a node")
+        )
     for line, message in [(line, text) for is_so, line, text in found if is_so and batch.trainings][:1]:
         yield LintFinding(
             severity=Severity.MEDIUM,
