@@ -150,11 +150,12 @@ def draw_first_looks(raw: Path) -> str:
 def draw_lint_looks(rows: Sequence[dict[str, Any]]) -> str:
     """First looks of lint at sets that nobody who writes rules had seen."""
     lines = [
-        f"| {row['set']}: {row['kind']} | {row['at_severity_count']} of {row['topics_count']} | {row['named_count']} of "
-        f"{row['topics_count']} | {row['false_count']} |"
+        "| {set}: {kind} | {at_severity_count} of {topics_count} | {named_count} of {topics_count} | {false_count} |".format(
+            **row
+        )
         for row in rows
     ]
-    head = ["| set | found at the wanted severity | found at any | false findings on sound files |", "|---|---|---|---|"]
+    head = ["| set | found at the wanted severity | at any | false, on sound files |", "|---|---|---|---|"]
     return "\n".join([*head, *lines])
 
 

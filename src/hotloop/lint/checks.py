@@ -10,7 +10,7 @@ from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding
 
 
-class Place(NamedTuple):
+class CheckedPlace(NamedTuple):
     """A line of a file and what stands there; a Field and a ShellCommand have both too."""
 
     line: int
@@ -18,7 +18,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class FieldCheck:
     """``at`` gives the faulty places of what is judged; an absent Field counts as none.
 
     ``message`` and ``advice`` are formats of ``str.format``: ``{text}`` is the text of the place, ``{0}`` and ``{1}``
@@ -32,7 +32,7 @@ class Check:
     confidence: Confidence = Confidence.CERTAIN
 
 
-def run_checks(checks: Iterable[Check], *subject: Any) -> Iterator[LintFinding]:
+def run_checks(checks: Iterable[FieldCheck], *subject: Any) -> Iterator[LintFinding]:
     """One finding for each faulty place of each row."""
     for check in checks:
         for place in filter(None, check.at(*subject)):

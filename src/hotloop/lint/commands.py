@@ -55,7 +55,7 @@ COMPILES = re.compile(r"(make|ninja|cmake --build|nvcc|cargo build|bazel build|n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class BuildCommand:
     """A command of a shell: ``words`` without wrappers such as sudo or ``conda run``; ``folder`` is where it starts."""
 
     shell: ShellCommand
@@ -97,7 +97,7 @@ class Install:
     projects: tuple[str, ...]
     options: Mapping[str, str]
     is_synced: bool
-    command: Command
+    command: BuildCommand
 
 
 def split_words(text: str) -> list[str]:
@@ -108,17 +108,17 @@ def split_words(text: str) -> list[str]:
         return text.split()
 
 
-def read_commands(text: str, first_line: int, folder: str) -> Iterator[Command]:
+def read_commands(text: str, first_line: int, folder: str) -> Iterator[BuildCommand]:
     """The commands of a script in order, and those of a script that it gives to ``bash -c``."""
     for one in parse_shell(text, first_line).commands:
-        found = Command(shell=one, words=_unwrap([word.text for word in one.words]), folder=folder)
+        found = BuildCommand(shell=one, words=_unwrap([word.text for word in one.words]), folder=folder)
         yield found
         if found.name in ("cd", "pushd") and found.words[1:] and "subshell" not in one.blocks:
             folder = found.locate(found.words[1])
         inner = re.match(r"(?:ba|da|z|a)?sh (?:-\w+ )*-\w*c ", found.plain)
         script = next((word for word in found.words[1:] if not word.startswith("-")), "") if inner else ""
         for each in parse_shell(script, one.line).commands if script else ():
-            yield Command(shell=each, words=_unwrap([word.text for word in each.words]), folder=folder)
+            yield BuildCommand(shell=each, words=_unwrap([word.text for word in each.words]), folder=folder)
 
 
 def _unwrap(words: Sequence[str]) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ def _unwrap(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(left)
 
 
-def read_install(command: Command) -> Install | None:
+def read_install(command: BuildCommand) -> Install | None:
     """What a command installs; None where it does not install.
 
     >>> [found] = map(read_install, read_commands("python -m pip install -r a.txt torch==2.5.1 -e .", 1, "/"))
@@ -179,7 +179,7 @@ def read_install(command: Command) -> Install | None:
     )
 
 
-def describe_work(command: Command) -> str:
+def describe_work(command: BuildCommand) -> str:
     """What takes long in a command: ``install``, ``system`` (the distribution's packages), ``download``, ``compile``;
     empty where nothing does."""
     install = read_install(command)

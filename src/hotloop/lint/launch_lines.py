@@ -106,7 +106,7 @@ class LaunchLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wrapped:
+class WrappedWords:
     """A command without what starts it: ``words`` begin with the program itself."""
 
     words: tuple[str, ...]
@@ -147,7 +147,7 @@ def read_launch(words: Sequence[str]) -> LaunchLine | None:
     )
 
 
-def unwrap(words: Sequence[str]) -> Wrapped:
+def unwrap(words: Sequence[str]) -> WrappedWords:
     """Without assignments, srun or mpirun with their options, and programs such as env, nohup, timeout, singularity."""
     rest, prefixes, step = list(words), list[str](), ""
     variables, step_options = dict[str, str](), dict[str, str]()
@@ -167,7 +167,7 @@ def unwrap(words: Sequence[str]) -> Wrapped:
             rest = rest[at:]
         else:
             break
-    return Wrapped(
+    return WrappedWords(
         words=tuple(rest), step=step, step_options=step_options, variables=variables, prefixes=tuple(prefixes)
     )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from .checks import Place
+from .checks import CheckedPlace
 from .launch_lines import LaunchLine, read_launch
 from .shell import ShellCommand, ShellScript, parse_shell
 from .yaml_fields import Field
@@ -170,7 +170,7 @@ class Task:
         )
 
     @cached_property
-    def losses(self) -> list[Place]:
+    def losses(self) -> list[CheckedPlace]:
         """Folders that the program is given for what it writes, where that does not last, and why."""
         saved = [
             (value, line) for name, value, line in self.options if _SAVES.match(name) and not _NO_FOLDER.search(name)
@@ -184,9 +184,11 @@ class Task:
             fitting = [one for one in self.mounts if f"{place}/".startswith(f"{one.path.rstrip('/')}/")]
             mount = max(fitting, key=lambda one: len(one.path), default=None)
             if mount is None and self.loses_disk:
-                found[path] = Place(line, f"{path}: it is on the disk of the container or machine, which goes with it")
+                found[path] = CheckedPlace(
+                    line, f"{path}: it is on the disk of the container or machine, which goes with it"
+                )
             elif mount is not None and mount.loss:
-                found[path] = Place(mount.line, f"{path}: {mount.path} {mount.loss}")
+                found[path] = CheckedPlace(mount.line, f"{path}: {mount.path} {mount.loss}")
         return list(found.values())
 
     def stated_s(self, about: str) -> float:

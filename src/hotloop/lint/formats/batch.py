@@ -61,7 +61,7 @@ class BatchOption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class StartedProgram:
     """A program that is started, its variables replaced where they are known.
 
     ``command`` is what starts it in the script and ``inner`` the same or, of ``bash -c`` or a helper script, the
@@ -317,16 +317,16 @@ class Batch:
                     found.append((command, word))
         return found
 
-    def line_of(self, run: Run, text: str) -> int:
+    def line_of(self, run: StartedProgram, text: str) -> int:
         """The line of a run's command where the text is; else its first."""
         lines = self.text.split("\n")[run.line - 1 : run.command.last_line]
         return next((run.line + at for at, line in enumerate(lines) if text and text in line), run.line)
 
     @cached_property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[StartedProgram, ...]:
         """Every program that the script starts, in order; what ``bash -c`` and helper scripts start stands in their
         place."""
-        found: list[Run] = []
+        found: list[StartedProgram] = []
         for command in (one for one in self.commands if one.words):
             words = [part for word in command.words for part in self._expand(word)]
             variables = [f"{name}={self.resolve(word.text)}" for name, word in command.assignments]
@@ -340,7 +340,7 @@ class Batch:
                 if wrapped.words and (text is None or not wrapped.words[0]):
                     launch = read_launch(inner_words)
                     found.append(
-                        Run(
+                        StartedProgram(
                             command=command,
                             inner=inner,
                             words=wrapped.words,
@@ -352,7 +352,7 @@ class Batch:
         return tuple(found)
 
     @cached_property
-    def trainings(self) -> tuple[Run, ...]:
+    def trainings(self) -> tuple[StartedProgram, ...]:
         """Launchers, Python programs whose name says so, or the only one of a job with GPUs."""
         runs = [run for run in self.runs if run.launch and run.is_training]
         sure = [
@@ -360,13 +360,13 @@ class Batch:
         ]
         return tuple(sure or (runs if self.gpus_per_node and len(runs) == 1 else []))[:MOST_TRAININGS]
 
-    def nodes_of(self, run: Run) -> int:
+    def nodes_of(self, run: StartedProgram) -> int:
         """The nodes that a run is started on: those of its srun, else the first alone."""
         ntasks = _read_count(run.step_options.get("ntasks", ""))
         nodes = _read_count(run.step_options.get("nodes", "")) or (self.nodes if run.step else 1)
         return min(nodes, ntasks or nodes)
 
-    def tasks_of(self, run: Run) -> int:
+    def tasks_of(self, run: StartedProgram) -> int:
         """The tasks that srun makes of a run on each node."""
         tasks = _read_count(run.step_options.get("ntasks-per-node", ""))
         total = _read_count(run.step_options.get("ntasks", ""))
@@ -374,7 +374,7 @@ class Batch:
             return tasks or (1 if not run.step else (total or self.tasks_per_node * self.nodes) // self.nodes or 1)
         return max(1, total // self.nodes_of(run)) if total else self.tasks_per_node
 
-    def processes_of(self, run: Run) -> int | None:
+    def processes_of(self, run: StartedProgram) -> int | None:
         """The processes that a run starts on each of its nodes; None where that is left to the launcher."""
         if run.launch is None or run.launch.launcher == "python":
             return self.tasks_of(run)
@@ -395,7 +395,7 @@ class Batch:
                     return None
         return None
 
-    def read_script(self, run: Run) -> str:
+    def read_script(self, run: StartedProgram) -> str:
         """The text of the Python file that a run starts, where it lies beside the script; else nothing."""
         return (run.launch and self.read_beside(run.launch.script)) or ""
 

@@ -24,7 +24,7 @@ from hotloop.core.dockerfile import (
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding
-from hotloop.lint.commands import Command, Install, describe_work, read_commands, read_install, split_words
+from hotloop.lint.commands import BuildCommand, Install, describe_work, read_commands, read_install, split_words
 from hotloop.lint.files import LintFormat, NotRead, SourceFile, Surroundings
 
 MOST_FILES = 10_000
@@ -122,7 +122,7 @@ class Layer:
         return [(name, value) for name, _, value in (word.partition("=") for word in words)]
 
     @cached_property
-    def commands(self) -> tuple[Command, ...]:
+    def commands(self) -> tuple[BuildCommand, ...]:
         """What RUN, CMD or ENTRYPOINT starts, in order, what ``sh -c`` is given included."""
         one = self.instruction
         words = one.exec_form
@@ -132,7 +132,7 @@ class Layer:
         return tuple(read_commands(expand_variables(text, self.variables), line, self.workdir)) if is_start else ()
 
     @cached_property
-    def works(self) -> list[tuple[str, Command]]:
+    def works(self) -> list[tuple[str, BuildCommand]]:
         """The commands of a RUN that take long, each with its kind."""
         commands = self.commands if self.name == "RUN" else ()
         return [(kind, command) for command in commands if (kind := describe_work(command))]
@@ -495,7 +495,7 @@ def _resolve(module: str, name: str, path: str) -> str:
     return posixpath.normpath(posixpath.join(folder, module.lstrip(".").replace(".", "/"), name))
 
 
-def _find_lost(layer: Layer) -> Iterator[tuple[Command, str]]:
+def _find_lost(layer: Layer) -> Iterator[tuple[BuildCommand, str]]:
     """The commands of a RUN that take long and whose failure does not fail the build, each with the reason."""
     script = f"{layer.shell} {layer.instruction.script}"
     has_errexit = (

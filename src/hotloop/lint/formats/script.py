@@ -151,7 +151,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LoopCall:
     """A call that a piece of code makes, itself or in a function that it calls. ``site`` is the call in that piece,
     ``tests`` decide whether it is made; ``is_certain``: each time."""
 
@@ -175,11 +175,11 @@ class LoopStep:
     """The function or module around the loop; the function itself where it is the container."""
     loop: Loop
     """The loop whose iterations are the steps: the container, or the one that calls it."""
-    events: tuple[Event, ...]
-    backwards: tuple[Event, ...]
-    steps: tuple[Event, ...]
+    events: tuple[LoopCall, ...]
+    backwards: tuple[LoopCall, ...]
+    steps: tuple[LoopCall, ...]
 
-    def find(self, *endings: str) -> list[Event]:
+    def find(self, *endings: str) -> list[LoopCall]:
         """Events by the last part of their names."""
         return [event for event in self.events if event.name.rpartition(".")[2] in endings]
 
@@ -293,7 +293,7 @@ class LintedScript:
         self._leaves: dict[ast.AST, list[ast.stmt]] = {}
         self._names: dict[ast.AST, str] = {}
         self._defined: dict[ast.AST, Function | ast.ClassDef | None] = {}
-        self._events: dict[ast.AST, tuple[Event, ...]] = {}
+        self._events: dict[ast.AST, tuple[LoopCall, ...]] = {}
         self._gradients: dict[ast.AST, str] = {}
         self._texts: dict[str, bool] = {}
         self._depth = 0
@@ -650,13 +650,13 @@ class LintedScript:
                     return role
         return ""
 
-    def events(self, container: Loop | Scope) -> tuple[Event, ...]:
+    def events(self, container: Loop | Scope) -> tuple[LoopCall, ...]:
         """The calls that a loop's body or a function makes, in the order in which they run; functions that are known
         are followed."""
         if container in self._events:
             return self._events[container]
         self._events[container] = ()  # for a function that calls itself
-        found: list[Event] = []
+        found: list[LoopCall] = []
         scope = container if isinstance(container, SCOPES) else self.scope(container)
         self._depth += 1
         for call in list(self._scope_calls.get(scope, ())):
@@ -670,18 +670,18 @@ class LintedScript:
                     replace(one, site=call, tests=(*tests, *one.tests), is_certain=sure and one.is_certain)
                     for one in self.events(definition)
                 ]
-            found.append(Event(call, self.name(call.func), call, tests, sure))
+            found.append(LoopCall(call, self.name(call.func), call, tests, sure))
         self._depth -= 1
         self._events[container] = tuple(found)
         return self._events[container]
 
-    def line(self, event: Event) -> int:
+    def line(self, event: LoopCall) -> int:
         """Where an event is in this file."""
         return event.call.lineno if self.is_own(event.call) else event.site.lineno
 
     def report(
         self,
-        place: Event | ast.AST | bool | None,
+        place: LoopCall | ast.AST | bool | None,
         severity: Severity,
         message: str,
         advice: str,
@@ -690,7 +690,7 @@ class LintedScript:
         edits: tuple[LintEdit, ...] = (),
     ) -> list[LintFinding]:
         """A finding at a place; none where there is no fault, or where it is that of another file."""
-        node = place.call if isinstance(place, Event) and self.is_own(place.call) else getattr(place, "site", place)
+        node = place.call if isinstance(place, LoopCall) and self.is_own(place.call) else getattr(place, "site", place)
         if not isinstance(node, ast.AST) or not self.is_own(node):
             return []
         confidence = Confidence.CERTAIN if is_sure else Confidence.LIKELY

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintEdit, LintFinding, lint_rule
-from hotloop.lint.commands import Command, read_commands, read_install
+from hotloop.lint.commands import BuildCommand, read_commands, read_install
 from hotloop.lint.formats.builds import CODE, UNKNOWN, DockerBuild, Layer, is_below
 
 WORK = {
@@ -59,7 +59,7 @@ def source_before_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterato
             yield copy.report(severity, text, advice, confidence=confidence)
 
 
-def _find_repeated(build: DockerBuild, copy: Layer, step: Layer) -> tuple[str, Command, str, Confidence] | None:
+def _find_repeated(build: DockerBuild, copy: Layer, step: Layer) -> tuple[str, BuildCommand, str, Confidence] | None:
     """A command of the step that takes long and does not need what of the copy changes."""
     codes = [one for one in step.commands if RUNS_CODE.match(one.plain) and one not in [work for _, work in step.works]]
     if any(not copy.files or one.locate(word) in copy.files for one in codes for word in one.words):
@@ -617,7 +617,7 @@ FETCHED = re.compile(
 INIT = re.compile(r"\b(tini|dumb-init|s6-overlay|supervisord|trap|systemd|catatonit)\b")
 
 
-def _find_main(commands: Sequence[Command]) -> Command | None:
+def _find_main(commands: Sequence[BuildCommand]) -> BuildCommand | None:
     """The command that a script ends with, that before its pipe, where no exec makes it process 1."""
     last = next((one for one in reversed(commands) if one.words and one.shell.after not in ("|", "|&")), None)
     is_piped = last is not None and last.shell.before in ("|", "|&")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
-from hotloop.lint.formats.script import Event, LintedScript, LoopStep, constant, keyword
+from hotloop.lint.formats.script import LintedScript, LoopCall, LoopStep, constant, keyword
 from hotloop.lint.rules.checkpoints import SHARDS
 
 CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_")
@@ -216,7 +216,7 @@ def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFin
             yield LintFinding(severity=severity, line=script.line(events[0]), message=message, advice=advice)
 
 
-def _is_scaled_loss(script: LintedScript, backward: Event) -> bool:
+def _is_scaled_loss(script: LintedScript, backward: LoopCall) -> bool:
     value = getattr(backward.call.func, "value", None)
     return not backward.call.args and isinstance(value, ast.Call) and script.name(value.func).endswith(".scale")
 
@@ -499,7 +499,7 @@ def _single(script: LintedScript, training: LoopStep) -> str:
     return names.pop() if len(names) == 1 and not any(one.call.args for one in training.backwards) else ""
 
 
-def _find_period(script: LintedScript, event: Event) -> ast.expr | None:
+def _find_period(script: LintedScript, event: LoopCall) -> ast.expr | None:
     """The test with ``%`` under which a call runs every few iterations of the loop; None where there is none."""
     for test in event.tests:
         negated = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotEq)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding, lint_rule
 from hotloop.core.save_notice import find_notice_s
-from hotloop.lint.checks import Check, Place, only, run_checks
+from hotloop.lint.checks import CheckedPlace, FieldCheck, only, run_checks
 from hotloop.lint.formats.manifests import (
     GPUS,
     RUNS_TO_END,
@@ -34,7 +34,7 @@ MOST_GPUS = 16
 """Of one node that is sold today; 8 is usual."""
 
 FRACTIONS = (
-    Check(
+    FieldCheck(
         at=lambda pod: [one for one in pod.amounts if one.name in GPUS and one.number != int(one.number)],
         severity=HIGH,
         message="{text} is refused: GPUs are whole numbers",
@@ -66,7 +66,7 @@ def fractional_gpu(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
 
 
 LIMITS = (
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one["image"]
             for one in pod.containers
@@ -82,7 +82,7 @@ LIMITS = (
         advice="resources.limits: nvidia.com/gpu",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one
             for one in pod.amounts
@@ -92,7 +92,7 @@ LIMITS = (
         message="a request of {text} is refused: there is no limit, and for GPUs both have to be there",
         advice="write {text} under limits",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one
             for one in pod.amounts
@@ -102,7 +102,7 @@ LIMITS = (
         message="a request of {text} is refused: for GPUs it has to equal the limit",
         advice="write the same number under limits",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one
             for one in pod.amounts
@@ -141,13 +141,13 @@ def gpu_without_limit(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
 
 
 NAMES = (
-    Check(
+    FieldCheck(
         at=lambda pod: [one for one in pod.amounts if "/" not in one.name and not NATIVE.match(one.name)],
         severity=HIGH,
         message="{text} is refused: no resource of Kubernetes has this name, and a device has its vendor in front",
         advice="write nvidia.com/gpu (amd.com/gpu), cpu or memory",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one
             for one in pod.amounts
@@ -186,7 +186,7 @@ def unknown_resource(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
 
 
 AMOUNTS = (
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one for one in pod.amounts if one.name in ("memory", "ephemeral-storage") and 0 < one.number < MIB
         ],
@@ -194,7 +194,7 @@ AMOUNTS = (
         message="{text} is a matter of bytes (no unit is bytes, m is a thousandth): the container is killed at once",
         advice="write the amount in Mi or Gi",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one
             for one in pod.amounts
@@ -208,13 +208,13 @@ AMOUNTS = (
         message="{text} beside GPUs: torch alone needs more, and the container is OOMKilled",
         advice="write the amount in Gi",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [one for one in pod.amounts if one.name == "cpu" and one.number >= 512],
         severity=HIGH,
         message="{text} cores are in no node: the pod stays pending",
         advice="write cores, or thousandths with an m",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one
             for one in pod.amounts
@@ -224,13 +224,13 @@ AMOUNTS = (
         message="{text} is a sliver of a core beside GPUs, which wait for it",
         advice="write cores without an m",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [one for one in pod.amounts if one.name in GPUS and one.number > MOST_GPUS],
         severity=HIGH,
         message="{text} in one pod is more than a node has: the pod stays pending",
         advice="several pods with the GPUs of one node each",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             volume["emptyDir.sizeLimit"]
             for volume in pod.volumes.values()
@@ -274,7 +274,7 @@ def _memory_shares(pod: Pod) -> Iterator[tuple[Field, float]]:
 
 
 MEMORY = (
-    Check(
+    FieldCheck(
         at=lambda pod: [size for size, share in _memory_shares(pod) if share >= 1],
         severity=HIGH,
         message=(
@@ -283,7 +283,7 @@ MEMORY = (
         ),
         advice="raise the memory limit by the volume's size, or lower sizeLimit",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [size for size, share in _memory_shares(pod) if 0.5 < share < 1],
         severity=MEDIUM,
         message=(
@@ -316,7 +316,7 @@ def memory_volume(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
 
 
 DISKS = (
-    Check(
+    FieldCheck(
         at=lambda pod: [
             pod.volumes[name]["emptyDir"]
             for one in pod.containers
@@ -327,7 +327,7 @@ DISKS = (
         message="what workers hand over in /dev/shm goes to the node's disk: the emptyDir has no medium: Memory",
         advice="emptyDir: {{medium: Memory}}",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             mount["mountPath"]
             for one in pod.containers
@@ -368,9 +368,9 @@ def shared_memory_on_disk(manifests: Manifests, pod: Pod) -> Iterator[LintFindin
 
 
 SHARED_SIZES = (
-    Check(
+    FieldCheck(
         at=lambda task: only(
-            Place(task.lines["shared"], f"{task.shared_bytes / MIB:g}"), task.gpus > 1 or task.workers
+            CheckedPlace(task.lines["shared"], f"{task.shared_bytes / MIB:g}"), task.gpus > 1 or task.workers
         ),
         severity=HIGH,
         message=(
@@ -380,9 +380,9 @@ SHARED_SIZES = (
         advice="an emptyDir with medium: Memory and several Gi at /dev/shm; shm_size in dstack",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda task: only(
-            Place(task.lines["shared"], f"{task.shared_bytes / MIB:g}"), task.gpus == 1 and not task.workers
+            CheckedPlace(task.lines["shared"], f"{task.shared_bytes / MIB:g}"), task.gpus == 1 and not task.workers
         ),
         severity=LOW,
         message="/dev/shm has {text} MiB of shared memory: with loader workers one of them ends by a bus error",
@@ -472,27 +472,27 @@ SPOT = (
 )
 
 
-def _untolerated(pod: Pod) -> list[Place]:
+def _untolerated(pod: Pod) -> list[CheckedPlace]:
     """Selectors of spot nodes that no toleration is about."""
     tolerated = [(one["key"].text, read_all(one).lower()) for one in pod.spec["tolerations"].elements]
     chosen = [
         (key, value.line) for key, value in pod.spec["nodeSelector"].items if (key, (value.text or "").lower()) in SPOT
     ]
     return [
-        Place(line, key)
+        CheckedPlace(line, key)
         for key, line in chosen
         if not any(one in (key, None) or "spot" in text for one, text in tolerated)
     ]
 
 
 TAINTS = (
-    Check(
+    FieldCheck(
         at=lambda pod: [one for one in _untolerated(pod) if "azure" in one.text],
         severity=HIGH,
         message="selects spot nodes ({text}) and does not tolerate their taint: the pod stays pending",
         advice="add a toleration with key {text}",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [one for one in _untolerated(pod) if "azure" not in one.text],
         severity=Severity.INFO,
         message="selects spot nodes ({text}) and tolerates no taint of theirs: if they have one, the pod stays pending",
@@ -550,7 +550,7 @@ def is_unlike(selector: Field, labels: Mapping[str, str | None]) -> list[Field]:
 
 
 PLACING = (
-    Check(
+    FieldCheck(
         at=_contradictions,
         severity=HIGH,
         message=(
@@ -558,7 +558,7 @@ PLACING = (
         ),
         advice="make nodeSelector and affinity agree",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one["value"] for one in _tolerations(pod) if one["operator"].text == "Exists" and one["value"].text
         ],
@@ -566,7 +566,7 @@ PLACING = (
         message="a toleration with operator Exists and a value ({text}) is refused",
         advice="remove the value, or use operator: Equal",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one["tolerationSeconds"] for one in _tolerations(pod) if one["effect"].text not in (None, "NoExecute")
         ],
@@ -574,7 +574,7 @@ PLACING = (
         message="tolerationSeconds with an effect that is not NoExecute is refused",
         advice="remove tolerationSeconds, or effect: NoExecute",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one["effect"] or one["value"]
             for one in _tolerations(pod)
@@ -584,7 +584,7 @@ PLACING = (
         message="a toleration without a key needs operator: Exists, and is refused",
         advice="give its key, or operator: Exists",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             wrong
             for one in pod.spec["topologySpreadConstraints"].elements
@@ -594,7 +594,7 @@ PLACING = (
         message="the spread constraint counts pods with the label {text}, which these have not: it does nothing",
         advice="select the labels of the pod template",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: only(
             pod.spec["hostNetwork"],
             pod.spec["hostNetwork"].is_true
@@ -610,7 +610,7 @@ PLACING = (
         advice="dnsPolicy: ClusterFirstWithHostNet",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: only(pod.spec["nodeName"], pod.count > 1 and pod.gpu_count * pod.count > MOST_GPUS),
         severity=HIGH,
         message="nodeName puts all pods on {text}, which has not so many GPUs",
@@ -656,7 +656,7 @@ def _find_calls(text: str | None) -> list[str]:
     return re.findall(r"(?<!\$)\$\(([A-Za-z_]\w*)\)", text or "")
 
 
-def _undefined(manifests: Manifests, pod: Pod, container: Container) -> Iterator[Place]:
+def _undefined(manifests: Manifests, pod: Pod, container: Container) -> Iterator[CheckedPlace]:
     """References ``$(NAME)`` to what env has not, or further down."""
     names = [one.name for one in container.variables]
     is_job = pod.kind in ("Job", "CronJob", "JobSet")
@@ -666,7 +666,7 @@ def _undefined(manifests: Manifests, pod: Pod, container: Container) -> Iterator
         for name in _find_calls(text):
             is_given = (GIVEN.match(name) and not (is_job and "SERVICE" not in name)) or name == "JOB_COMPLETION_INDEX"
             if name not in known and not is_given and (name in names or not container["envFrom"]):
-                yield Place(line, f"$({name})")
+                yield CheckedPlace(line, f"$({name})")
 
 
 _OF_NODE = re.compile(
@@ -675,7 +675,7 @@ _OF_NODE = re.compile(
 """Variables that exist in the container, or are meant to, and that no template fills in before."""
 
 
-def _unexpanded(manifests: Manifests, one: Container) -> Iterator[Place]:
+def _unexpanded(manifests: Manifests, one: Container) -> Iterator[CheckedPlace]:
     """``$NAME`` and ``$(command)`` among words that no shell reads."""
     names = [each.name for each in one.variables]
     for word in _plain_words(one):
@@ -684,19 +684,19 @@ def _unexpanded(manifests: Manifests, one: Container) -> Iterator[Place]:
         ):
             name = found[1] or found[2]
             if name is None or _OF_NODE.match(name) or (name in names and not manifests.is_template):
-                yield Place(word.line, found[0])
+                yield CheckedPlace(word.line, found[0])
 
 
 VARIABLES = (
-    Check(
+    FieldCheck(
         at=lambda manifests, pod, one: _unexpanded(manifests, one),
         severity=HIGH,
         message="{text} is not expanded: no shell runs, and Kubernetes replaces only $(NAME)",
         advice="write $(NAME) with NAME in env, or start it by bash -c 'exec ...'",
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, pod, one: [
-            Place(each.line, found[0])
+            CheckedPlace(each.line, found[0])
             for each in one.variables
             if (found := re.search(r"(?<![$\\])\$\{?([A-Z_][A-Z0-9_]+)\b", each.value or ""))
             and not manifests.is_template
@@ -709,7 +709,7 @@ VARIABLES = (
         advice="write $(NAME), with NAME further up in env",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=_undefined,
         severity=HIGH,
         message="{text} is not expanded: env does not define it, or further down",
@@ -751,13 +751,13 @@ def _swallowed(container: Container) -> list[Field]:
 
 
 COMMANDS = (
-    Check(
+    FieldCheck(
         at=lambda one: [word for word in _plain_words(one) if word.text in ("&&", "||", "|", ">", ">>", ";", "<")][:1],
         severity=HIGH,
         message="{text} is an argument here, as no shell reads the command: the program gets it and all that follows",
         advice="command: [bash, -c, '...']",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["command"].elements[0] if one["command"].elements else one["command"],
             len(one["command"].elements) == 1 and re.match(r"\S+ +\S", one["command"].elements[0].text or ""),
@@ -766,7 +766,7 @@ COMMANDS = (
         message="the whole of '{text}' is taken for the name of the program: no such file or directory",
         advice="one list element for each word, or a shell: [bash, -c, '...']",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             word
             for word in _plain_words(one)
@@ -777,13 +777,13 @@ COMMANDS = (
         advice="two list elements, or one with =",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=_swallowed,
         severity=HIGH,
         message="{text} is not part of the command: sh -c takes one word, and what follows becomes $0, $1",
         advice="put the whole command into the word behind -c",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             word for word in _plain_words(one)[:1] if word.text in ("cd", "source", "export", "set", "ulimit", ".")
         ],
@@ -794,7 +794,7 @@ COMMANDS = (
 )
 
 
-@lint_rule("broken-container-command", "a container's command is not read as it is meant", reads="kubernetes", each="pods")
+@lint_rule("broken-container-command", "a command is not read as it is meant", reads="kubernetes", each="pods")
 def broken_command(manifests: Manifests, pod: Pod) -> Iterator[LintFinding]:
     """## What it does
     Reads `command` and `args` as the runtime does: words of a program, with no shell unless one is named.
@@ -873,7 +873,7 @@ def _names_of_mounts(pod: Pod) -> list[Field]:
 
 
 PARTS = (
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one
             for one in _names_of_mounts(pod)
@@ -887,7 +887,7 @@ PARTS = (
         message="the pod has no volume named {text}: the object is refused",
         advice="add it under volumes, or correct the name",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             *_repeated([one["name"] for one in pod.every_container]),
             *_repeated([one["name"] for one in pod.spec["volumes"].elements]),
@@ -904,7 +904,7 @@ PARTS = (
         ),
         advice="give each a name of its own",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             wrong for one in pod.every_container for wrong in _repeated([each["name"] for each in one["env"].elements])
         ],
@@ -912,7 +912,7 @@ PARTS = (
         message="{text} is set twice in env: the last value counts, the other does nothing",
         advice="keep one of them",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             each["valueFrom"]
             for one in pod.every_container
@@ -923,14 +923,14 @@ PARTS = (
         message="a variable with both value and valueFrom is refused",
         advice="keep one of them",
     ),
-    Check(
+    FieldCheck(
         at=_hidden,
         severity=HIGH,
         message="the empty volume at {text} hides what the image has there: the program is not found",
         advice="mount it beside the code",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one["image"]
             for one in pod.every_container
@@ -941,7 +941,7 @@ PARTS = (
         advice="imagePullPolicy: IfNotPresent",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one["image"]
             for one in pod.containers
@@ -953,7 +953,7 @@ PARTS = (
         message="the tag of {text} moves, and IfNotPresent keeps what a node has: nodes run different code",
         advice="name a version or a digest",
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one["livenessProbe"]
             for one in pod.containers
@@ -964,7 +964,7 @@ PARTS = (
         advice="remove the probe; a training that ends is seen by its exit code",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one["livenessProbe"]
             for one in pod.containers
@@ -978,7 +978,7 @@ PARTS = (
         advice="add a startupProbe that waits some minutes",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: [
             one["startupProbe"] for one in pod.containers if one.gpu_count and _patience_s(one["startupProbe"]) < 60
         ],
@@ -989,14 +989,14 @@ PARTS = (
         advice="raise failureThreshold times periodSeconds to some minutes",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=_wrong_ports,
         severity=HIGH,
         message="the probe asks port {text}, which the container does not name: it never succeeds",
         advice="use a name or number of the container's ports",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda pod: only(
             pod.spec["securityContext.runAsUser"],
             (pod.spec["securityContext.runAsUser"].number or 0) > 0

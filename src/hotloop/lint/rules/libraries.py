@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import Event, LintedScript, constant, has_unpacked, keyword
+from hotloop.lint.formats.script import LintedScript, LoopCall, constant, has_unpacked, keyword
 from hotloop.lint.rules.checkpoints import HIGHER, LOWER
 from hotloop.lint.rules.steps import LENGTHS, find_unit
 
@@ -53,7 +53,7 @@ def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
         divided: list[ast.AST] = [
             one for one in computed if isinstance(one, ast.BinOp) and "accum" in script.source(one.right)
         ]
-        checks: tuple[tuple[object, ast.AST | Event, Severity, str], ...] = (
+        checks: tuple[tuple[object, ast.AST | LoopCall, Severity, str], ...] = (
             (
                 calls and not step.backwards[0].call.args,
                 step.backwards[0],

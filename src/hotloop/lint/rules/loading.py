@@ -11,9 +11,9 @@ from hotloop.core.lint import LintEdit, LintFinding, lint_rule
 from hotloop.lint.formats.script import (
     FORS,
     FUNCTIONS,
-    Event,
     LintedScript,
     Loop,
+    LoopCall,
     LoopStep,
     constant,
     has_unpacked,
@@ -228,7 +228,7 @@ def workerless_loader(script: LintedScript, training: LoopStep) -> Iterator[Lint
         )
 
 
-def _events(script: LintedScript, function: ast.AST | None) -> Sequence[Event]:
+def _events(script: LintedScript, function: ast.AST | None) -> Sequence[LoopCall]:
     """The calls of a function; none where it is unknown."""
     return script.events(function) if isinstance(function, FUNCTIONS) else ()
 
@@ -409,12 +409,12 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
             )
 
 
-def _is_device(script: LintedScript, event: Event) -> bool:
+def _is_device(script: LintedScript, event: LoopCall) -> bool:
     given = event.call.args[0] if event.call.args else event.call
     return not event.tests and (event.name.endswith("cuda") or bool(TO_DEVICE.search(script.source(given))))
 
 
-def _reads_all(script: LintedScript, event: Event, index: str) -> bool:
+def _reads_all(script: LintedScript, event: LoopCall, index: str) -> bool:
     """Whether what is read is the same file for every item, and is read each time."""
     words = {getattr(one, "id", "") for part in event.call.args[:1] for one in script.said(part)}
     lazy = keyword(event.call, "mmap_mode") or any(isinstance(one, (ast.Compare, ast.UnaryOp)) for one in event.tests)

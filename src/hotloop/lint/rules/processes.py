@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import FUNCTIONS, Event, LintedScript, constant, keyword
+from hotloop.lint.formats.script import FUNCTIONS, LintedScript, LoopCall, constant, keyword
 
 RANK = re.compile(
     r"(?i)rank|world|main|master|primary|is_first|zero|leader|chief|root|writer|logger|log_dir|gpu|device|shard|worker|writes?\b"
@@ -159,7 +159,7 @@ IS_RANK = re.compile(r"(?i)(rank\w*(\(\))?\s*(==|!=|in)|^not \w*rank|is_(main|ma
 UNEVEN = re.compile(r"isnan|isfinite|isinf|^loss$|numel")
 
 
-def _collectives(script: LintedScript, branch: ast.If, body: list[ast.stmt]) -> list[Event]:
+def _collectives(script: LintedScript, branch: ast.If, body: list[ast.stmt]) -> list[LoopCall]:
     """The collectives that statements make, themselves or in functions that they call."""
     inside = {part for one in body for part in ast.walk(one) if isinstance(part, ast.Call)}
     events = script.events(script.scope(branch)) if inside else ()

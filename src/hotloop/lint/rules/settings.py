@@ -11,7 +11,7 @@ from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding, lint_rule
 from hotloop.core.manifest_fields import find_field_faults
 from hotloop.core.manifest_tables import known_fields, read_types
-from hotloop.lint.checks import Check, only, run_checks
+from hotloop.lint.checks import FieldCheck, only, run_checks
 from hotloop.lint.yaml_fields import Field, read_value
 
 HIGH, MEDIUM, LOW = Severity.HIGH, Severity.MEDIUM, Severity.LOW
@@ -115,7 +115,7 @@ def _is_offloaded(settings: Any, part: str) -> bool:
 
 
 DEEPSPEED_CHECKS = (
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["bf16.enabled"],
             (_is_on(one, "bf16.enabled") or _is_on(one, "bfloat16.enabled")) and _is_on(one, "fp16.enabled"),
@@ -124,7 +124,7 @@ DEEPSPEED_CHECKS = (
         message="fp16 and bf16 are both enabled: DeepSpeed refuses the settings",
         advice="enable one of them",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["train_batch_size"],
             _number(one, "train_batch_size")
@@ -139,7 +139,7 @@ DEEPSPEED_CHECKS = (
         ),
         advice="leave train_batch_size out, or make it micro batch x accumulation x GPUs",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["zero_optimization.offload_param"], _is_offloaded(one, "offload_param") and _stage(one) < 3
         ),
@@ -147,7 +147,7 @@ DEEPSPEED_CHECKS = (
         message="offload_param works at stage 3 alone: the parameters stay on the GPU, or the settings are refused",
         advice="stage: 3, or remove offload_param",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["zero_optimization.offload_optimizer"], _is_offloaded(one, "offload_optimizer") and _stage(one) < 1
         ),
@@ -155,7 +155,7 @@ DEEPSPEED_CHECKS = (
         message="offload_optimizer needs ZeRO stage 1, 2 or 3: nothing is offloaded at stage 0",
         advice="stage: 2",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             value
             for name, value in one.root["zero_optimization"].items
@@ -165,7 +165,7 @@ DEEPSPEED_CHECKS = (
         message="settings of stage 3 at a lower stage do nothing",
         advice="stage: 3, or remove them",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["zero_optimization.stage"],
             _stage(one) == 3
@@ -180,19 +180,19 @@ DEEPSPEED_CHECKS = (
         ),
         advice="stage3_gather_16bit_weights_on_model_save: true, or zero_to_fp32.py after the training",
     ),
-    Check(
+    FieldCheck(
         at=when("zero_optimization.stage", lambda field: field.number is not None and field.number not in (0, 1, 2, 3)),
         severity=HIGH,
         message="there is no ZeRO stage {text}: the settings are refused",
         advice="stage: 0, 1, 2 or 3",
     ),
-    Check(
+    FieldCheck(
         at=when("zero_optimization.overlap_comm", lambda field: field.text == "false"),
         severity=LOW,
         message="overlap_comm: false: gradients are reduced after the backward pass, not during it",
         advice="overlap_comm: true",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             field
             for field in (
@@ -209,7 +209,7 @@ DEEPSPEED_CHECKS = (
         ),
         advice="false",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             field
             for part in ("offload_optimizer", "offload_param")
@@ -220,7 +220,7 @@ DEEPSPEED_CHECKS = (
         message="pin_memory: false: what is offloaded is copied from pageable memory, at a fraction of the bandwidth",
         advice="pin_memory: true",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             one.root[f"zero_optimization.{part}"]
             for part in ("offload_optimizer", "offload_param")
@@ -231,13 +231,13 @@ DEEPSPEED_CHECKS = (
         message="device: nvme needs nvme_path: the settings are refused",
         advice="nvme_path: a folder on a local disk",
     ),
-    Check(
+    FieldCheck(
         at=when("fp16.loss_scale", lambda field: (field.number or 0) > 0),
         severity=MEDIUM,
         message="a fixed loss_scale of {text}: gradients overflow or vanish in fp16 without anything that adapts it",
         advice="loss_scale: 0 (dynamic)",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["activation_checkpointing.cpu_checkpointing"],
             _is_on(one, "activation_checkpointing.cpu_checkpointing")
@@ -247,13 +247,13 @@ DEEPSPEED_CHECKS = (
         message="cpu_checkpointing without partition_activations does nothing",
         advice="partition_activations: true",
     ),
-    Check(
+    FieldCheck(
         at=when("zero_optimization.sub_group_size", lambda field: 0 < (field.number or 0) < 1e6),
         severity=MEDIUM,
         message="sub_group_size {text}: the optimizer steps in thousands of tiny groups",
         advice="sub_group_size: 1e9",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             field
             for name in ("reduce_bucket_size", "allgather_bucket_size")
@@ -264,7 +264,7 @@ DEEPSPEED_CHECKS = (
         message="a bucket of {text} elements: gradients are reduced in many small messages",
         advice="5e8, or 2e8 where memory is short",
     ),
-    Check(
+    FieldCheck(
         at=when("gradient_clipping", lambda field: field.text is not None and field.number == 0),
         severity=LOW,
         message="gradient_clipping: 0 turns clipping off",
@@ -303,7 +303,7 @@ def _machines(settings: Any) -> float:
 
 
 ACCELERATE_CHECKS = (
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["num_processes"], _machines(one) > 1 and 0 < _number(one, "num_processes") < _machines(one)
         ),
@@ -311,7 +311,7 @@ ACCELERATE_CHECKS = (
         message="num_processes {text} is the total over all machines, and less than num_machines: some have none",
         advice="num_processes: machines x GPUs of each",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["num_processes"],
             _machines(one) > 1
@@ -325,7 +325,7 @@ ACCELERATE_CHECKS = (
         ),
         advice="num_processes: machines x GPUs of each",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["num_processes"],
             _machines(one) > 1 and _number(one, "num_processes") == _machines(one) and not one.root["gpu_ids"]["x"],
@@ -335,7 +335,7 @@ ACCELERATE_CHECKS = (
         advice="num_processes: machines x GPUs of each",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["main_process_ip"] or one.root["num_machines"],
             _machines(one) > 1
@@ -348,13 +348,13 @@ ACCELERATE_CHECKS = (
         advice="main_process_ip: the address of the first machine (or --main_process_ip)",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(one.root["machine_rank"], _number(one, "machine_rank") >= _machines(one)),
         severity=HIGH,
         message="machine_rank {text} is not below num_machines: the rendezvous never completes",
         advice="machine_rank from 0 to num_machines - 1",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["gpu_ids"],
             "," in (one.root["gpu_ids"].text or "")
@@ -365,7 +365,7 @@ ACCELERATE_CHECKS = (
         message="gpu_ids {text} are another number than num_processes: ranks share a GPU, or GPUs stay idle",
         advice="num_processes equal to the number of gpu_ids",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["num_processes"],
             _kind(one) in ("MULTI_GPU", "FSDP", "DEEPSPEED")
@@ -376,14 +376,14 @@ ACCELERATE_CHECKS = (
         message="one process: nothing is distributed",
         advice="num_processes: the number of GPUs (or --num_processes)",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(one.root["num_processes"], _kind(one) == "NO" and _number(one, "num_processes") > 1),
         severity=HIGH,
         message="num_processes {text} with distributed_type: NO: one GPU trains and the others stay idle",
         advice="distributed_type: MULTI_GPU",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["distributed_type"],
             one.root["use_cpu"].is_true and _kind(one) in ("MULTI_GPU", "FSDP", "DEEPSPEED"),
@@ -392,7 +392,7 @@ ACCELERATE_CHECKS = (
         message="use_cpu: true with distributed_type {text}: the training runs on the CPU",
         advice="use_cpu: false",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["fsdp_config"], _kind(one) not in ("FSDP", "MULTI_GPU") and one.root["fsdp_config"].items
         ),
@@ -400,7 +400,7 @@ ACCELERATE_CHECKS = (
         message="fsdp_config without distributed_type: FSDP does nothing: each GPU holds the whole model",
         advice="distributed_type: FSDP",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["deepspeed_config"], _kind(one) not in ("DEEPSPEED", "") and one.root["deepspeed_config"].items
         ),
@@ -408,7 +408,7 @@ ACCELERATE_CHECKS = (
         message="deepspeed_config without distributed_type: DEEPSPEED does nothing: there is no ZeRO",
         advice="distributed_type: DEEPSPEED",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["deepspeed_config.deepspeed_config_file"],
             one.root["deepspeed_config.deepspeed_config_file"].text
@@ -425,7 +425,7 @@ ACCELERATE_CHECKS = (
         ),
         advice="set them in the JSON file alone",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             field
             for part in ("offload_param_device", "offload_optimizer_device")
@@ -437,7 +437,7 @@ ACCELERATE_CHECKS = (
         message="offloading to {text} needs a higher zero_stage (3 for parameters): it does nothing, or is refused",
         advice="zero_stage: 3, or none",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["deepspeed_config.zero3_init_flag"],
             _is_on(one, "deepspeed_config.zero3_init_flag") and _number(one, "deepspeed_config.zero_stage") < 3,
@@ -446,7 +446,7 @@ ACCELERATE_CHECKS = (
         message="zero3_init_flag at a stage below 3 does nothing",
         advice="zero3_init_flag: false",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["fsdp_config"],
             _kind(one) == "FSDP"
@@ -460,7 +460,7 @@ ACCELERATE_CHECKS = (
         ),
         advice="fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["fsdp_config.fsdp_cpu_ram_efficient_loading"],
             _is_on(one, "fsdp_config.fsdp_cpu_ram_efficient_loading")
@@ -473,7 +473,7 @@ ACCELERATE_CHECKS = (
         ),
         advice="fsdp_sync_module_states: true",
     ),
-    Check(
+    FieldCheck(
         at=when("fsdp_config.fsdp_sharding_strategy", lambda field: field.text in ("NO_SHARD", "3")),
         severity=MEDIUM,
         message=(
@@ -481,19 +481,19 @@ ACCELERATE_CHECKS = (
         ),
         advice="FULL_SHARD, or distributed_type: MULTI_GPU",
     ),
-    Check(
+    FieldCheck(
         at=when("fsdp_config.fsdp_offload_params", lambda field: field.is_true),
         severity=LOW,
         message="fsdp_offload_params: each step moves the parameters over PCIe and runs the optimizer on the CPU",
         advice="false, where the model fits",
     ),
-    Check(
+    FieldCheck(
         at=when("fsdp_config.fsdp_backward_prefetch", lambda field: field.text == "NO_PREFETCH"),
         severity=MEDIUM,
         message="fsdp_backward_prefetch: NO_PREFETCH: gathering does not overlap with the backward pass",
         advice="BACKWARD_PRE",
     ),
-    Check(
+    FieldCheck(
         at=when("debug", lambda field: field.is_true),
         severity=LOW,
         message="debug: true checks the shapes on all ranks before each collective",
@@ -523,26 +523,26 @@ def accelerate_settings(file: Any) -> Iterator[LintFinding]:
 
 
 LIGHTNING_CHECKS = (
-    Check(
+    FieldCheck(
         at=when("fast_dev_run", lambda field: field.is_true or (field.number or 0) > 0),
         severity=HIGH,
         message="fast_dev_run: {text} is left on: the training ends after some batches and saves nothing",
         advice="remove fast_dev_run",
     ),
-    Check(
+    FieldCheck(
         at=when("overfit_batches", lambda field: (field.number or 0) > 0),
         severity=HIGH,
         message="overfit_batches: {text} is left on: the model sees the same batches in every epoch",
         advice="remove overfit_batches",
     ),
-    Check(
+    FieldCheck(
         at=when("limit_train_batches", lambda field: field.number is not None and field.text not in ("1.0", "1.")),
         severity=HIGH,
         message="limit_train_batches: {text} is left on: most of the data is never seen",
         advice="remove limit_train_batches",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=when(
             "limit_val_batches",
             lambda field: (field.number or 0) > 0 and field.text not in ("1.0", "1.") and (field.number or 0) < 5,
@@ -554,38 +554,38 @@ LIGHTNING_CHECKS = (
         advice="remove limit_val_batches",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=when("detect_anomaly", lambda field: field.is_true),
         severity=MEDIUM,
         message="detect_anomaly is left on: each backward pass checks every gradient, at several times the cost",
         advice="detect_anomaly: false",
     ),
-    Check(
+    FieldCheck(
         at=when("profiler", lambda field: field.text in ("advanced", "pytorch", "simple") or field["class_path"].text),
         severity=MEDIUM,
         message="a profiler is left on: it takes time in every step",
         advice="remove profiler",
     ),
-    Check(
+    FieldCheck(
         at=when("deterministic", lambda field: field.is_true),
         severity=MEDIUM,
         message="deterministic: true takes slower kernels, and refuses those that have none",
         advice="deterministic: false, where runs need not be equal bit by bit",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=when("barebones", lambda field: field.is_true),
         severity=HIGH,
         message="barebones: true turns checkpoints and logging off: the result is lost",
         advice="remove barebones",
     ),
-    Check(
+    FieldCheck(
         at=when("enable_checkpointing", lambda field: field.text is not None and not field.is_true),
         severity=HIGH,
         message="enable_checkpointing: false: nothing is saved, and the result is lost with the process",
         advice="enable_checkpointing: true",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             field
             for each in one.root["callbacks"].elements
@@ -596,7 +596,7 @@ LIGHTNING_CHECKS = (
         message="save_top_k: 0 saves no checkpoint: the result is lost",
         advice="save_top_k: 1, or save_last: true",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             field
             for each in one.root["callbacks"].elements
@@ -608,7 +608,7 @@ LIGHTNING_CHECKS = (
         message="save_top_k: -1 keeps every checkpoint: the disk fills up, and the training ends",
         advice="save_top_k: 3 and save_last: true",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             each["init_args.save_top_k"]
             for each in one.root["callbacks"].elements
@@ -620,7 +620,7 @@ LIGHTNING_CHECKS = (
         message="save_top_k: {text} needs monitor: ModelCheckpoint refuses it (MisconfigurationException)",
         advice="monitor: val_loss",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["precision"],
             one.root["precision"].text in ("32", "32-true", "64", "64-true")
@@ -634,13 +634,13 @@ LIGHTNING_CHECKS = (
         advice="precision: bf16-mixed",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=when("precision", lambda field: field.text in ("16-true", "fp16-true")),
         severity=MEDIUM,
         message="precision: {text} keeps the weights in half precision: small updates are rounded away",
         advice="precision: bf16-mixed or 16-mixed",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["strategy"],
             "find_unused_parameters_true" in (one.root["strategy"].text or "")
@@ -651,7 +651,7 @@ LIGHTNING_CHECKS = (
         advice="strategy: ddp",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["strategy"],
             (one.root["strategy"].text or "") in ("dp", "ddp_spawn", "ddp_notebook", "ddp2", "horovod"),
@@ -660,7 +660,7 @@ LIGHTNING_CHECKS = (
         message="strategy: {text} is slower than ddp, or refused by Lightning 2",
         advice="strategy: ddp",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["num_nodes"],
             _number(one, "num_nodes") > 1
@@ -672,7 +672,7 @@ LIGHTNING_CHECKS = (
         advice="devices: auto",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one.root["strategy"],
             (one.root["strategy"].text or "").startswith(("ddp", "fsdp", "deepspeed"))
@@ -682,7 +682,7 @@ LIGHTNING_CHECKS = (
         message="accelerator: cpu with strategy {text}: no GPU is used",
         advice="accelerator: gpu",
     ),
-    Check(
+    FieldCheck(
         at=when("use_distributed_sampler", lambda field: field.text is not None and not field.is_true),
         severity=MEDIUM,
         message=(
@@ -692,7 +692,7 @@ LIGHTNING_CHECKS = (
         advice="remove it, or shard in the data module",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=when(
             "val_check_interval",
             lambda field: (
@@ -704,26 +704,26 @@ LIGHTNING_CHECKS = (
         advice="val_check_interval: 0.25 or 1.0",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=when("log_every_n_steps", lambda field: field.text == "1"),
         severity=LOW,
         message="log_every_n_steps: 1 waits for the GPU in every step",
         advice="log_every_n_steps: 50",
     ),
-    Check(
+    FieldCheck(
         at=when("reload_dataloaders_every_n_epochs", lambda field: field.text == "1"),
         severity=MEDIUM,
         message="the loaders and their workers are made anew in every epoch",
         advice="0, with persistent_workers=True",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=when("max_epochs", lambda field: field.text == "-1"),
         severity=LOW,
         message="max_epochs: -1 trains without an end",
         advice="set max_epochs or max_steps",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [value for name, value in one.root.items if name in REMOVED and one.table],
         severity=HIGH,
         message=(
@@ -760,7 +760,7 @@ def lightning_settings(file: Any) -> Iterator[LintFinding]:
 
 
 SKYPILOT_CHECKS = (
-    Check(
+    FieldCheck(
         at=lambda one: [
             value
             for path, value in one["file_mounts"].items
@@ -770,13 +770,13 @@ SKYPILOT_CHECKS = (
         message="a mount over a folder of the system hides what is there: the machine does not come up",
         advice="mount it at a folder of its own, such as /data",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [value for name, value in one["envs"].items if value.text is None],
         severity=LOW,
         message="a variable without a value has to be given by --env, else the launch is refused",
         advice="give it a value, or --env NAME",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["run"],
             re.search(
@@ -789,14 +789,14 @@ SKYPILOT_CHECKS = (
         message="packages are installed in run, again after each recovery and by each exec",
         advice="install them in setup",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [field for field in (one["resources.disk_size"],) if 0 < (field.number or 0) < 30],
         severity=MEDIUM,
         message="disk_size {text} GB: the image alone takes most of it, and the first checkpoint fills the disk",
         advice="disk_size: 256 or more",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             value["mode"]
             for _, value in one["file_mounts"].items
@@ -806,7 +806,7 @@ SKYPILOT_CHECKS = (
         message="there is no storage mode {text}: the file is refused",
         advice="MOUNT, COPY or MOUNT_CACHED",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["run"],
             re.search(r"sleep infinity|tail -f /dev/null", one["run"].text or "") and one["resources.accelerators"],
@@ -842,13 +842,13 @@ def skypilot_settings(file: Any, document: Field) -> Iterator[LintFinding]:
 
 
 DSTACK_CHECKS = (
-    Check(
+    FieldCheck(
         at=lambda one: only(one["image"], one["python"] and one["image"]),
         severity=HIGH,
         message="image and python exclude each other: the file is refused",
         advice="keep one of them",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             field
             for field in (one["utilization_policy.time_window"],)
@@ -862,7 +862,7 @@ DSTACK_CHECKS = (
         advice="time_window: 30m or more",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["utilization_policy.min_gpu_utilization"],
             (one["utilization_policy.min_gpu_utilization"].number or 0) > 60,
@@ -872,7 +872,7 @@ DSTACK_CHECKS = (
         advice="min_gpu_utilization: 10",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["idle_duration"], re.fullmatch(r"(\d+w|[2-9]\d*d|1\dd|off|-1)", one["idle_duration"].text or "")
         ),
@@ -880,7 +880,7 @@ DSTACK_CHECKS = (
         message="idle_duration {text}: idle GPUs are paid for that long after the run",
         advice="idle_duration: 5m",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["volumes"],
             (one["nodes"].number or 1) > 1 and any(_is_network(each) for each in one["volumes"].elements),

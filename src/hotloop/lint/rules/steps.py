@@ -12,8 +12,8 @@ from hotloop.lint.formats.script import (
     FORS,
     FUNCTIONS,
     ROLES,
-    Event,
     LintedScript,
+    LoopCall,
     LoopStep,
     constant,
     keyword,
@@ -50,7 +50,7 @@ def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
         return
     told: set[ast.AST] = set()
     for loop, step in script.epochs:
-        mode: Event | None = None
+        mode: LoopCall | None = None
         for event in (*script.events(loop), *script.events(loop)):
             kind = event.name.rpartition(".")[2]
             is_off = kind == "eval" or constant(event.call.args[0] if event.call.args else None) is False
@@ -254,7 +254,7 @@ def item_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     ## When it is wrong
     If the value decides what the next step does, or training is on a CPU.
     """
-    reads: dict[str, list[Event]] = {"loss": [], "grad": []}
+    reads: dict[str, list[LoopCall]] = {"loss": [], "grad": []}
     for event in training.events if training.steps and not _is_epoch(script, training) else ():
         is_float = event.name in ("float", "int") and len(event.call.args) == 1
         is_read = isinstance(event.call.func, ast.Attribute) and event.call.func.attr in READS
@@ -649,12 +649,12 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
             )
 
 
-def _is_periodic(event: Event) -> bool:
+def _is_periodic(event: LoopCall) -> bool:
     """Whether a call runs only every few iterations."""
     return any(isinstance(part, ast.Mod) for test in event.tests for part in ast.walk(test))
 
 
-def _steps_it(script: LintedScript, event: Event, built: ast.Call) -> bool:
+def _steps_it(script: LintedScript, event: LoopCall, built: ast.Call) -> bool:
     is_step = isinstance(event.call.func, ast.Attribute) and event.call.func.attr == "step"
     return is_step and isinstance(event.call.func, ast.Attribute) and built in script.origins(event.call.func.value)
 
@@ -818,7 +818,7 @@ def repeated_forward(script: LintedScript, training: LoopStep) -> Iterator[LintF
     ## When it is wrong
     If the second call is meant to differ, as by dropout.
     """
-    seen: dict[str, Event] = {}
+    seen: dict[str, LoopCall] = {}
     inner = script.iterates_loader(training.loop)
     for event in script.events(training.loop) if training.steps and len(training.backwards) == 1 else ():
         if not script.is_model(event.call.func) or not event.call.args:

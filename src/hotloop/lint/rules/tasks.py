@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding, lint_rule
-from hotloop.lint.checks import Check, Place, only, run_checks
+from hotloop.lint.checks import CheckedPlace, FieldCheck, only, run_checks
 from hotloop.lint.launch_lines import LaunchLine
 from hotloop.lint.shell import ShellCommand
 from hotloop.lint.tasks import TRAINS, Task
@@ -25,7 +25,7 @@ STARTS_ITSELF = re.compile(
 """What shows that a script that python starts may use several GPUs all the same."""
 
 
-def _check_start(checks: tuple[Check, ...], task: Task) -> Iterator[LintFinding]:
+def _check_start(checks: tuple[FieldCheck, ...], task: Task) -> Iterator[LintFinding]:
     if task.training is not None:
         yield from run_checks(checks, task, *task.training)
 
@@ -54,7 +54,7 @@ def _is_first_only(task: Task, command: ShellCommand) -> bool:
 
 
 NODES = (
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(
             command, task.nodes > 1 and len(task.launches) == 1 and _is_first_only(task, command)
         ),
@@ -63,7 +63,7 @@ NODES = (
         advice="start it on each node, with its rank",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(
             command,
             launch.launcher == "python"
@@ -77,13 +77,13 @@ NODES = (
         advice="start it by torchrun with --nnodes, --node-rank and --master-addr",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(command, task.nodes > 1 and launch.is_standalone),
         severity=HIGH,
         message="--standalone on {0.nodes} nodes: each node trains alone",
         advice="give --nnodes={0.nodes} and --rdzv-endpoint or --node-rank and --master-addr",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(
             command,
             task.nodes > 1
@@ -96,7 +96,7 @@ NODES = (
         message="{2.launcher} without --nnodes: each of {0.nodes} nodes trains alone",
         advice="give --nnodes={0.nodes}, --node-rank and --master-addr",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(
             command, launch.nodes and task.nodes and launch.nodes != task.nodes and launch.launcher != "deepspeed"
         ),
@@ -107,7 +107,7 @@ NODES = (
         ),
         advice="--nnodes={0.nodes}",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(
             command,
             _meets(task, launch)
@@ -121,7 +121,7 @@ NODES = (
         message="--node-rank={2.options[node-rank]} on each of {0.nodes} nodes: they all claim the same rank",
         advice="take it from the node's index: $SKYPILOT_NODE_RANK, $DSTACK_NODE_RANK, $(JOB_COMPLETION_INDEX)",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(
             command, _meets(task, launch) and not {"node-rank", "rdzv-backend", "rdzv-endpoint"} & set(launch.options)
         ),
@@ -129,7 +129,7 @@ NODES = (
         message="no --node-rank on {0.nodes} nodes: they all are rank 0",
         advice="take it from the node's index: $SKYPILOT_NODE_RANK, $DSTACK_NODE_RANK, $(JOB_COMPLETION_INDEX)",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(
             command, _meets(task, launch) and LOCAL.match(launch.address) and "MASTER_ADDR" not in task.given
         ),
@@ -140,7 +140,7 @@ NODES = (
         ),
         advice="give the address of the first node",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(
             command,
             _meets(task, launch)
@@ -150,7 +150,7 @@ NODES = (
         message="{2.address} is another address on each node, or not that of rank 0: they do not meet",
         advice="give the address of the first node",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(
             command, _meets(task, launch) and re.match(r"\$\{?(SKYPILOT_NODE_IPS|DSTACK_NODES_IPS)", launch.address)
         ),
@@ -200,25 +200,25 @@ def _parallel(task: Task) -> int:
 
 
 PROCESSES = (
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(command, _parallel(task) > task.gpus),
         severity=HIGH,
         message="--tensor-parallel-size is above the {0.gpus} GPUs that are asked for: the server fails when it starts",
         advice="ask for as many GPUs",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(command, (_visible(task, launch) or 99) < task.gpus),
         severity=HIGH,
         message="CUDA_VISIBLE_DEVICES hides some of {0.gpus} GPUs: they stay idle",
         advice="remove CUDA_VISIBLE_DEVICES",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(command, (task.processes or 0) > task.gpus),
         severity=HIGH,
         message="{0.processes} processes and {0.gpus} GPUs: those without a GPU fail (invalid device ordinal)",
         advice="--nproc-per-node={0.gpus}, or ask for {0.processes} GPUs",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(command, 0 < (task.processes or 0) <= task.gpus / 2),
         severity=HIGH,
         message=(
@@ -226,7 +226,7 @@ PROCESSES = (
         ),
         advice="--nproc-per-node={0.gpus}, or ask for fewer GPUs",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(command, task.gpus / 2 < (task.processes or 0) < task.gpus),
         severity=MEDIUM,
         message=(
@@ -234,7 +234,7 @@ PROCESSES = (
         ),
         advice="--nproc-per-node={0.gpus}, or ask for fewer GPUs",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(
             command,
             launch.launcher == "python"
@@ -275,9 +275,10 @@ def processes_and_gpus(file: object, task: Task) -> Iterator[LintFinding]:
 
 
 CPUS = (
-    Check(
+    FieldCheck(
         at=lambda task: only(
-            Place(task.lines["cpus"], f"{task.cpus:g}"), task.cpus < max(task.gpus, task.gpus * (1 + task.workers) / 2)
+            CheckedPlace(task.lines["cpus"], f"{task.cpus:g}"),
+            task.cpus < max(task.gpus, task.gpus * (1 + task.workers) / 2),
         ),
         severity=MEDIUM,
         message=(
@@ -320,7 +321,7 @@ def _is_handed_on(task: Task, command: ShellCommand, launch: LaunchLine) -> bool
 
 
 SIGNALS = (
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(command, command.before in ("|", "|&")),
         severity=MEDIUM,
         message=(
@@ -329,7 +330,7 @@ SIGNALS = (
         ),
         advice="exec > >(tee -a LOG) 2>&1, then exec the training",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(
             command, "|" not in command.before and (task.shell == "sh" or len(_commands(task)) > 1)
         ),
@@ -381,7 +382,7 @@ def _set_options(task: Task) -> str:
 
 _HOLDS = re.compile(r"sleep\s+(inf|\d{4,}|\d+[hd])|tail\s+-f\s+/dev/null")
 EXIT_CODES = (
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(
             command,
             command.before in ("|", "|&") and "pipefail" not in _set_options(task) and "PIPESTATUS" not in task.text,
@@ -390,7 +391,7 @@ EXIT_CODES = (
         message="the exit code of the pipe is that of its last command: where {2.script} fails, the job counts as done",
         advice="set -o pipefail before it",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(
             command,
             command.before == "||" and re.match(r"true|:|echo|exit 0", (_after(task, command) or [command])[0].text),
@@ -401,13 +402,13 @@ EXIT_CODES = (
         ),
         advice="let it fail",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: [one for one in _after(task, command) if _HOLDS.match(one.text)],
         severity=HIGH,
         message="{text} after {2.script}: the GPUs are held when the training has ended, for ever",
         advice="remove it",
     ),
-    Check(
+    FieldCheck(
         at=lambda task, command, launch: only(
             command,
             command.is_background
@@ -423,7 +424,7 @@ EXIT_CODES = (
 )
 
 
-@lint_rule("lost-task-exit-code", "a failed training counts as a success, or its end goes unseen", reads=JOBS, each="tasks")
+@lint_rule("lost-task-exit-code", "a failed training counts as a success or goes unseen", reads=JOBS, each="tasks")
 def lost_exit_code(file: object, task: Task) -> Iterator[LintFinding]:
     """## What it does
     Looks at what the script does with the training's exit code: pipes without `pipefail`, `|| true`, `&` without
@@ -447,7 +448,7 @@ def lost_exit_code(file: object, task: Task) -> Iterator[LintFinding]:
 
 
 BASHISMS = (
-    Check(
+    FieldCheck(
         at=lambda task: [
             one
             for one in task.script.commands
@@ -487,7 +488,7 @@ def bash_in_sh(file: object, task: Task) -> Iterator[LintFinding]:
 
 _UPLOADS = re.compile(r"\b(aws s3|gsutil|gcloud storage|rclone|azcopy|(huggingface-cli|hf) upload|push_to_hub|s5cmd)\b")
 LOSSES = (
-    Check(
+    FieldCheck(
         at=lambda task: task.losses,
         severity=HIGH,
         message="checkpoints and output do not last in {text}",
@@ -530,8 +531,8 @@ def _shown(task: Task) -> str:
 
 
 SPOTS = (
-    Check(
-        at=lambda task: only(Place(task.spot_line, ""), not task.retries),
+    FieldCheck(
+        at=lambda task: only(CheckedPlace(task.spot_line, ""), not task.retries),
         severity=HIGH,
         message=(
             "the first interruption of a spot machine ends the training: no retry (backoffLimit, retry, "
@@ -539,16 +540,16 @@ SPOTS = (
         ),
         advice="allow retries: backoffLimit, retry with on_events: [interruption], sky jobs launch",
     ),
-    Check(
-        at=lambda task: only(Place(task.spot_line, ""), task.retries and not _SAVES.search(_shown(task))),
+    FieldCheck(
+        at=lambda task: only(CheckedPlace(task.spot_line, ""), task.retries and not _SAVES.search(_shown(task))),
         severity=HIGH,
         message="on spot machines without a checkpoint: each interruption starts the training from nothing",
         advice="save to a volume or bucket, and resume from the newest checkpoint",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda task: only(
-            Place(task.spot_line, ""),
+            CheckedPlace(task.spot_line, ""),
             task.retries and task.options and _SAVES.search(_shown(task)) and not _RESUMES.search(_shown(task)),
         ),
         severity=MEDIUM,
@@ -593,16 +594,18 @@ def spot_without_retry(file: object, task: Task) -> Iterator[LintFinding]:
 
 _LONG = r"train|takes|runs?\b|epoch|hours|days|max[-_.]?(time|hours)|duration"
 LIMITS = (
-    Check(
-        at=lambda task: only(Place(task.lines["limit"], f"{task.limit_s:g}"), task.limit_s < task.stated_s(_LONG)),
+    FieldCheck(
+        at=lambda task: only(
+            CheckedPlace(task.lines["limit"], f"{task.limit_s:g}"), task.limit_s < task.stated_s(_LONG)
+        ),
         severity=HIGH,
         message="killed after {text} s, retries included, and the file says that it takes longer",
         advice="raise the limit above the longest run, or remove it",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda task: only(
-            Place(task.lines["limit"], f"{task.limit_s:g}"),
+            CheckedPlace(task.lines["limit"], f"{task.limit_s:g}"),
             task.limit_s < 3600 and not task.stated_s(_LONG) and task.gpus,
         ),
         severity=MEDIUM,
@@ -706,9 +709,9 @@ _PLACEHOLDER = re.compile(
     r"|_here|(?-i:KEY|TOKEN|SECRET)$|^(token|secret|password|key|true|false)$|my[-_]|/|insert"
 )
 SECRETS = (
-    Check(
+    FieldCheck(
         at=lambda task: [
-            Place(one.line, one.name)
+            CheckedPlace(one.line, one.name)
             for one in task.assigned
             if len(one.value or "") >= 8 and _SECRET.search(one.name) and not _PLACEHOLDER.search(one.value or "")
         ],

@@ -12,7 +12,7 @@ from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding, lint_rule
 from hotloop.core.manifest_fields import find_field_faults
 from hotloop.core.manifest_tables import TABLES, known_fields, read_types
-from hotloop.lint.checks import Check, Place, only, run_checks
+from hotloop.lint.checks import CheckedPlace, FieldCheck, only, run_checks
 from hotloop.lint.formats.manifests import BUILT_IN, Manifests, Pod, find_pods, quantity, read_all
 from hotloop.lint.yaml_fields import Field, read_value
 
@@ -122,13 +122,13 @@ def unknown_field(manifests: Manifests, one: Field) -> Iterator[LintFinding]:
 
 _CORE = re.compile(r"(v1|(apps|batch|autoscaling|policy|extensions)/\w+)$")
 VERSIONS = (
-    Check(
+    FieldCheck(
         at=lambda one: only(one["apiVersion"], one["apiVersion"].text in REMOVED),
         severity=HIGH,
         message="{text} is no longer served (no matches for kind): the object is refused",
         advice="apiVersion: apps/v1, batch/v1, autoscaling/v2, policy/v1, networking.k8s.io/v1 or kubeflow.org/v1",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["apiVersion"],
             _CORE.match(one["apiVersion"].text or "")
@@ -177,7 +177,7 @@ def _jobs(one: Field) -> Iterator[tuple[Field, Field]]:
 
 
 RESTARTS = (
-    Check(
+    FieldCheck(
         at=lambda one: [
             pod["restartPolicy"]
             for _, pod in _jobs(one)
@@ -187,7 +187,7 @@ RESTARTS = (
         message="the Job is refused: restartPolicy is {text}",
         advice="restartPolicy: Never",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             pod["containers"]
             for _, pod in _jobs(one)
@@ -197,7 +197,7 @@ RESTARTS = (
         message="the Job is refused: restartPolicy is missing, and its default is Always",
         advice="restartPolicy: Never",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["spec.template.spec.restartPolicy"],
             _controllers(one) and one["spec.template.spec.restartPolicy"].text in ("Never", "OnFailure"),
@@ -259,7 +259,7 @@ def _uses_index(pod: Field) -> Field | None:
 
 
 JOB_CHECKS = (
-    Check(
+    FieldCheck(
         at=lambda job, pod: only(
             job["podFailurePolicy"], job["podFailurePolicy"] and pod["restartPolicy"].text == "OnFailure"
         ),
@@ -267,7 +267,7 @@ JOB_CHECKS = (
         message="podFailurePolicy needs restartPolicy: Never, and the pods have OnFailure: the Job is refused",
         advice="restartPolicy: Never",
     ),
-    Check(
+    FieldCheck(
         at=lambda job, pod: only(
             job["podReplacementPolicy"],
             job["podFailurePolicy"] and job["podReplacementPolicy"].text == "TerminatingOrFailed",
@@ -276,7 +276,7 @@ JOB_CHECKS = (
         message="podFailurePolicy needs podReplacementPolicy: Failed: the Job is refused",
         advice="podReplacementPolicy: Failed",
     ),
-    Check(
+    FieldCheck(
         at=lambda job, pod: [
             one["onExitCodes.containerName"]
             for one in _rules(job, pod)
@@ -290,7 +290,7 @@ JOB_CHECKS = (
         message="podFailurePolicy names the container {text}, which the pod does not have: the Job is refused",
         advice="name a container of the pod",
     ),
-    Check(
+    FieldCheck(
         at=lambda job, pod: [
             one["onExitCodes.values"]
             for one in _rules(job, pod)
@@ -301,7 +301,7 @@ JOB_CHECKS = (
         message="exit code 0 in podFailurePolicy is refused: it is no failure",
         advice="remove 0 from values",
     ),
-    Check(
+    FieldCheck(
         at=lambda job, pod: [
             one["onExitCodes"]
             for at, one in enumerate(_rules(job, pod))
@@ -314,7 +314,7 @@ JOB_CHECKS = (
         message="exit codes 137 and 143 are those of an eviction: the first one fails the whole Job",
         advice="put a rule with action: Ignore and onPodConditions DisruptionTarget first",
     ),
-    Check(
+    FieldCheck(
         at=lambda job, pod: [
             one["onExitCodes"]
             for at, one in enumerate(_rules(job, pod))
@@ -327,37 +327,37 @@ JOB_CHECKS = (
         message="an eviction ends with exit code 137 or 143, which this rule takes for a failure of the Job",
         advice="put a rule with action: Ignore and onPodConditions DisruptionTarget first",
     ),
-    Check(
+    FieldCheck(
         at=lambda job, pod: only(job["backoffLimitPerIndex"], not _is_indexed(job)),
         severity=HIGH,
         message="backoffLimitPerIndex needs completionMode: Indexed: the Job is refused",
         advice="completionMode: Indexed",
     ),
-    Check(
+    FieldCheck(
         at=lambda job, pod: only(job["maxFailedIndexes"], not job["backoffLimitPerIndex"]),
         severity=HIGH,
         message="maxFailedIndexes needs backoffLimitPerIndex: the Job is refused",
         advice="set backoffLimitPerIndex",
     ),
-    Check(
+    FieldCheck(
         at=lambda job, pod: only(job["successPolicy"], not _is_indexed(job)),
         severity=HIGH,
         message="successPolicy needs completionMode: Indexed: the Job is refused",
         advice="completionMode: Indexed",
     ),
-    Check(
+    FieldCheck(
         at=lambda job, pod: only(job["completionMode"], _is_indexed(job) and not job["completions"]),
         severity=HIGH,
         message="completionMode: Indexed needs completions: the Job is refused",
         advice="completions equal to parallelism",
     ),
-    Check(
+    FieldCheck(
         at=lambda job, pod: only(_uses_index(pod) or Field(None, 0), not _is_indexed(job)),
         severity=HIGH,
         message="JOB_COMPLETION_INDEX is only set with completionMode: Indexed: the rank stays empty",
         advice="completionMode: Indexed",
     ),
-    Check(
+    FieldCheck(
         at=lambda job, pod: only(
             job["parallelism"] or job["completions"],
             _uses_index(pod)
@@ -371,7 +371,7 @@ JOB_CHECKS = (
         ),
         advice="parallelism equal to completions",
     ),
-    Check(
+    FieldCheck(
         at=lambda job, pod: only(
             job["ttlSecondsAfterFinished"],
             (job["ttlSecondsAfterFinished"].number or 0) < 300 and "/gpu" in str(read_value(pod)),
@@ -383,7 +383,7 @@ JOB_CHECKS = (
         ),
         advice="ttlSecondsAfterFinished: 86400",
     ),
-    Check(
+    FieldCheck(
         at=lambda job, pod: only(
             job["backoffLimit"], (job["backoffLimit"].number or 0) > 100 and pod["restartPolicy"].text == "Never"
         ),
@@ -459,7 +459,7 @@ def _is_queued(one: Field) -> bool:
 
 
 OBJECT_CHECKS = (
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["kind"], one["kind"].text in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet") and _trains(one)
         ),
@@ -468,7 +468,7 @@ OBJECT_CHECKS = (
         advice="kind: Job with restartPolicy: Never",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(one["spec.podManagementPolicy"] or one["kind"], _starts_in_order(one)),
         severity=HIGH,
         message=(
@@ -478,7 +478,7 @@ OBJECT_CHECKS = (
         advice="podManagementPolicy: Parallel",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["spec.concurrencyPolicy"] or one["spec.schedule"],
             one["kind"].text == "CronJob" and one["spec.concurrencyPolicy"].text in (None, "Allow") and _uses_gpus(one),
@@ -490,7 +490,7 @@ OBJECT_CHECKS = (
         ),
         advice="concurrencyPolicy: Forbid",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["spec.startingDeadlineSeconds"],
             one["kind"].text == "CronJob" and (one["spec.startingDeadlineSeconds"].number or 0) < 10,
@@ -499,7 +499,7 @@ OBJECT_CHECKS = (
         message="with startingDeadlineSeconds {text} the controller, which looks every 10 s, may never start it",
         advice="startingDeadlineSeconds: 300",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             field
             for field in (one["spec.suspend"], one["spec.runPolicy.suspend"])
@@ -510,7 +510,7 @@ OBJECT_CHECKS = (
         advice="remove suspend, or add the label kueue.x-k8s.io/queue-name",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             value
             for key, value in one["spec.selector.matchLabels"].items
@@ -522,7 +522,7 @@ OBJECT_CHECKS = (
         message="the selector asks for {text}, which is not a label of the template: the object is refused",
         advice="make spec.selector.matchLabels equal to the labels of the template",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["spec.strategy.rollingUpdate"],
             one["spec.strategy.type"].text == "Recreate" and one["spec.strategy.rollingUpdate"],
@@ -531,7 +531,7 @@ OBJECT_CHECKS = (
         message="rollingUpdate with type: Recreate is refused",
         advice="remove rollingUpdate",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["spec.strategy.rollingUpdate.maxUnavailable"],
             _is_none(one["spec.strategy.rollingUpdate.maxUnavailable"])
@@ -541,7 +541,7 @@ OBJECT_CHECKS = (
         message="maxSurge and maxUnavailable are both 0: the object is refused",
         advice="maxUnavailable: 1",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["spec.strategy.rollingUpdate.maxUnavailable"],
             one["kind"].text == "Deployment"
@@ -552,7 +552,7 @@ OBJECT_CHECKS = (
         message="each update needs a free GPU first (maxUnavailable 0): without one it waits",
         advice="maxSurge: 0 and maxUnavailable: 1 where no GPU is spare",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["spec.elasticPolicy.minReplicas"],
             (one["spec.elasticPolicy.minReplicas"].number or 0) > (one["spec.elasticPolicy.maxReplicas"].number or 1e9),
@@ -561,7 +561,7 @@ OBJECT_CHECKS = (
         message="elasticPolicy: minReplicas {text} is above maxReplicas",
         advice="minReplicas at most maxReplicas",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["spec.pytorchReplicaSpecs.Worker.replicas"],
             one["spec.elasticPolicy.minReplicas"]
@@ -576,7 +576,7 @@ OBJECT_CHECKS = (
         ),
         advice="choose replicas between minReplicas and maxReplicas",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["spec.pytorchReplicaSpecs.Master.replicas"],
             (one["spec.pytorchReplicaSpecs.Master.replicas"].number or 1) > 1,
@@ -585,7 +585,7 @@ OBJECT_CHECKS = (
         message="{text} masters: a PyTorchJob has one, and is refused",
         advice="replicas: 1 for the Master, the others as Worker",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["spec.minAvailable"], one["spec.tasks"] and _least(one) < _members(one) and _uses_gpus(one)
         ),
@@ -596,13 +596,13 @@ OBJECT_CHECKS = (
         ),
         advice="minAvailable equal to the sum of the replicas",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(one["spec.minAvailable"], one["spec.tasks"] and _least(one) > _members(one)),
         severity=HIGH,
         message="minAvailable {text} is above the pods of the job: it never starts",
         advice="minAvailable equal to the sum of the replicas",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["spec.failurePolicy.maxRestarts"],
             one["kind"].text == "JobSet" and one["spec.failurePolicy.maxRestarts"].number == 0 and _spots(one),
@@ -611,7 +611,7 @@ OBJECT_CHECKS = (
         message="maxRestarts: 0 on spot nodes: the first interruption ends the training",
         advice="maxRestarts: 20, and a rule for disruptions",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: [
             one["spec.successPolicy.targetReplicatedJobs"]
             for name in one["spec.successPolicy.targetReplicatedJobs"].elements
@@ -621,7 +621,7 @@ OBJECT_CHECKS = (
         message="successPolicy names a replicated job that is not there",
         advice="name one of spec.replicatedJobs",
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["spec.volumeName"] or one["spec.storageClassName"],
             _is_claim(one)
@@ -634,7 +634,7 @@ OBJECT_CHECKS = (
         advice="a storage class of a shared file system (NFS, Filestore, EFS, FSx, CephFS)",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda one: only(
             one["spec.resources.requests.storage"],
             _is_claim(one) and 0 < (quantity(one["spec.resources.requests.storage"]) or 0) < 2**20,
@@ -748,7 +748,7 @@ def _rivals(manifests: Manifests, one: Field, *kinds: str) -> list[Field]:
 
 UNSCALED = ("Job", "CronJob", "Pod", "DaemonSet", "JobSet", "MPIJob", "TrainJob", "Service", "ConfigMap")
 SCALER_CHECKS = (
-    Check(
+    FieldCheck(
         at=lambda manifests, one: only(
             one["spec.scaleTargetRef.kind"], one["spec.scaleTargetRef.kind"].text in UNSCALED
         ),
@@ -756,7 +756,7 @@ SCALER_CHECKS = (
         message="a {text} has no scale subresource: the autoscaler (HPA) reports FailedGetScale and never scales",
         advice="remove the autoscaler; a Job runs as many pods as parallelism says",
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, one: [
             part["name"] for part in _resources(one) if part["name"].text not in (None, "cpu", "memory")
         ],
@@ -764,7 +764,7 @@ SCALER_CHECKS = (
         message="{text} is no resource metric (those are cpu and memory): this autoscaler never scales by it",
         advice="a Pods or External metric that an adapter serves, such as DCGM_FI_DEV_GPU_UTIL",
     ),
-    Check(
+    FieldCheck(
         at=_unrequested,
         severity=MEDIUM,
         message=(
@@ -773,7 +773,7 @@ SCALER_CHECKS = (
         ),
         advice="add resources.requests (cpu) to each container of the target",
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, one: [
             least
             for least, most in (
@@ -786,7 +786,7 @@ SCALER_CHECKS = (
         message="the least number of replicas, {text}, is above the most: the autoscaler is refused",
         advice="make minReplicas at most maxReplicas",
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, one: only(
             one["spec.minReplicas"],
             one["kind"].text == "HorizontalPodAutoscaler"
@@ -799,7 +799,7 @@ SCALER_CHECKS = (
         ),
         advice="minReplicas: 1, or KEDA, which scales to zero",
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, one: only(
             one["spec.maxReplicas"], one["spec.maxReplicas"].text == (one["spec.minReplicas"].text or "1")
         ),
@@ -807,7 +807,7 @@ SCALER_CHECKS = (
         message="minReplicas and maxReplicas are both {text}: there is nothing to scale",
         advice="raise maxReplicas, or remove the autoscaler",
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, one: [
             target["spec.replicas"]
             for target in _target(manifests, one)
@@ -818,7 +818,7 @@ SCALER_CHECKS = (
         message="replicas: {text} and an autoscaler: each apply of the file sets the number back",
         advice="remove spec.replicas from the target",
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, one: only(
             one["spec.scaleTargetRef.name"] or one["spec.targetRef.name"],
             not _target(manifests, one)
@@ -834,7 +834,7 @@ SCALER_CHECKS = (
         advice="name the kind and name of the object to scale",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, one: only(
             one["spec.scaleTargetRef.name"],
             one["kind"].text != "VerticalPodAutoscaler"
@@ -844,7 +844,7 @@ SCALER_CHECKS = (
         message="two autoscalers set the replicas of {text}: they undo each other",
         advice="one autoscaler with both metrics",
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, one: only(
             one["spec.targetRef.name"],
             one["spec.updatePolicy.updateMode"].text not in ("Off", "Initial")
@@ -857,7 +857,7 @@ SCALER_CHECKS = (
         message="VPA and HPA work on the same metric of {text}: the one changes the request that the other divides by",
         advice="VPA with updateMode: Off, or an HPA by another metric",
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, one: [
             field
             for way in ("scaleUp", "scaleDown")
@@ -868,7 +868,7 @@ SCALER_CHECKS = (
         message="stabilizationWindowSeconds: {text} is refused: it is at most 3600",
         advice="stabilizationWindowSeconds: 3600",
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, one: [
             part["container"]
             for part in _resources(one)
@@ -912,13 +912,13 @@ def _selected(manifests: Manifests, one: Field) -> list[Pod]:
 
 
 BUDGET_CHECKS = (
-    Check(
+    FieldCheck(
         at=lambda manifests, one: only(one["spec.maxUnavailable"], one["spec.minAvailable"]),
         severity=HIGH,
         message="minAvailable and maxUnavailable together are refused",
         advice="keep one of them",
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, one: [
             *only(one["spec.maxUnavailable"], _is_none(one["spec.maxUnavailable"])),
             *only(
@@ -1000,7 +1000,7 @@ def _rolls(pod: Pod) -> bool:
 
 
 CLAIM_CHECKS = (
-    Check(
+    FieldCheck(
         at=lambda manifests, pod, claims: [
             name for name, claim, users in claims if _is_single(claim) and users > 1 and pod.gpu_count * users > 8
         ],
@@ -1011,7 +1011,7 @@ CLAIM_CHECKS = (
         ),
         advice="a ReadWriteMany storage class, or a claim for each pod",
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, pod, claims: [
             name for name, claim, users in claims if _is_single(claim) and users > 1 and pod.gpu_count * users <= 8
         ],
@@ -1023,7 +1023,7 @@ CLAIM_CHECKS = (
         advice="a ReadWriteMany storage class, or a claim for each pod",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, pod, claims: [
             name for name, claim, users in claims if _is_single(claim) and users == 1 and _rolls(pod)
         ],
@@ -1035,7 +1035,7 @@ CLAIM_CHECKS = (
         advice="strategy: {{type: Recreate}}",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, pod, claims: [
             name for name, claim, _ in claims if not claim and _near_claim(manifests, name)
         ],
@@ -1044,7 +1044,7 @@ CLAIM_CHECKS = (
         advice="write the name of the claim",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, pod, claims: [
             name
             for name, claim, _ in claims
@@ -1124,14 +1124,14 @@ def _unselected(manifests: Manifests, one: Field) -> list[Field]:
 
 
 SERVICE_CHECKS = (
-    Check(
+    FieldCheck(
         at=_unselected,
         severity=HIGH,
         message="the selector of the Service ({text}) fits no pod here: it reaches nothing",
         advice="select the labels of the pod template",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=_ports,
         severity=HIGH,
         message="the Service sends to port {text}, which no container of its pods has: connections are refused",
@@ -1148,7 +1148,7 @@ class Meeting(NamedTuple):
     Service of that name, or of the host's first part, is in the folder and headless."""
 
     host: str
-    place: Place
+    place: CheckedPlace
     domain: Field
     job: str
     domain_service: Field
@@ -1164,7 +1164,7 @@ def _meetings(manifests: Manifests, pod: Pod) -> list[Meeting]:
     return [
         Meeting(
             host,
-            Place(line, host),
+            CheckedPlace(line, host),
             domain,
             pod.owner["metadata.name"].text or "",
             services.get(domain.text or "", Field(None, 0)),
@@ -1188,7 +1188,7 @@ def _is_one(service: Field) -> bool:
 
 
 ADDRESS_CHECKS = (
-    Check(
+    FieldCheck(
         at=lambda manifests, pod: [
             one.domain_service["spec"]
             for one in _meetings(manifests, pod)
@@ -1202,7 +1202,7 @@ ADDRESS_CHECKS = (
         advice="clusterIP: None",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, pod: [
             one.domain for one in _meetings(manifests, pod) if one.domain and not one.domain_service
         ],
@@ -1211,7 +1211,7 @@ ADDRESS_CHECKS = (
         advice="a Service of this name with clusterIP: None",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, pod: [
             one.place
             for one in _meetings(manifests, pod)
@@ -1227,7 +1227,7 @@ ADDRESS_CHECKS = (
         advice="set subdomain, and write NAME-0.SUBDOMAIN",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, pod: [
             one.place
             for one in _meetings(manifests, pod)
@@ -1244,7 +1244,7 @@ ADDRESS_CHECKS = (
         advice="write the name of the job, -0, and the subdomain",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, pod: [
             one.place
             for one in _meetings(manifests, pod)
@@ -1255,7 +1255,7 @@ ADDRESS_CHECKS = (
         advice="write the name of the Service",
         confidence=LIKELY,
     ),
-    Check(
+    FieldCheck(
         at=lambda manifests, pod: [
             one.place
             for one in _meetings(manifests, pod)
@@ -1311,7 +1311,7 @@ def _reserved(one: Field) -> list[Field]:
 
 
 OWN_CHECKS = (
-    Check(
+    FieldCheck(
         at=_reserved,
         severity=MEDIUM,
         message="{text} is reserved: the operator sets it for each pod",
