@@ -292,8 +292,11 @@ class Batch:
     @cached_property
     def resubmits(self) -> list[ShellCommand]:
         """Commands of a job that submit its own script again."""
-        found = self.script.named("sbatch") if self.is_job else []
-        return [one for one in found if any(self._is_own(word) for word in one.arguments)]
+        return [
+            one
+            for one in self.script.named("sbatch")
+            if self.is_job and any(self._is_own(word) for word in one.arguments)
+        ]
 
     def _is_own(self, word: str) -> bool:
         if any(_OWN.search(part) for part in self.trace(word)):

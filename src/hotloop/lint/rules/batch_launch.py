@@ -672,7 +672,10 @@ def gpus_wait_for_cpu_work(batch: Batch) -> Iterator[LintFinding]:
         message = f"{batch.gpus_per_node} GPUs of each node are idle during {words[:50]!r}"
         is_together = not name and (tasks > 1 or is_array) and not is_local and not batch.varies(words)
         if is_together:
-            message = f"all {'tasks of a node' if tasks > 1 else 'tasks of the array'} run {words[:50]!r} at the same time, in one environment or folder: they break each other's"
+            message = (
+                f"all tasks of {'a node' if tasks > 1 else 'the array'} run {words[:50]!r} at the same time, in one "
+                "environment or folder"
+            )
         if is_together or (batch.gpus_per_node and not run.command.is_background):
             yield LintFinding(
                 severity=Severity.MEDIUM if is_together or (is_costly and batch.gpus_per_node != 1) else Severity.LOW,
@@ -699,8 +702,9 @@ def container_without_gpus(batch: Batch) -> Iterator[LintFinding]:
     ## When it is wrong
     If the site's configuration passes GPUs on always.
     """
-    is_given = re.search(r"(?i)(SINGULARITY|APPTAINER)_NV|rocm|lumi|\bhip_|\bamd", batch.text)
-    for run in batch.trainings if batch.gpus_per_node and not is_given else ():
+    is_contained = batch.gpus_per_node and re.search("singularity|apptainer|docker|podman", batch.text)
+    is_given = is_contained and re.search(r"(singularity|apptainer)_nv|rocm|lumi|\bhip_|\bamd", batch.text.lower())
+    for run in batch.trainings if is_contained and not is_given else ():
         prefix = " ".join(run.launch.prefixes)[:200] if run.launch else ""
         passes = re.search(r"--(nv|nvccli|gpus|device|runtime)\b|\$", prefix)
         if re.search(r"\b(singularity|apptainer|docker|podman)\b", prefix) and not passes:

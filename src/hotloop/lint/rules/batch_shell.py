@@ -232,7 +232,7 @@ def literal_variable(batch: Batch) -> Iterator[LintFinding]:
     If the program expands variables by itself.
     """
     names = {name for command in batch.commands for name, _ in command.assignments}
-    is_later = re.search(r"\b(eval|envsubst|(bash|sh) -l?c)\b", batch.text)
+    is_later = re.search(r"eval\s|envsubst|sh -l?c\b", batch.text)
     for command in batch.commands:
         quoted = [word for word in command.words if word.is_literal and " " not in word.text and "$" in word.text]
         launch = read_launch([word.text for word in command.words]) if quoted and not is_later else None
@@ -397,7 +397,7 @@ def costly_setting(batch: Batch) -> Iterator[LintFinding]:
     ## When it is wrong
     If the hardware needs it: no NVLink, no InfiniBand, or a driver with a fault.
     """
-    is_rdma = not re.search(r"(?i)\befa\b|FI_PROVIDER|fastrak|tcpx|fi_efa", batch.text)
+    is_rdma = batch.nodes == 1 or not re.search(r"\befa\b|fi_provider|fastrak|tcpx|fi_efa", batch.text.lower())
     for command in batch.commands if batch.trainings else ():
         for name, word in command.assignments:
             for value, severity, effect, needs in _COSTLY_BY_NAME.get(name, ()):

@@ -208,7 +208,7 @@ def restart_from_scratch(batch: Batch) -> Iterator[LintFinding]:
     ## When it is wrong
     If the program finds its checkpoint without an option.
     """
-    requeues = batch.find(r"^\s*scontrol\s+requeue")
+    requeues = [one for one in batch.script.named("scontrol") if one.arguments[:1] == ("requeue",)]
     runs = batch.trainings if batch.option("requeue") or requeues else ()
     code = " ".join([command.text for command in batch.commands] + [batch.read_script(run) for run in runs])
     problems = [
@@ -279,10 +279,10 @@ def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
     ## When it is wrong
     If the parts end by themselves before their limit.
     """
-    uses = batch.find(r"\bsbatch\b[^\n]*(--dependency|\s-d)|^\s*(scancel|squeue|scontrol|sacct)\b")
-    for command in uses if "sbatch" in batch.text else ():
-        pattern = r"after\w*:[\"']?\$\{?(\w+)" if command.name == "sbatch" else r"\$\{?(\w+)"
-        given = [word.text for name in re.findall(pattern, command.text) for word in batch.script.assigned(name)]
+    pattern = r"\bsbatch\b[^\n]*(--dependency|\s-d)|^\s*(scancel|squeue|scontrol|sacct)\b"
+    for command in batch.find(pattern) if re.search(r"sbatch\s", batch.text) else ():
+        named = r"after\w*:[\"']?\$\{?(\w+)" if command.name == "sbatch" else r"\$\{?(\w+)"
+        given = [word.text for name in re.findall(named, command.text) for word in batch.script.assigned(name)]
         bare = [text for text in given if re.search(r"(?m)^(\$\(|`)\s*sbatch\b(?![^\n]*(parsable|\|))", text)]
         is_sentence = bare and not re.search(r"##\*|//[^\n]*\}|grep|awk", batch.text)
         is_chain = "loop" in command.blocks and any("sbatch" in text for text in given)

@@ -260,7 +260,10 @@ def lost_log(batch: Batch) -> Iterator[LintFinding]:
     ## When it is wrong
     If the cluster sets `JobFileAppend=1`, or the folder is there from an earlier run.
     """
-    requeues, at = batch.option("requeue") or batch.find(r"^\s*scontrol\s+requeue"), batch.line("requeue", "output")
+    requeues, at = (
+        batch.option("requeue") or batch.find(r"^\s*scontrol\s+requeue"),
+        batch.line("requeue", "output"),
+    )
     is_cut = batch.is_job and requeues and not batch.value("open-mode").startswith("a")
     edits = () if batch.option("open-mode") else (_replace(at + 1, "#SBATCH --open-mode=append\n", 0),)
     found: list[tuple[int, Severity, str, tuple[LintEdit, ...]]] = []
