@@ -150,9 +150,8 @@ def draw_first_looks(raw: Path) -> str:
 def draw_lint_looks(rows: Sequence[dict[str, Any]]) -> str:
     """First looks of lint at sets that nobody who writes rules had seen."""
     lines = [
-        "| {set}: {kind} | {at_severity_count} of {topics_count} | {named_count} of {topics_count} | {false_count} |".format(
-            **row
-        )
+        f"| {row['set']}: {row['kind']} | {row['at_severity_count']} of {row['topics_count']} | "
+        f"{row['named_count']} of {row['topics_count']} | {row['false_count']} |"
         for row in rows
     ]
     head = ["| set | found at the wanted severity | at any | false, on sound files |", "|---|---|---|---|"]

@@ -10,7 +10,7 @@ from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding
 
 
-class CheckedPlace(NamedTuple):
+class ReadPlace(NamedTuple):
     """A line of a file and what stands there; a Field and a ShellCommand have both too."""
 
     line: int

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from .checks import CheckedPlace
+from .checks import ReadPlace
 from .launch_lines import LaunchLine, read_launch
 from .shell import ShellCommand, ShellScript, parse_shell
 from .yaml_fields import Field
@@ -39,7 +39,7 @@ _TIME = re.compile(
 )
 
 
-class Variable(NamedTuple):
+class TaskVariable(NamedTuple):
     """``value`` is None where it is taken from elsewhere: a secret, the caller's environment."""
 
     name: str
@@ -75,7 +75,7 @@ class Task:
     gpus: int = 0
     cpus: float | None = None
     lines: Mapping[str, int] = field(default_factory=dict)
-    variables: tuple[Variable, ...] = ()
+    variables: tuple[TaskVariable, ...] = ()
     mounts: tuple[Mount, ...] = ()
     is_wired: bool = False
     is_warned: bool = False
@@ -96,10 +96,10 @@ class Task:
         return tuple((command, launch) for command, launch in found if launch is not None)
 
     @cached_property
-    def assigned(self) -> list[Variable]:
+    def assigned(self) -> list[TaskVariable]:
         """Variables of the file, and those that its script gives outside of conditions."""
         commands = [one for one in self.script.commands if not {"if", "case"} & set(one.blocks)]
-        given = [Variable(name, word.text, one.line) for one in commands for name, word in one.assignments]
+        given = [TaskVariable(name, word.text, one.line) for one in commands for name, word in one.assignments]
         return [*self.variables, *given]
 
     @cached_property
@@ -170,7 +170,7 @@ class Task:
         )
 
     @cached_property
-    def losses(self) -> list[CheckedPlace]:
+    def losses(self) -> list[ReadPlace]:
         """Folders that the program is given for what it writes, where that does not last, and why."""
         saved = [
             (value, line) for name, value, line in self.options if _SAVES.match(name) and not _NO_FOLDER.search(name)
@@ -184,11 +184,11 @@ class Task:
             fitting = [one for one in self.mounts if f"{place}/".startswith(f"{one.path.rstrip('/')}/")]
             mount = max(fitting, key=lambda one: len(one.path), default=None)
             if mount is None and self.loses_disk:
-                found[path] = CheckedPlace(
+                found[path] = ReadPlace(
                     line, f"{path}: it is on the disk of the container or machine, which goes with it"
                 )
             elif mount is not None and mount.loss:
-                found[path] = CheckedPlace(mount.line, f"{path}: {mount.path} {mount.loss}")
+                found[path] = ReadPlace(mount.line, f"{path}: {mount.path} {mount.loss}")
         return list(found.values())
 
     def stated_s(self, about: str) -> float:
@@ -224,6 +224,6 @@ def read_notes(text: str) -> str:
     return "\n".join(match[1] for match in re.finditer(r"(?m)(?:^|\s)#(?!!)(.*)$", text))
 
 
-def read_variables(entries: Sequence[tuple[str, Field]]) -> Iterator[Variable]:
+def read_variables(entries: Sequence[tuple[str, Field]]) -> Iterator[TaskVariable]:
     """Of the entries of a mapping."""
-    yield from (Variable(name, value.text, value.line) for name, value in entries)
+    yield from (TaskVariable(name, value.text, value.line) for name, value in entries)

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from hotloop.lint.files import LintFormat, SourceFile, Surroundings
 from hotloop.lint.shell import ShellScript, parse_shell
-from hotloop.lint.tasks import Mount, Task, Variable, read_notes, read_seconds, read_variables
+from hotloop.lint.tasks import Mount, Task, TaskVariable, read_notes, read_seconds, read_variables
 from hotloop.lint.yaml_fields import Field, read_documents
 
 
@@ -60,12 +60,12 @@ class DstackFile:
         )
 
 
-def _variables(env: Field) -> Iterator[Variable]:
+def _variables(env: Field) -> Iterator[TaskVariable]:
     """Of a mapping, or of a list of ``NAME=value`` and bare names."""
     yield from read_variables(env.items)
     for entry in env.elements:
         name, equals, value = (entry.text or "").partition("=")
-        yield Variable(name, value if equals else None, entry.line)
+        yield TaskVariable(name, value if equals else None, entry.line)
 
 
 def _mounts(document: Field) -> Iterator[Mount]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hotloop.lint.files import LintFormat, SourceFile, Surroundings
 from hotloop.lint.shell import ShellScript
-from hotloop.lint.tasks import IDLES, SERVES, TRAINS, Mount, Task, Variable, read_notes, read_words
+from hotloop.lint.tasks import IDLES, SERVES, TRAINS, Mount, Task, TaskVariable, read_notes, read_words
 from hotloop.lint.yaml_fields import Field, read_documents
 
 GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi")
@@ -95,9 +95,9 @@ class Container:
         return read_words(self.words)
 
     @cached_property
-    def variables(self) -> tuple[Variable, ...]:
+    def variables(self) -> tuple[TaskVariable, ...]:
         return tuple(
-            Variable(one["name"].text or "", one["value"].text, one["value"].line) for one in self["env"].elements
+            TaskVariable(one["name"].text or "", one["value"].text, one["value"].line) for one in self["env"].elements
         )
 
     @cached_property

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding, lint_rule
 from hotloop.core.save_notice import find_notice_s
-from hotloop.lint.checks import CheckedPlace, FieldCheck, only, run_checks
+from hotloop.lint.checks import FieldCheck, ReadPlace, only, run_checks
 from hotloop.lint.formats.manifests import (
     GPUS,
     RUNS_TO_END,
@@ -370,7 +370,7 @@ def shared_memory_on_disk(manifests: Manifests, pod: Pod) -> Iterator[LintFindin
 SHARED_SIZES = (
     FieldCheck(
         at=lambda task: only(
-            CheckedPlace(task.lines["shared"], f"{task.shared_bytes / MIB:g}"), task.gpus > 1 or task.workers
+            ReadPlace(task.lines["shared"], f"{task.shared_bytes / MIB:g}"), task.gpus > 1 or task.workers
         ),
         severity=HIGH,
         message=(
@@ -382,7 +382,7 @@ SHARED_SIZES = (
     ),
     FieldCheck(
         at=lambda task: only(
-            CheckedPlace(task.lines["shared"], f"{task.shared_bytes / MIB:g}"), task.gpus == 1 and not task.workers
+            ReadPlace(task.lines["shared"], f"{task.shared_bytes / MIB:g}"), task.gpus == 1 and not task.workers
         ),
         severity=LOW,
         message="/dev/shm has {text} MiB of shared memory: with loader workers one of them ends by a bus error",
@@ -472,14 +472,14 @@ SPOT = (
 )
 
 
-def _untolerated(pod: Pod) -> list[CheckedPlace]:
+def _untolerated(pod: Pod) -> list[ReadPlace]:
     """Selectors of spot nodes that no toleration is about."""
     tolerated = [(one["key"].text, read_all(one).lower()) for one in pod.spec["tolerations"].elements]
     chosen = [
         (key, value.line) for key, value in pod.spec["nodeSelector"].items if (key, (value.text or "").lower()) in SPOT
     ]
     return [
-        CheckedPlace(line, key)
+        ReadPlace(line, key)
         for key, line in chosen
         if not any(one in (key, None) or "spot" in text for one, text in tolerated)
     ]
@@ -656,7 +656,7 @@ def _find_calls(text: str | None) -> list[str]:
     return re.findall(r"(?<!\$)\$\(([A-Za-z_]\w*)\)", text or "")
 
 
-def _undefined(manifests: Manifests, pod: Pod, container: Container) -> Iterator[CheckedPlace]:
+def _undefined(manifests: Manifests, pod: Pod, container: Container) -> Iterator[ReadPlace]:
     """References ``$(NAME)`` to what env has not, or further down."""
     names = [one.name for one in container.variables]
     is_job = pod.kind in ("Job", "CronJob", "JobSet")
@@ -666,7 +666,7 @@ def _undefined(manifests: Manifests, pod: Pod, container: Container) -> Iterator
         for name in _find_calls(text):
             is_given = (GIVEN.match(name) and not (is_job and "SERVICE" not in name)) or name == "JOB_COMPLETION_INDEX"
             if name not in known and not is_given and (name in names or not container["envFrom"]):
-                yield CheckedPlace(line, f"$({name})")
+                yield ReadPlace(line, f"$({name})")
 
 
 _OF_NODE = re.compile(
@@ -675,7 +675,7 @@ _OF_NODE = re.compile(
 """Variables that exist in the container, or are meant to, and that no template fills in before."""
 
 
-def _unexpanded(manifests: Manifests, one: Container) -> Iterator[CheckedPlace]:
+def _unexpanded(manifests: Manifests, one: Container) -> Iterator[ReadPlace]:
     """``$NAME`` and ``$(command)`` among words that no shell reads."""
     names = [each.name for each in one.variables]
     for word in _plain_words(one):
@@ -684,7 +684,7 @@ def _unexpanded(manifests: Manifests, one: Container) -> Iterator[CheckedPlace]:
         ):
             name = found[1] or found[2]
             if name is None or _OF_NODE.match(name) or (name in names and not manifests.is_template):
-                yield CheckedPlace(word.line, found[0])
+                yield ReadPlace(word.line, found[0])
 
 
 VARIABLES = (
@@ -696,7 +696,7 @@ VARIABLES = (
     ),
     FieldCheck(
         at=lambda manifests, pod, one: [
-            CheckedPlace(each.line, found[0])
+            ReadPlace(each.line, found[0])
             for each in one.variables
             if (found := re.search(r"(?<![$\\])\$\{?([A-Z_][A-Z0-9_]+)\b", each.value or ""))
             and not manifests.is_template

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding, lint_rule
-from hotloop.lint.checks import CheckedPlace, FieldCheck, only, run_checks
+from hotloop.lint.checks import FieldCheck, ReadPlace, only, run_checks
 from hotloop.lint.launch_lines import LaunchLine
 from hotloop.lint.shell import ShellCommand
 from hotloop.lint.tasks import TRAINS, Task
@@ -277,7 +277,7 @@ def processes_and_gpus(file: object, task: Task) -> Iterator[LintFinding]:
 CPUS = (
     FieldCheck(
         at=lambda task: only(
-            CheckedPlace(task.lines["cpus"], f"{task.cpus:g}"),
+            ReadPlace(task.lines["cpus"], f"{task.cpus:g}"),
             task.cpus < max(task.gpus, task.gpus * (1 + task.workers) / 2),
         ),
         severity=MEDIUM,
@@ -532,7 +532,7 @@ def _shown(task: Task) -> str:
 
 SPOTS = (
     FieldCheck(
-        at=lambda task: only(CheckedPlace(task.spot_line, ""), not task.retries),
+        at=lambda task: only(ReadPlace(task.spot_line, ""), not task.retries),
         severity=HIGH,
         message=(
             "the first interruption of a spot machine ends the training: no retry (backoffLimit, retry, "
@@ -541,7 +541,7 @@ SPOTS = (
         advice="allow retries: backoffLimit, retry with on_events: [interruption], sky jobs launch",
     ),
     FieldCheck(
-        at=lambda task: only(CheckedPlace(task.spot_line, ""), task.retries and not _SAVES.search(_shown(task))),
+        at=lambda task: only(ReadPlace(task.spot_line, ""), task.retries and not _SAVES.search(_shown(task))),
         severity=HIGH,
         message="on spot machines without a checkpoint: each interruption starts the training from nothing",
         advice="save to a volume or bucket, and resume from the newest checkpoint",
@@ -549,7 +549,7 @@ SPOTS = (
     ),
     FieldCheck(
         at=lambda task: only(
-            CheckedPlace(task.spot_line, ""),
+            ReadPlace(task.spot_line, ""),
             task.retries and task.options and _SAVES.search(_shown(task)) and not _RESUMES.search(_shown(task)),
         ),
         severity=MEDIUM,
@@ -595,9 +595,7 @@ def spot_without_retry(file: object, task: Task) -> Iterator[LintFinding]:
 _LONG = r"train|takes|runs?\b|epoch|hours|days|max[-_.]?(time|hours)|duration"
 LIMITS = (
     FieldCheck(
-        at=lambda task: only(
-            CheckedPlace(task.lines["limit"], f"{task.limit_s:g}"), task.limit_s < task.stated_s(_LONG)
-        ),
+        at=lambda task: only(ReadPlace(task.lines["limit"], f"{task.limit_s:g}"), task.limit_s < task.stated_s(_LONG)),
         severity=HIGH,
         message="killed after {text} s, retries included, and the file says that it takes longer",
         advice="raise the limit above the longest run, or remove it",
@@ -605,7 +603,7 @@ LIMITS = (
     ),
     FieldCheck(
         at=lambda task: only(
-            CheckedPlace(task.lines["limit"], f"{task.limit_s:g}"),
+            ReadPlace(task.lines["limit"], f"{task.limit_s:g}"),
             task.limit_s < 3600 and not task.stated_s(_LONG) and task.gpus,
         ),
         severity=MEDIUM,
@@ -711,7 +709,7 @@ _PLACEHOLDER = re.compile(
 SECRETS = (
     FieldCheck(
         at=lambda task: [
-            CheckedPlace(one.line, one.name)
+            ReadPlace(one.line, one.name)
             for one in task.assigned
             if len(one.value or "") >= 8 and _SECRET.search(one.name) and not _PLACEHOLDER.search(one.value or "")
         ],

@@ -12,7 +12,7 @@ from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding, lint_rule
 from hotloop.core.manifest_fields import find_field_faults
 from hotloop.core.manifest_tables import TABLES, known_fields, read_types
-from hotloop.lint.checks import CheckedPlace, FieldCheck, only, run_checks
+from hotloop.lint.checks import FieldCheck, ReadPlace, only, run_checks
 from hotloop.lint.formats.manifests import BUILT_IN, Manifests, Pod, find_pods, quantity, read_all
 from hotloop.lint.yaml_fields import Field, read_value
 
@@ -1148,7 +1148,7 @@ class Meeting(NamedTuple):
     Service of that name, or of the host's first part, is in the folder and headless."""
 
     host: str
-    place: CheckedPlace
+    place: ReadPlace
     domain: Field
     job: str
     domain_service: Field
@@ -1164,7 +1164,7 @@ def _meetings(manifests: Manifests, pod: Pod) -> list[Meeting]:
     return [
         Meeting(
             host,
-            CheckedPlace(line, host),
+            ReadPlace(line, host),
             domain,
             pod.owner["metadata.name"].text or "",
             services.get(domain.text or "", Field(None, 0)),
