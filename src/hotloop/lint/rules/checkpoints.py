@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
 from hotloop.lint.formats.script import FUNCTIONS, ROLES, Function, LintedScript, constant, keyword
+from hotloop.lint.script_words import HIGHER, LOWER, SHARDS
 
-SHARDS = re.compile(r"(^|\.)(FSDP|FullyShardedDataParallel)$")
 PREFIXES = {"wrapped": "module.", "compiled": "_orig_mod."}
 """Wrappers -> what they put in front of each name of a state dict."""
 
@@ -202,12 +202,6 @@ def _parameter(function: Function, call: ast.Call, value: ast.AST, word: str | N
 
 
 COUNTERS = ("epoch", "step", "iteration", "global_step", "iter", "start_epoch")
-
-
-HIGHER = re.compile(
-    r"(?i)(^|_)(acc\w*|f1\w*|auc|auroc|m?ap|m?iou|dice|bleu|psnr|ssim|score|top1|top5|recall|precision|reward|r2)(_|\d|$)"
-)
-LOWER = re.compile(r"(?i)(^|_)(\w*loss|err\w*|wer|cer|rmse|mse|mae|ppl|perplexity|fid|nll|bpc)(_|\d|$)")
 
 
 @lint_rule("wrong-best", "the best model is not the best one", reads="python")

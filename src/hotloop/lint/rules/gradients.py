@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
 from hotloop.lint.formats.script import LintedScript, LoopCall, LoopStep, constant, keyword
-from hotloop.lint.rules.checkpoints import SHARDS
+from hotloop.lint.script_words import SHARDS
 
 CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_")
 CLEARED = re.compile(r"\.grad\s*=\s*None|grad(\.data)?\.(zero_|fill_)|clear_grad|grad\.detach_\(\)")

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
 from hotloop.lint.formats.script import LintedScript, LoopCall, constant, has_unpacked, keyword
-from hotloop.lint.rules.checkpoints import HIGHER, LOWER
-from hotloop.lint.rules.steps import LENGTHS, find_unit
+from hotloop.lint.script_words import HIGHER, LENGTHS, LOWER, find_unit
 
 
 @lint_rule("half-accelerated", "only a part of a training is given to Accelerate", reads="python")

@@ -18,7 +18,7 @@ from hotloop.lint.formats.script import (
     constant,
     keyword,
 )
-from hotloop.lint.rules.checkpoints import HIGHER, LOWER
+from hotloop.lint.script_words import HIGHER, LENGTHS, LOWER, find_unit
 
 MATTERS = re.compile(r"(?i)dropout|batch_?norm|torchvision|timm|transformers|resnet|\bsmp\b|_models?\b|from \w*model")
 """What behaves otherwise in eval mode."""
@@ -521,28 +521,6 @@ def swallowed_errors(script: LintedScript, training: LoopStep) -> Iterator[LintF
         )
 
 
-UNIT_BATCHES = re.compile(
-    r"(?i)(total|max|num|n|train|training)_?(steps|iters|iterations|updates|batches)|per_?epoch|loader|stepping_batches"
-)
-UNIT_EPOCHS = re.compile(r"(?i)^(?!warm).*epochs?$")
-PER_BATCH = (
-    "OneCycleLR",
-    "get_linear_schedule_with_warmup",
-    "get_cosine_schedule_with_warmup",
-    "get_constant_schedule_with_warmup",
-)
-LENGTHS = {
-    "CosineAnnealingLR": (1, "T_max"),
-    "StepLR": (1, "step_size"),
-    "MultiStepLR": (1, "milestones"),
-    "PolynomialLR": (1, "total_iters"),
-    "LinearLR": (3, "total_iters"),
-    "OneCycleLR": (2, "total_steps"),
-    **{one: (2, "num_training_steps") for one in PER_BATCH[1:]},
-}
-"""Schedulers -> where their length stands."""
-
-
 @lint_rule("misused-scheduler", "a scheduler steps at the wrong time, in the wrong unit, or never", reads="python")
 def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
@@ -665,21 +643,6 @@ def _is_against(script: LintedScript, step: ast.Call, mode: ast.expr | None, mad
     said = constant(mode or (made.args[1] if len(made.args) > 1 else None)) if len(made.args) > 1 or mode else "min"
     up, down = bool(HIGHER.search(name)), bool(LOWER.search(name))
     return up != down and said == ("min" if up else "max")
-
-
-def find_unit(script: LintedScript, length: ast.AST | None, depth: int = 0) -> str:
-    """Whether a number counts ``epochs`` or ``batches``, by what it is computed from; empty where nothing says."""
-    names = [one for one in ast.walk(length) if isinstance(one, (ast.Name, ast.Attribute))] if length else []
-    inner = {one.value for one in names if isinstance(one, ast.Attribute)}
-    units = set[str]()
-    for one in names:
-        last = one.attr if isinstance(one, ast.Attribute) else one.id
-        bound = script.values(one) if one not in inner and depth < 4 else []
-        if UNIT_BATCHES.search(last):
-            return "batches"
-        if one not in inner:
-            units.add("epochs" if UNIT_EPOCHS.search(last) else find_unit(script, bound[0], depth + 1) if bound else "")
-    return "batches" if "batches" in units else "epochs" if units == {"epochs"} else ""
 
 
 BUILT = {
