@@ -119,6 +119,8 @@ def test_the_fault_is_found_at_its_cost(text: str, rule: str, severity: str, tmp
 
 
 SOUND = [
+    job(f"RUN=runs/$SLURM_JOB_ID\nrm -f $RUN/stop\n{FOUR} --resume last --out $RUN --stop-file $RUN/stop", "--requeue",
+        "--open-mode=append"),
     job(f"set -euo pipefail\nsource env/bin/activate\n{HEAD}{EACH} --resume last", "--requeue",
         "--open-mode=a", nodes=2),
     job(f"{SRUN} bash -c 'RANK=$SLURM_PROCID python train.py'", "--ntasks-per-node=4"),

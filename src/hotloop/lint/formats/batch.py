@@ -313,8 +313,11 @@ class Batch:
             words = [word for run in below if run.launch for word in run.launch.arguments if "/" in word]
             words += [pair[1] for run in below if (pair := run.argument(OUTPUT))]
             kept = {word.rpartition("=")[2].strip("/") for word in words}
+            takes_folders = any(re.match(r"-\w*[rR]|--recursive$", word) for word in command.arguments)
             for word in command.arguments if not (command.blocks or command.after) else ():
                 target = self.resolve(word).rstrip("/*").lstrip("/")
+                if not takes_folders and not re.search(r"\.(pt|pth|ckpt|safetensors|bin)$", target):
+                    continue  # a flag or a lock
                 is_kept = any(f"{path}/".startswith(f"{target}/") for path in kept)
                 if len(target) > 2 and is_kept and not _NOT_KEPT.search(target):
                     found.append((command, word))
