@@ -47,6 +47,24 @@ def test_another_learning_rate_is_another_model(folder: Path) -> None:
     assert not list((folder / ".hotloop").glob("prove-*"))
 
 
+def test_a_command_without_a_training_is_compared_with_no_training(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "sleep.py").write_text("import time; time.sleep(0.1)\n")
+    a, b = [sys.executable, "sleep.py"], [sys.executable, "train.py", "0.01"]
+    assert main(["prove", "-q", "--budget", "5m", *a, "--", *b]) == 2
+    assert "a training was seen in B" in capsys.readouterr().err
+
+
+def test_the_logs_of_a_first_process_that_fails_stay(folder: Path) -> None:
+    (folder / "broken.py").write_text("raise SystemExit(7)\n")
+    words = [sys.executable, "broken.py"]
+    code, proof = prove(folder, *words, "--", *words)
+    assert (code, proof["verdict"]) == (3, "cannot tell")
+    assert "exit code 7" in proof["reason"]
+    assert len(list((folder / ".hotloop").glob("prove-*/A/trials/observed/stderr.log"))) == 1
+
+
 def test_a_revision_that_waits_is_slower_and_the_proof_can_be_repeated(folder: Path) -> None:
     def git(*words: str) -> None:
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
@@ -58,7 +76,8 @@ def test_a_revision_that_waits_is_slower_and_the_proof_can_be_repeated(folder: P
     (folder / "train.py").write_text(SCRIPT.replace("wait_ms, rate = 0.0", "wait_ms, rate = 20.0"))
     git("commit", "-qam", "slow")
     code, proof = prove(folder, "--git", "HEAD~1..HEAD", "--", sys.executable, "train.py", "0.01")
-    assert (code, proof["verdict"], proof["pairs"]) == (1, "slower", 4)
+    assert (code, proof["verdict"]) == (1, "slower")
+    assert proof["pairs"] in (4, 6, 8)  # of the looks; the busier the machine, the more
     assert proof["ratio"] > 3
     assert proof["low"] <= proof["ratio"] <= proof["high"]
     assert proof["words"][-3:] == [sys.executable, "train.py", "0.01"]

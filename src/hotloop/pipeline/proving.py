@@ -23,7 +23,7 @@ from hotloop.core.strategy import Strategy
 from hotloop.trace.recording import read_run
 from hotloop.tune.referee import Match, referee
 from hotloop.tune.study import FACTS, choose_limits, drop_outputs
-from hotloop.tune.trials import NO_TRAINING, Bench, Ran, TrialLimits, run_trial
+from hotloop.tune.trials import NO_TRAINING, OK, Bench, Ran, TrialLimits, run_trial
 from hotloop.tune.workspace import changed_code, code_outside, plan_workspace
 
 from .tuning import attach_trial, measure_run
@@ -72,12 +72,15 @@ def prove(
     )
     emit("observing A")
     observed = _run(benches["A"], a, limits, "observed", counts_whole=True)
-    machine = _describe_machine(folder / "A" / "trials" / "observed")
+    observed_folder = folder / "A" / "trials" / "observed"
+    machine = _describe_machine(observed_folder)
+    if observed.measured is not None:  # the logs of what failed stay
+        shutil.rmtree(observed_folder, ignore_errors=True)
     notes: list[str] = []
+    counts_whole = observed.ended == NO_TRAINING
     if observed.measured is None:
         match.reason = f"A failed: {observed.ended}, {observed.reason}"
     else:
-        counts_whole = observed.ended == NO_TRAINING
         if counts_whole:
             notes.append("no training was seen in A: the time of the whole command is compared, and no loss is checked")
         match.observed = observed.measured
@@ -87,21 +90,26 @@ def prove(
         def run_side(side: str, number: int) -> Ran:
             bench = benches[side]
             ran = _run(bench, variants[side], limits, f"{number}", counts_whole=counts_whole)
+            if counts_whole and ran.ended == OK:
+                raise UsageError(f"a training was seen in {side} and none in A's first process: times do not compare")
             if changed := changed_code(bench.plan):
                 raise UsageError(f"{changed[0].path} changed during the proof; run it again")
             return ran
 
-        referee(
-            match,
-            run_side,
-            until_s=begun_s + budget_s,
-            process_s=observed.duration_s,
-            clock_s=time.monotonic,
-            emit=emit,
-        )
-    for name in ("A", "B"):
-        shutil.rmtree(folder / name / "work", ignore_errors=True)
-    return _report(match, a, b, notes, machine, limits, time.monotonic() - begun_s, words)
+        try:
+            referee(
+                match,
+                run_side,
+                until_s=begun_s + budget_s,
+                process_s=observed.duration_s,
+                clock_s=time.monotonic,
+                emit=emit,
+            )
+        finally:
+            for name in ("A", "B"):
+                shutil.rmtree(folder / name / "work", ignore_errors=True)
+    unit = "run" if counts_whole else match.unit
+    return _report(match, a, b, notes, machine, limits, unit, time.monotonic() - begun_s, words)
 
 
 def _make_bench(variant: ProofVariant, folder: Path) -> Bench:
@@ -161,6 +169,7 @@ def _report(
     notes: list[str],
     machine: Mapping[str, Any],
     limits: TrialLimits,
+    unit: str,
     took_s: float,
     words: Sequence[str],
 ) -> Proof:
@@ -185,7 +194,7 @@ def _report(
         low=_inverse(found.high_ratio if found else None),
         high=_inverse(found.low_ratio if found else None),
         pairs=len(match.b),
-        unit="run" if notes and notes[0].startswith("no training") else match.unit,
+        unit=unit,
         steps_count=limits.steps,
         at_least_ratio=match.least_ratio,
         spread_ratio=found.noise_ratio if found else None,
