@@ -45,8 +45,9 @@ def test_a_function_that_reached_the_limit_is_placed_by_its_earlier_compilations
     )
     text = "Dynamo recompile limit exceeded\n  Explanation: ..."
     last = SimpleNamespace(compile_id="0/2", recompile_reason="size 4", fail_reason=text, start_time_us=5_000_000)
+    monkeypatch.setattr("hotloop.observe.compiling.time", lambda: 12.0)
     fact = told_limit(monkeypatch, [first, last], {text: 1})
-    assert fact["limit"] == ["size 4", ("/x/train.py", 4, "forward"), 5.0]
+    assert fact["limit"] == ["size 4", ("/x/train.py", 4, "forward"), 7.0]
     assert fact["recompiles"] == 1
 
 

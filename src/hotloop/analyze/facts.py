@@ -218,13 +218,18 @@ def build_ddp(facts: Sequence[Fact], is_steady_row: Callable[[int], bool]) -> Dd
 
 
 def build_compile(
-    facts: Sequence[Fact], steady_compile_ns: float, steps_before: Callable[[float], int | None]
+    facts: Sequence[Fact], steady_compile_ns: float, steps_before: Callable[[float], int]
 ) -> CompileFacts:
     """What torch.compile did; ``steady_compile_ns`` is its mean time per steady step, and ``steps_before`` says how
-    many steps were over at a time of the wall clock."""
+    many steps were over at a time of the recording's clock, in ns."""
     fact = last_of_kind(facts, "compile")
-    limit = read_items(fact, "limit")
-    reason, place, wall_s = limit if len(limit) == 3 else (None, None, None)
+    # The first fact that has it: its age is by the wall clock, which is corrected while a long run goes on.
+    noted_ns, limit = next(
+        ((read_time(f, "t"), limit) for f in of_kind(facts, "compile") if len(limit := read_items(f, "limit")) == 3),
+        (None, (None, None, None)),
+    )
+    reason, place, age_s = limit
+    limit_ns = noted_ns - age_s * 1e9 if noted_ns is not None and isinstance(age_s, float) else math.nan
     used = read_bool(fact, "used") or steady_compile_ns > 0
     of_run = {
         "used": bool(used),
@@ -236,7 +241,7 @@ def build_compile(
         "graph_backward_ns_per_forward": _per_forward(fact, "graph_backward_calls_ns"),
         "limit_reason": reason[:MAX_TEXT_LENGTH] if isinstance(reason, str) else None,
         "limit_where": read_where(place),
-        "limit_step": steps_before(wall_s) if isinstance(wall_s, float) and math.isfinite(wall_s) else None,
+        "limit_step": steps_before(limit_ns) if math.isfinite(limit_ns) else None,
     }
     return CompileFacts(**read_fields(CompileFacts, fact) | of_run)
 

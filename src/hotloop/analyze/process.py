@@ -311,9 +311,7 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
         loaders=build_loaders(facts),
         optimizers=work.optimizers,
         ddp=build_ddp(facts, partial(_holds_row, steps, base)),
-        compile=build_compile(
-            facts, max(0.0, work.means["compile_ns"]), partial(_steps_before, steps, work.anchor_wall_s)
-        ),
+        compile=build_compile(facts, max(0.0, work.means["compile_ns"]), partial(_steps_before, steps)),
         autocast_dtype=read_text(autocast, "dtype"),
         scaler_where=read_where(scaler.get("where")),
         scaler_enabled=read_bool(scaler, "enabled"),
@@ -430,12 +428,9 @@ def _holds_row(steps: Steps, base: BoolColumn, row: int) -> bool:
     return entry < len(base) and bool(base[entry] and steps.first_row[entry] <= row)
 
 
-def _steps_before(steps: Steps, anchor_wall_s: float | None, wall_s: float) -> int | None:
-    """Steps that were over at a time of the wall clock; None where the recording's clock is not known."""
-    if anchor_wall_s is None:
-        return None
-    over = steps.columns["end_ns"] <= (wall_s - anchor_wall_s) * 1e9
-    return int(steps.weight[over].sum())
+def _steps_before(steps: Steps, time_ns: float) -> int:
+    """Steps that were over at a time of the recording's clock, in ns; fewer where hooks rested around it."""
+    return int(steps.weight[steps.columns["end_ns"] <= time_ns].sum())
 
 
 def _time_to_first_step(process: Fact, steps: Steps) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from time import time
 from typing import Any
 
 from hotloop.core.stack_layout import Place
@@ -51,8 +52,8 @@ def compile_facts(where: Place | None) -> dict[str, Any] | None:
 
 
 def _limit(metrics: list[Any], counters: Any) -> list[Any] | None:
-    """The guard that failed when a function reached the limit of recompilations, where the function is, and when, in
-    seconds of the wall clock (place and time None where torch no longer holds them). None where none reached it."""
+    """The guard that failed when a function reached the limit of recompilations, where the function is, and how many
+    seconds ago (place and age None where torch no longer holds them). None where none reached it."""
     for metric in metrics:
         if _hit_limit(getattr(metric, "fail_reason", "")):
             # A compilation that never began names no function; the ones of the same frame before it do.
@@ -61,7 +62,7 @@ def _limit(metrics: list[Any], counters: Any) -> list[Any] | None:
             place = next((place for one in same if (place := _place(one)) is not None), None)
             started_us = getattr(metric, "start_time_us", None)
             reason = str(getattr(metric, "recompile_reason", None) or "unknown")[:400]
-            return [reason, place, None if started_us is None else started_us * 1e-6]
+            return [reason, place, None if started_us is None else time() - started_us * 1e-6]
     unimplemented = counters.get("unimplemented", {})
     return ["unknown", None, None] if any(map(_hit_limit, list(unimplemented))) else None
 
