@@ -26,6 +26,9 @@ class FakeSession:
     def record(self, fact: dict[str, Any]) -> None:
         self.facts.append(fact)
 
+    def unsubscribe(self, subscriber: Any) -> None:
+        self.subscriber = None
+
 
 def make(folder: Path, plan: str, ranks: str = "all") -> tuple[Any, FakeSession]:
     tracing = make_tracing({"run": str(folder), "trace": plan, "trace_ranks": ranks})

@@ -72,6 +72,7 @@ def arm_agent(options: dict[str, Any]) -> Agent | None:
     if ring is None:
         return None
     agent = _agent = Agent(options, ring)
+    agent.fulfill = _fulfill
     watch = ImportWatch()
     subscribers = subscribers_of(agent)
     session = _local_session(agent, options)
@@ -97,6 +98,12 @@ def arm_agent(options: dict[str, Any]) -> Agent | None:
     os.register_at_fork(after_in_child=agent.reset_after_fork)
     agent.tell_access()  # what passes before the first step is sampled too
     return agent
+
+
+def _fulfill(agent: Agent, word: int) -> None:
+    from hotloop.observe.requests import fulfill
+
+    fulfill(agent, word)
 
 
 def _open_ring(options: dict[str, Any]) -> Ring | None:

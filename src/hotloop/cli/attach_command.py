@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 ORDER, SUMMARY = 2, "say where a training that already runs stands, or hangs"
+ASKED = {
+    "deep": "record the operators of one step of a run (CPU): its report then judges them",
+    "off": "let the agent in a run only count steps, until --on",
+    "on": "record a run's steps again",
+}
 EXIT_CODES = {"hung": 1, "slow": 1, "cannot tell": 3}
 
 
@@ -30,6 +35,15 @@ def add_parser(subparsers: Any) -> None:
         metavar="PID|RUN",
         help="id of a rank or of its launcher, or a run folder or its name (default: every training on this machine)",
     )
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument(
+        "--trace",
+        type=int,
+        metavar="STEPS",
+        help="record a trace of the next STEPS steps of every rank of a run (1 to 100), and print where it is",
+    )
+    for option, help_text in ASKED.items():
+        asked.add_argument(f"--{option}", action="store_true", help=help_text)
     add_output_options(parser, "snapshot", kind="attach", html=None)
     parser.set_defaults(execute=execute)
 
@@ -38,9 +52,26 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.cli.show import check_outputs, show_report
     from hotloop.pipeline.attach import attach
 
+    if arguments.trace is not None or any(getattr(arguments, option) for option in ASKED):
+        return _ask(arguments)
     check_outputs(arguments.json)
     reports = attach(arguments.target)
     for report in reports[1:] if arguments.json is None else ():
         show_report(report, arguments, sys.stdout)
     show_report(reports[0], arguments, sys.stdout)
     return EXIT_CODES.get(reports[0].verdict, 0)
+
+
+def _ask(arguments: argparse.Namespace) -> int:
+    """Something of a training that hotloop runs."""
+    from hotloop.core.errors import UsageError
+    from hotloop.core.events import WANTS_DEEP, WANTS_OFF, WANTS_ON, WANTS_TRACE
+    from hotloop.pipeline.attach import ask_of_training
+
+    if arguments.trace is not None and not 1 <= arguments.trace <= 100:
+        raise UsageError(f"--trace {arguments.trace}: give 1 to 100 steps")
+    bits = {"deep": WANTS_DEEP, "off": WANTS_OFF, "on": WANTS_ON}
+    wants = next((bit for option, bit in bits.items() if getattr(arguments, option)), WANTS_TRACE)
+    for path in ask_of_training(arguments.target, wants, arguments.trace or 0):
+        print(path)
+    return 0

@@ -28,6 +28,11 @@ MOST_TEXT_BYTES = 256 << 10
 
 HEADER = struct.Struct("=8q")
 """Magic word, pid, anchor of the clock, requests from outside, end of the newest copy, steps only counted."""
+REQUEST_AT = 24
+"""The request is a word: its number in the upper half, steps from bit 8 on, and below them bits of what is wanted."""
+WANTS_TRACE, WANTS_DEEP, WANTS_OFF, WANTS_ON = 1, 2, 4, 8
+REQUEST_NAME = "request.json"
+"""In the run folder: the newest request of ``hotloop attach``, for the ``hotloop run`` of each host."""
 COPY_NUMBER_AT = 32
 RESTED_AT = 40
 

@@ -108,6 +108,8 @@ class Agent:
         "due",
         "fewest_nograd",
         "forwards",
+        "fulfill",
+        "heard",
         "inside",
         "is_single",
         "learning",
@@ -118,6 +120,7 @@ class Agent:
         "meets_model",
         "missing",
         "modules",
+        "muted",
         "next_look_ns",
         "notes_fetches",
         "optimizers",
@@ -154,6 +157,8 @@ class Agent:
         """What replays the events here too, where that was asked for (observe/local.py)."""
         self.time_on_device: Callable[[Agent, int], None] | None = None
         """Called with the index of the device of the first model on one, where a device can be timed."""
+        self.fulfill: Callable[[Agent, int], None] | None = None
+        """Called with a request from outside (observe/requests.py)."""
         self.meets_model: Callable[[Any], Any] | None = None
         """Called with every outermost module with parameters, before its first forward."""
         self.begin()
@@ -174,6 +179,10 @@ class Agent:
         self.resting = False
         """Whether the steps that pass are only counted."""
         self.may_rest = True
+        self.muted = False
+        """Whether steps are only counted until somebody asks for more (observe/requests.py)."""
+        self.heard = 0
+        """The newest request from outside that was looked at."""
         self.steps = self.rests_for = self.rest_left = self.rest_from = self.skips = 0
         self.weighed_at, self.weigh_from = (0, 0), WEIGHED_EVENTS
         self.fewest_nograd, self.usual_nograd = MOST_KNOWN, 0
@@ -498,11 +507,15 @@ class Agent:
         self.rest_left -= 1
         self.skips = self.usual_nograd
         self.ring.note_rested(self.rest_from - self.rest_left)
-        if self.rest_left <= 0:
+        if self.muted and self.ring.request() != self.heard:
+            self.hear()
+        elif self.rest_left <= 0:
             self.wake()
 
     def wake(self) -> None:
         """Time what comes from here on."""
+        if self.muted:
+            return
         self.resting = False
         self.skips = 0
         rested = self.rest_from - self.rest_left
@@ -541,6 +554,15 @@ class Agent:
         if self.device_index is not None:
             self.ring.tell({"kind": "device", "memory": device_memory(self.device_index)})
         self.tell_compilation()
+        if self.ring.request() != self.heard:
+            self.hear()
+
+    @guarded
+    def hear(self) -> None:
+        """Do what ``hotloop attach`` asks of a training that runs."""
+        self.heard = self.ring.request()
+        if self.fulfill is not None:
+            self.fulfill(self, self.heard)
 
     @guarded
     def tell_compilation(self) -> None:
@@ -593,6 +615,7 @@ class Agent:
     @guarded
     def end(self) -> None:
         """At the interpreter's exit: how it ended, in one event."""
+        self.muted = False
         if self.resting:
             self.wake()
         if self.session is not None:

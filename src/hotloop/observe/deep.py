@@ -164,7 +164,7 @@ class DeepWindow:
         elif rows >= FIRST_ROW and rows >= FIRST_ROW + 3 * len(session.steps_per_optimizer()) - 3:
             self._begin(session, rows)
         if self._done:
-            session.subscribers.remove(self)
+            session.unsubscribe(self)
 
     def _begin(self, session: Session, rows: int) -> None:
         reason = _reason_not_to(session)

@@ -285,7 +285,7 @@ def wrap_module_call(agent: Agent) -> Callable[[Call], Call]:
                 return self._call_impl(*args, **kwargs)
             if (
                 agent.inside
-                or (agent.resting and _grad_mode())
+                or (agent.resting and (agent.muted or _grad_mode()))
                 or get_ident() != agent.owner
                 or _tracing._is_compiling_flag
                 or _jit_state() is not None

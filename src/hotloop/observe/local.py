@@ -52,6 +52,9 @@ class LocalRing:
     def copy(self, data: bytes | memoryview, what: int, rows: int, columns: int, item: int) -> None:
         self._ring.copy(data, what, rows, columns, item)
 
+    def request(self) -> int:
+        return self._ring.request()
+
     def note_rested(self, steps: int) -> None:
         self._ring.note_rested(steps)
 
@@ -79,7 +82,7 @@ class Session:
 
     def __init__(self, agent: Agent, make_recorder: Callable[[Callable[[], int]], Recorder] = Recorder) -> None:
         self.agent, self.options = agent, agent.options
-        ring = agent.ring
+        ring = self._ring = agent.ring
 
         def make(clock: Callable[[], int]) -> Recorder:
             # The engine's clock stands still while a row is looked at: what a subscriber takes is real time.
@@ -96,6 +99,8 @@ class Session:
         self.subscribers: list[Any] = []
         self.before_end: Callable[[], None] = _nothing
         self.deep_window_ns: int | None = None
+        self.ends_when_idle = False
+        """Of one that began in the middle of a training: the events are replayed no longer than somebody wants rows."""
 
     def reset_after_fork(self) -> None:
         """In a forked child nobody asked for anything."""
@@ -105,9 +110,15 @@ class Session:
     def subscribe(self, subscriber: Any) -> None:
         self.subscribers.append(subscriber)
 
+    def unsubscribe(self, subscriber: Any) -> None:
+        if subscriber in self.subscribers:
+            self.subscribers.remove(subscriber)
+
     def _after_row(self, row: Row[int]) -> None:
         for subscriber in tuple(self.subscribers):
             subscriber(self, row)
+        if self.ends_when_idle and not self.subscribers:
+            self.agent.ring, self.agent.session = self._ring, None
 
     def record(self, fact: dict[str, Any]) -> None:
         self.agent.tell(fact)

@@ -31,6 +31,7 @@ from hotloop.core.events import (
     MOST_TEXT_BYTES,
     PART,
     PART_BYTES,
+    REQUEST_AT,
     RESTED_AT,
     SLOT,
     SLOT_BYTES,
@@ -114,6 +115,11 @@ class Ring:
         _close(self._descriptor)
         self._descriptor = -1
         return True
+
+    def request(self) -> int:
+        """What was asked for from outside last; 0 before anything was."""
+        word: int = _WORD.unpack_from(self._memory, REQUEST_AT)[0]
+        return word
 
     def drop(self) -> None:
         """Nobody will read it: no descriptor stays open."""

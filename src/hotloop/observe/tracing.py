@@ -77,13 +77,15 @@ class Tracing:
         folder: str,
         ranks: Collection[int] | None = None,
         affinity_cores: int | None = None,
+        steps_before: int = 0,
     ) -> None:
+        """``steps_before``: steps of the training that are over when it is made in the middle of one."""
         self.plan = plan
         self._folder = folder
         self._ranks = ranks
         self._pid = 0
-        self._steps = self._backwards = 0
-        self._optimizer_seen = False
+        self._steps = self._backwards = steps_before
+        self._optimizer_seen = steps_before > 0
         self._profiler: Any = None
         self._first_recorded = 0
         self._cost_ns = 0
@@ -118,9 +120,11 @@ class Tracing:
             self._arrive()
         elif self._pid != os.getpid():
             self._over = True  # a forked child: what is going on is its parent's
-        if not self._over:
-            self._add_demand(row)
-        if self._over or not self._ends_step(row):
+        if self._over:
+            session.unsubscribe(self)
+            return
+        self._add_demand(row)
+        if not self._ends_step(row):
             return
         start_ns = time.perf_counter_ns()
         ended, coming = self._steps, self._steps + 1

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from hotloop import __version__
 from hotloop.core.errors import RecordingError, UsageError
-from hotloop.core.live import LiveRank
+from hotloop.core.events import REQUEST_NAME, WANTS_TRACE
+from hotloop.core.live import ENDED, LiveRank
 from hotloop.core.redact import redact_command
 from hotloop.core.snapshot import ANSWER, ASKED, STALLS_FOLDER, AttachReport, Stand, Verdict
 from hotloop.snapshot.family import RunningTraining, find_trainings
@@ -26,6 +27,8 @@ from .live import LiveReader
 WORST: tuple[Verdict, ...] = ("hung", "slow", "cannot tell", "saving", "compiling", "starting", "healthy")
 ATTACH_VARIABLE = "HOTLOOP_ATTACH"
 ANSWER_S = 9.5
+TRACE_S = 120.0
+"""So long a trace that was asked for may take: the steps until it is heard, those that are recorded, and its file."""
 
 
 def attach(target: str | None, *, ask: bool = True) -> list[AttachReport]:
@@ -50,6 +53,46 @@ def attach(target: str | None, *, ask: bool = True) -> list[AttachReport]:
             raise UsageError(f"no hotloop run of {run.name} answers; it ran on {', '.join(sorted(hosts)) or 'no host'}")
         reports = [merge_reports(answers)] if answers else reports
     return sorted(reports, key=lambda report: WORST.index(report.verdict))
+
+
+def ask_of_training(target: str | None, wants: int, steps: int = 0) -> list[Path]:
+    """Ask a run that goes on for a trace of ``steps`` steps, or what else ``wants`` says (core/events.py).
+
+    Returns the traces that were recorded. Raises UsageError where the run is over, or does not answer in time.
+    """
+    _, run = _find_target(target)
+    if run is None:
+        raise UsageError("name a run: only a training that hotloop runs can be asked, such as `hotloop attach last`")
+    live = LiveReader(run).read()
+    if live.state == ENDED or not live.ranks:
+        state = "is over" if live.state == ENDED else "has no step yet"
+        raise UsageError(f"{run.name} {state}: nothing can be asked of it")
+    traces = set(run.glob("traces/*"))
+    request = run / REQUEST_NAME
+    serial = time.time_ns() >> 20 & 0x7FFF_FFFF
+    try:
+        request.with_suffix(".new").write_text(json.dumps({"word": serial << 32 | steps << 8 | wants}))
+        request.with_suffix(".new").replace(request)
+    except OSError as error:
+        raise UsageError(f"{run} cannot be written to: {error}") from error
+    give_up_s = time.monotonic() + (TRACE_S if wants & WANTS_TRACE else 0.0)
+    recorded: list[Path] = []
+    while time.monotonic() < give_up_s and len(recorded) < len(live.ranks):
+        time.sleep(0.2)
+        recorded = sorted(path for path in set(run.glob("traces/*")) - traces if _is_complete(path))
+    if wants & WANTS_TRACE and not recorded:
+        raise UsageError(
+            f"no trace came within {TRACE_S:.0f} s: the training stands still, steps take longer, or another profiler "
+            "is running; one that comes later is in the run's folder traces/"
+        )
+    return recorded
+
+
+def _is_complete(trace: Path) -> bool:
+    """Whether a trace that torch writes has its last bracket."""
+    with trace.open("rb") as file:
+        file.seek(-min(2, trace.stat().st_size), os.SEEK_END)
+        return file.read().rstrip().endswith(b"}")
 
 
 def _find_target(target: str | None) -> tuple[int | None, Path | None]:

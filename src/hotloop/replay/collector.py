@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import json
 import os
 import platform
 import secrets
@@ -24,6 +25,8 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from hotloop.core.events import REQUEST_NAME
 
 from .loaders import FetchTotals
 from .memory import EventMemory, NotOurs
@@ -67,6 +70,8 @@ class Collector:
         self._processes: dict[int, RunProcess] = {}
         """By the descriptor that says when each is gone."""
         self._fetches: dict[int, FetchTotals] = {}
+        self._request = self._folder.parent / REQUEST_NAME
+        self._requested_ns = 0
         self.failure: str | None = None
 
     def start(self) -> None:
@@ -125,6 +130,7 @@ class Collector:
                 ratio, is_first = sampling_s / (now_s - since_s), now_s - first_s < FIRST_S
                 interval_s = next_interval_s(interval_s, ratio, sampled, is_first)
                 sampling_s, since_s = 0.0, now_s
+                self._pass_request_on()
             if until_idle and came and not self._processes:
                 return
         with contextlib.suppress(OSError):
@@ -146,6 +152,20 @@ class Collector:
         """Those that train; until one does, all whose start may be that of a training. A launcher imports torch too."""
         processes = [process for process in self._processes.values() if process.is_sampled]
         return [process for process in processes if process.trains] or processes
+
+    def _pass_request_on(self) -> None:
+        """What ``hotloop attach`` asks of the training, to the processes that train now."""
+        try:
+            written_ns = self._request.stat().st_mtime_ns
+            if written_ns == self._requested_ns:
+                return
+            self._requested_ns = written_ns
+            word = int(json.loads(self._request.read_bytes())["word"]) & (1 << 63) - 1
+        except (OSError, ValueError, KeyError, TypeError):  # none was made, or nobody of ours wrote it
+            return
+        for process in self._processes.values():
+            if process.trains:
+                process.ask(word)
 
     def _take(self) -> None:
         now_ns = time.perf_counter_ns()

@@ -24,6 +24,7 @@ from hotloop.core.events import (
     MOST_TEXT_BYTES,
     PART,
     PART_BYTES,
+    REQUEST_AT,
     RESTED_AT,
     SLOT,
     SLOT_BYTES,
@@ -71,6 +72,10 @@ class EventMemory:
 
     def close(self) -> None:
         self._memory.close()
+
+    def ask(self, word: int) -> None:
+        """A request to the training's agent, which looks at it at a step's end."""
+        _WORD.pack_into(self._memory, REQUEST_AT, word)
 
     @property
     def position(self) -> int:

@@ -95,6 +95,9 @@ class RunProcess:
 
     # -- rows, facts ------------------------------------------------------------------------------------------------
 
+    def ask(self, word: int) -> None:
+        self._memory.ask(word)
+
     @property
     def events_count(self) -> int:
         return self._memory.newest()
