@@ -87,8 +87,6 @@ class LaunchTarget:
     rents: ClassVar[bool] = False
     """Whether it rents machines by the name of their GPU."""
     submit: ClassVar[tuple[str, ...] | None] = None
-    schema: ClassVar[str | None] = None
-    """The table of core/manifest_types/ that what ``write`` answers is checked against."""
 
     def write(self, request: LaunchRequest) -> str:
         """The manifest as text. Raises UsageError where the request does not fit this kind of cluster."""
