@@ -7,7 +7,6 @@ from hotloop.plan.hardware_files import read_hardware
 from hotloop.plan.module_trace import (
     HOPPER_WORKSPACE_BYTES,
     WORKSPACE_BYTES,
-    describe_trace,
     find_peak,
     make_request,
     read_tensors,
@@ -80,19 +79,6 @@ def test_ranks_divide_float32_states_and_add_gathered_layers() -> None:
     assert find_peak(trace, hardware, "bf16", ranks=4)[0].position == "last"
 
 
-def test_more_ranks_never_need_more() -> None:
-    trace, hardware = read_trace(answer()), read_hardware("h100-80g-sxm")
-    sizes = [find_peak(trace, hardware, "bf16", ranks)[1].peak_bytes for ranks in (2, 4, 8, 64, 1024)]
-    assert sizes == sorted(sizes, reverse=True)
-
-
-def test_notes_name_the_line_and_what_was_not_compared() -> None:
-    trace = read_trace(answer())
-    notes = " ".join(describe_trace(trace, trace.peak, 4))
-    for words in ("Linear 0.0 MiB, Norm", "train.py:3", "not compared with a GPU", "8 x Block", "backward of step 2"):
-        assert words in notes
-
-
 def test_sharded_bf16_is_traced_without_autocast() -> None:
     batch = read_tensors("x:float32[2,3],bool[]")
     assert batch == [
@@ -119,7 +105,3 @@ def test_sharded_bf16_is_traced_without_autocast() -> None:
 def test_a_wrong_batch_is_named(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         read_tensors(text)
-
-
-def test_a_function_is_no_list_of_tensors() -> None:
-    assert read_tensors("train.py:make_batch") is None

@@ -271,9 +271,7 @@ def predict_cost(
         else f"{price.usd_per_hour:g} USD an hour, {price.kind}, {price.provider}, {price.day}",
         waste_ratio=waste,
         mtbf_s=mtbf_s,
-        restart_s=interrupted.restart_s,
         checkpoint=checkpoint,
-        counted_stall_s=stall_s,
         interval_s=interval_s,
         interval_steps=None if interval_s is None else max(1, round(interval_s / (step.mid_ns / 1e9))),
         stall_per_step_ns=None

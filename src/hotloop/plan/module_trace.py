@@ -115,7 +115,6 @@ def make_request(
     precision: str = "fp32",
     optimizer: str = "adamw",
     ranks: int = 1,
-    extrapolate: bool = False,
 ) -> dict[str, Any]:
     """The request of probe/module_memory.py. ``module`` is FILE and FUNCTION, ``batch`` tensors or the same.
 
@@ -132,7 +131,6 @@ def make_request(
         "device": device,
         "precision": whole,
         "optimizer": optimizer,
-        "blocks": "extrapolate" if extrapolate else "all",
     }
 
 

@@ -308,7 +308,7 @@ def _layer_ns(
     launched = host * (2 if run.recompute == "full" else 1)
     work = factor * (layer.backward + again + send.gradient_bytes_moved(held) / send.memory_bytes_per_s * 1e9)
     backward = max(work, launched - layer.sent - sent_again)
-    sent_back = (gathered if send.gathers_again else 0.0) + send.scatter_ns(held)
+    sent_back = gathered + send.scatter_ns(held)
     beside = send.beside(forward, gathered) + send.beside(backward, sent_back) + send.layer_hops_ns()
     free = max(0.0, forward - gathered), max(0.0, backward - sent_back)
     return forward + backward, beside + 2 * layer.sent + sent_again, *free
@@ -335,7 +335,6 @@ class _Sender:
         self.memory_bytes_per_s = hardware.memory_bytes_per_s * constants.memory_ratio
         self._trained = trained_share(workload.model, run)
         self._is_sharded = run.sharding in ("zero3", "fsdp", "hsdp")
-        self.gathers_again = self._is_sharded
 
     def _ns(self, kind: str, message_bytes: float, members: Group, *, hidden: bool = False) -> float:
         inside, between = self._constants.inside_ratio, self._constants.between_ratio
