@@ -55,7 +55,7 @@ POOR_EFFICIENCY_RATIO = 0.7
 def under_torchrun(words: Sequence[str], size: int) -> list[str]:
     """The words of a resolved command under torchrun of the Python that it names. Raises UsageError without Python."""
     if not os.path.basename(words[0]).startswith("python"):
-        raise UsageError(f"{words[0]}is a launcher; give the training without it: hotloop bench scaling -- train.py")
+        raise UsageError(f"{words[0]} is a launcher; give the training without it: hotloop bench scaling -- train.py")
     return [words[0], "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size), *words[1:]]
 
 
@@ -91,10 +91,10 @@ def summarize_scaling(runs: Sequence[ScalingRun]) -> tuple[list[dict[str, Any]],
     for size in sizes:
         held = by_size[size]
         best = min(held, key=lambda run: run.step_ns)
-        rate = _rate(best, best.step_ns, kind)
+        rate = _rate(best, best.step_ns)
         base = rate if base is None else base
         exposed = best.exposed_ns if size > 1 else 0.0
-        without = None if exposed is None else _rate(best, max(1.0, best.step_ns - exposed), kind)
+        without = None if exposed is None else _rate(best, max(1.0, best.step_ns - exposed))
         rows.append(
             {
                 "ranks": size,
@@ -139,7 +139,7 @@ def judge_scaling(runs: Sequence[ScalingRun], rows: Sequence[Mapping[str, Any]])
     return []
 
 
-def _rate(run: ScalingRun, step_ns: float, kind: str) -> float:
+def _rate(run: ScalingRun, step_ns: float) -> float:
     """Units a second of all ranks; where units are unknown, steps of all ranks."""
     units = run.units_per_step if run.units_per_step else float(run.ranks)
     return units * 1e9 / step_ns

@@ -209,7 +209,7 @@ def predict_checkpoint(workload: Workload, hardware: Hardware, failures: Failure
     trained = model.params if run.trainable_params is None else min(model.params, run.trainable_params)
     weights, states = trained * each.params, trained * (each.master + each.optimizer)
     parts = run.tp * run.pp
-    shards = 1 if run.sharding == "ddp" else shard_ranks(workload, hardware)[0]
+    shards = shard_ranks(workload, hardware)[0]
     weight_shards = shards if run.sharding in ("zero3", "fsdp", "hsdp") else 1
     return CheckpointPrediction(
         total_bytes=round(weights + states),
