@@ -2,15 +2,16 @@ from typing import Any
 
 import pytest
 
+from hotloop.core.decode import decode
 from hotloop.core.errors import UsageError
 from hotloop.plan.hardware_files import read_hardware
 from hotloop.plan.module_trace import (
     HOPPER_WORKSPACE_BYTES,
     WORKSPACE_BYTES,
+    ModuleTrace,
     find_peak,
     make_request,
     read_tensors,
-    read_trace,
 )
 
 PARAMS = 1000
@@ -39,7 +40,7 @@ def answer(**more: Any) -> dict[str, Any]:
             peak("backward", "after", **states, activations=9000, temporaries=500),
             peak("optimizer", "after", **states, gradients=2 * PARAMS, temporaries=2 * PARAMS),
         ],
-        "block": {"name": "layers", "class": "Block", "count": 8, "params": 100},
+        "block": {"name": "layers", "class_name": "Block", "count": 8, "params": 100},
         "imitated": ["dropout: keeps a bool mask"],
         "notes": [],
         "seconds": 1.0,
@@ -48,13 +49,13 @@ def answer(**more: Any) -> dict[str, Any]:
 
 
 def test_one_device_holds_the_worst_moment_with_context_and_cublas() -> None:
-    found = find_peak(read_trace(answer()), read_hardware("a100-80g-sxm"), "pure-bf16")[1]
+    found = find_peak(decode(ModuleTrace, answer()), read_hardware("a100-80g-sxm"), "pure-bf16")[1]
     hardware = read_hardware("a100-80g-sxm")
     assert (found.when, found.logits_bytes, found.buffers_bytes) == ("backward", 500, WORKSPACE_BYTES)
     assert found.peak_bytes == 15_500 + WORKSPACE_BYTES + hardware.context_bytes
-    hopper = find_peak(read_trace(answer()), read_hardware("h100-80g-sxm"), "pure-bf16")[1]
+    hopper = find_peak(decode(ModuleTrace, answer()), read_hardware("h100-80g-sxm"), "pure-bf16")[1]
     assert hopper.buffers_bytes == HOPPER_WORKSPACE_BYTES
-    cpu = find_peak(read_trace(answer(imitated=[])), read_hardware("cpu"), "pure-bf16")[1]
+    cpu = find_peak(decode(ModuleTrace, answer(imitated=[])), read_hardware("cpu"), "pure-bf16")[1]
     assert cpu.peak_bytes == 15_500
 
 
@@ -66,10 +67,10 @@ def test_ranks_divide_float32_states_and_add_gathered_layers() -> None:
         for position in ("after", "last")
     )
     hardware = read_hardware("h100-80g-sxm")
-    trace = read_trace(answer(peaks=[at_loss]))
+    trace = decode(ModuleTrace, answer(peaks=[at_loss]))
     found = find_peak(trace, hardware, "bf16", ranks=4)[1]
     assert (found.buffers_bytes, found.logits_bytes) == (2 * (200 + 100) + HOPPER_WORKSPACE_BYTES, 500)
-    trace = read_trace(answer(peaks=[in_block, at_loss]))
+    trace = decode(ModuleTrace, answer(peaks=[in_block, at_loss]))
     found = find_peak(trace, hardware, "bf16", ranks=4)[1]
     gathered = 2 * (200 + 2 * 100) + 2 * (200 + 100) + 4 * 100
     assert found.when == "backward"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hotloop import __version__
 from hotloop.analyze.measurement import measure_step_ns
 from hotloop.bench.program import run_program, split_target
+from hotloop.core.decode import decode
 from hotloop.core.errors import UsageError
 from hotloop.core.planning import PlanReport, make_memory
 from hotloop.core.workload import require_choice, require_count
@@ -19,11 +20,11 @@ from hotloop.plan.memory import predict_memory
 from hotloop.plan.module_trace import (
     OPTIMIZERS,
     PRECISIONS,
+    ModuleTrace,
     describe_trace,
     find_peak,
     make_request,
     read_tensors,
-    read_trace,
 )
 from hotloop.plan.planner import build_plan
 from hotloop.plan.search import build_scaling, build_search, choose_best
@@ -122,7 +123,8 @@ def make_module_plan(
         optimizer=optimizer,
         ranks=ranks,
     )
-    trace = read_trace(run_program("module_memory", request, python, TIMEOUT_S, what="the trace of the module"))
+    answer = run_program("module_memory", request, python, TIMEOUT_S, what="the trace of the module")
+    trace = decode(ModuleTrace, answer)
     peak, memory = find_peak(trace, hardware, precision, ranks)
     return PlanReport(
         tool_version=__version__,

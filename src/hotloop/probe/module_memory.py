@@ -253,7 +253,7 @@ def describe_blocks(blocks: tuple[str, Any] | None) -> dict[str, Any] | None:
         return None
     name, container = blocks
     params = sum(one.numel() for one in container[0].parameters())
-    return {"name": name, "class": type(container[0]).__name__, "count": len(container), "params": params}
+    return {"name": name, "class_name": type(container[0]).__name__, "count": len(container), "params": params}
 
 
 # ---- what operators of the CPU allocate and fake tensors do not tell (oneDNN)
