@@ -126,7 +126,6 @@ class SpotPrediction:
     """None also where it never ends."""
     usd: float | None
     waste_ratio: float | None
-    interval_s: float | None
     break_even_ratio: float | None
     """Of the on-demand price: spot is cheaper below it, at this rate of preemptions."""
     break_even_usd_per_hour: float | None

@@ -61,7 +61,6 @@ def predict_spot(
         hours=None if cost is None else cost.hours,
         usd=None if cost is None else cost.usd,
         waste_ratio=None if cost is None else cost.waste_ratio,
-        interval_s=None if cost is None else cost.interval_s,
         break_even_ratio=break_even,
         break_even_usd_per_hour=None
         if break_even is None or on_demand is None
