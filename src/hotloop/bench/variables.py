@@ -128,7 +128,7 @@ def if_torch(question: Callable[[Host], bool]) -> Callable[[Host], bool | None]:
 
 
 def has_cuda(host: Host) -> bool:
-    return host.fact("accelerator", "kind") == "cuda"
+    return bool(host.fact("accelerator", "kind") == "cuda")
 
 
 def has_nccl(host: Host) -> bool:
