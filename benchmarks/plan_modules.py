@@ -2,10 +2,10 @@
 
 `cpu` compares, for each model, precision and optimizer, the peak that fake tensors predict with the peak of
 torch.profiler's memory events on the real step, each in a process of its own. `unseen` does the same with six models
-that no rule of the trace was written after. `blocks` compares extrapolation from 2
-and 3 blocks with the trace of all. `cuda` only predicts, for scripts/gpu_plan.py to compare on a machine with a GPU.
+that no rule of the trace was written after. `cuda` only predicts, for scripts/gpu_plan.py to compare on a machine with
+a GPU.
 
-    python benchmarks/plan_modules.py cpu|unseen|blocks|cuda [CASE ...]    what the table lacks, or these again
+    python benchmarks/plan_modules.py cpu|unseen|cuda [CASE ...]    what the table lacks, or these again
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GPU_FACTOR = 16
 """A GPU's batch is so many times the CPU's: else the work space of cuBLAS is most of its memory."""
 
 
-def predict(case: tuple[str, str, str], device: str, batch: str, blocks: str = "all") -> dict[str, Any]:
+def predict(case: tuple[str, str, str], device: str, batch: str) -> dict[str, Any]:
     from hotloop.plan.module_trace import make_request, read_tensors
 
     model, precision, optimizer = case
@@ -50,7 +50,6 @@ def predict(case: tuple[str, str, str], device: str, batch: str, blocks: str = "
         device=device,
         precision=precision,
         optimizer=optimizer,
-        extrapolate=blocks == "extrapolate",
     )
     with tempfile.TemporaryDirectory() as folder:
         given, result = Path(folder, "in.json"), Path(folder, "out.json")
@@ -76,15 +75,6 @@ def compare_cpu(case: tuple[str, str, str], batch: str) -> dict[str, Any]:
     return {"measured_bytes": measured, "error_ratio": row["predicted_bytes"] / measured - 1, **row, **real}
 
 
-def compare_blocks(case: tuple[str, str, str], batch: str) -> dict[str, Any]:
-    whole = predict(case, "cuda", batch)
-    if whole["block"] is None or whole["block"]["count"] < 4:
-        return {"left_out": "no list of four or more equal blocks"}
-    full, part = read_peak(whole), read_peak(predict(case, "cuda", batch, "extrapolate"))
-    off = part["predicted_bytes"] / full["predicted_bytes"] - 1
-    return {"blocks": whole["block"]["count"], "all_bytes": full["predicted_bytes"], "error_ratio": off, **part}
-
-
 def predict_cuda(case: tuple[str, str, str], batch: str) -> dict[str, Any]:
     answer = predict(case, "cuda", batch)
     return {**read_peak(answer), "imitated": answer["imitated"], "torch": answer["torch"]}
@@ -98,7 +88,6 @@ def larger(batch: str) -> str:
 WHAT: dict[str, tuple[str, Callable[[tuple[str, str, str], str], dict[str, Any]]]] = {
     "cpu": ("modules.json", compare_cpu),
     "unseen": ("modules_fresh.json", compare_cpu),
-    "blocks": ("modules_blocks.json", compare_blocks),
     "cuda": ("modules_cuda.json", predict_cuda),
 }
 """The table of each, and what it compares."""

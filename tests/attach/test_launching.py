@@ -38,7 +38,7 @@ def test_a_strategy_goes_along() -> None:
 
 def test_a_command_that_trains_nothing_ends_as_it_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    folder, end = launch_recorded([sys.executable, "-c", "raise SystemExit(3)"], "quick", dict(os.environ), {}, None)
+    folder, end = launch_recorded([sys.executable, "-c", "raise SystemExit(3)"], "quick", dict(os.environ), {})
     assert end.exit_code == 3
     assert json.loads((folder / OUTCOME_FILE).read_text())["exit_code"] == 3
     assert list((folder / "processes").iterdir()) == []

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from hotloop.bench.collective_times import (
-    collect_notes,
     describe_slow_pairs,
     fit_collectives,
     judge_pairs,
@@ -90,18 +89,6 @@ def test_who_is_slow(some: list[dict[str, Any]], hosts: str, backend: str, said:
     assert (told is None) == (said is None), told
     assert told is None or told.startswith(said or "")
     assert [row["slow"] for row in tabulate_pairs(found, list(hosts))] == [one.is_slow for one in found]
-
-
-def test_notes_say_what_is_missing() -> None:
-    left = [
-        {"collective": "all-reduce", "bytes": 64 << 20, "why": "budget"},
-        {"collective": "all-to-all", "bytes": 1024, "why": "not supported"},
-    ]
-    notes = collect_notes(answer(left_out=left, pairs_left=7), {"all-reduce": None})
-    assert "all-to-all was not timed: not supported" in notes
-    assert "1 messages of 64 MiB or more did not fit into --budget" in notes
-    assert "7 pairs of ranks did not fit into --budget" in notes
-    assert any("too few sizes" in note for note in notes)
 
 
 def test_ranks_of_this_host() -> None:

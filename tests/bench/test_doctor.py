@@ -9,9 +9,9 @@ import pytest
 
 from hotloop.bench.checks import HostCheck, ResultMaker
 from hotloop.bench.checks.devices import check_torch
-from hotloop.bench.doctor import CHECKS, GROUPS, has_harm, run_checks
+from hotloop.bench.doctor import has_harm, run_checks
 from hotloop.bench.host import Host, Reading, ask_probe, parse_gpus, read_folder
-from hotloop.bench.variables import judge_variables, read_variables
+from hotloop.bench.variables import judge_variables
 from hotloop.core.doctor import MachineCheck
 
 GIB = 1 << 30
@@ -90,7 +90,6 @@ def make_host(folder: Path, files: Mapping[str, str] | None = None, **changes: A
         "shm_free_bytes": 16 * GIB,
         "reading": Reading(
             folder="/home/data",
-            files_count=9,
             sampled_count=9,
             bytes_by_kind=Counter(storage=GIB),
             ns_by_kind=Counter(storage=10**9),
@@ -154,13 +153,6 @@ def test_a_question_that_fails_costs_only_its_own_answer(tmp_path: Path) -> None
     checks = run_checks(make_host(tmp_path), (broken, check_torch))
     assert [(c.id, c.status) for c in checks] == [("torch", "good"), ("broken", "unknown")]
     assert "odd machine" in checks[1].why
-
-
-def test_questions_have_their_own_ids_and_known_groups() -> None:
-    assert len({one.id for one in CHECKS}) == len(CHECKS) > 20
-    assert {one.group for one in CHECKS} <= set(GROUPS)
-    variables = read_variables()
-    assert len({one.name for one in variables}) == len(variables)
 
 
 def test_the_worst_comes_first(tmp_path: Path) -> None:
@@ -310,11 +302,6 @@ def test_a_debugging_variable_is_harmful_where_it_acts_and_idle_elsewhere(tmp_pa
     assert effects_of(blind) == dict.fromkeys(environment, "warning")
 
 
-def test_a_switch_that_is_off_does_no_harm(tmp_path: Path) -> None:
-    environment = {"CUDA_LAUNCH_BLOCKING": "0", "NCCL_P2P_DISABLE": "0", "NCCL_DEBUG": "WARN"}
-    assert effects_of(cuda_host(tmp_path, environment=environment)) == {}
-
-
 def test_infiniband_switched_off_is_harmful_only_where_there_is_some(tmp_path: Path) -> None:
     off = {"NCCL_IB_DISABLE": "1"}
     assert effects_of(cuda_host(tmp_path / "a", environment=off)) == {"NCCL_IB_DISABLE": None}
@@ -367,7 +354,6 @@ def test_reading_a_folder_stays_within_its_bounds(tmp_path: Path) -> None:
     reading = read_folder(str(tmp_path), most_bytes=2 << 20)
     total = reading.bytes_by_kind.total()
     assert reading.complaint is None
-    assert reading.files_count == 5
     assert 0 < total <= 2 << 20
     assert min(reading.opens_ns) > 0
 

@@ -80,14 +80,6 @@ def test_loader(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[0]["forecast_off_ratio"] == pytest.approx(alone / rows[0]["batches_per_s"] - 1)
 
 
-def test_gemm(capsys: pytest.CaptureFixture[str]) -> None:
-    found = measure(capsys, "gemm", "--sizes", "8x16x32", "--dtypes", "float32,bfloat16")
-    rows, totals = found["tables"]
-    assert [row["dtype"] for row in rows] == [row["dtype"] for row in totals] == ["float32", "bfloat16"]
-    assert rows[0]["speedup"] == 1.0
-    assert rows[0]["gflops_per_s"] == pytest.approx(2 * 8 * 16 * 32 / rows[0]["median_ns"], rel=0.01)
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -109,10 +101,8 @@ def test_what_the_users_file_does_wrong(
     [
         ["train", "nothing.py:make"],
         ["train", "no-colon"],
-        ["gemm"],
-        ["gemm", "--sizes", "1x1x1", "--dtypes", "int8"],
-        ["gemm", "--sizes", "1x1x1", "--budget", "0"],
-        ["gemm", "--sizes", "1x1x1", "--python", "/nonexistent/python"],
+        ["loader", "{file}:make", "--budget", "0"],
+        ["loader", "{file}:make", "--python", "/nonexistent/python"],
         ["scaling"],
         ["scaling", "--ranks", "x", "--", sys.executable, "a.py"],
         ["scaling", "--ranks", "3", "--", sys.executable, "a.py", "{64/ranks}"],
@@ -120,70 +110,28 @@ def test_what_the_users_file_does_wrong(
         ["scaling", "--json", "-", "--", sys.executable, "a.py"],
     ],
 )
-def test_usage_errors_start_nothing(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", *words]) == 2
+def test_usage_errors_start_nothing(factory: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *(word.replace("{file}", factory) for word in words)]) == 2
     error = capsys.readouterr().err.strip()
     assert error.startswith("hotloop: ")
     assert len(error.splitlines()) == 1
 
 
-def test_compress_of_random_gradients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "out.html"
-    found = measure(capsys, "compress", "--sizes", "1", "--links", "100mbit", "--html", str(page))
-    costs, exchanges = found["tables"]
-    by_method = {row["method"]: row for row in costs}
-    assert list(by_method) == ["bf16", "fp16", "int8", "int4", "topk 1%"]
-    assert {row["elements"] for row in costs} == {1 << 20}
-    assert by_method["bf16"]["sent_ratio"] == 0.5
-    assert by_method["int8"]["sent_ratio"] == pytest.approx(0.2510, abs=1e-4)
-    assert by_method["topk 1%"]["sent_ratio"] <= 0.0201
-    errors = [by_method[name]["error_ratio"] for name in ("fp16", "bf16", "int8", "int4", "topk 1%")]
-    assert errors == sorted(errors)
-    assert all(row["compress_ns"] > 0 and row["n"] >= 2 for row in costs)
-    assert exchanges[0]["wire_100mbit_ns"] == pytest.approx((2 << 20) / 12.5e6 * 1e9, rel=1e-6)
-    assert "<svg" in page.read_text()
-
-
-def test_compress_of_a_model_s_own_gradients(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = measure(capsys, "compress", f"{factory}:make")
-    assert {row["elements"] for row in found["tables"][0]} == {10}
-    assert found["subject"] == f"{factory}:make"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--sizes", "0"], "--sizes 0: give numbers from 1 to 4096"),
-        (["--links", "fast"], "'fast' is no rate"),
-        (["--sizes", "100000"], "--sizes 100000: give numbers from 1 to 4096"),
-        (["--budget", "0"], "--budget 0.0: give seconds"),
-        (["--device", "cuda:63", "--sizes", "1", "--python", sys.executable], "--device cuda:63: "),
-    ],
-)
-def test_compress_refuses_bad_options(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "compress", *words]) == 2
-    error = capsys.readouterr().err.strip()
-    assert message in error
-    assert len(error.splitlines()) == 1
-
-
-@pytest.mark.parametrize("words", [["comm", "--ranks", "2"], ["compress", "--sizes", "1"]])
-def test_an_interrupted_benchmark_is_one_line_and_leaves_no_process(words: list[str], tmp_path: Path) -> None:
+def test_an_interrupted_benchmark_is_one_line_and_leaves_no_process(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho $$ >> {tmp_path / 'pids'}\nexec sleep 60\n", encoding="utf-8")
     python.chmod(0o755)
-    command = [sys.executable, "-m", "hotloop", "bench", *words, "--python", str(python)]
+    command = [sys.executable, "-m", "hotloop", "bench", "comm", "--ranks", "2", "--python", str(python)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        count = 2 if "comm" in words else 1
         for _ in range(30_000):
-            if (tmp_path / "pids").exists() and len((tmp_path / "pids").read_text().split()) == count:
+            if (tmp_path / "pids").exists() and len((tmp_path / "pids").read_text().split()) == 2:
                 break
             time.sleep(0.001)  # soon: a child writes its number before Popen has returned in its parent
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=30)
     assert (process.returncode, error) == (130, "hotloop: interrupted\n")
     children = [int(word) for word in (tmp_path / "pids").read_text().split()]
-    assert len(children) == count
+    assert len(children) == 2
     for child in children:
         with pytest.raises(ProcessLookupError):
             os.kill(child, 0)

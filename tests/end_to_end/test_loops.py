@@ -326,7 +326,7 @@ def test_a_closure_belongs_to_the_optimizer_that_calls_it_but_for_its_forward_an
         """,
     )
     assert ran.seen["step"]["count"] == 40
-    assert ran.phase("optimizer")["mean_ns"] > 20_000_000 > 2 * ran.phase("other")["mean_ns"]
+    assert ran.phase("optimizer")["mean_ns"] > 20_000_000 > ran.phase("other")["mean_ns"]
     assert ran.phase("forward")["mean_ns"] > 0
     check_sums(ran.seen)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import posixpath
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hotloop.core.build_context import Ignore, scan_context
-from hotloop.image.builder import Build, Builder, BuiltStep, FoundFile, Source
-from hotloop.image.program import BuildFailed, Limits, ProgramLine
+from hotloop.image.builder import Build, Builder, FoundFile, Source
+from hotloop.image.program import BuildFailed, Limits
 from hotloop.image.recipe import BuildRecipe, BuildStep
 
 SECOND_NS = 1_000_000_000
@@ -62,7 +62,9 @@ class FakeBuilder(Builder):
         self.last = BuildRecipe(
             text=source.dockerfile, ignore_text=source.dockerignore, context=context, build_args=source.build_args
         )
-        steps = []
+        costs_ns: list[int] = []
+        cached_count = 0
+        lines: list[str] = []
         for stage in self.last.stages:
             chain = ""
             for step in stage:
@@ -70,43 +72,33 @@ class FakeBuilder(Builder):
                 is_cached = chain in self.layers or step.instruction.name == "FROM"
                 self.layers.add(chain)
                 if step.instruction.name not in self.without:
-                    steps.append(self._step(step, is_cached))
+                    costs_ns.append(self._measure(step, is_cached))
+                    cached_count += is_cached
+                lines += [text for word, said in self.log.items() if word in step.instruction.script for text in said]
         noise_ns = self.noise_ns(len(self.builds))
         self.builds.append((self.variant, is_cold))
-        return Build(steps=tuple(steps), wall_ns=sum(step.duration_ns for step in steps) + AROUND_NS + noise_ns)
+        wall_ns = sum(costs_ns) + AROUND_NS + noise_ns
+        return Build(wall_ns=wall_ns, steps_count=len(costs_ns), cached_count=cached_count, lines=tuple(lines))
 
     def _hash(self, chain: str, step: BuildStep, root: Path) -> str:
         words = [chain, step.instruction.name, step.instruction.script, str(step.instruction.flags)]
         contents = b"".join(path.encode() + (root / path).read_bytes() for path in sorted(step.reads))
         return hashlib.sha256("\0".join(words).encode() + contents).hexdigest()
 
-    def _step(self, step: BuildStep, is_cached: bool) -> BuiltStep:
+    def _measure(self, step: BuildStep, is_cached: bool) -> int:
+        """ns of a step."""
         script = step.instruction.script
-        if step.instruction.name == "RUN":
-            if "fail" in script:
-                raise BuildFailed("exit status 1")
-            cost_s = next((one for word, one in self.run_s.items() if word in script), 0.0)
-            fetching_s = next((one for word, one in self.fetching_s.items() if word in script), 0.0)
-            if step.cache_mounts and step.cache_mounts <= self.filled:
-                cost_s, fetching_s = cost_s - fetching_s, 0.0
-            if not is_cached:
-                self.filled |= step.cache_mounts
-            lines = [
-                ProgramLine(0, "Downloading a.whl"),
-                ProgramLine(round(fetching_s * SECOND_NS), "Installing collected packages"),
-            ]
-            lines += [ProgramLine(0, text) for word, said in self.log.items() if word in script for text in said]
-            run_ns = round(cost_s * SECOND_NS)
-        else:
-            lines, run_ns = [], COPY_NS if step.takes_context else CACHED_NS
-        return BuiltStep(
-            stage=step.stage.index,
-            position=step.position,
-            text=f"{step.instruction.name} {step.instruction.arguments}",
-            is_cached=is_cached,
-            duration_ns=CACHED_NS if is_cached else run_ns,
-            lines=tuple(sorted(lines, key=lambda line: line.at_ns)),
-        )
+        if step.instruction.name != "RUN":
+            return COPY_NS if step.takes_context and not is_cached else CACHED_NS
+        if "fail" in script:
+            raise BuildFailed("exit status 1")
+        cost_s = next((one for word, one in self.run_s.items() if word in script), 0.0)
+        if step.cache_mounts and step.cache_mounts <= self.filled:
+            cost_s -= next((one for word, one in self.fetching_s.items() if word in script), 0.0)
+        if is_cached:
+            return CACHED_NS
+        self.filled |= step.cache_mounts
+        return round(cost_s * SECOND_NS)
 
     def list_files(self, limits: Limits) -> dict[str, FoundFile]:
         assert self.last is not None
@@ -115,7 +107,9 @@ class FakeBuilder(Builder):
             path: str((root / source).read_bytes()) for step in self.last.steps for path, source in step.files.items()
         }
         texts |= {
-            f"/usr/{posixpath.basename(step.key)}": "" for step in self.last.steps if step.instruction.name == "RUN"
+            "/usr/" + re.sub(r"/|\s--no-cache-dir", "", step.instruction.script): ""
+            for step in self.last.steps
+            if step.instruction.name == "RUN"
         }
         texts |= self.extra_files(self.last)
         return {path.lstrip("/"): FoundFile("-", 0o644, "0:0", text) for path, text in texts.items()}

@@ -53,15 +53,11 @@ def variant_of(report: ImageReport, name: str) -> Any:
     return next(one for one in report.variants if one.id == name)
 
 
-def test_forecasts_made_of_the_unchanged_file_meet_the_changed_one(tmp_path: Path) -> None:
+def test_each_fix_alone_and_the_proven_ones_together(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     found = measure(context, FakeBuilder(RUN_S, {"pip": 4.0}))
     first, mount, both = (variant_of(found.report, one) for one in ("packages-first", "pip-cache-mount", "together"))
     assert [one.verdict for one in found.report.variants] == ["baseline", "proven", "proven", "proven"]
-    for variant in (first, mount, both):
-        assert {scenario: times.error_ratio for scenario, times in variant.times.items()} == pytest.approx(
-            {"cold": 0.0, "code": 0.0, "requirements": 0.0}
-        )
     # start, FROM, WORKDIR, the new COPY, RUN from the cache; COPY again, CMD again
     assert first.times["code"].median_ns == AROUND_NS + 4 * CACHED_NS + COPY_NS + CACHED_NS
     assert first.times["code"].cached_count == 4
@@ -73,13 +69,6 @@ def test_forecasts_made_of_the_unchanged_file_meet_the_changed_one(tmp_path: Pat
     assert "--mount=type=cache" in found.proven.text
     assert "--no-cache-dir" not in found.proven.text
     assert os.listdir(tmp_path / "work") == []
-
-
-def test_instructions_that_are_no_step_cost_nothing(tmp_path: Path) -> None:
-    context = make_context(tmp_path, DOCKERFILE.replace("COPY", "ENV A=1\nCOPY", 1))
-    found = measure(context, FakeBuilder(RUN_S, without=("ENV", "CMD")))
-    first = variant_of(found.report, "packages-first")
-    assert {times.error_ratio for times in first.times.values()} == {0.0}
 
 
 def test_the_context_is_left_as_it_was(tmp_path: Path) -> None:
@@ -111,20 +100,12 @@ def test_files_that_differ_from_build_to_build_count_for_no_fix(tmp_path: Path) 
     assert first.contents.unstable_count == 1
 
 
-def test_a_gain_within_the_noise_is_none(tmp_path: Path) -> None:
-    builder = FakeBuilder({"pip": 0.3}, noise_ns=lambda number: (number % 3) * 500_000_000)
-    found = measure(make_context(tmp_path), builder)
-    assert {one.verdict for one in found.report.variants[1:]} == {"no-gain"}
-    assert found.proven is None
-    assert found.report.next is None
-
-
 def test_without_base_image_no_second_is_stated(tmp_path: Path) -> None:
     found = measure(make_context(tmp_path), FakeBuilder(RUN_S, is_absent=True))
     assert found.report.builder is None
     assert "base:1: connection refused; pull it or build it first" in found.report.reason
     for variant in found.report.variants:
-        assert all(not times.samples_ns and times.forecast_ns is None for times in variant.times.values())
+        assert not any(times.samples_ns for times in variant.times.values())
     code = [variant_of(found.report, one).times["code"] for one in ("as-is", "packages-first")]
     assert [(one.cached_count, one.steps_count) for one in code] == [(2, 5), (4, 6)]
     assert found.proven is None
@@ -149,7 +130,6 @@ def test_the_limit_keeps_what_is_known(tmp_path: Path, monkeypatch: pytest.Monke
     assert variant_of(found.report, "packages-first").verdict == "proven"
     late = variant_of(found.report, "pip-cache-mount")
     assert (late.verdict, late.reason) == ("not-built", "--limit-s was over")
-    assert late.times["requirements"].forecast_ns is not None
     assert found.proven is not None
     assert "--mount" not in found.proven.text
 
@@ -159,7 +139,6 @@ def test_what_a_later_pip_replaces_is_dropped(tmp_path: Path) -> None:
     log = {"-r req": ["  Attempting uninstall: torch", "    Found existing installation: torch 1"]}
     found = measure(make_context(tmp_path, text), FakeBuilder({"-r req": 6.0, "torch==1": 5.0}, log=log))
     once = variant_of(found.report, "install-once")
-    assert once.times["cold"].error_ratio == pytest.approx(0.0)
     assert "-RUN pip install torch==1" in once.diff
 
 
@@ -194,11 +173,6 @@ def test_git_says_how_often_a_rebuild_is_paid(tmp_path: Path) -> None:
     assert "+/.git\n+/data\n" in ignore.diff
     assert found.proven is not None
     assert found.proven.ignore_text == ""
-
-
-def test_a_file_that_no_copy_takes_cannot_be_edited(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--edit other\.py: no COPY of the Dockerfile takes this file"):
-        measure(make_context(tmp_path), FakeBuilder(RUN_S), edit="other.py")
 
 
 def test_what_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:

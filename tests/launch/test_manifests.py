@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.core.errors import UsageError
+from hotloop.core.manifest_fields import find_field_faults
+from hotloop.core.manifest_tables import TABLES
 from hotloop.launch import TARGETS
-from hotloop.launch.manifest_check import check_manifest, find_schema
 from hotloop.launch.request import CLOUDS, LaunchRequest, MeasuredRun, Volume
 from hotloop.launch.target import NODE_SCRIPT
+from hotloop.launch.training_command import read_command
 
 from .build_request import make_request
 
@@ -57,8 +59,7 @@ def read(target: str, request: LaunchRequest) -> list[Any]:
 @pytest.mark.parametrize("fields", [{}, FULL, {"nodes": 1}, {"gpus_per_node": 0, "processes_per_node": 2}])
 def test_every_manifest_fits_its_table(target: str, fields: dict[str, Any]) -> None:
     for document in read(target, make_request(**fields)):
-        assert check_manifest(document) == []
-    assert find_schema(read(target, make_request(**fields))[-1]) == TARGETS[target].schema
+        assert list(find_field_faults(document, TABLES.get(document.get("kind"), target))) == []
 
 
 def find_pod(target: str, documents: list[Any]) -> Any:
@@ -102,19 +103,15 @@ def words_of(target: str, request: LaunchRequest) -> list[str]:
     """The training's words as its node gets them."""
     text = TARGETS[target].write(request)
     if target == "slurm":
-        return run_words(text.partition('start \\\n  "$node" ')[2].partition(" &\nstep=$!")[0])
+        return shlex.split(text.partition('start \\\n  "$node" ')[2].partition(" &\nstep=$!")[0])
     document = list(yaml.safe_load_all(text))[-1]
     if target == "skypilot":
-        return run_words(document["run"].partition('exec sh -c "$node" node ')[2])
+        return shlex.split(document["run"].partition('exec sh -c "$node" node ')[2])
     if target == "dstack":
-        return run_words(document["commands"][0].partition('exec sh -c "$node" node ')[2])
+        return shlex.split(document["commands"][0].partition('exec sh -c "$node" node ')[2])
     container = document["spec"]["trainer"] if target == "trainjob" else find_pod(target, [document])["containers"][0]
     assert [expand(word) for word in container["command"]] == ["sh", "-c", NODE_SCRIPT, "node"]
     return [expand(word) for word in container["args"]]
-
-
-def run_words(text: str) -> list[str]:
-    return shlex.split(text)
 
 
 @pytest.mark.parametrize("target", [*YAML, "slurm"])
@@ -200,54 +197,31 @@ def test_slurm_refuses_a_time_in_which_the_training_never_gets_on(
         TARGETS["slurm"].write(request)
 
 
-def test_slurm_refuses_a_notice_that_sbatch_does_not_take() -> None:
-    with pytest.raises(UsageError, match="at most 65535 s before the end"):
-        TARGETS["slurm"].write(make_request(save_s=40_000.0))
+SLURM_OPTIONS = (
+    "nodes=4", "signal=USR1@3", "Bad=1", "a=b\n#SBATCH --x", "partition", "partition=", "hold=", "time=1", "no-requeue",
+    "cpus-per-task=4", "sig=USR1@3", "ntasks=9",
+)  # fmt: skip
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    *(("slurm", {"slurm_options": (option,)}, "--slurm-option") for option in SLURM_OPTIONS),
+    *(("slurm", {"name": name}, "--name") for name in ("-x", "../x", "a b", "a/b", "%j")),
+    *(("job", {"name": name}, "--name") for name in ("Train", "1st", "a_b", "x" * 60)),
+    *(("slurm", {"rdma": name}, "--rdma .*: give ") for name in ("nvidia.com/gpu", "cpu")),
+    ("slurm", {"queue": "a b"}, "--queue .*: give "),
+    ("slurm", {"shm": "\u0663Gi"}, "--shm .*: give "),
+    ("slurm", {"time": "\u0663"}, "--time .*: give "),
+    ("slurm", {"save_s": 40_000.0}, "at most 65535 s before the end"),
+    ("job", {"image": None}, "needs --image"),
+    ("jobset", {"image": None}, "needs --image"),
+    ("skypilot", {"gpu": None}, "give --gpu"),
+    ("dstack", {"gpu": None}, "give --gpu"),
+    ("dstack", {"command": read_command(["torchrun", "t.py", "${{ env.X }}"])}, "dstack would replace"),
+]
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        "nodes=4",
-        "signal=USR1@3",
-        "Bad=1",
-        "a=b\n#SBATCH --x",
-        "partition",
-        "partition=",
-        "hold=",
-        "time=1",
-        "no-requeue",
-        "cpus-per-task=4",
-        "sig=USR1@3",
-        "ntasks=9",
-    ],
-)
-def test_slurm_refuses_an_option_that_it_sets_itself_or_cannot_read(option: str) -> None:
-    with pytest.raises(UsageError, match="--slurm-option"):
-        TARGETS["slurm"].write(make_request(slurm_options=(option,)))
-
-
-@pytest.mark.parametrize("target", ["job", "jobset"])
-def test_an_image_is_needed_where_pods_are_made(target: str) -> None:
-    with pytest.raises(UsageError, match="needs --image; the container image"):
-        TARGETS[target].check(make_request(image=None))
-
-
-@pytest.mark.parametrize("target", ["skypilot", "dstack"])
-def test_a_cloud_needs_the_name_of_the_device(target: str) -> None:
-    with pytest.raises(UsageError, match="give --gpu"):
-        TARGETS[target].check(make_request(gpu=None))
-
-
-def test_dstack_refuses_words_that_it_would_replace() -> None:
-    with pytest.raises(UsageError, match="dstack would replace"):
-        TARGETS["dstack"].check(make_request("torchrun", "t.py", "${{ env.X }}"))
-
-
-@pytest.mark.parametrize("name", ["Train", "1st", "a_b", "x" * 60])
-def test_a_name_that_kubernetes_refuses_is_one_error(name: str) -> None:
-    with pytest.raises(UsageError, match="--name"):
-        TARGETS["job"].check(make_request(name=name))
+@pytest.mark.parametrize(("target", "fields", "message"), REFUSED)
+def test_what_a_cluster_would_refuse_or_misread_is_one_error(target: str, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read(target, make_request(**fields))
 
 
 def make_shared(busy_ratio: float | None, peak_gib: float | None, **fields: Any) -> LaunchRequest:
@@ -265,7 +239,7 @@ def test_jobs_on_a_gpu_follow_from_memory_and_use() -> None:
         count: int = config["sharing"]["timeSlicing"]["resources"][0]["replicas"]
         return count
 
-    assert check_manifest(by_time) == []
+    assert list(find_field_faults(by_time, "configmap")) == []
     assert replicas(by_time) == 3
     assert replicas(by_memory) == 2
 

@@ -94,7 +94,3 @@ def test_a_signal_before_the_ranks_started_ends_the_launcher(tmp_path: Path) -> 
     node.terminate()
 
     assert node.wait(timeout=10) == STOPPED_CODE
-
-
-def test_kubernetes_replaces_nothing_in_it() -> None:
-    assert "$$" not in NODE_SCRIPT

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from hotloop.launch.request import CLOUDS, UNKNOWN_NOTICE_S, find_warnings
+from hotloop.launch import TARGETS
+from hotloop.launch.request import CLOUDS, UNKNOWN_NOTICE_S
 from hotloop.lint import lint_paths
 
 from .build_request import make_request
@@ -26,13 +27,13 @@ def test_an_unknown_save_is_a_stated_default_with_a_warning() -> None:
     request = make_request(save_s=None)
 
     assert request.notice_s == UNKNOWN_NOTICE_S
-    assert find_warnings(request) == (f"the save time is unknown: {request.notice_reason}",)
+    assert TARGETS["job"].find_warnings(request) == (f"the save time is unknown: {request.notice_reason}",)
 
 
 def test_a_cloud_that_gives_less_notice_than_the_save_needs_is_named() -> None:
     short, long = make_request(save_s=4.0, cloud=CLOUDS["gcp"]), make_request(save_s=40.0, cloud=CLOUDS["gcp"])
 
-    assert find_warnings(short) == ()
-    assert "Google Cloud gives spot machines 30 s of notice (https://" in find_warnings(long)[0]
-    assert "90 s to save" in find_warnings(long)[0]
-    assert find_warnings(make_request(save_s=40.0, cloud=CLOUDS["aws"])) == ()
+    assert TARGETS["job"].find_warnings(short) == ()
+    assert "Google Cloud gives spot machines 30 s of notice (https://" in TARGETS["job"].find_warnings(long)[0]
+    assert "90 s to save" in TARGETS["job"].find_warnings(long)[0]
+    assert TARGETS["job"].find_warnings(make_request(save_s=40.0, cloud=CLOUDS["aws"])) == ()

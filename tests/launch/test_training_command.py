@@ -43,11 +43,6 @@ def test_a_strategy_puts_hotloop_in_front() -> None:
     assert command.words[:5] == ("hotloop", "run", "--strategy", "fast.toml", "--")
 
 
-def test_the_number_of_processes_is_kept() -> None:
-    assert read_command(["torchrun", "--nproc-per-node", "4", "t.py"]).processes_per_node == 4
-    assert read_command(["torchrun", "--nproc-per-node=auto", "t.py"]).processes_per_node is None
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -16,7 +16,7 @@ SCALAR = st.none() | st.booleans() | st.integers() | TEXT
 VALUE = st.recursive(SCALAR, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(VALUE)
 def test_the_same_values_are_read_back(value: object) -> None:
     assert yaml.safe_load(draw_yaml(value)) == value
@@ -36,7 +36,3 @@ def test_a_note_changes_no_value(value: dict[str, object], why: str) -> None:
 def test_a_word_with_another_meaning_is_quoted(word: str) -> None:
     assert yaml.safe_load(draw_yaml({"a": word})) == {"a": word}
     assert yaml.safe_load(draw_yaml({word: 1})) == {word: 1}
-
-
-def test_a_script_is_readable() -> None:
-    assert draw_yaml({"run": 'echo "$X"\ncd /a\n'}) == 'run: |\n  echo "$X"\n  cd /a\n'

@@ -2,16 +2,16 @@ from typing import Any
 
 import pytest
 
+from hotloop.core.decode import decode
 from hotloop.core.errors import UsageError
 from hotloop.plan.hardware_files import read_hardware
 from hotloop.plan.module_trace import (
     HOPPER_WORKSPACE_BYTES,
     WORKSPACE_BYTES,
-    describe_trace,
+    ModuleTrace,
     find_peak,
     make_request,
     read_tensors,
-    read_trace,
 )
 
 PARAMS = 1000
@@ -40,7 +40,7 @@ def answer(**more: Any) -> dict[str, Any]:
             peak("backward", "after", **states, activations=9000, temporaries=500),
             peak("optimizer", "after", **states, gradients=2 * PARAMS, temporaries=2 * PARAMS),
         ],
-        "block": {"name": "layers", "class": "Block", "count": 8, "params": 100},
+        "block": {"name": "layers", "class_name": "Block", "count": 8, "params": 100},
         "imitated": ["dropout: keeps a bool mask"],
         "notes": [],
         "seconds": 1.0,
@@ -49,13 +49,13 @@ def answer(**more: Any) -> dict[str, Any]:
 
 
 def test_one_device_holds_the_worst_moment_with_context_and_cublas() -> None:
-    found = find_peak(read_trace(answer()), read_hardware("a100-80g-sxm"), "pure-bf16")[1]
+    found = find_peak(decode(ModuleTrace, answer()), read_hardware("a100-80g-sxm"), "pure-bf16")[1]
     hardware = read_hardware("a100-80g-sxm")
     assert (found.when, found.logits_bytes, found.buffers_bytes) == ("backward", 500, WORKSPACE_BYTES)
     assert found.peak_bytes == 15_500 + WORKSPACE_BYTES + hardware.context_bytes
-    hopper = find_peak(read_trace(answer()), read_hardware("h100-80g-sxm"), "pure-bf16")[1]
+    hopper = find_peak(decode(ModuleTrace, answer()), read_hardware("h100-80g-sxm"), "pure-bf16")[1]
     assert hopper.buffers_bytes == HOPPER_WORKSPACE_BYTES
-    cpu = find_peak(read_trace(answer(imitated=[])), read_hardware("cpu"), "pure-bf16")[1]
+    cpu = find_peak(decode(ModuleTrace, answer(imitated=[])), read_hardware("cpu"), "pure-bf16")[1]
     assert cpu.peak_bytes == 15_500
 
 
@@ -67,10 +67,10 @@ def test_ranks_divide_float32_states_and_add_gathered_layers() -> None:
         for position in ("after", "last")
     )
     hardware = read_hardware("h100-80g-sxm")
-    trace = read_trace(answer(peaks=[at_loss]))
+    trace = decode(ModuleTrace, answer(peaks=[at_loss]))
     found = find_peak(trace, hardware, "bf16", ranks=4)[1]
     assert (found.buffers_bytes, found.logits_bytes) == (2 * (200 + 100) + HOPPER_WORKSPACE_BYTES, 500)
-    trace = read_trace(answer(peaks=[in_block, at_loss]))
+    trace = decode(ModuleTrace, answer(peaks=[in_block, at_loss]))
     found = find_peak(trace, hardware, "bf16", ranks=4)[1]
     gathered = 2 * (200 + 2 * 100) + 2 * (200 + 100) + 4 * 100
     assert found.when == "backward"
@@ -78,19 +78,6 @@ def test_ranks_divide_float32_states_and_add_gathered_layers() -> None:
     assert found.buffers_bytes == 500 + gathered + HOPPER_WORKSPACE_BYTES
     assert (found.activations_bytes, found.logits_bytes) == (9000, 0)
     assert find_peak(trace, hardware, "bf16", ranks=4)[0].position == "last"
-
-
-def test_more_ranks_never_need_more() -> None:
-    trace, hardware = read_trace(answer()), read_hardware("h100-80g-sxm")
-    sizes = [find_peak(trace, hardware, "bf16", ranks)[1].peak_bytes for ranks in (2, 4, 8, 64, 1024)]
-    assert sizes == sorted(sizes, reverse=True)
-
-
-def test_notes_name_the_line_and_what_was_not_compared() -> None:
-    trace = read_trace(answer())
-    notes = " ".join(describe_trace(trace, trace.peak, 4))
-    for words in ("Linear 0.0 MiB, Norm", "train.py:3", "not compared with a GPU", "8 x Block", "backward of step 2"):
-        assert words in notes
 
 
 def test_sharded_bf16_is_traced_without_autocast() -> None:
@@ -119,7 +106,3 @@ def test_sharded_bf16_is_traced_without_autocast() -> None:
 def test_a_wrong_batch_is_named(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         read_tensors(text)
-
-
-def test_a_function_is_no_list_of_tensors() -> None:
-    assert read_tensors("train.py:make_batch") is None

@@ -40,15 +40,6 @@ def test_no_option_of_the_front_is_beaten() -> None:
         assert better == []
 
 
-def test_the_cheapest_way_by_a_date() -> None:
-    workload = make_workload(model=BIG, gpus=8, micro_batch=1, global_batch=512)
-    free = search(workload, [DEVICE], states_only, optimize="cost", tokens=10**11, gpu_counts=[8, 64, 512])
-    limit = free.options[0].hours / 4
-    late = search(workload, [DEVICE], states_only, optimize="cost", tokens=10**11, hours=limit, gpu_counts=[8, 64, 512])
-    assert late.options[0].hours <= limit
-    assert (late.options[0].usd or 0) >= (free.options[0].usd or 0)
-
-
 def test_without_prices_there_is_no_front() -> None:
     bare = replace(DEVICE, prices=())
     result = search(make_workload(), [bare], states_only, optimize="cost", efficiency=IDEAL)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.core.workload import DecoderShape
 from hotloop.plan.workload_file import parse_workload, read_model, read_models, read_workload_file
 
 MODEL = {"layers": 32, "hidden": 4096, "heads": 32, "vocab": 50432, "seq": 2048}
@@ -38,11 +37,6 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     assert (request.workload.data_ranks, request.workload.micro_batches) == (2, 1)
     assert request.tokens == 1_000_000_000
     assert (request.hardware.prices[0].usd_per_hour, request.hardware.prices[0].provider) == (1.5, "own")
-
-
-def test_an_own_shape_may_have_an_own_name() -> None:
-    request = parse_workload(tables(model={"name": "mine"}), "file")
-    assert (request.name, request.workload.model.params) == ("mine", DecoderShape(**MODEL).params)
 
 
 def test_an_own_price_stands_for_all_of_its_kind() -> None:
@@ -97,8 +91,7 @@ def test_what_is_usual_stands_in_for_what_is_not_said() -> None:
         ({"hardware": {"storage_bytes_per_s": 0}}, "hardware.storage_bytes_per_s = 0: give a number above 0"),
         ({"hardware": {"restart_s": -1}}, "hardware.restart_s = -1: give a number of 0 or more"),
         ({"hardware": {"usd_per_hour": 1, "spot_usd_per_hour": 1, "price_kind": "spot"}}, "give one of them"),
-        ({"sharing": {"jobs": 2}}, "unknown key sharing.jobs"),
-        ({"sharing": {"utilization_ratio": True}}, "sharing.utilization_ratio = True"),
+        ({"sharing": {}}, "unknown table sharing"),
         ({"hardware": {"price": 2}}, "unknown key hardware.price; did you mean 'price_kind'"),
         ({"hardware": {"price_kind": "cheap"}}, "choose one of on-demand, spot, reserved"),
         ({"goal": {"tokens": 1.5}}, "goal.tokens = 1.5"),

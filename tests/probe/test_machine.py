@@ -59,12 +59,6 @@ def test_a_torch_that_fails_is_told_apart_from_a_missing_one(tmp_path: Path) -> 
     assert facts["torch_error"] == {"missing": False, "message": "ImportError: libcudart.so.13: cannot open"}
 
 
-def test_a_torch_that_lacks_a_module_of_its_own_is_not_a_missing_torch(tmp_path: Path) -> None:
-    path = make_torch(tmp_path, "import a_module_that_is_nowhere")
-    facts = read_facts(run_program(PROGRAM, PYTHONPATH=path))
-    assert facts["torch_error"]["missing"] is False
-
-
 def test_an_odd_torch_gives_unknowns(tmp_path: Path) -> None:
     path = make_torch(tmp_path, "__version__ = 'odd'\nclass version: pass\nclass cuda: pass\nclass backends: pass\n")
     done = run_program(PROGRAM, PYTHONPATH=path)

@@ -267,7 +267,7 @@ def _batch_size(training: Training) -> int | None:
     return round(samples) if abs(samples - round(samples)) <= 0.02 * samples else None
 
 
-def measure_ranks(training: Training, ranks_count: int, *, is_synced: bool) -> ScalingRun:
+def measure_ranks(training: Training, ranks_count: int) -> ScalingRun:
     """Time, work and exposed communication of a step. Raises HotloopError when another number of ranks trained."""
     ranks, unit = training.analysis.ranks, training.analysis.unit
     if len(ranks) != ranks_count:
@@ -289,8 +289,6 @@ def measure_ranks(training: Training, ranks_count: int, *, is_synced: bool) -> S
         exposed_ns=sum(exposed) / len(exposed) if len(exposed) == ranks_count else None,
         threads=training.lead.rank.torch_threads,
         latency_ns=_latency_ns(training.lead.rank) if ranks_count > 1 else 0.0,
-        is_synced=is_synced,
-        has_ddp=all(rank.ddp is not None for rank in ranks),
     )
 
 

@@ -77,10 +77,6 @@ def arm_agent(options: dict[str, Any]) -> Agent | None:
     subscribers = subscribers_of(agent)
     session = _local_session(agent, options)
     changes = _changes(options, session) if session is not None else {}
-    if options.get("unsynced"):
-        from hotloop.attach.unsynced import FORWARD, wrap_forward
-
-        changes = {**changes, FORWARD: wrap_forward}
     notes = _notes(options, session) if session is not None else {}
     for site in (*SITES, *(site for site in changes if site not in (*SITES, *COPY_SITES))):
         timing = subscribers.get(site.id) or subscribers.get(site.id.partition("-")[0])

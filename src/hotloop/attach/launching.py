@@ -34,14 +34,14 @@ def prepare_environment(
 
 
 def launch_recorded(
-    words: Sequence[str], name: str, variables: Mapping[str, str], options: Mapping[str, Any], cwd: Path | None = None
+    words: Sequence[str], name: str, variables: Mapping[str, str], options: Mapping[str, Any]
 ) -> tuple[Path, ChildEnd]:
     """Run a command to its end, recorded under a name; answers the run folder and how the command ended."""
     folder, notes = create_run_folder(name, words)
     write_manifest(folder, words, notes)
     collector = Collector(folder / "processes")
     try:
-        end = run_child(words, prepare_environment(variables, folder, options, collector), collector.start, cwd=cwd)
+        end = run_child(words, prepare_environment(variables, folder, options, collector), collector.start)
     finally:
         collector.stop()
     text = outcome_to_json(exit_code=end.exit_code, signal=end.signal_number, duration_s=end.duration_s)

@@ -108,12 +108,6 @@ def tabulate_times(answer: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
-def find_reached(rows: Sequence[Row]) -> float | None:
-    """Bus bandwidth of the largest all-reduce; None where none was timed."""
-    reached = [row["bus_bytes_per_s"] for row in rows if row["collective"] == "all-reduce"]
-    return reached[-1] if reached and isinstance(reached[-1], int) else None
-
-
 def fit_collectives(answer: Mapping[str, Any]) -> dict[str, LinkFit | None]:
     """The line of each collective through the least of its times."""
     found: dict[str, LinkFit | None] = {}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hotloop.core.benchmarks import Row, ScalingRun
+from hotloop.core.benchmarks import ScalingRun
 from hotloop.core.errors import UsageError
 from hotloop.core.worker_model import BatchCost, forecast_batch_ns
 
@@ -48,103 +47,6 @@ def add_forecasts(rows: Sequence[dict[str, Any]], cost: BatchCost, cores: float)
         row["forecast_off_ratio"] = 1e9 / forecast_ns / row["batches_per_s"] - 1.0 if known else None
 
 
-RATE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g)bit")
-FACTORS = {"k": 1e3, "m": 1e6, "g": 1e9}
-FLOAT_BYTES = 4
-
-
-def parse_rates(text: str) -> dict[str, float]:
-    """``100mbit,1gbit`` -> bytes per second by name. Raises UsageError.
-
-    >>> parse_rates("100mbit,10gbit")
-    {'100mbit': 12500000.0, '10gbit': 1250000000.0}
-    """
-    found = {}
-    for word in (word.strip().lower() for word in text.split(",")):
-        match = RATE.fullmatch(word)
-        if match is None or float(match[1]) <= 0:
-            raise UsageError(f"--links {text}: {word!r} is no rate; give rates such as 100mbit,1gbit,25gbit")
-        found[word] = float(match[1]) * FACTORS[match[2]] / 8
-    return found
-
-
-def tabulate_exchanges(rows: Sequence[Row], rates: Mapping[str, float]) -> list[dict[str, int | float | str]]:
-    """For each row of the first table and link: the time on the wire, and the speed-up with compressing and restoring.
-
-    What a rank sends between two ranks passes the link once, at its full rate and without latency.
-    """
-    found = []
-    for row in rows:
-        one: dict[str, int | float | str] = {"elements": _number(row, "elements"), "method": str(row["method"])}
-        dense_bytes = FLOAT_BYTES * _number(row, "elements")
-        for name, bytes_per_s in rates.items():
-            wire_ns = dense_bytes * _number(row, "sent_ratio") / bytes_per_s * 1e9
-            whole_ns = _number(row, "compress_ns") + wire_ns + _number(row, "restore_ns")
-            one[f"wire_{name}_ns"] = round(wire_ns)
-            one[f"speedup_{name}"] = dense_bytes / bytes_per_s * 1e9 / whole_ns
-        found.append(one)
-    return found
-
-
-def _number(row: Row, name: str) -> float:
-    value = row[name]
-    assert isinstance(value, int | float)
-    return value
-
-
-MOST_PRODUCTS = 12
-
-Shape = dict[str, Any]
-"""``b`` products of m x k by k x n, ``count`` times a step."""
-
-
-def parse_sizes(text: str) -> list[Shape]:
-    """``MxKxN,...`` -> products, once a step each.
-
-    >>> parse_sizes("64x128x256")
-    [{'b': 1, 'm': 64, 'k': 128, 'n': 256, 'count': 1.0}]
-    """
-    found = []
-    for part in text.split(","):
-        numbers = part.strip().split("x")
-        if len(numbers) != 3 or not all(n.isdecimal() and 0 < int(n) <= 1 << 20 for n in numbers):
-            raise UsageError(f"--sizes {part.strip()!r}; give MxKxN, such as 512x1024x1024")
-        m, k, n = (int(number) for number in numbers)
-        found.append({"b": 1, "m": m, "k": k, "n": n, "count": 1.0})
-    return found
-
-
-def find_products(ops: Iterable[Mapping[str, Any]]) -> tuple[list[Shape], int]:
-    """The products among recorded operators, those with most arithmetic a step first; and how many were left out."""
-    counts: dict[tuple[int, int, int, int], float] = {}
-    for op in ops:
-        size = _size_of(str(op.get("name")), op.get("shapes") or ())
-        if size is not None:
-            counts[size] = counts.get(size, 0.0) + float(op.get("count") or 0)
-    ranked = sorted(counts.items(), key=lambda item: -math.prod(item[0]) * item[1])
-    kept = [{"b": b, "m": m, "k": k, "n": n, "count": count} for (b, m, k, n), count in ranked[:MOST_PRODUCTS]]
-    return kept, len(ranked) - len(kept)
-
-
-def _size_of(name: str, shapes: Sequence[Sequence[int]]) -> tuple[int, int, int, int] | None:
-    tensors = [tuple(int(n) for n in shape) for shape in shapes if shape]
-    if name == "aten::addmm":
-        tensors = tensors[1:]
-    if name not in ("aten::linear", "aten::addmm", "aten::mm", "aten::bmm", "aten::matmul") or len(tensors) < 2:
-        return None
-    left, right = tensors[:2]
-    if len(left) < 2 or len(right) < 2:
-        return None
-    if name == "aten::linear":
-        right = (right[1], right[0])
-    k, n = right[-2:]
-    if left[-1] != k or min(*left, *right) < 1:
-        return None
-    if len(right) == 2:
-        return 1, math.prod(left[:-1]), k, n
-    return math.prod(left[:-2]), left[-2], k, n
-
-
 SAME_RATIO = 0.01
 POOR_EFFICIENCY_RATIO = 0.7
 """Below it, more ranks are poorly used. A choice."""
@@ -153,7 +55,7 @@ POOR_EFFICIENCY_RATIO = 0.7
 def under_torchrun(words: Sequence[str], size: int) -> list[str]:
     """The words of a resolved command under torchrun of the Python that it names. Raises UsageError without Python."""
     if not os.path.basename(words[0]).startswith("python"):
-        raise UsageError(f"{words[0]}is a launcher; give the training without it: hotloop bench scaling -- train.py")
+        raise UsageError(f"{words[0]} is a launcher; give the training without it: hotloop bench scaling -- train.py")
     return [words[0], "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size), *words[1:]]
 
 
@@ -182,19 +84,17 @@ def summarize_scaling(runs: Sequence[ScalingRun]) -> tuple[list[dict[str, Any]],
     scaling (each rank keeps its batch) and strong (all together keep it). The fastest launch of each size is compared.
     """
     sizes = sorted({run.ranks for run in runs})
-    by_size = {size: [run for run in runs if run.ranks == size and run.is_synced] for size in sizes}
-    unsynced = {size: [run for run in runs if run.ranks == size and not run.is_synced] for size in sizes}
-    has_unsynced = any(unsynced.values())
+    by_size = {size: [run for run in runs if run.ranks == size] for size in sizes}
     kind, notes = _find_kind(by_size), []
     rows: list[dict[str, Any]] = []
     base: float | None = None
     for size in sizes:
         held = by_size[size]
         best = min(held, key=lambda run: run.step_ns)
-        rate = _rate(best, best.step_ns, kind)
+        rate = _rate(best, best.step_ns)
         base = rate if base is None else base
         exposed = best.exposed_ns if size > 1 else 0.0
-        without = None if exposed is None else _rate(best, max(1.0, best.step_ns - exposed), kind)
+        without = None if exposed is None else _rate(best, max(1.0, best.step_ns - exposed))
         rows.append(
             {
                 "ranks": size,
@@ -209,15 +109,6 @@ def summarize_scaling(runs: Sequence[ScalingRun]) -> tuple[list[dict[str, Any]],
                 "n": len(held),
             }
         )
-        if has_unsynced:
-            free = min(unsynced[size], key=lambda run: run.step_ns, default=best if size == 1 else None)
-            free_rate = None if free is None else _rate(free, free.step_ns, kind)
-            rows[-1] |= {
-                "step_unsynced_ns": None if free is None else round(free.step_ns),
-                "speedup_unsynced": None if free_rate is None else free_rate / base,
-                "efficiency_unsynced_ratio": None if free_rate is None else free_rate / base / (size / sizes[0]),
-                "n_unsynced": len(unsynced[size]),
-            }
     threads = {run.ranks: run.threads for run in runs if run.threads}
     if len(set(threads.values())) > 1:
         counts = ", ".join(f"{count} in each of {size}" for size, count in sorted(threads.items()))
@@ -225,13 +116,6 @@ def summarize_scaling(runs: Sequence[ScalingRun]) -> tuple[list[dict[str, Any]],
     if min(len(held) for held in by_size.values()) < 3:
         notes.append("fewer than 3 launches per size: variation between launches is unknown (use --repeats 3)")
     notes.append("without sync: the step minus its exposed communication, not a run without it")
-    if has_unsynced:
-        notes.append(
-            "unsynced: launches without DDP's gradient reduction (one rank never reduces); only their time is "
-            "meaningful, because their ranks train independently"
-        )
-        if not all(unsynced[size] for size in sizes if size > 1):
-            notes.append("unsynced is unknown if the training does not use DistributedDataParallel")
     if kind == "unknown":
         notes.append("samples per step are unknown: assuming the same batch per rank (weak scaling)")
     return rows, kind, notes
@@ -241,7 +125,7 @@ def judge_scaling(runs: Sequence[ScalingRun], rows: Sequence[Mapping[str, Any]])
     """Numbers of ranks at which the model is too small: little efficiency, and all-reduces whose latency alone is more
     than what the step computes. Nothing where either is unknown."""
     for row in rows:
-        held = [run for run in runs if run.ranks == row["ranks"] and run.is_synced]
+        held = [run for run in runs if run.ranks == row["ranks"]]
         best = min(held, key=lambda run: run.step_ns)
         if best.latency_ns is None or best.exposed_ns is None or row["efficiency_ratio"] >= POOR_EFFICIENCY_RATIO:
             continue
@@ -255,7 +139,7 @@ def judge_scaling(runs: Sequence[ScalingRun], rows: Sequence[Mapping[str, Any]])
     return []
 
 
-def _rate(run: ScalingRun, step_ns: float, kind: str) -> float:
+def _rate(run: ScalingRun, step_ns: float) -> float:
     """Units a second of all ranks; where units are unknown, steps of all ranks."""
     units = run.units_per_step if run.units_per_step else float(run.ranks)
     return units * 1e9 / step_ns

@@ -7,7 +7,7 @@ that comes out of memory is never called the storage's. Nothing is written.
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import json
 import mmap
 import os
@@ -15,8 +15,8 @@ import re
 import resource
 import shutil
 import signal
+import stat
 import subprocess
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.core.children import started
+from hotloop.core.machine import read_quota_cores
 
 PROGRAM = Path(__file__).resolve().parent.parent / "probe" / "machine.py"
 TIMEOUT_S = 90.0
@@ -47,14 +48,10 @@ class Reading:
     """
 
     folder: str
-    files_count: int = 0
-    """Files seen by a walk that ends early in large folders."""
     sampled_count: int = 0
     bytes_by_kind: Counter[str] = field(default_factory=Counter)
     ns_by_kind: Counter[str] = field(default_factory=Counter)
     opens_ns: list[int] = field(default_factory=list)
-    cached_before: list[float] = field(default_factory=list)
-    """Share of each sampled part that was in the page cache before, 0..1."""
     complaint: str | None = None
 
 
@@ -80,6 +77,11 @@ class Host:
     gpu_links: str | None = None
     """The matrix of ``nvidia-smi topo -m``."""
     reading: Reading | None = None
+
+    @property
+    def place(self) -> str:
+        """The root as functions of core/machine.py take it."""
+        return str(self.root).rstrip("/")
 
     def read(self, path: str) -> str | None:
         """The text of a file below the root, stripped; None when it cannot be read."""
@@ -120,15 +122,7 @@ class Host:
     @property
     def quota_cores(self) -> float | None:
         """The smallest CPU quota of our cgroup and its parents in cores; None without one."""
-        quotas = []
-        for folder in cgroup_folders(self, "cpu"):
-            words = (self.read(f"{folder}/cpu.max") or "").split()
-            if not words:
-                quota, period = self.read(f"{folder}/cpu.cfs_quota_us"), self.read(f"{folder}/cpu.cfs_period_us")
-                words = [quota or "", period or ""]
-            if len(words) == 2 and all(w.isdigit() for w in words) and int(words[1]):
-                quotas.append(int(words[0]) / int(words[1]))
-        return min(quotas) if quotas else None
+        return read_quota_cores(self.place)
 
     @property
     def cores_count(self) -> int | None:
@@ -179,24 +173,18 @@ def ask_probe(
 ) -> tuple[Mapping[str, Any], str | None]:
     """The probe's facts and None, or no facts and one line that says why there are none."""
     kept = {k: v for k, v in environment.items() if k not in NEVER_PASSED_ON}
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error_file:
-        try:
-            with started([interpreter, str(program)], stdout=out, stderr=error_file, env=kept) as child:
-                code = child.wait(timeout_s)
-        except (OSError, ValueError) as error:
-            return {}, f"{interpreter} could not be started: {getattr(error, 'strerror', None) or error}"
-        except subprocess.TimeoutExpired:
-            return {}, f"importing torch with {interpreter} took longer than {timeout_s:.0f} s"
-        out.seek(0)
-        error_file.seek(0)
-        answer, complaint = out.read().decode(errors="replace"), error_file.read().decode(errors="replace")
-    for line in reversed(answer.splitlines()):
-        try:
-            facts = json.loads(line)
-        except ValueError:
-            continue
+    try:
+        with started([interpreter, str(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=kept) as child:
+            answer, complaint = (text.decode(errors="replace") for text in child.communicate(timeout=timeout_s))
+    except (OSError, ValueError) as error:
+        return {}, f"{interpreter} could not be started: {getattr(error, 'strerror', None) or error}"
+    except subprocess.TimeoutExpired:
+        return {}, f"importing torch with {interpreter} took longer than {timeout_s:.0f} s"
+    with contextlib.suppress(ValueError, IndexError):
+        facts = json.loads(answer.splitlines()[-1])
         if isinstance(facts, dict) and str(facts.get("schema", "")).startswith("hotloop.machine/"):
             return facts, None
+    code = child.returncode
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
         return {}, f"{interpreter} was killed by {name} while importing torch"
@@ -227,23 +215,6 @@ def parse_gpus(text: str | None) -> tuple[Mapping[str, str], ...] | None:
         return None
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
     return tuple(dict(zip(GPU_FIELDS, row, strict=True)) for row in rows if len(row) == len(GPU_FIELDS))
-
-
-def cgroup_folders(host: Host, controller: str) -> list[str]:
-    """Folders of our cgroup for a controller and of its parents, innermost first, relative to the root."""
-    folders: list[str] = []
-    for line in (host.read("proc/self/cgroup") or "").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            base = "sys/fs/cgroup"
-        elif controller in controllers.split(","):
-            base = f"sys/fs/cgroup/{controller}"
-        else:
-            continue
-        parts = [part for part in path.split("/") if part not in ("", "..")]
-        folders += ["/".join([base, *parts[:n]]) for n in range(len(parts), -1, -1)]
-    return folders
 
 
 def file_system_of(host: Host, folder: str) -> str | None:
@@ -335,7 +306,7 @@ def read_folder(folder: str, *, budget_s: float = BUDGET_S, most_bytes: int = MO
 def _read_sample(reading: Reading, budget_s: float, most_bytes: int) -> None:
     start_s = time.monotonic()
     try:
-        found = _find_files(reading, start_s + min(WALK_S, budget_s / 3))
+        found = _find_files(reading.folder, start_s + min(WALK_S, budget_s / 3))
         step = max(1, len(found) // SAMPLED_FILES)
         sample = sorted(found[::step][:SAMPLED_FILES])
         left = most_bytes
@@ -349,27 +320,18 @@ def _read_sample(reading: Reading, budget_s: float, most_bytes: int) -> None:
         reading.complaint = f"{reading.folder}: {error.strerror}"
 
 
-def _find_files(reading: Reading, deadline_s: float) -> list[tuple[int, str]]:
-    """Size in bytes and path of regular files that hold something, breadth first, links not followed."""
-    waiting: list[str] = [reading.folder]
+def _find_files(folder: str, deadline_s: float) -> list[tuple[int, str]]:
+    """Size in bytes and path of regular files that hold something, links not followed."""
     found: list[tuple[int, str]] = []
-    while waiting and len(found) < MOST_FILES and time.monotonic() < deadline_s:
-        here = waiting.pop(0)
-        try:
-            entries = os.scandir(here)
-        except OSError:
-            if here == reading.folder:
-                raise
-            continue  # a folder that we may not read: the others are enough for a sample
-        with entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
-                elif entry.is_file(follow_symlinks=False) and (size := entry.stat(follow_symlinks=False).st_size) > 0:
-                    found.append((size, entry.path))
-                    reading.files_count = len(found)
-                if len(found) >= MOST_FILES or time.monotonic() >= deadline_s:
-                    break
+    os.scandir(folder).close()  # it has to be readable; folders in it that are not are left out
+    for here, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(here, name)
+            facts = os.lstat(path)
+            if stat.S_ISREG(facts.st_mode) and facts.st_size:
+                found.append((facts.st_size, path))
+            if len(found) >= MOST_FILES or time.monotonic() >= deadline_s:
+                return found
     return found
 
 
@@ -388,12 +350,8 @@ def _read_file(path: str, most_bytes: int, deadline_s: float, reading: Reading) 
         # The middle of a large file: its beginning is what everybody has looked at already.
         begin = max(0, (size - most_bytes) // 2) // mmap.PAGESIZE * mmap.PAGESIZE
         length = min(size - begin, most_bytes)
-        before = _resident_ratio(file, begin, length)
-        if before is not None:
-            reading.cached_before.append(before)
         os.posix_fadvise(file, begin, length, os.POSIX_FADV_DONTNEED)
-        after = _resident_ratio(file, begin, length)
-        kind = "unknown" if after is None else "cached" if after > 0.1 else "storage"
+        kind = _find_kind(file, begin)
         done = 0
         while done < length and time.monotonic() < deadline_s:
             start_ns = time.perf_counter_ns()
@@ -411,27 +369,12 @@ def _read_file(path: str, most_bytes: int, deadline_s: float, reading: Reading) 
         os.close(file)
 
 
-def _resident_ratio(file: int, begin: int, length: int) -> float | None:
-    """Share of a part of a file that is in the page cache, 0..1; None where the kernel does not tell.
-
-    Since Linux 5.2 only those who own a file or may write it are told; for others every page counts as resident.
-    """
-    if length <= 0 or os.fstat(file).st_uid != os.geteuid() != 0:
-        return None
-    libc = ctypes.CDLL(None, use_errno=True)
-    map_file, unmap, mincore = libc.mmap, libc.munmap, libc.mincore
-    map_file.restype = ctypes.c_void_p
-    map_file.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    pages = (length + mmap.PAGESIZE - 1) // mmap.PAGESIZE
-    resident = (ctypes.c_ubyte * pages)()
-    mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
-    address = map_file(None, length, mmap.PROT_READ, mmap.MAP_SHARED, file, begin)
-    if address in (None, ctypes.c_void_p(-1).value):
-        return None
+def _find_kind(file: int, begin: int) -> str:
+    """Whether a read from here comes out of the page cache: only then does a read that may not wait give anything."""
     try:
-        if mincore(address, length, resident) != 0:
-            return None
-        return sum(byte & 1 for byte in resident) / pages
-    finally:
-        unmap(address, length)
+        os.preadv(file, [bytearray(1)], begin, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return "storage"
+    except OSError:  # this file system does not tell
+        return "unknown"
+    return "cached"

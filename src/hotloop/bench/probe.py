@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotloop.bench.program import ProbeError, run_probe
+from hotloop.bench.program import BenchmarkError, run_program
 from hotloop.core.analysis import Forecast
 from hotloop.core.findings import Basis
 from hotloop.core.measurement import StepTimes
 
 BUDGET_S = 10.0
 TIMEOUT_S = 45.0
+BUCKETS_TIMEOUT_S = 20.0
 FEWEST_STEPS = 5
 """A training with fewer steady steps is not probed."""
 FEWEST_ROUNDS = 4
@@ -351,8 +354,7 @@ def _forecast_threads(threads: Mapping[str, Any], replay: Mapping[str, Any] | No
     share_there = min(1.0 - share, step.optimizer_ns / step.step_ns)
     # What else the step does may use the threads too: preparing batches, logging, clipping.
     share_of_rest = max(0.0, min(1.0 - share - share_there, (step.other_ns + step.input_ns) / step.step_ns))
-    probed_ns = present if threads.get("whole_passes") else cover.replayed_ns + cover.call_ns
-    basis, doubt = basis_of_probe("forward and backward", step.train_ns, probed_ns)
+    basis, doubt = basis_of_probe("forward and backward", step.train_ns, present)
     mid = _clamp(won * share + won_there * share_there)
     return Forecast(
         technique="thread-count",
@@ -473,6 +475,24 @@ def _forecast_buckets(buckets: Mapping[str, Any], step: StepTimes) -> Forecast |
     )
 
 
+def run_probe(request: Mapping[str, Any], python: str, timeout_s: float) -> dict[str, Any]:
+    """What the probe of opportunities measured. Raises BenchmarkError."""
+    dropped = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH")
+    kept = {k: v for k, v in os.environ.items() if k not in dropped and not k.startswith(("HOTLOOP", "TORCHELASTIC"))}
+    bare = {**kept, "OMP_NUM_THREADS": str(request.get("threads") or 1), "CUDA_VISIBLE_DEVICES": ""}
+    ask = partial(run_program, python=python, what="the probe", environment=bare, is_quiet=True)
+    result = ask("opportunities", request, timeout_s=timeout_s)
+    if "ddp" in request:
+        usual = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"), "OMP_NUM_THREADS": "1"}
+        ranks = [{**usual, "RANK": str(rank)} for rank in range(request["ddp"]["ranks"])]
+        exchange = {**request["ddp"], "store": "{folder}/store"}
+        try:
+            result["buckets"] = ask("bucket_times", exchange, timeout_s=BUCKETS_TIMEOUT_S, ranks=ranks)
+        except BenchmarkError as error:
+            result["failed"]["buckets"] = str(error)
+    return result
+
+
 def measure_forecasts(
     process: Mapping[str, Any],
     facts: Sequence[Mapping[str, Any]],
@@ -495,7 +515,7 @@ def measure_forecasts(
         result = run_probe(request, str(process.get("executable") or sys.executable), TIMEOUT_S)
     except KeyboardInterrupt:
         return {}
-    except ProbeError as error:
+    except BenchmarkError as error:
         emit(f"opportunities were not measured: {error}")
         return {}
     try:

@@ -24,10 +24,6 @@ class BenchmarkError(HotloopError):
     """The program could not be run or gave no result; the text says why."""
 
 
-class ProbeError(HotloopError):
-    """The probe could not be run or gave no result; the text says why."""
-
-
 def find_python(given: str | None, search_path: str | None) -> str:
     """The interpreter to run: the one given, else PATH's."""
     if given is not None:
@@ -57,27 +53,33 @@ def run_program(
     *,
     ranks: Sequence[Mapping[str, str]] = ({},),
     what: str = "the benchmark",
+    environment: Mapping[str, str] = os.environ,
+    is_quiet: bool = False,
 ) -> dict[str, Any]:
-    """The answer of the first of several processes of a program, each with its own variables beside this process's.
+    """The answer of the first of several processes of a program, each with its own variables beside ``environment``.
 
     ``{folder}`` in a text of the request is a folder that all of them share. What the user's code prints goes to
-    standard error. ``what`` names the program in errors. Raises UsageError for what the program says is the user's to
-    mend, BenchmarkError when it fails or takes too long; it and its own children (workers) are ended then. One process
-    that fails ends all, because the others would wait for it.
+    standard error, or nowhere with ``is_quiet``. ``what`` names the program in errors. Raises UsageError for what the
+    program says is the user's to mend, BenchmarkError when it fails or takes too long; it and its own children
+    (workers) are ended then. One process that fails ends all, because the others would wait for it.
     """
     with tempfile.TemporaryDirectory(prefix="hotloop-bench-") as folder:
-        given = Path(folder) / "in.json"
+        given, complaints = Path(folder) / "in.json", Path(folder) / "errors.txt"
         given.write_text(json.dumps(request).replace("{folder}", folder), encoding="utf-8")
         results = [Path(folder) / f"out-{number}.json" for number in range(len(ranks))]
         sys.stderr.flush()
         with contextlib.ExitStack() as running:
+            options: dict[str, Any] = {"stdout": 2}
+            if is_quiet:
+                stderr = running.enter_context(complaints.open("wb"))
+                options = {"stdout": subprocess.DEVNULL, "stderr": stderr, "cwd": folder}
             try:
                 children = [
                     running.enter_context(
                         started(
                             [python, str(START), program, str(given), str(result)],
-                            stdout=2,
-                            env={**os.environ, **variables},
+                            env={**environment, **variables},
+                            **options,
                         )
                     )
                     for result, variables in zip(results, ranks, strict=True)
@@ -86,12 +88,14 @@ def run_program(
                 raise BenchmarkError(f"{what} could not be started with {python}: {error.strerror}") from error
             code = _wait_all(children, timeout_s, what)
         answers = [json.loads(result.read_text(encoding="utf-8")) for result in results if result.exists()]
+        said = complaints.read_text(encoding="utf-8", errors="replace").splitlines()[-1:] if is_quiet else ()
     for answer in answers:
         if "error" in answer:
             raise UsageError(str(answer["error"]))
     if code or len(answers) < len(ranks):
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        raise BenchmarkError(f"{what} ended with {how}; see its output above ({python})")
+        why = "".join(said)[:200] if is_quiet else f"see its output above ({python})"
+        raise BenchmarkError(f"{what} ended with {how}; {why}")
     first: dict[str, Any] = answers[0]
     return first
 
@@ -109,37 +113,3 @@ def _wait_all(children: Sequence[subprocess.Popen[bytes]], timeout_s: float, wha
             raise BenchmarkError(f"{what} was stopped after {timeout_s:.0f} s{advice}")
         with contextlib.suppress(subprocess.TimeoutExpired):
             children[codes.index(None)].wait(timeout=0.2)
-
-
-def run_probe(request: dict[str, Any], interpreter: str, timeout_s: float) -> dict[str, Any]:
-    """The result of the probe of opportunities, which says nothing on the terminal; the interpreter needs torch only.
-
-    Raises ProbeError when the probe fails or takes longer than ``timeout_s``; it and its own children are ended then.
-    """
-    with tempfile.TemporaryDirectory(prefix="hotloop-probe-") as folder:
-        given, result, errors = Path(folder) / "in.json", Path(folder) / "out.json", Path(folder) / "errors.txt"
-        given.write_text(json.dumps(request), encoding="utf-8")
-        words = [interpreter, str(START), "opportunities", str(given), str(result)]
-        environment = _bare_environment(int(request.get("threads") or 1))
-        try:
-            with (
-                errors.open("wb") as complaints,
-                started(words, stdout=subprocess.DEVNULL, stderr=complaints, cwd=folder, env=environment) as child,
-            ):
-                code = child.wait(timeout=timeout_s)
-        except OSError as error:
-            raise ProbeError(f"the probe could not be started with {interpreter}: {error}") from error
-        except subprocess.TimeoutExpired:
-            raise ProbeError(f"the probe took longer than {timeout_s:.0f} s") from None
-        if code or not result.exists():
-            last = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-            raise ProbeError(f"the probe exited with {code}: {''.join(last)[:200]}")
-        answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-        return answer
-
-
-def _bare_environment(threads: int) -> dict[str, str]:
-    """This process's environment with the training's number of threads, and nothing that attaches or joins a group."""
-    dropped = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH")
-    kept = {k: v for k, v in os.environ.items() if k not in dropped and not k.startswith(("HOTLOOP", "TORCHELASTIC"))}
-    return kept | {"OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": ""}

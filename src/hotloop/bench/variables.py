@@ -122,38 +122,26 @@ def is_set(value: str, host: Host) -> bool:
 # Who reads a variable here.
 
 
-def with_torch(host: Host) -> bool | None:
-    return True if host.has_torch else None
+def if_torch(question: Callable[[Host], bool]) -> Callable[[Host], bool | None]:
+    """The answer where torch's own facts are known, else None."""
+    return lambda host: question(host) if host.has_torch else None
 
 
-def with_cuda(host: Host) -> bool | None:
-    if not host.has_torch:
-        return None
+def has_cuda(host: Host) -> bool:
     return bool(host.fact("accelerator", "kind") == "cuda")
 
 
-def with_fact(*keys: str) -> Callable[[Host], bool | None]:
-    """Whether the probe tells of this fact of torch."""
-    return lambda host: None if not host.has_torch else bool(host.fact(*keys))
+def has_nccl(host: Host) -> bool:
+    return bool(host.fact("distributed", "backends", "nccl")) and has_cuda(host)
 
 
-def with_nccl(host: Host) -> bool | None:
-    if not host.has_torch:
-        return None
-    return bool(host.fact("distributed", "backends", "nccl")) and host.fact("accelerator", "kind") == "cuda"
-
-
-def with_several_gpus(host: Host) -> bool | None:
-    nccl = with_nccl(host)
-    if not nccl:
-        return nccl
+def has_several_gpus(host: Host) -> bool:
     # A GPU that is hidden here may be seen by the training; one that is not there is not.
-    return max(host.devices_count or 0, len(host.gpus or ())) > 1
+    return has_nccl(host) and max(host.devices_count or 0, len(host.gpus or ())) > 1
 
 
-def with_infiniband(host: Host) -> bool | None:
-    nccl = with_nccl(host)
-    return bool(host.names("sys/class/infiniband")) if nccl else nccl
+def has_infiniband(host: Host) -> bool:
+    return has_nccl(host) and bool(host.names("sys/class/infiniband"))
 
 
 def with_openmp(host: Host, *names: str) -> bool | None:
@@ -248,15 +236,15 @@ CONDITIONS: dict[str, Callable[[str, Host], bool]] = {
 READERS: dict[str, Callable[[Host], bool | None]] = {
     "always": lambda host: True,
     "nothing": lambda host: False,
-    "torch": with_torch,
-    "cuda": with_cuda,
-    "hip": with_fact("torch", "hip"),
-    "nccl": with_nccl,
-    "several-gpus": with_several_gpus,
-    "infiniband": with_infiniband,
-    "gloo": with_fact("distributed", "backends", "gloo"),
-    "mkl": with_fact("torch", "mkl"),
-    "onednn": with_fact("torch", "onednn"),
+    "torch": if_torch(lambda host: True),
+    "cuda": if_torch(has_cuda),
+    "hip": if_torch(lambda host: bool(host.fact("torch", "hip"))),
+    "nccl": if_torch(has_nccl),
+    "several-gpus": if_torch(has_several_gpus),
+    "infiniband": if_torch(has_infiniband),
+    "gloo": if_torch(lambda host: bool(host.fact("distributed", "backends", "gloo"))),
+    "mkl": if_torch(lambda host: bool(host.fact("torch", "mkl"))),
+    "onednn": if_torch(lambda host: bool(host.fact("torch", "onednn"))),
     "intel-openmp": lambda host: with_openmp(host, "libiomp5", "libomp"),
     "gnu-openmp": lambda host: with_openmp(host, "libgomp"),
 }

@@ -6,9 +6,7 @@ import argparse
 
 from hotloop.cli.show import add_output_options
 
-ORDER, SUMMARY = 7, "measure parts of a training: loader, scaling, links, compressors, matrix products"
-SIZES = "1,10,100"
-RATES = "100mbit,1gbit,10gbit"
+ORDER, SUMMARY = 7, "measure parts of a training: its steps, loader, scaling and links"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -47,12 +45,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     scaling.add_argument(
         "--repeats", type=int, default=1, metavar="N", help="launches per number of ranks (default: 1)"
     )
-    scaling.add_argument(
-        "--without-sync",
-        action="store_true",
-        help="also launch each number of ranks without DDP's gradient reduction, in a working copy of this folder; "
-        "only its time is meaningful, because its ranks train independently",
-    )
     add_output_options(scaling, "result", kind="bench", to_stdout=False, html=html, quiet="no table")
     scaling.add_argument(
         "command",
@@ -63,20 +55,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     scaling.set_defaults(execute=execute, kind="scaling")
 
-    gemm = kinds.add_parser("gemm", help="time matrix products of a model's shapes in several number formats")
-    gemm.add_argument("--run", metavar="RUN", help="a recorded run; times the matrix products of one step")
-    gemm.add_argument(
-        "--sizes", metavar="LIST", help="sizes to time instead of a run's: MxKxN,... such as 512x1024x1024"
-    )
-    gemm.add_argument(
-        "--dtypes",
-        metavar="LIST",
-        default="float32,bfloat16",
-        help="float32, bfloat16, float16 (default: the first two)",
-    )
-    gemm.add_argument("--device", metavar="DEVICE", help="cpu or cuda (default: cuda if available)")
-    gemm.set_defaults(execute=execute, kind="gemm")
-    for one in (train, loader, gemm, _add_comm(kinds), _add_compress(kinds)):
+    for one in (train, loader, _add_comm(kinds)):
         one.add_argument("--budget", type=float, default=10.0, metavar="SECONDS", help="measuring time (default: 10)")
         one.add_argument("--python", metavar="FILE", help="interpreter with torch (default: the run's, else PATH's)")
         add_output_options(one, "result", kind="bench", html=html, quiet="no table")
@@ -98,32 +77,7 @@ def _add_comm(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> arg
         metavar="RUN",
         help="a recorded DDP run: also time the exchange of its gradients, and forecast each way of sending them",
     )
-    parser.add_argument("--nccl-log", metavar="FILE", help="a log of NCCL_DEBUG=INFO, to state the transports in use")
     parser.set_defaults(execute=execute, kind="comm")
-    return parser
-
-
-def _add_compress(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = kinds.add_parser(
-        "compress",
-        help="measure gradient compressors: cost, bytes sent, error, speed-up over a link",
-        description="Compress and restore gradients by each of hotloop's methods. Without FILE:FUNCTION, random ones.",
-    )
-    parser.add_argument(
-        "target",
-        nargs="?",
-        metavar="FILE:FUNCTION",
-        help="Python file and the name of a function without arguments that returns (model, loader[, optimizer[, "
-        "loss]]): compress its gradients of one batch",
-    )
-    parser.add_argument(
-        "--sizes", metavar="LIST", default=SIZES, help=f"random elements to try, in units of 2**20 (default: {SIZES})"
-    )
-    parser.add_argument(
-        "--links", metavar="LIST", default=RATES, help=f"rates of links to state times for (default: {RATES})"
-    )
-    parser.add_argument("--device", metavar="DEVICE", help="device to compress on (default: the model's, or cpu)")
-    parser.set_defaults(execute=execute, kind="compress")
     return parser
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from hotloop import __version__
@@ -20,7 +18,6 @@ from hotloop.bench.collective_times import (
     collect_notes,
     describe_choice,
     describe_slow_pairs,
-    find_reached,
     fit_collectives,
     judge_pairs,
     loopback,
@@ -36,35 +33,27 @@ from hotloop.bench.figures import (
     choose_workers,
     cost_of,
     fill_ranks,
-    find_products,
     judge_scaling,
-    parse_rates,
-    parse_sizes,
     summarize_scaling,
-    tabulate_exchanges,
     under_torchrun,
     wait_share,
 )
 from hotloop.bench.program import find_python, run_program, split_target
-from hotloop.bench.topology import judge_topology, read_nccl_log, read_topology, tabulate_ways
 from hotloop.cli.show import check_outputs, emit, show_report, take_command
-from hotloop.core.benchmarks import BenchmarkResult, Row, ScalingRun
+from hotloop.core.benchmarks import BenchmarkResult, Row
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.link_choice import choose_way
 from hotloop.core.link_fit import COLLECTIVES
 from hotloop.core.machine import count_cores
 from hotloop.diagnose.comm import read_exchange
 from hotloop.pipeline.launches import launch_ranks, read_training
-from hotloop.tune.trials import protect_environment
-from hotloop.tune.workspace import make_workspace, plan_workspace, remove_workspace
 
 SLACK_S = 300.0
 """What importing and building the user's objects may take beside the measuring."""
 RANKS_SLACK_S = 180.0
 """For ranks that other hosts start: importing torch, and finding each other."""
 MOST_COUNT = 4096
-"""Of ranks, workers, or Mi elements: more is a typing error."""
-DTYPES = ("float32", "bfloat16", "float16")
+"""Of ranks or workers: more is a typing error."""
 
 
 def execute_train(arguments: argparse.Namespace) -> int:
@@ -97,66 +86,6 @@ def execute_loader(arguments: argparse.Namespace) -> int:
             row["wait_of_step_ratio"] = wait_share(row["batch_ns"], compute_ns, workers=row["workers"])
         notes.append("wait of step: share of the recorded step, if each worker has its own core")
     return _show(arguments, "loader", arguments.target, answer, tables, notes)
-
-
-def execute_gemm(arguments: argparse.Namespace) -> int:
-    if (arguments.run is None) == (arguments.sizes is None):
-        raise UsageError("give --run RUN for the shapes of a recorded model, or --sizes MxKxN,...")
-    dtypes = [one.strip() for one in arguments.dtypes.split(",")]
-    for one in dtypes:
-        if one not in DTYPES:
-            raise UsageError(f"--dtypes {one}: unknown; choose from {', '.join(DTYPES)}")
-    notes = []
-    if arguments.sizes is not None:
-        shapes, subject, python = parse_sizes(arguments.sizes), arguments.sizes, None
-    else:
-        training, python = read_training(arguments.run)
-        recorded = training.lead.rank.ops
-        if not recorded or not recorded.get("ops"):
-            raise UsageError(
-                f"{arguments.run} contains no recorded operators (recorded only on a CPU, with --deep); use --sizes"
-            )
-        shapes, left = find_products(recorded["ops"])
-        if not shapes:
-            raise UsageError(f"{arguments.run}: the recorded step contains no matrix product; use --sizes")
-        notes = ["convolutions and fused attention are not included"]
-        if left:
-            notes.append(f"{left} smaller products were left out")
-        subject = f"products of one step of {arguments.run}"
-    if arguments.python is None:
-        arguments.python = python
-    request = {"what": "gemm", "shapes": shapes, "dtypes": dtypes, "device": arguments.device}
-    answer = _ask(arguments, request)
-    return _show(arguments, "gemm", subject, answer, answer["tables"], notes)
-
-
-def execute_compress(arguments: argparse.Namespace) -> int:
-    rates = parse_rates(arguments.links)
-    request: dict[str, Any] = {
-        "what": "compress",
-        "sizes": parse_integers("--sizes", arguments.sizes, 1),
-        "device": arguments.device,
-        "memory_bytes": available_bytes(),
-    }
-    if arguments.target is not None:
-        request["file"], request["function"] = split_target(arguments.target)
-    answer = _ask(arguments, request)
-    notes = [
-        "error: L2 norm of what one exchange changes, relative to the gradient's; int8 and topk keep it for "
-        "the next step",
-        "wire: what one of two ranks sends, at the link's full rate and without latency; speed-up: over float32 on the "
-        "same link, if compressing, sending and restoring follow each other and backward hides none of it",
-    ]
-    tables = (answer["rows"], tabulate_exchanges(answer["rows"], rates))
-    facts = {"device": answer["device"]}
-    return _show(
-        arguments, "compress", arguments.target or "random gradients", {**answer, "facts": facts}, tables, notes
-    )
-
-
-def available_bytes() -> int:
-    """Half of the memory that is free now: the rest belongs to others."""
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def _ask(arguments: argparse.Namespace, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,12 +141,6 @@ def execute_scaling(arguments: argparse.Namespace) -> int:
             name = f"{stem}-{size}-{repeat + 1}"
             emit(f"{size} rank{'s' if size > 1 else ''}, launch {repeat + 1}")
             runs.append(launch_ranks(launches[size], size, name))
-            if arguments.without_sync and size > 1:
-                if not runs[-1].has_ddp:
-                    emit("the training does not use DistributedDataParallel: there is no gradient sync to leave out")
-                    continue
-                emit(f"{size} ranks, launch {repeat + 1} without gradient sync")
-                runs.append(_launch_unsynced(launches[size], size, f"{name}-unsynced"))
     try:
         rows, kind, notes = summarize_scaling(runs)
     except ZeroDivisionError:
@@ -233,24 +156,9 @@ def _resolve(command: Sequence[str], size: int) -> list[str]:
     return under_torchrun(resolve_command(words, os.environ.get("PATH")), size)
 
 
-def _launch_unsynced(words: list[str], size: int, name: str) -> ScalingRun:
-    """One recorded launch in which DDP reduces no gradients: in a working copy, so that no checkpoint is spoiled."""
-    plan = plan_workspace(Path.cwd(), without=[Path.cwd() / ".hotloop"])
-    for warning in plan.warnings:
-        emit(warning)
-    with tempfile.TemporaryDirectory(prefix="hotloop-unsynced-") as folder:
-        copy = make_workspace(plan, Path(folder) / "work")
-        try:
-            variables = protect_environment(os.environ)
-            return launch_ranks(words, size, name, variables=variables, cwd=copy, unsynced=True)
-        finally:
-            remove_workspace(copy)
-
-
 def execute_comm(arguments: argparse.Namespace) -> int:
     _check(arguments)
     launch = plan_launch(os.environ, arguments.ranks)
-    log = None if arguments.nccl_log is None else read_nccl_log(arguments.nccl_log)
     training, python = (None, None) if arguments.run is None else read_training(arguments.run)
     buckets = None if training is None else find_buckets(training, arguments.run)
     request: dict[str, Any] = {
@@ -269,7 +177,7 @@ def execute_comm(arguments: argparse.Namespace) -> int:
     answer = run_program("link_times", request, found, RANKS_SLACK_S + 4 * arguments.budget, ranks=variables)
     if launch.rank != 0:
         return 0
-    show_report(make_result(answer, read_topology(log), arguments.run, training), arguments, sys.stdout)
+    show_report(make_result(answer, training), arguments, sys.stdout)
     return 0
 
 
@@ -299,13 +207,11 @@ def parse_byte_sizes(text: str) -> list[int]:
     return sorted(set(found))
 
 
-def make_result(answer: Mapping[str, Any], topology: Any, run: str | None, training: Any) -> BenchmarkResult:
+def make_result(answer: Mapping[str, Any], training: Any) -> BenchmarkResult:
     """Tables, verdict and notes of what rank 0 measured."""
     times, fits, pairs = tabulate_times(answer), fit_collectives(answer), judge_pairs(answer)
     slow = describe_slow_pairs(pairs, answer["hosts"])
-    on_devices_here = answer["device"] != "cpu" and len(set(answer["hosts"])) == 1
-    reached = find_reached(times) if on_devices_here else None
-    verdict = [*([slow] if slow else []), *judge_topology(topology, reached)]
+    verdict = [slow] if slow else []
     notes = collect_notes(answer, fits)
     exchange = None if training is None else read_exchange(training.analysis)
     fit = fits.get("all-reduce")
@@ -318,13 +224,10 @@ def make_result(answer: Mapping[str, Any], topology: Any, run: str | None, train
         notes.append("forecast of each way: for the recorded backward and buckets over the link that was measured here")
     elif training is not None:
         notes.append("no way of sending was forecast: the run has no time of backward, or the link no fit")
-    if answer["device"] != "cpu" and topology.note:
-        notes.append(topology.note)
     tables = [
         times,
         tabulate_fits(fits, answer["ranks"]),
         tabulate_pairs(pairs, answer["hosts"]),
-        tabulate_ways(topology),
         tabulate_gradients(answer),
         ways,
     ]
@@ -360,8 +263,6 @@ BENCHMARKS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "train": execute_train,
     "loader": execute_loader,
     "scaling": execute_scaling,
-    "gemm": execute_gemm,
-    "compress": execute_compress,
     "comm": execute_comm,
 }
 """By the word behind ``hotloop bench``."""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path, PurePath
 
 from hotloop.cli.show import check_counts, check_outputs, emit, write_new
-from hotloop.core.errors import CommandNotStarted, InvariantError, UsageError
+from hotloop.core.errors import CommandNotStarted, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from hotloop.launch.target import LaunchTarget
 
 ORDER, SUMMARY = 12, "write what starts a training on a cluster, and start it"
-LARGEST_MANIFEST = 4 << 20
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,8 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "each, a signal to save before the time ends or a spot machine goes, restarts. Each line that is not obvious "
         "has its reason beside it. Prints it, unless --output or --submit is given.",
         usage="hotloop launch --target TARGET --nodes N --gpus-per-node M [options] -- COMMAND...\n"
-        "       hotloop launch --target TARGET --plan PLAN.toml [options] -- COMMAND...\n"
-        "       hotloop launch --validate FILE",
+        "       hotloop launch --target TARGET --plan PLAN.toml [options] -- COMMAND...",
     )
     parser.add_argument(
         "--target", metavar="TARGET", help="slurm, trainjob, jobset, job, skypilot, dstack or gpu-sharing"
@@ -78,7 +76,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--dry-run", action="store_true", help="print it only; the default")
     what.add_argument("--submit", action="store_true", help="hand it to sbatch, kubectl, sky or dstack")
-    what.add_argument("--validate", metavar="FILE", help="check a manifest of your own, field by field")
     parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command, behind --")
     parser.set_defaults(execute=execute)
 
@@ -87,8 +84,6 @@ def execute(arguments: argparse.Namespace) -> int:
     from hotloop.launch import TARGETS, check_options
     from hotloop.launch.request import check_text
 
-    if arguments.validate is not None:
-        return _validate(arguments.validate)
     for option, value in vars(arguments).items():
         if isinstance(value, str):
             check_text(f"--{option.replace('_', '-')}", value)
@@ -103,7 +98,6 @@ def execute(arguments: argparse.Namespace) -> int:
     request = _read_request(arguments, target)
     target.check(request)
     text = target.draw(request)
-    _check_own(target, text)
     for warning in target.find_warnings(request):
         emit(f"warning: {warning}")
     if arguments.output is not None:
@@ -226,19 +220,6 @@ def _name_of(words: tuple[str, ...]) -> str:
     return name if name[:1].isalpha() else f"train-{name}".rstrip("-")
 
 
-def _check_own(target: LaunchTarget, text: str) -> None:
-    """Every manifest is checked by the same tables as a user's own, where PyYAML is there to read it back."""
-    from importlib.util import find_spec
-
-    from hotloop.launch.manifest_check import check_manifest, read_manifest
-
-    if target.schema is None or find_spec("yaml") is None:
-        return
-    wrong = [line for one in read_manifest(text, target.id) for line in check_manifest(one)]
-    if wrong:
-        raise InvariantError(f"the manifest of {target.id} is wrong, which is a fault of hotloop: {wrong[0]}")
-
-
 def _submit(target: LaunchTarget, text: str, name: str) -> int:
     """Write it to a file and start it. Answers the program's exit code."""
     import shutil
@@ -255,28 +236,3 @@ def _submit(target: LaunchTarget, text: str, name: str) -> int:
     write_new(str(path), text)
     emit(f"wrote {path}; running {' '.join((*target.submit, str(path)))}")
     return subprocess.run([*target.submit, str(path)], check=False).returncode
-
-
-def _validate(name: str) -> int:
-    """Exits with 1 when a field is wrong."""
-
-    from hotloop.launch.manifest_check import check_manifest, read_manifest
-
-    path = Path(name)
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_MANIFEST + 1)
-        text = data.decode("utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"cannot read {name}: it is no UTF-8 text") from error
-    if len(data) > LARGEST_MANIFEST:
-        raise UsageError(f"{name} is larger than {LARGEST_MANIFEST >> 20} MiB, so it is no manifest")
-    documents = read_manifest(text, name)
-    wrong = [line for one in documents for line in check_manifest(one)]
-    for line in wrong:
-        print(line)
-    if not wrong:
-        print(f"{name}: {len(documents)} document{'' if len(documents) == 1 else 's'}, every field is known and fits")
-    return 1 if wrong else 0

@@ -13,10 +13,9 @@ from hotloop.core.errors import UsageError
 ORDER, SUMMARY = 8, "memory, time and cost of a training before the hardware is rented"
 ZERO_OPTIONS = ("params", "ranks", "precision", "optimizer")
 FILE_OPTIONS = (
-    "why_oom", "measured", "tokens", "scaling", "optimize", "gpu_counts", "gpus", "hours", "spot", "simulate", "seed",
+    "why_oom", "measured", "tokens", "scaling", "optimize", "gpu_counts", "gpus", "hours", "spot",
     "write_strategy", "params",
 )  # fmt: skip
-LARGEST_SIMULATION = 100_000
 MODULE_OPTIONS = ("batch", "gpu", "python")
 
 
@@ -43,9 +42,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         " or FILE.py:FUNCTION that returns them",
     )
     parser.add_argument("--gpu", metavar="NAME", help="module: device to plan for (default: h100-80g-sxm), or cpu")
-    parser.add_argument(
-        "--extrapolate", action="store_true", help="module: trace 2 and 3 of its repeated blocks instead of all"
-    )
     parser.add_argument("--python", metavar="FILE", help="module: interpreter that has torch (default: PATH's)")
     parser.add_argument(
         "--why-oom", action="store_true", help="rank what would save memory, also where the run fits easily"
@@ -77,15 +73,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--spot", action="store_true", help="the same training on spot devices, and from which price it pays"
     )
     parser.add_argument(
-        "--simulate",
-        nargs="?",
-        const=1000,
-        type=int,
-        metavar="N",
-        help="simulate N interrupted trainings: mean and spread of the hours; 1000 by default",
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="of --simulate; 0 by default")
-    parser.add_argument(
         "--write-strategy",
         metavar="FILE",
         help="write what was planned, or found best by --optimize, as a new strategy file; its comments say what of it "
@@ -113,8 +100,8 @@ def execute(arguments: argparse.Namespace) -> int:
     check_outputs(arguments.json, arguments.html, arguments.write_strategy)
     report: object
     given = [name for name in MODULE_OPTIONS if getattr(arguments, name) is not None]
-    if arguments.module is None and (given or arguments.extrapolate):
-        raise UsageError(f"--{(given or ['extrapolate'])[0]} belongs to --module FILE.py:FUNCTION, which is missing")
+    if arguments.module is None and given:
+        raise UsageError(f"--{given[0]} belongs to --module FILE.py:FUNCTION, which is missing")
     if arguments.module is not None:
         report = plan_module(arguments)
     elif arguments.file is None:
@@ -135,7 +122,6 @@ def execute(arguments: argparse.Namespace) -> int:
         if given:
             raise UsageError(f"--{given[0]} belongs to `hotloop plan zero`; a workload file states it itself")
         _check_search(arguments)
-        _check_cost(arguments)
         request = read_workload_file(arguments.file)
         gpus = [name.strip() for name in (arguments.gpus or "").split(",") if name.strip()]
         report = make_plan(
@@ -149,8 +135,6 @@ def execute(arguments: argparse.Namespace) -> int:
             gpus=gpus,
             hours=arguments.hours,
             spot=arguments.spot,
-            simulated_runs=arguments.simulate,
-            seed=arguments.seed or 0,
         )
         if arguments.write_strategy is not None:
             write_new(arguments.write_strategy, draw_planned_strategy(request, report, gpus))
@@ -163,15 +147,6 @@ def _check_search(arguments: argparse.Namespace) -> None:
     given = [name for name in ("gpu_counts", "gpus", "hours") if getattr(arguments, name) is not None]
     if given and not arguments.optimize:
         raise UsageError(f"--{given[0].replace('_', '-')} belongs to --optimize: add --optimize time, cost or memory")
-
-
-def _check_cost(arguments: argparse.Namespace) -> None:
-    if arguments.seed is not None and arguments.simulate is None:
-        raise UsageError("--seed belongs to --simulate: add it, or leave --seed out")
-    if arguments.seed is not None and arguments.seed < 0:
-        raise UsageError(f"--seed {arguments.seed}: give a whole number of 0 or more")
-    if arguments.simulate is not None and not 1 <= arguments.simulate <= LARGEST_SIMULATION:
-        raise UsageError(f"--simulate {arguments.simulate}: give a number of 1 to {LARGEST_SIMULATION:,}")
 
 
 def _read_tokens(tokens: float | None) -> int | None:
@@ -215,6 +190,5 @@ def plan_module(arguments: argparse.Namespace) -> object:
         precision=arguments.precision or "fp32",
         optimizer=arguments.optimizer or "adamw",
         ranks=1 if arguments.ranks is None else arguments.ranks,
-        extrapolate=arguments.extrapolate,
         python=find_python(arguments.python, os.environ.get("PATH")),
     )

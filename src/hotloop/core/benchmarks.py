@@ -19,7 +19,7 @@ class BenchmarkResult:
 
     tool_version: str
     benchmark: str
-    """train, loader, scaling, comm, compress or gemm."""
+    """train, loader, scaling or comm."""
     subject: str
     """What was measured, as the user named it."""
     tables: tuple[tuple[Row, ...], ...]
@@ -43,7 +43,3 @@ class ScalingRun:
     threads: int | None
     latency_ns: float | None = None
     """What the step's all-reduces of gradients cost at least, however little they carry."""
-    is_synced: bool = True
-    """False: DDP reduced no gradients in this launch."""
-    has_ddp: bool = True
-    """Every rank built a DistributedDataParallel."""

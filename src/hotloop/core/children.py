@@ -26,6 +26,9 @@ def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[b
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 @contextlib.contextmanager

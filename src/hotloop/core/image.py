@@ -26,14 +26,12 @@ Verdict = Literal["baseline", "proven", "no-gain", "contents-differ", "failed", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioTimes:
-    """One variant in one scenario. ``forecast_ns`` was computed before the variant was built; None where a step of it
-    has no measured seconds. ``samples_ns`` is one wall time a build, empty where nothing was built.
+    """One variant in one scenario. ``samples_ns`` is one wall time a build, empty where nothing was built.
 
     ``cached_count`` of ``steps_count`` steps came from the cache in the last build.
     """
 
     samples_ns: tuple[int, ...] = ()
-    forecast_ns: int | None = None
     steps_count: int | None = None
     cached_count: int | None = None
 
@@ -45,12 +43,6 @@ class ScenarioTimes:
     def spread_ns(self) -> int:
         """Longest less shortest build; 0 for one alone, whose spread is unknown."""
         return max(self.samples_ns) - min(self.samples_ns) if self.samples_ns else 0
-
-    @property
-    def error_ratio(self) -> float | None:
-        """Forecast over measured, less 1."""
-        measured_ns = self.median_ns
-        return None if measured_ns is None or self.forecast_ns is None else self.forecast_ns / measured_ns - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,27 +37,28 @@ def idle_in(stat: bytes, cores: frozenset[int]) -> list[int] | None:
     return [sum(idle_ticks[core] for core in cores) * tick_ns, len(cores)]
 
 
-def read_quota_cores() -> float | None:
-    """CPU quota of this process's cgroup in cores, the smallest of it and its parents (v2, else v1); None without."""
+def read_quota_cores(root: str = "") -> float | None:
+    """CPU quota of this process's cgroup in cores, the smallest of it and its parents (v2, else v1); None without.
+    ``root``, here and below: the folder that stands for the machine."""
     quotas = []
-    for path in list_cgroup_files("cpu.max"):
+    for path in list_cgroup_files("cpu.max", root):
         words = read_system_file(path).split()
         if len(words) == 2 and words[0] != "max":
             quotas.append(int(words[0]) / int(words[1]))
     if quotas:
         return min(quotas)
-    folder = "/sys/fs/cgroup/cpu/cpu.cfs_"
+    folder = f"{root}/sys/fs/cgroup/cpu/cpu.cfs_"
     quota, period = read_system_file(folder + "quota_us").strip(), read_system_file(folder + "period_us").strip()
     return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
 
 
-def list_cgroup_files(name: str) -> list[str]:
+def list_cgroup_files(name: str, root: str = "") -> list[str]:
     """The file of this process's own cgroup and of its parents, innermost first (cgroup v2)."""
-    for line in read_system_file("/proc/self/cgroup").splitlines():
+    for line in read_system_file(f"{root}/proc/self/cgroup").splitlines():
         if line.startswith("0::"):
-            folder = "/sys/fs/cgroup" + line[3:].rstrip("/")
+            folder = f"{root}/sys/fs/cgroup" + line[3:].rstrip("/")
             files = []
-            while folder.startswith("/sys/fs/cgroup"):
+            while folder.startswith(f"{root}/sys/fs/cgroup"):
                 files.append(os.path.join(folder, name))
                 folder = os.path.dirname(folder)
             return files
@@ -73,13 +74,13 @@ def read_system_file(path: str) -> str:
         return ""
 
 
-def read_free_bytes() -> int | None:
+def read_free_bytes(root: str = "") -> int | None:
     """The least of what the host has available and what this process's cgroup has left; None where neither tells."""
     found = []
-    for line in read_system_file("/proc/meminfo").splitlines():
+    for line in read_system_file(f"{root}/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             found.append(int(line.split()[1]) * 1024)
-    for path in list_cgroup_files("memory.max"):
+    for path in list_cgroup_files("memory.max", root):
         limit = read_system_file(path).strip()
         used = read_system_file(path.removesuffix("max") + "current").strip()
         if limit.isdigit() and used.isdigit():
@@ -93,13 +94,13 @@ def _read_cached_bytes(path: str) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
 
 
-def memory_limit_bytes() -> int | None:
+def memory_limit_bytes(root: str = "") -> int | None:
     """The memory that this process may use: min(physical, cgroup limit)."""
     limits = []
-    for line in read_system_file("/proc/meminfo").splitlines():
+    for line in read_system_file(f"{root}/proc/meminfo").splitlines():
         if line.startswith("MemTotal:"):
             limits.append(int(line.split()[1]) * 1024)
-    for path in [*list_cgroup_files("memory.max"), "/sys/fs/cgroup/memory/memory.limit_in_bytes"]:
+    for path in [*list_cgroup_files("memory.max", root), f"{root}/sys/fs/cgroup/memory/memory.limit_in_bytes"]:
         text = read_system_file(path).strip()
         if text.isdigit() and int(text) < 1 << 60:
             limits.append(int(text))

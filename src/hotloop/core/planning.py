@@ -9,8 +9,6 @@ from .findings import Value
 from .prediction import (
     CostPrediction,
     MemoryPrediction,
-    SharingPrediction,
-    SimulatedHours,
     SpotPrediction,
     StepPrediction,
 )
@@ -153,8 +151,6 @@ class PlanReport:
     hfu_ratio: float | None = None
     cost: CostPrediction | None = None
     spot: SpotPrediction | None = None
-    simulated: SimulatedHours | None = None
-    sharing: SharingPrediction | None = None
     scaling: tuple[PlannedScale, ...] = ()
     search: PlannedSearch | None = None
     remedies: tuple[Remedy, ...] = ()

@@ -104,10 +104,7 @@ class CostPrediction:
     """Share of ``hours`` that trains nothing: checkpoints, restarts, and what is computed twice."""
     mtbf_s: float | None = None
     """Mean time between two interruptions of this training."""
-    restart_s: float | None = None
     checkpoint: CheckpointPrediction | None = None
-    counted_stall_s: float | None = None
-    """Of a checkpoint, in ``hours``: its own, or the assumed one where that is unknown."""
     interval_s: float | None = None
     """Compute between two checkpoints that wastes least (Daly); None where they cost nothing."""
     interval_steps: int | None = None
@@ -129,48 +126,9 @@ class SpotPrediction:
     """None also where it never ends."""
     usd: float | None
     waste_ratio: float | None
-    interval_s: float | None
     break_even_ratio: float | None
     """Of the on-demand price: spot is cheaper below it, at this rate of preemptions."""
     break_even_usd_per_hour: float | None
     break_even_gpu_hours: float | None
     """Between two preemptions of one device: spot is cheaper above it, at these prices; None also where it never is."""
     on_demand_price: str = "unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedHours:
-    """Wall hours of a training over many simulated ones."""
-
-    mean_hours: float
-    standard_error_hours: float | None
-    """Of the mean; None with one run."""
-    low_hours: float
-    """A tenth takes less."""
-    high_hours: float
-    """A tenth takes more."""
-    interruptions_count: float
-    """Mean."""
-    usd: float | None
-    """At the mean."""
-    usd_high: float | None
-    """A tenth costs more."""
-    runs: int
-    seed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharingPrediction:
-    """Equal jobs that share one device by turns."""
-
-    jobs: int
-    """That its memory holds."""
-    unslowed_jobs: int | None
-    """Of those, as many as it has time for; None where the utilization is unknown."""
-    slowdown_ratio: float | None
-    """Time of each of ``jobs`` over its time alone; None where the utilization is unknown."""
-    memory_bytes: int
-    """Of one job."""
-    utilization_ratio: float | None
-    usd_per_job_hour: float | None
-    """Of ``unslowed_jobs``, where they are known."""

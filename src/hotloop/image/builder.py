@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hotloop.core.image import ImageContents
 
-from .program import Limits, ProgramLine
+from .program import Limits
 
 SHOWN = 10
 """Paths that a report names; it counts all."""
@@ -49,33 +49,13 @@ def _describe(before: FoundFile | None, after: FoundFile | None) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltStep:
-    """One instruction of a build: ``stage`` and ``position`` count from 0 among the built stages and in the stage.
-    The times of ``lines`` count from the step's start."""
-
-    stage: int
-    position: int
-    text: str
-    is_cached: bool
-    duration_ns: int
-    lines: tuple[ProgramLine, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """A build: its steps, and the wall time of the whole command."""
+    """A build: wall time of the whole command, its steps, how many of them came from the cache, and what it said."""
 
-    steps: tuple[BuiltStep, ...]
     wall_ns: int
-
-    @property
-    def cached_count(self) -> int:
-        return sum(step.is_cached for step in self.steps)
-
-    @property
-    def around_ns(self) -> int:
-        """What passed outside the steps: start, sending the context, the end."""
-        return self.wall_ns - sum(step.duration_ns for step in self.steps)
+    steps_count: int
+    cached_count: int
+    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,9 +30,8 @@ from .edits import bump, choose_edits, edit_file
 from .fix import Rewrite, draw_diff
 from .fixes import FIXES
 from .fixes.install_once import canonical_name
-from .forecast import Costs, Observed, StepCost, forecast_ns, learn_costs
 from .program import BuildFailed, LimitReached, Limits, open_workspace, remove_abandoned
-from .recipe import BuildRecipe, list_rerun
+from .recipe import BuildRecipe, count_rerun
 
 SHORT_S = 60.0
 """Scenarios whose build takes no longer are built BUILDS times, others once."""
@@ -117,13 +116,12 @@ def find_ignore(context: Path, dockerfile: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageVariant:
-    """A fix's rewrite, with what was forecast of it before it was built."""
+    """A fix's rewrite, or that of several together."""
 
     id: str
     title: str
     fixes: tuple[str, ...]
     rewrite: Rewrite
-    forecasts_ns: Mapping[str, int | None]
 
 
 class _Run:
@@ -166,45 +164,30 @@ class _Run:
             copy_context(self._recipe.context, self._context, self._limits.least_free_bytes)
             try:
                 self._tell(f"preparing {name}")
-                copies = self._prepare(folder, lock)
-                variants, skipped, proven, stopped = self._build_all(copies)
+                self._prepare(folder, lock)
+                variants, skipped, proven, stopped = self._build_all()
             finally:
                 self._builder.close()
         return self._describe(name, variants, skipped, proven, stopped=stopped)
 
-    def _prepare(self, folder: Path, lock: int) -> list[tuple[float, float]]:
-        """Fetch the base images, and measure what copying one small file costs: (run_ns, cached_ns) of each build."""
+    def _prepare(self, folder: Path, lock: int) -> None:
         try:
             self._builder.prepare(self._recipe.bases, folder, lock, self._limits)
         except BuildFailed as error:
             raise NotBuildable(
                 f"a base image is not there and cannot be pulled: {error}; pull it or build it first"
             ) from error
-        small = folder / "small"
-        small.mkdir()
-        base = next(iter(self._recipe.bases), "scratch")
-        source = Source(context=small, dockerfile=f"FROM {base}\nCOPY one /\n", dockerignore="", build_args={})
-        found = []
-        self._builder.open_variant("small")
-        for number in range(BUILDS):
-            (small / "one").write_text(str(number), encoding="utf-8")
-            run, cached = (self._builder.build(source, self._limits, is_cold=False) for _ in range(2))
-            found.append((float(run.steps[-1].duration_ns), float(cached.steps[-1].duration_ns)))
-        return found
 
-    def _build_all(
-        self, copies: Sequence[tuple[float, float]]
-    ) -> tuple[list[Variant], list[Skipped], BuildRecipe | None, str]:
-        baseline, observed = self._build_baseline()
-        recipe = replace(self._recipe, replaced=find_replaced(observed))
-        costs = learn_costs(recipe, observed, copies)
-        candidates, skipped = self._forecast(recipe, costs)
+    def _build_all(self) -> tuple[list[Variant], list[Skipped], BuildRecipe | None, str]:
+        baseline, builds = self._build_baseline()
+        recipe = replace(self._recipe, replaced=find_replaced(builds))
+        candidates, skipped = _find_candidates(recipe)
         variants = [baseline]
         proven: BuildRecipe | None = None
         try:
             for candidate in candidates:
                 variants.append(self._try(candidate, variants))
-            proven = self._combine(recipe, costs, candidates, variants)
+            proven = self._combine(recipe, candidates, variants)
         except LimitReached:
             built = {variant.id for variant in variants}
             left = [one for one in candidates if one.id not in built]
@@ -212,9 +195,9 @@ class _Run:
             return variants, skipped, proven or self._best_single(candidates, variants), "--limit-s is over"
         return variants, skipped, proven, ""
 
-    def _build_baseline(self) -> tuple[Variant, list[Observed]]:
+    def _build_baseline(self) -> tuple[Variant, list[Build]]:
         try:
-            times, observed = self._build_scenarios(AS_IS, self._recipe, {}, with_unchanged=True)
+            times, builds = self._build_scenarios(AS_IS, self._recipe)
         except BuildFailed as error:
             raise UsageError(
                 f"{self._request.dockerfile} does not build: {error}; make it build, then measure"
@@ -224,17 +207,11 @@ class _Run:
                 f"the first builds did not end within --limit-s {self._request.limit_s:.0f}; give more"
             ) from None
         self._beside = times
-        return Variant(id=AS_IS, title="as it is", verdict="baseline", times=times), observed
+        return Variant(id=AS_IS, title="as it is", verdict="baseline", times=times), builds
 
     def _build_scenarios(
-        self,
-        name: str,
-        recipe: BuildRecipe,
-        forecasts_ns: Mapping[str, int | None],
-        *,
-        builds: int = BUILDS,
-        with_unchanged: bool = False,
-    ) -> tuple[dict[str, ScenarioTimes], list[Observed]]:
+        self, name: str, recipe: BuildRecipe, *, builds: int = BUILDS
+    ) -> tuple[dict[str, ScenarioTimes], list[Build]]:
         """Builds of all scenarios in a new store. The files of the cold image are kept in ``self._built``."""
         self._builder.open_variant(name)
         found: dict[str, list[Build]] = {}
@@ -247,7 +224,7 @@ class _Run:
 
         def build(scenario: str) -> float:
             done = found.setdefault(scenario, [])
-            self._tell(f"{name}: {SCENARIOS.get(scenario, scenario)}, build {len(done) + 1}")
+            self._tell(f"{name}: {SCENARIOS[scenario]}, build {len(done) + 1}")
             os.sync()  # what an earlier build left to be written slows no later one
             done.append(self._builder.build(source, self._limits, is_cold=scenario == "cold"))
             return done[-1].wall_ns * 1e-9
@@ -259,9 +236,6 @@ class _Run:
                 self._learn_unstable()
             if is_long:
                 break
-        if with_unchanged:
-            for _ in range(BUILDS):
-                build("unchanged")
         for scenario, edit in self._edits.items():
             path = self._context / edit.path
             with edit_file(path):
@@ -273,14 +247,13 @@ class _Run:
         times = {
             scenario: ScenarioTimes(
                 samples_ns=tuple(build.wall_ns for build in found[scenario]),
-                forecast_ns=forecasts_ns.get(scenario),
-                steps_count=len(found[scenario][-1].steps),
+                steps_count=found[scenario][-1].steps_count,
                 cached_count=found[scenario][-1].cached_count,
             )
             for scenario in SCENARIOS
             if scenario in found
         }
-        return times, [Observed(scenario=one, build=build) for one, done in found.items() for build in done]
+        return times, [build for done in found.values() for build in done]
 
     def _learn_unstable(self) -> None:
         """Compare this image of the file as it is with its first one."""
@@ -288,41 +261,18 @@ class _Run:
         both = {*self._files, *self._built}
         self._unstable |= {path for path in both if self._files.get(path) != self._built.get(path)}
 
-    def _forecast(self, recipe: BuildRecipe, costs: Costs) -> tuple[list[ImageVariant], list[Skipped]]:
-        """Fixes that apply, those first that should save most."""
-        found: list[ImageVariant] = []
-        skipped: list[Skipped] = []
-        for fix in FIXES.values():
-            answer = fix.rewrite(recipe)
-            if isinstance(answer, Skipped):
-                skipped.append(replace(answer, rule=fix.id))
-            else:
-                found.append(self._candidate(fix.id, fix.title, (fix.id,), answer, recipe, costs))
-        # By the seconds of all scenarios; a fix without a forecast comes last.
-        found.sort(key=lambda one: sum(float("inf") if ns is None else ns for ns in one.forecasts_ns.values()))
-        return found, skipped
-
-    def _candidate(
-        self, name: str, title: str, fixes: tuple[str, ...], answer: Rewrite, recipe: BuildRecipe, costs: Costs
-    ) -> ImageVariant:
-        forecasts_ns = {
-            scenario: forecast_ns(answer.recipe, recipe, costs, scenario, path)
-            for scenario, path in self._edited.items()
-        }
-        return ImageVariant(id=name, title=title, fixes=fixes, rewrite=answer, forecasts_ns=forecasts_ns)
-
     def _try(self, candidate: ImageVariant, variants: list[Variant]) -> Variant:
         """Build a candidate, and the file as it is behind it: the machine may be slower than when that was built first.
         It is held against the builds right before and behind it; those behind are added to the first of ``variants``.
         """
         recipe = candidate.rewrite.recipe
         try:
-            times, _ = self._build_scenarios(candidate.id, recipe, candidate.forecasts_ns)
+            times, _ = self._build_scenarios(candidate.id, recipe)
         except BuildFailed as error:
             failed = _unbuilt(candidate, f"the changed file does not build: {error}")
             return replace(failed, verdict="failed", diff=self._draw(recipe))
         after = self._built
-        beside, _ = self._build_scenarios(AS_IS, self._recipe, {}, builds=1)
+        beside, _ = self._build_scenarios(AS_IS, self._recipe, builds=1)
         near, self._beside = merge_times(self._beside, beside), beside
         variants[0] = replace(variants[0], times=merge_times(variants[0].times, beside))
         contents = compare_contents(
@@ -345,7 +295,7 @@ class _Run:
         )
 
     def _combine(
-        self, recipe: BuildRecipe, costs: Costs, candidates: Sequence[ImageVariant], variants: list[Variant]
+        self, recipe: BuildRecipe, candidates: Sequence[ImageVariant], variants: list[Variant]
     ) -> BuildRecipe | None:
         """Build the proven fixes together and answer what is to be written: only what was itself proven."""
         won = [one for one in variants if one.verdict == "proven"]
@@ -359,7 +309,7 @@ class _Run:
                 continue
             if same is None:
                 title = "all proven fixes together" if name == TOGETHER else "those that leave nothing out"
-                same = self._try(self._candidate(name, title, fixes, rewrite, recipe, costs), variants)
+                same = self._try(ImageVariant(id=name, title=title, fixes=fixes, rewrite=rewrite), variants)
                 variants.append(same)
             if wanted is to_write and same.verdict == "proven":
                 answer = rewrite.recipe
@@ -395,7 +345,7 @@ class _Run:
 
     def describe_unbuilt(self, reason: str) -> MeasuredImage:
         """What the text alone tells: which steps an edit repeats. No seconds."""
-        candidates, skipped = self._forecast(self._recipe, Costs(steps={}, copy=StepCost()))
+        candidates, skipped = _find_candidates(self._recipe)
         variants = [Variant(id=AS_IS, title="as it is", verdict="baseline", times=self._count_steps(self._recipe))]
         for one in candidates:
             times = self._count_steps(one.rewrite.recipe)
@@ -405,7 +355,7 @@ class _Run:
     def _count_steps(self, recipe: BuildRecipe) -> dict[str, ScenarioTimes]:
         count = len(recipe.steps)
         return {
-            scenario: ScenarioTimes(steps_count=count, cached_count=count - len(list_rerun(recipe, path)))
+            scenario: ScenarioTimes(steps_count=count, cached_count=count - count_rerun(recipe, path))
             for scenario, path in self._edited.items()
         }
 
@@ -436,6 +386,19 @@ class _Run:
         return MeasuredImage(report=report, before=self._recipe, proven=proven)
 
 
+def _find_candidates(recipe: BuildRecipe) -> tuple[list[ImageVariant], list[Skipped]]:
+    """The fixes that apply, and why others do not."""
+    found: list[ImageVariant] = []
+    skipped: list[Skipped] = []
+    for fix in FIXES.values():
+        answer = fix.rewrite(recipe)
+        if isinstance(answer, Skipped):
+            skipped.append(replace(answer, rule=fix.id))
+        else:
+            found.append(ImageVariant(id=fix.id, title=fix.title, fixes=(fix.id,), rewrite=answer))
+    return found, skipped
+
+
 def _unbuilt(candidate: ImageVariant, reason: str) -> Variant:
     return Variant(
         id=candidate.id,
@@ -443,7 +406,7 @@ def _unbuilt(candidate: ImageVariant, reason: str) -> Variant:
         verdict="not-built",
         fixes=candidate.fixes,
         reason=reason,
-        times={scenario: ScenarioTimes(forecast_ns=one) for scenario, one in candidate.forecasts_ns.items()},
+        times={},
     )
 
 
@@ -464,14 +427,10 @@ def find_left_out(before: BuildRecipe, after: BuildRecipe) -> frozenset[str]:
     return frozenset(path.lstrip("/") for path in there - kept)
 
 
-def find_replaced(observed: Sequence[Observed]) -> frozenset[str]:
+def find_replaced(builds: Sequence[Build]) -> frozenset[str]:
     """Packages that pip uninstalled for another version after a step of the same file had installed them."""
-    names: set[str] = set()
-    for one in observed:
-        for step in one.build.steps:
-            found = (REPLACED.match(line.text) for line in step.lines)
-            names |= {canonical_name(match[1]) for match in found if match is not None}
-    return frozenset(names)
+    found = (REPLACED.match(line) for build in builds for line in build.lines)
+    return frozenset(canonical_name(match[1]) for match in found if match is not None)
 
 
 def merge_times(first: Mapping[str, ScenarioTimes], more: Mapping[str, ScenarioTimes]) -> dict[str, ScenarioTimes]:

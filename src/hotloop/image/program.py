@@ -1,4 +1,4 @@
-"""A builder's command -> its lines with their times, within the limits of time and disk, in a folder for its stores.
+"""A builder's command -> its lines, within the limits of time and disk, in a folder for its stores.
 
 A lock is held on that folder by this process and by every program it starts. Ctrl-C removes the folder at once; after a
 ``kill -9`` the next measurement finds it without a holder and removes it.
@@ -106,18 +106,10 @@ class LimitReached(HotloopError):
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramLine:
-    """A line of output and when it came, in ns since the program's start."""
-
-    at_ns: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Output:
     """What a program said, and how long it ran."""
 
-    lines: tuple[ProgramLine, ...]
+    lines: tuple[str, ...]
     wall_ns: int
 
 
@@ -172,23 +164,23 @@ def run_limited(
     except OSError as error:
         raise UsageError(f"{words[0]} cannot be started: {error.strerror}") from error
     try:
-        lines = _read_lines(child, limits, began_ns)
+        lines = _read_lines(child, limits)
         code = child.wait()
         wall_ns = time.perf_counter_ns() - began_ns
     finally:
         _end(child)
     if code:
-        last = [line.text for line in lines if line.text.strip()][-3:]
+        last = [line for line in lines if line.strip()][-3:]
         said = " / ".join(last) or f"exit code {code}"
-        if any(sign in line.text.lower() for line in lines[-50:] for sign in FULL):
+        if any(sign in line.lower() for line in lines[-50:] for sign in FULL):
             raise _full(limits.folder, said)
         raise BuildFailed(said)
     return Output(tuple(lines), wall_ns)
 
 
-def _read_lines(child: subprocess.Popen[bytes], limits: Limits, began_ns: int) -> list[ProgramLine]:
+def _read_lines(child: subprocess.Popen[bytes], limits: Limits) -> list[str]:
     assert child.stdout is not None
-    found: list[ProgramLine] = []
+    found: list[str] = []
     rest = b""
     with selectors.DefaultSelector() as ready:
         ready.register(child.stdout, selectors.EVENT_READ)
@@ -197,14 +189,13 @@ def _read_lines(child: subprocess.Popen[bytes], limits: Limits, began_ns: int) -
                 data = os.read(child.stdout.fileno(), 1 << 16)
                 if not data:
                     break
-                at_ns = time.perf_counter_ns() - began_ns
                 *whole, rest = (rest + data).split(b"\n")
-                found += [ProgramLine(at_ns, one.decode(errors="replace").rstrip("\r")) for one in whole]
+                found += [one.decode(errors="replace").rstrip("\r") for one in whole]
                 del found[KEPT_LINES // 2 : -KEPT_LINES // 2]  # a build that talks without end
             limits.check_time()
             limits.check_disk()
     if rest:
-        found.append(ProgramLine(time.perf_counter_ns() - began_ns, rest.decode(errors="replace")))
+        found.append(rest.decode(errors="replace"))
     return found
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import posixpath
-import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -34,13 +33,6 @@ class BuildStep:
     @property
     def takes_context(self) -> bool:
         return self.instruction.name in ("COPY", "ADD") and self.instruction.flag("from") is None
-
-    @property
-    def key(self) -> str:
-        """The step's text without what changes only where its caches lie: equal ones do the same work."""
-        one = self.instruction
-        flags = [f"--{flag.name}={flag.value}" for flag in one.flags if flag.options.get("type") != "cache"]
-        return " ".join([one.name, *flags, *re.sub(r"\s--no-cache-dir(?=\s|$)", " ", one.script).split()])
 
     @property
     def cache_mounts(self) -> frozenset[str]:
@@ -199,44 +191,18 @@ def _read_variables(one: Instruction, expanded: str, build_args: Mapping[str, st
     }
 
 
-def list_rerun(recipe: BuildRecipe, edited: str | None) -> frozenset[tuple[int, int]]:
-    """(stage, position) of the steps that a builder runs again after the file changed; without a file: all.
+def count_rerun(recipe: BuildRecipe, edited: str | None) -> int:
+    """How many steps a builder runs again after the file changed; without a file: all.
 
-    A COPY from another stage is found in the cache as long as nothing that runs again there may have written what it
-    takes. What a RUN writes is not known: it counts as changed, though its bytes may turn out the same.
+    What takes files from a stage with such a step counts too, though their bytes may turn out the same.
     """
-    rerun: set[tuple[int, int]] = set()
-    again: dict[int, list[BuildStep]] = {}
+    count = 0
+    changed: set[int] = set()
     for steps in recipe.stages:
         is_stale = edited is None
         for step in steps:
-            is_stale |= edited in step.reads or any(
-                _takes_changed(step, again.get(one, [])) for one in step.from_stages
-            )
-            if is_stale:
-                rerun.add((step.stage.index, step.position))
-        index = steps[0].stage.index
-        again[index] = [step for step in steps if (index, step.position) in rerun]
-        if steps[0].from_stages:
-            again[index] += again[steps[0].from_stages[0]]
-    return frozenset(rerun)
-
-
-def _takes_changed(step: BuildStep, again: Sequence[BuildStep]) -> bool:
-    """Whether a step takes what one of these steps of another stage may have written."""
-    one = step.instruction
-    words = list(one.exec_form or _split(expand_variables(one.arguments, step.variables)))
-    if one.name != "COPY" or len(words) < 2:
-        return bool(again)
-    taken = [posixpath.normpath(posixpath.join("/", word)) for word in words[:-1]]
-    if any(re.search(r"[*?\[$]", word) for word in taken):
-        return bool(again)
-    writers = [other for other in again if other.instruction.name in ("RUN", "COPY", "ADD")]
-    return any(
-        not other.takes_context or any(_overlap(path, place) for path in taken for place in other.files)
-        for other in writers
-    )
-
-
-def _overlap(first: str, second: str) -> bool:
-    return first == second or f"{second}/".startswith(f"{first.rstrip('/')}/") or first.startswith(f"{second}/")
+            is_stale |= edited in step.reads or not changed.isdisjoint(step.from_stages)
+            count += is_stale
+        if is_stale:
+            changed.add(steps[0].stage.index)
+    return count

@@ -181,18 +181,3 @@ def _draw_s(seconds: float) -> str:
     if seconds >= 99.95:
         return f"{seconds:.0f} s"
     return f"{seconds:.3g} s" if seconds >= 1e-4 or not seconds else f"{seconds:.9f}".rstrip("0") + " s"
-
-
-def find_warnings(request: LaunchRequest) -> tuple[str, ...]:
-    """What the user should know before this is started."""
-    found = [*request.notes]
-    if request.measured.save_s is None:
-        found.append(f"the save time is unknown: {request.notice_reason}")
-    cloud = request.cloud
-    if cloud is not None and request.notice_s > cloud.notice_s:
-        found.append(
-            f"{cloud.name} gives spot machines {cloud.notice_s} s of notice ({cloud.source}), but the training needs "
-            f"{request.notice_s} s to save: save often enough that losing the steps since the last save is acceptable, "
-            "or save faster"
-        )
-    return tuple(found)

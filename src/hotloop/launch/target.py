@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from hotloop.core.errors import UsageError
 
-from .request import STOPPED_CODE, LaunchRequest, find_warnings
+from .request import STOPPED_CODE, LaunchRequest
 from .yaml_text import Noted, draw_yaml
 
 NODE_SCRIPT = f"""\
@@ -87,8 +87,6 @@ class LaunchTarget:
     rents: ClassVar[bool] = False
     """Whether it rents machines by the name of their GPU."""
     submit: ClassVar[tuple[str, ...] | None] = None
-    schema: ClassVar[str | None] = None
-    """The table of core/manifest_types/ that what ``write`` answers is checked against."""
 
     def write(self, request: LaunchRequest) -> str:
         """The manifest as text. Raises UsageError where the request does not fit this kind of cluster."""
@@ -102,7 +100,17 @@ class LaunchTarget:
 
     def find_warnings(self, request: LaunchRequest) -> tuple[str, ...]:
         """What the user should know before this is started."""
-        return find_warnings(request)
+        found = [*request.notes]
+        if request.measured.save_s is None:
+            found.append(f"the save time is unknown: {request.notice_reason}")
+        cloud = request.cloud
+        if cloud is not None and request.notice_s > cloud.notice_s:
+            found.append(
+                f"{cloud.name} gives spot machines {cloud.notice_s} s of notice ({cloud.source}), but the training "
+                f"needs {request.notice_s} s to save: save often enough that losing the steps since the last save is "
+                "acceptable, or save faster"
+            )
+        return tuple(found)
 
     def check(self, request: LaunchRequest) -> None:
         """Raises UsageError unless everything that this target needs was given."""

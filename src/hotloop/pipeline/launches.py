@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,21 +21,13 @@ from hotloop.trace.recording import find_run, read_run
 GIB = 1 << 30
 
 
-def launch_ranks(
-    words: Sequence[str],
-    ranks_count: int,
-    name: str,
-    *,
-    variables: Mapping[str, str] = os.environ,
-    cwd: Path | None = None,
-    unsynced: bool = False,
-) -> ScalingRun:
+def launch_ranks(words: Sequence[str], ranks_count: int, name: str) -> ScalingRun:
     """Launch and measure. Raises HotloopError when the command fails or trains nothing."""
-    folder, end = launch_recorded(words, name, variables, {"deep": False, "unsynced": unsynced}, cwd)
+    folder, end = launch_recorded(words, name, os.environ, {"deep": False})
     if end.shell_code:
         raise HotloopError(f"the training with {ranks_count} ranks exited with {end.shell_code}; see its output above")
     training, _ = read_training(str(folder))
-    return measure_ranks(training, ranks_count, is_synced=not unsynced)
+    return measure_ranks(training, ranks_count)
 
 
 def read_training(run: str) -> tuple[Training, str | None]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hotloop import __version__
 from hotloop.analyze.measurement import measure_step_ns
 from hotloop.bench.program import run_program, split_target
+from hotloop.core.decode import decode
 from hotloop.core.errors import UsageError
 from hotloop.core.planning import PlanReport, make_memory
 from hotloop.core.workload import require_choice, require_count
@@ -19,14 +20,14 @@ from hotloop.plan.memory import predict_memory
 from hotloop.plan.module_trace import (
     OPTIMIZERS,
     PRECISIONS,
+    ModuleTrace,
     describe_trace,
     find_peak,
     make_request,
     read_tensors,
-    read_trace,
 )
 from hotloop.plan.planner import build_plan
-from hotloop.plan.search import build_scaling, build_search, build_sharing, choose_best
+from hotloop.plan.search import build_scaling, build_search, choose_best
 from hotloop.plan.strategy import draw_strategy, plan_strategy
 from hotloop.plan.time import predict_step
 from hotloop.plan.workload_file import PlanRequest, read_workload_file
@@ -48,24 +49,17 @@ def make_plan(
     gpus: Sequence[str] = (),
     hours: float | None = None,
     spot: bool = False,
-    simulated_runs: int | None = None,
-    seed: int = 0,
 ) -> PlanReport:
     """The plan, with time and cost of a training on ``tokens``.
 
     ``measured``: FILE.toml=RUN each, a recorded run and its workload, by whose steps the time is calibrated.
     ``scaling``: weak or strong. ``goal``: time, cost or memory, searched over ``gpu_counts`` of the request's device or
-    of the devices named in ``gpus``, to end within ``hours``. ``spot``: the same on spot devices. ``simulated_runs``:
-    how many trainings are simulated, from ``seed``.
+    of the devices named in ``gpus``, to end within ``hours``. ``spot``: the same on spot devices.
     """
     total = tokens or request.tokens or USUAL_TOKENS
     efficiency = calibrate([read_measured(one) for one in measured]) if measured else None
 
     report = build_plan(request, __version__, total, efficiency, wants_remedies=wants_remedies)
-    if simulated_runs is not None and report.cost is not None:
-        from hotloop.plan.simulate import simulate_hours  # numpy takes a tenth of a second to load
-
-        report = replace(report, simulated=simulate_hours(report.cost, seed=seed, runs=simulated_runs))
     if spot:
         workload, hardware = request.workload, request.hardware
         step = predict_step(workload, hardware, efficiency)
@@ -73,7 +67,6 @@ def make_plan(
         report = replace(report, spot=found)
     return replace(
         report,
-        sharing=build_sharing(request, report.memory.peak_bytes),
         scaling=build_scaling(request, scaling, total, efficiency) if scaling else (),
         search=build_search(request, goal, total, gpu_counts, gpus, hours, efficiency) if goal else None,
     )
@@ -111,7 +104,7 @@ def read_measured(text: str) -> MeasuredStep:
 
 
 def make_module_plan(
-    module: str, batch: str, *, gpu: str, precision: str, optimizer: str, ranks: int, extrapolate: bool, python: str
+    module: str, batch: str, *, gpu: str, precision: str, optimizer: str, ranks: int, python: str
 ) -> PlanReport:
     """Memory of training ``module`` (FILE:FUNCTION) on ``batch``, on each of ``ranks`` devices (FSDP2 from 2 on).
 
@@ -129,9 +122,9 @@ def make_module_plan(
         precision=precision,
         optimizer=optimizer,
         ranks=ranks,
-        extrapolate=extrapolate,
     )
-    trace = read_trace(run_program("module_memory", request, python, TIMEOUT_S, what="the trace of the module"))
+    answer = run_program("module_memory", request, python, TIMEOUT_S, what="the trace of the module")
+    trace = decode(ModuleTrace, answer)
     peak, memory = find_peak(trace, hardware, precision, ranks)
     return PlanReport(
         tool_version=__version__,

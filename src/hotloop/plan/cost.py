@@ -61,7 +61,6 @@ def predict_spot(
         hours=None if cost is None else cost.hours,
         usd=None if cost is None else cost.usd,
         waste_ratio=None if cost is None else cost.waste_ratio,
-        interval_s=None if cost is None else cost.interval_s,
         break_even_ratio=break_even,
         break_even_usd_per_hour=None
         if break_even is None or on_demand is None
@@ -209,7 +208,7 @@ def predict_checkpoint(workload: Workload, hardware: Hardware, failures: Failure
     trained = model.params if run.trainable_params is None else min(model.params, run.trainable_params)
     weights, states = trained * each.params, trained * (each.master + each.optimizer)
     parts = run.tp * run.pp
-    shards = 1 if run.sharding == "ddp" else shard_ranks(workload, hardware)[0]
+    shards = shard_ranks(workload, hardware)[0]
     weight_shards = shards if run.sharding in ("zero3", "fsdp", "hsdp") else 1
     return CheckpointPrediction(
         total_bytes=round(weights + states),
@@ -271,9 +270,7 @@ def predict_cost(
         else f"{price.usd_per_hour:g} USD an hour, {price.kind}, {price.provider}, {price.day}",
         waste_ratio=waste,
         mtbf_s=mtbf_s,
-        restart_s=interrupted.restart_s,
         checkpoint=checkpoint,
-        counted_stall_s=stall_s,
         interval_s=interval_s,
         interval_steps=None if interval_s is None else max(1, round(interval_s / (step.mid_ns / 1e9))),
         stall_per_step_ns=None

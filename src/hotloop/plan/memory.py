@@ -328,7 +328,7 @@ def stage_params(workload: Workload, stage: PipelineStage) -> StageParams:
 def shard_ranks(workload: Workload, hardware: Hardware) -> tuple[int, int]:
     """Ranks over which states are sharded: those of dense parameters, those of experts."""
     run = workload.run
-    ranks = workload.data_ranks * run.cp
+    ranks = 1 if run.sharding == "ddp" else workload.data_ranks * run.cp
     if run.sharding == "hsdp":
         ranks = max(1, min(ranks, hardware.gpus_per_node // run.tp))
     return ranks, max(1, ranks // run.ep)

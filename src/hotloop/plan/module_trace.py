@@ -1,7 +1,7 @@
 """A traced module -> memory of one device, alone or with its states sharded over ranks (FSDP2).
 
 The trace is made by probe/module_memory.py, in a child with the user's Python; ``make_request`` says what it shall do,
-and ``read_trace`` reads its answer.
+and its answer decodes to a ModuleTrace.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ModuleTrace:
     params: int
     sizes: Mapping[str, int]
     """Bytes of parameters, buffers, inputs, gradients and optimizer_states when each is whole."""
-    moments: tuple[HeldAt, ...]
+    peaks: tuple[HeldAt, ...]
     block: RepeatedBlock | None
     imitated: tuple[str, ...]
     """What was traced by CUDA's rules; empty for the CPU."""
@@ -80,7 +80,7 @@ class ModuleTrace:
 
     @property
     def peak(self) -> HeldAt:
-        return max(self.moments, key=lambda moment: moment.total_bytes)
+        return max(self.peaks, key=lambda moment: moment.total_bytes)
 
 
 def read_tensors(text: str) -> list[dict[str, Any]] | None:
@@ -115,7 +115,6 @@ def make_request(
     precision: str = "fp32",
     optimizer: str = "adamw",
     ranks: int = 1,
-    extrapolate: bool = False,
 ) -> dict[str, Any]:
     """The request of probe/module_memory.py. ``module`` is FILE and FUNCTION, ``batch`` tensors or the same.
 
@@ -132,28 +131,7 @@ def make_request(
         "device": device,
         "precision": whole,
         "optimizer": optimizer,
-        "blocks": "extrapolate" if extrapolate else "all",
     }
-
-
-def read_trace(answer: Mapping[str, Any]) -> ModuleTrace:
-    """The probe's answer as a value."""
-    moments = []
-    for peak in answer["peaks"]:
-        made_by = dict(sorted(peak["by_class"].items(), key=lambda item: -item[1]))
-        moments.append(HeldAt(**{**peak, "by_class": made_by, "largest": tuple(peak["largest"])}))
-    block = answer["block"]
-    return ModuleTrace(
-        params=answer["params"],
-        sizes=answer["sizes"],
-        moments=tuple(moments),
-        block=None
-        if block is None
-        else RepeatedBlock(name=block["name"], class_name=block["class"], count=block["count"], params=block["params"]),
-        imitated=tuple(answer["imitated"]),
-        notes=tuple(answer["notes"]),
-        seconds=answer["seconds"],
-    )
 
 
 def find_peak(
@@ -164,7 +142,7 @@ def find_peak(
     if trace.imitated:
         workspace = HOPPER_WORKSPACE_BYTES if any(name in hardware.name for name in HOPPER) else WORKSPACE_BYTES
     found = []
-    for moment in trace.moments:
+    for moment in trace.peaks:
         memory = _predict_moment(moment, hardware, workspace)
         found.append((moment, memory if ranks == 1 else _predict_shard(trace, moment, memory, precision, ranks)))
     return max(found, key=lambda pair: pair[1].peak_bytes)
@@ -228,7 +206,8 @@ def _predict_shard(
 def describe_trace(trace: ModuleTrace, peak: HeldAt, ranks: int) -> tuple[str, ...]:
     """What the reader has to know of how the memory was found, and what holds it."""
     after = f"after {peak.op} in the {peak.phase} of step {peak.step}" if peak.op else f"in the {peak.phase}"
-    made_by = ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in list(peak.by_class.items())[:5])
+    largest = sorted(peak.by_class.items(), key=lambda item: -item[1])[:5]
+    made_by = ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in largest)
     found = [f"the peak is {after}; activations and temporaries by the module that made them: {made_by}"]
     lines: dict[str, int] = {}
     for storage in peak.largest:

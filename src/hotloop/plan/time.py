@@ -28,6 +28,7 @@ from hotloop.core.prediction import StepPrediction
 from hotloop.core.utilization import rate_over_peak
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
 from hotloop.plan.hardware_files import Efficiency, read_efficiency
+from hotloop.plan.memory import shard_ranks
 
 
 def attention_flops_per_token(model: DecoderShape) -> float:
@@ -308,7 +309,7 @@ def _layer_ns(
     launched = host * (2 if run.recompute == "full" else 1)
     work = factor * (layer.backward + again + send.gradient_bytes_moved(held) / send.memory_bytes_per_s * 1e9)
     backward = max(work, launched - layer.sent - sent_again)
-    sent_back = (gathered if send.gathers_again else 0.0) + send.scatter_ns(held)
+    sent_back = gathered + send.scatter_ns(held)
     beside = send.beside(forward, gathered) + send.beside(backward, sent_back) + send.layer_hops_ns()
     free = max(0.0, forward - gathered), max(0.0, backward - sent_back)
     return forward + backward, beside + 2 * layer.sent + sent_again, *free
@@ -335,7 +336,6 @@ class _Sender:
         self.memory_bytes_per_s = hardware.memory_bytes_per_s * constants.memory_ratio
         self._trained = trained_share(workload.model, run)
         self._is_sharded = run.sharding in ("zero3", "fsdp", "hsdp")
-        self.gathers_again = self._is_sharded
 
     def _ns(self, kind: str, message_bytes: float, members: Group, *, hidden: bool = False) -> float:
         inside, between = self._constants.inside_ratio, self._constants.between_ratio
@@ -434,10 +434,7 @@ def _optimizer_ns(workload: Workload, hardware: Hardware, constants: Efficiency)
     if run.offload == "optimizer":
         return constants.host_factor * constants.step_host_ns
     held = rank_params(workload) * trained_share(workload.model, run)
-    shards = 1 if run.sharding == "ddp" else workload.data_ranks * run.cp
-    if run.sharding == "hsdp":
-        shards = min(shards, hardware.gpus_per_node)
-    moved = held / shards * (OPTIMIZER_BYTES[run.optimizer] + CLIP_BYTES)
+    moved = held / shard_ranks(workload, hardware)[0] * (OPTIMIZER_BYTES[run.optimizer] + CLIP_BYTES)
     written = constants.compute_factor * moved / (hardware.memory_bytes_per_s * constants.memory_ratio) * 1e9
     return written + constants.host_factor * constants.step_host_ns
 
@@ -450,8 +447,7 @@ def _offload_ns(workload: Workload, hardware: Hardware, present_ns: float) -> fl
     run, model = workload.run, workload.model
     if run.offload == "none":
         return 0.0
-    sharded = 1 if run.sharding == "ddp" else workload.data_ranks * run.cp
-    held = rank_params(workload) / sharded
+    held = rank_params(workload) / shard_ranks(workload, hardware)[0]
     if run.offload == "optimizer":
         moved = held * trained_share(model, run) * (4 + 2 + OPTIMIZER_BYTES[run.optimizer])
         return moved / hardware.host_bytes_per_s * 1e9

@@ -21,7 +21,6 @@ ABOUT_MODEL = ("params", "source", "fused_loss")
 """Keys of models.toml that are no part of a shape; ``fused_loss`` is what the model's own training code does."""
 FAILURE_KEYS = field_names(Failures)
 HARDWARE_KEYS = ("gpu", "count", "usd_per_hour", "spot_usd_per_hour", "price_kind", *FAILURE_KEYS)
-SHARING_KEYS = ("memory_bytes", "utilization_ratio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +37,6 @@ class PlanRequest:
     tokens: int | None = None
     """That the training is to see, where the file states it."""
     failures: Failures = USUAL_FAILURES
-    sharing: Mapping[str, float] | None = None
-    """The table of jobs that share one device, where the file has it."""
 
 
 def read_model(name: str, **changes: Any) -> DecoderShape:
@@ -76,7 +73,7 @@ def read_workload_file(path: str) -> PlanRequest:
 
 def parse_workload(tables: Mapping[str, Any], name: str) -> PlanRequest:
     """The request of a workload file's tables. Raises UsageError."""
-    check_keys("table ", tables, ("model", "run", "hardware", "goal", "sharing"))
+    check_keys("table ", tables, ("model", "run", "hardware", "goal"))
     model, run, hardware = (_table(tables, one) for one in ("model", "run", "hardware"))
     goal = _table(tables, "goal") if "goal" in tables else {}
     check_keys("key goal.", goal, ("tokens",))
@@ -105,16 +102,7 @@ def parse_workload(tables: Mapping[str, Any], name: str) -> PlanRequest:
         price_kind=hardware.get("price_kind", "on-demand"),
         tokens=tokens,
         failures=Failures(**{key: hardware[key] for key in FAILURE_KEYS if key in hardware}),
-        sharing=_read_sharing(tables),
     )
-
-
-def _read_sharing(tables: Mapping[str, Any]) -> Mapping[str, float] | None:
-    if "sharing" not in tables:
-        return None
-    table = _table(tables, "sharing")
-    check_keys("key sharing.", table, SHARING_KEYS)
-    return {key: read_number(f"sharing.{key}", value) for key, value in table.items()}
 
 
 def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -23,14 +22,11 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 import hotloop
 from hotloop.probe.programs import BadRequest, load_function
 
-SHORT_NS = 2_000_000
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
     """The benchmark that the request asks for, and the machine."""
-    known = {"train": bench_train, "loader": bench_loader, "gemm": bench_gemm, "compress": bench_compress}
-    return known[request["what"]](request) | {
+    measure_parts = {"train": bench_train, "loader": bench_loader}[request["what"]]
+    return measure_parts(request) | {
         "machine": {
             "torch": torch.__version__,
             "python": sys.version.split()[0],
@@ -211,134 +207,6 @@ def _rebuild(loader: Any, arm: dict[str, Any]) -> Any:
     else:
         settings["batch_sampler"] = loader.batch_sampler
     return torch.utils.data.DataLoader(loader.dataset, **settings)
-
-
-# ---- compress
-
-
-def bench_compress(request: dict[str, Any]) -> dict[str, Any]:
-    """Compressors on random gradients, or on those of the user's model for one batch."""
-    from hotloop.probe.compressors import measure_compressors  # needs a torch with torch.distributed
-
-    gradients = None
-    if request.get("device"):
-        _check_device(request["device"])
-    if request.get("file") is not None:
-        made = _call(request)
-        if not isinstance(made, (tuple, list)) or not 2 <= len(made) <= 4 or not isinstance(made[0], torch.nn.Module):
-            raise BadRequest(f"{request['function']}() returned {_describe(made)}; it must return (model, loader, ...)")
-        model, loader, _, loss = (*made, None, None)[:4]
-        if request.get("device"):
-            model.to(request["device"])
-        device = next(model.parameters()).device
-        batch = next(iter(loader), None)
-        if batch is None:
-            raise BadRequest("the loader is empty; return a loader that yields batches")
-        benchmark = import_module("hotloop.train.benchmark")
-        benchmark.loss_of(model, benchmark.move(batch, device), loss).backward()
-        gradients = [one.grad for one in model.parameters() if one.grad is not None and one.grad.is_floating_point()]
-        gradients = [one.detach().float() for one in gradients if not one.is_sparse]
-        if not gradients:
-            raise BadRequest("backward left no dense gradient; return a model with parameters that are trained")
-    return measure_compressors(request, gradients)
-
-
-def _check_device(name: str) -> None:
-    """Raises BadRequest where torch cannot compute on it."""
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:  # the latter: torch was built without CUDA
-        raise BadRequest(
-            f"--device {name}: {str(error).splitlines()[0]}; give a device that torch has, or cpu"
-        ) from error
-
-
-# ---- gemm
-
-
-def bench_gemm(request: dict[str, Any]) -> dict[str, Any]:
-    """Matrix products of given sizes in several number formats."""
-    device = torch.device(request.get("device") or accelerator_kind() or "cpu")
-    notes = []
-    arms: list[tuple[int, str, Callable[[], Any]]] = []
-    for number, shape in enumerate(request["shapes"]):
-        for dtype in request["dtypes"]:
-            try:
-                arms.append((number, dtype, _make_product(shape, DTYPES[dtype], device)))
-                arms[-1][2]()
-            except RuntimeError as error:
-                if arms and arms[-1][:2] == (number, dtype):
-                    arms.pop()
-                notes.append(f"{_size(shape)} in {dtype} was not timed: {str(error).splitlines()[0][:160]}")
-    loops = [_loops(call, device) for _, _, call in arms]
-    seen: list[list[float]] = [[] for _ in arms]
-    deadline = time.perf_counter() + request["budget_s"]
-    blocks = 0
-    while blocks < 5 or (time.perf_counter() < deadline and blocks < 100):
-        blocks += 1
-        for at, (_, _, call) in enumerate(arms):
-            seen[at].append(_time(call, loops[at], device))
-    rows = []
-    totals: dict[str, float | None] = dict.fromkeys(request["dtypes"], 0.0)
-    for number, shape in enumerate(request["shapes"]):
-        flops = 2.0 * shape["b"] * shape["m"] * shape["n"] * shape["k"]
-        base: float | None = None
-        for dtype in request["dtypes"]:
-            found = next((i for i, arm in enumerate(arms) if arm[:2] == (number, dtype)), None)
-            if found is None:
-                totals[dtype] = None
-                continue
-            median = statistics.median(seen[found])
-            base = median if dtype == request["dtypes"][0] else base
-            before = totals[dtype]
-            totals[dtype] = None if before is None else before + median * shape["count"]
-            rows.append(
-                {
-                    "product": _size(shape),
-                    "per_step": shape["count"],
-                    "dtype": dtype,
-                    "min_ns": round(min(seen[found])),
-                    "median_ns": round(median),
-                    "gflops_per_s": flops / median,
-                    "speedup": None if base is None else base / median,
-                    "n": blocks,
-                }
-            )
-    summary = [
-        {"dtype": dtype, "per_step_ns": None if total is None else round(total)} for dtype, total in totals.items()
-    ]
-    notes.append(
-        f"speedup is relative to {request['dtypes'][0]}; operands already have the number format (casts are not timed)"
-    )
-    return {"tables": [rows, summary], "facts": {"device": str(device), "blocks": blocks}, "notes": notes}
-
-
-def _size(shape: dict[str, Any]) -> str:
-    batch = f"{shape['b']} x " if shape["b"] > 1 else ""
-    return f"{batch}{shape['m']}x{shape['k']} by {shape['k']}x{shape['n']}"
-
-
-def _make_product(shape: dict[str, Any], dtype: Any, device: Any) -> Callable[[], Any]:
-    sizes = [(shape["m"], shape["k"]), (shape["k"], shape["n"])]
-    if shape["b"] > 1:
-        sizes = [(shape["b"], *size) for size in sizes]  # type: ignore[misc]
-    left, right = (torch.randn(size, device=device).to(dtype) for size in sizes)
-    return lambda: torch.matmul(left, right)
-
-
-def _loops(call: Callable[[], Any], device: Any) -> int:
-    """Short products are timed several in a row."""
-    return max(1, min(1000, round(SHORT_NS / max(1.0, _time(call, 3, device)))))
-
-
-def _time(call: Callable[[], Any], loops: int, device: Any) -> float:
-    wait: Callable[[], Any] = (lambda: None) if device.type == "cpu" else getattr(torch, device.type).synchronize
-    wait()
-    begin = time.perf_counter_ns()
-    for _ in range(loops):
-        call()
-    wait()
-    return (time.perf_counter_ns() - begin) / loops
 
 
 KEPT_BATCHES = 8

@@ -27,8 +27,6 @@ from hotloop.probe.programs import BadRequest, load_function
 from hotloop.probe.storage_ledger import StorageLedger
 
 STEPS = 2
-AT_LEAST_BLOCKS = 4
-"""Fewer repeated blocks are traced as they are."""
 OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "adamw": ("AdamW", {}),
     "adam": ("Adam", {}),
@@ -39,14 +37,13 @@ VALUE_ERRORS = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOut
 
 
 def measure(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The memory of the module that the request names: of all its blocks, or extrapolated from 2 and 3 of them."""
+    """The memory of the steps that the request describes."""
     begin_s = time.monotonic()
     on_cuda = request["device"] == "cuda"
     warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # torch's own, in copied modules
     imitation: AbstractContextManager[list[str]] = imitate_cuda() if on_cuda else contextlib.nullcontext([])
     with imitation as changed:
-        tracer = Tracer(request, GRANULE_BYTES if on_cuda else 1)
-        found = extrapolate(tracer) if request["blocks"] == "extrapolate" else tracer.run(None)
+        found = trace_steps(request)
     return found | {"imitated": changed, "seconds": time.monotonic() - begin_s, "torch": torch.__version__}
 
 
@@ -89,107 +86,100 @@ def plain_conversion() -> Iterator[None]:
         torch.nn.Module._apply = original  # type: ignore[method-assign]
 
 
-class Tracer:
-    """Runs the steps that the request describes; each run builds the model anew."""
-
-    def __init__(self, request: Mapping[str, Any], round_bytes: int) -> None:
-        self.request, self.round_bytes = request, round_bytes
-        self.build = load_function(request["file"], request["function"])
-        batch = request["batch"]
-        self.make_batch = load_function(batch["file"], batch["function"]) if "function" in batch else None
-
-    def run(self, block_count: int | None) -> dict[str, Any]:
-        """What was held, with so many of the repeated blocks (None: all)."""
-        on_cpu = self.request["device"] == "cpu"
-        ledger = StorageLedger(self.round_bytes, *((WORKSPACES, KEPT) if on_cpu else ({}, {})))
-        notes: list[str] = []
-        with (
-            FakeMode(allow_non_fake_inputs=True) as mode,
-            explain(self.request["function"]),
-            plain_conversion(),
-            ledger,
-        ):
-            model = self.build()
-            if not isinstance(model, torch.nn.Module):
-                raise BadRequest(
-                    f"{self.request['function']}() returned {type(model).__name__}; it must return a module"
-                )
-            if self.request["precision"] == "pure-bf16":
-                model.to(torch.bfloat16)
-            blocks = find_blocks(model)
-            if block_count is not None:
-                if blocks is None or len(blocks[1]) < AT_LEAST_BLOCKS:
-                    raise BadRequest("the model has no list of four or more equal blocks to extrapolate from")
-                del blocks[1][block_count:]
-            if blocks is not None:
-                ledger.walk.blocks = name_positions(blocks[1])
-            sizes = {
-                "parameters": ledger.mark(list(model.parameters()), "parameters"),
-                "buffers": ledger.mark(list(model.buffers()), "buffers"),
-            }
-            batch = self._get_batch(mode, model)
-            sizes["inputs"] = ledger.take_in(batch, "inputs")
-
-            def note_gradient(parameter: torch.Tensor) -> None:
-                ledger.mark(parameter.grad, "gradients")
-
-            for parameter in model.parameters():
-                if parameter.requires_grad:
-                    parameter.register_post_accumulate_grad_hook(note_gradient)  # type: ignore[no-untyped-call]
-            sizes |= self._train(model, batch, ledger, notes)
-        return {
-            "sizes": sizes,
-            "peaks": ledger.peaks(least_step=1),
-            "params": sum(one.numel() for one in model.parameters()),
-            "trained_params": sum(one.numel() for one in model.parameters() if one.requires_grad),
-            "block": describe_blocks(blocks),
-            "notes": list(dict.fromkeys(notes)),
+def trace_steps(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What was held while the model was built and trained."""
+    build = load_function(request["file"], request["function"])
+    batch = request["batch"]
+    make_batch = load_function(batch["file"], batch["function"]) if "function" in batch else None
+    ledger = StorageLedger(1, WORKSPACES, KEPT) if request["device"] == "cpu" else StorageLedger(GRANULE_BYTES, {}, {})
+    notes: list[str] = []
+    with (
+        FakeMode(allow_non_fake_inputs=True) as mode,
+        explain(request["function"]),
+        plain_conversion(),
+        ledger,
+    ):
+        model = build()
+        if not isinstance(model, torch.nn.Module):
+            raise BadRequest(f"{request['function']}() returned {type(model).__name__}; it must return a module")
+        if request["precision"] == "pure-bf16":
+            model.to(torch.bfloat16)
+        blocks = find_blocks(model)
+        if blocks is not None:
+            ledger.walk.blocks = name_positions(blocks[1])
+        sizes = {
+            "parameters": ledger.mark(list(model.parameters()), "parameters"),
+            "buffers": ledger.mark(list(model.buffers()), "buffers"),
         }
+        batch = make_arguments(request, mode, make_batch)
+        sizes["inputs"] = ledger.take_in(batch, "inputs")
 
-    def _get_batch(self, mode: Any, model: torch.nn.Module) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and named arguments of the model, as fake tensors."""
-        batch = self.request["batch"]
-        if self.make_batch is None:
-            given = [
-                (one["name"], torch.zeros(one["shape"], dtype=getattr(torch, one["dtype"]))) for one in batch["tensors"]
-            ]
-            unnamed, named = [one for name, one in given if name is None], {name: one for name, one in given if name}
-        else:
-            with torch.utils._python_dispatch._disable_current_modes():
-                made = self.make_batch()
-            made = tree_map_only(torch.Tensor, mode.from_tensor, made)
-            unnamed = list(made) if isinstance(made, (tuple, list)) else [] if isinstance(made, Mapping) else [made]
-            named = dict(made) if isinstance(made, Mapping) else {}
-        if self.request["precision"] == "pure-bf16":
-            unnamed, named = tree_map_only(torch.Tensor, _to_bf16, (unnamed, named))
-        return unnamed, named
+        def note_gradient(parameter: torch.Tensor) -> None:
+            ledger.mark(parameter.grad, "gradients")
 
-    def _train(self, model: torch.nn.Module, batch: Any, ledger: Any, notes: list[str]) -> dict[str, int]:
-        """Steps as most scripts have them: output and loss stay until the next ones replace them."""
-        name, settings = OPTIMIZERS[self.request["optimizer"]]
-        trained = [one for one in model.parameters() if one.requires_grad]
-        if not trained:
-            raise BadRequest("no parameter of the model requires a gradient: there is nothing to train")
-        foreach = self.request["device"] == "cuda"
-        optimizer = getattr(torch.optim, name)(trained, lr=1e-3, foreach=foreach, **settings)
-        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.request["precision"])
-        sizes: dict[str, int] = {}
-        for step in range(1, STEPS + 1):
-            ledger.step, ledger.phase, ledger.walk.outside = step, "forward", "before"
-            optimizer.zero_grad()
-            with torch.autocast("cpu", dtype=dtype) if dtype is not None else contextlib.nullcontext():
-                output = model(*batch[0], **batch[1])
-                ledger.phase = "loss"
-                loss, note = find_loss(output)
-            notes.append(note)
-            ledger.mark_held(("forward", "loss"), "activations")
-            ledger.phase = "backward"
-            loss.backward()  # type: ignore[no-untyped-call]
-            sizes["gradients"] = ledger.mark([one.grad for one in trained if one.grad is not None], "gradients")
-            ledger.phase = "optimizer"
-            optimizer.step()
-            sizes["optimizer_states"] = ledger.mark(list(optimizer.state.values()), "optimizer_states")
-        return sizes
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(note_gradient)  # type: ignore[no-untyped-call]
+        sizes |= train(request, model, batch, ledger, notes)
+    return {
+        "sizes": sizes,
+        "peaks": ledger.peaks(least_step=1),
+        "params": sum(one.numel() for one in model.parameters()),
+        "trained_params": sum(one.numel() for one in model.parameters() if one.requires_grad),
+        "block": describe_blocks(blocks),
+        "notes": list(dict.fromkeys(notes)),
+    }
+
+
+def make_arguments(
+    request: Mapping[str, Any], mode: Any, make_batch: Callable[[], Any] | None
+) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and named arguments of the model, as fake tensors."""
+    if make_batch is None:
+        given = [
+            (one["name"], torch.zeros(one["shape"], dtype=getattr(torch, one["dtype"])))
+            for one in request["batch"]["tensors"]
+        ]
+        unnamed, named = [one for name, one in given if name is None], {name: one for name, one in given if name}
+    else:
+        with torch.utils._python_dispatch._disable_current_modes():
+            made = make_batch()
+        made = tree_map_only(torch.Tensor, mode.from_tensor, made)
+        unnamed = list(made) if isinstance(made, (tuple, list)) else [] if isinstance(made, Mapping) else [made]
+        named = dict(made) if isinstance(made, Mapping) else {}
+    if request["precision"] == "pure-bf16":
+        unnamed, named = tree_map_only(torch.Tensor, _to_bf16, (unnamed, named))
+    return unnamed, named
+
+
+def train(
+    request: Mapping[str, Any], model: torch.nn.Module, batch: Any, ledger: StorageLedger, notes: list[str]
+) -> dict[str, int]:
+    """Steps as most scripts have them: output and loss stay until the next ones replace them."""
+    name, settings = OPTIMIZERS[request["optimizer"]]
+    trained = [one for one in model.parameters() if one.requires_grad]
+    if not trained:
+        raise BadRequest("no parameter of the model requires a gradient: there is nothing to train")
+    foreach = request["device"] == "cuda"
+    optimizer = getattr(torch.optim, name)(trained, lr=1e-3, foreach=foreach, **settings)
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(request["precision"])
+    sizes: dict[str, int] = {}
+    for step in range(1, STEPS + 1):
+        ledger.step, ledger.phase, ledger.walk.outside = step, "forward", "before"
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=dtype) if dtype is not None else contextlib.nullcontext():
+            output = model(*batch[0], **batch[1])
+            ledger.phase = "loss"
+            loss, note = find_loss(output)
+        notes.append(note)
+        ledger.mark_held(("forward", "loss"), "activations")
+        ledger.phase = "backward"
+        loss.backward()  # type: ignore[no-untyped-call]
+        sizes["gradients"] = ledger.mark([one.grad for one in trained if one.grad is not None], "gradients")
+        ledger.phase = "optimizer"
+        optimizer.step()
+        sizes["optimizer_states"] = ledger.mark(list(optimizer.state.values()), "optimizer_states")
+    return sizes
 
 
 def find_loss(output: Any) -> tuple[torch.Tensor, str]:
@@ -263,50 +253,7 @@ def describe_blocks(blocks: tuple[str, Any] | None) -> dict[str, Any] | None:
         return None
     name, container = blocks
     params = sum(one.numel() for one in container[0].parameters())
-    return {"name": name, "class": type(container[0]).__name__, "count": len(container), "params": params}
-
-
-def extrapolate(tracer: Tracer) -> dict[str, Any]:
-    """Linear in the number of blocks, from runs with 2 and 3 of them.
-
-    At each position beside the blocks (before, first, last, after) what is held is linear in their number, so each is
-    extrapolated for itself; a middle block lies between the first and the last.
-    """
-    two, three = tracer.run(2), tracer.run(3)
-    with FakeMode(allow_non_fake_inputs=True), explain(tracer.request["function"]), plain_conversion():
-        whole = tracer.build()
-    blocks = find_blocks(whole)
-    assert blocks is not None
-    more = len(blocks[1]) - 2
-    later = {_moment(peak): peak for peak in three["peaks"]}
-    peaks = []
-    for peak in two["peaks"]:
-        other = later.get(_moment(peak))
-        if other is not None:
-            drawn = {key: extend(peak[key], other[key], more) for key in ("by_category", "by_class")}
-            peaks.append(peak | drawn | {"total_bytes": sum(drawn["by_category"].values())})
-    return two | {
-        "sizes": extend(two["sizes"], three["sizes"], more),
-        "peaks": peaks,
-        "params": sum(one.numel() for one in whole.parameters()),
-        "trained_params": sum(one.numel() for one in whole.parameters() if one.requires_grad),
-        "block": describe_blocks(blocks),
-        "notes": [*two["notes"], f"extrapolated from 2 and 3 of {len(blocks[1])} blocks"],
-    }
-
-
-def _moment(peak: Mapping[str, Any]) -> tuple[Any, ...]:
-    return peak["step"], peak["phase"], peak["position"]
-
-
-def extend(two: Mapping[str, int], three: Mapping[str, int], more: int) -> dict[str, int]:
-    """``two`` and ``more`` times the difference.
-
-    >>> extend({"a": 10, "b": 1}, {"a": 14}, 3)
-    {'a': 22, 'b': 0}
-    """
-    names = [*two, *(name for name in three if name not in two)]
-    return {name: max(0, two.get(name, 0) + more * (three.get(name, 0) - two.get(name, 0))) for name in names}
+    return {"name": name, "class_name": type(container[0]).__name__, "count": len(container), "params": params}
 
 
 # ---- what operators of the CPU allocate and fake tensors do not tell (oneDNN)

@@ -1,4 +1,4 @@
-"""A training's operators, optimizer and buckets as JSON -> their times as they are and with changes, as JSON.
+"""A training's operators and optimizer as JSON -> their times as they are and with changes, as JSON.
 
 It judges nothing: times go out, forecasts are made from them elsewhere. Tensors are random, shapes are those recorded.
 """
@@ -62,7 +62,7 @@ class RecordedOptimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRequest:
-    """What to measure. ``ops`` is empty, ``optimizer`` and ``ddp`` None, where that was not recorded."""
+    """What to measure. ``ops`` is empty, ``optimizer`` None, where that was not recorded."""
 
     budget_s: float
     memory_bytes: int
@@ -73,9 +73,6 @@ class ProbeRequest:
     arms: Sequence[str] = ()
     ops: Sequence[Operator] = ()
     optimizer: RecordedOptimizer | None = None
-    ddp: Mapping[str, Any] | None = None
-    """The gradient buckets of DistributedDataParallel (``bucket_sizes``, bytes), how many ``ranks`` of one host
-    exchange them, and what backward computes meanwhile (``backward_ns``)."""
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> ProbeRequest:
@@ -99,7 +96,6 @@ class ProbeRequest:
                 fused=optimizer.get("fused"),
                 settings=optimizer.get("settings") or {},
             ),
-            ddp=given.get("ddp"),
         )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from hotloop.bench.checks import ResultMaker, machine_check
 from hotloop.bench.host import Host, format_bytes, listed, plural
-from hotloop.bench.topology import parse_matrix
 from hotloop.core.doctor import MachineCheck
 from hotloop.core.findings import Value
 from hotloop.core.redact import redact_text
@@ -227,12 +226,22 @@ def check_gpu_memory(host: Host, answer: ResultMaker) -> MachineCheck | tuple[Ma
     return answer.good(f"at most {ratio * 100:.0f}%", used_ratio=round(ratio, 4))
 
 
+def list_ways(matrix: str) -> list[str]:
+    """Kinds of ways between two GPUs in the output of ``nvidia-smi topo -m``; cards and affinities are passed over.
+
+    >>> list_ways(" GPU0 GPU1 NIC0\\nGPU0 X NV18 PXB\\nGPU1 NV18 X SYS\\nNIC0 PXB SYS X")
+    ['NV18']
+    """
+    lines = (line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", matrix).splitlines())
+    rows = [words for words in lines if words and re.fullmatch(r"GPU\d+", words[0])]
+    return sorted({way for words in rows[1:] for way in words[1 : len(rows)]} - {"X"})
+
+
 @machine_check("gpu-links", "accelerator", "links between GPUs")
 def check_gpu_links(host: Host, answer: ResultMaker) -> MachineCheck | tuple[MachineCheck, ...]:
     if (host.devices_count or 0) < 2 or host.fact("accelerator", "kind") != "cuda":
         return ()
-    links = parse_matrix(host.gpu_links or "")
-    kinds = sorted(set(links.values()))
+    kinds = list_ways(host.gpu_links or "")
     peer = host.fact("accelerator", "peer_access")
     measured = f"{listed(kinds)}" if kinds else "kind unknown"
     if isinstance(peer, list) and not all(all(row) for row in peer):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 from hotloop.bench.checks import ResultMaker, machine_check
-from hotloop.bench.host import GIB, Host, cgroup_folders, format_bytes, listed, plural
+from hotloop.bench.host import GIB, Host, format_bytes, listed, plural
 from hotloop.core.doctor import MachineCheck
 from hotloop.core.findings import Value
+from hotloop.core.machine import list_cgroup_files, memory_limit_bytes, read_free_bytes, read_system_file
 
 
 @machine_check("threads", "cpu", "threads and cores")
@@ -68,8 +69,8 @@ def check_quota(host: Host, answer: ResultMaker) -> MachineCheck:
     if quota is None:
         return answer.good("none", quota_cores=None)
     throttled = None
-    for folder in cgroup_folders(host, "cpu"):
-        stat = dict(re.findall(r"^(\w+) (\d+)$", host.read(f"{folder}/cpu.stat") or "", re.MULTILINE))
+    for path in list_cgroup_files("cpu.stat", host.place):
+        stat = dict(re.findall(r"^(\w+) (\d+)$", read_system_file(path), re.MULTILINE))
         periods, late = int(stat.get("nr_periods", 0)), int(stat.get("nr_throttled", 0))
         if periods >= 100:
             throttled = max(throttled or 0.0, late / periods)
@@ -139,22 +140,12 @@ SMALL_SHM_BYTES = 1 * GIB
 
 @machine_check("memory", "memory", "memory")
 def check_memory(host: Host, answer: ResultMaker) -> MachineCheck:
-    pairs = re.findall(r"^(\w+):\s+(\d+) kB", host.read("proc/meminfo") or "", re.MULTILINE)
-    info = {name: int(kib) << 10 for name, kib in pairs}
-    total, free = info.get("MemTotal"), info.get("MemAvailable")
+    total, free = _read_meminfo(host).get("MemTotal"), read_free_bytes(host.place)
     if not total or free is None:
         return answer.unknown("/proc/meminfo cannot be read")
-    limit_text = ""
-    for folder in cgroup_folders(host, "memory"):
-        limit = _size_in_bytes(host.read(f"{folder}/memory.max") or host.read(f"{folder}/memory.limit_in_bytes"))
-        if limit is None or limit >= total:
-            continue
-        used = _size_in_bytes(host.read(f"{folder}/memory.current") or host.read(f"{folder}/memory.usage_in_bytes"))
-        stat = host.read(f"{folder}/memory.stat") or ""
-        # Cached files count as used by the group, and go first when it needs room.
-        cached = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
-        left = limit - max(0, (used or 0) - (int(cached.group(1)) if cached else 0))
-        total, free, limit_text = limit, min(free, max(0, left)), " (the container's limit)"
+    limit = memory_limit_bytes(host.place) or total
+    limit_text = " (the container's limit)" if limit < total else ""
+    total = limit
     measured = f"{format_bytes(free)} free of {format_bytes(total)}{limit_text}"
     values: dict[str, Value] = {"free_bytes": free, "total_bytes": total}
     if free < 0.02 * total:
@@ -176,8 +167,7 @@ def check_memory(host: Host, answer: ResultMaker) -> MachineCheck:
 
 @machine_check("swap", "memory", "swap")
 def check_swap(host: Host, answer: ResultMaker) -> MachineCheck:
-    pairs = re.findall(r"^(\w+):\s+(\d+) kB", host.read("proc/meminfo") or "", re.MULTILINE)
-    info = {name: int(kib) << 10 for name, kib in pairs}
+    info = _read_meminfo(host)
     total, free = info.get("SwapTotal"), info.get("SwapFree")
     if total is None or free is None:
         return answer.unknown("/proc/meminfo cannot be read")
@@ -229,6 +219,6 @@ def check_file_descriptors(host: Host, answer: ResultMaker) -> MachineCheck:
     return answer.good(measured, **values)
 
 
-def _size_in_bytes(text: str | None) -> int | None:
-    """A number of bytes from a cgroup's file; None for 'max' and for numbers that stand for no limit."""
-    return int(text) if text is not None and text.isdigit() and int(text) < 1 << 60 else None
+def _read_meminfo(host: Host) -> dict[str, int]:
+    pairs = re.findall(r"^(\w+):\s+(\d+) kB", host.read("proc/meminfo") or "", re.MULTILINE)
+    return {name: int(kib) << 10 for name, kib in pairs}

@@ -69,13 +69,11 @@ def check_read_speed(host: Host, answer: ResultMaker) -> MachineCheck:
 
 def _judge_speed(reading: Reading, answer: ResultMaker) -> MachineCheck:
     opened_ns = statistics.median(reading.opens_ns) if reading.opens_ns else None
-    before_ratio = statistics.fmean(reading.cached_before) if reading.cached_before else None
     values: dict[str, Value] = {}
     for one in KINDS:
         values |= {f"{one}_bytes": reading.bytes_by_kind[one], f"{one}_ns": reading.ns_by_kind[one]}
     values |= {
         "open_median_ns": None if opened_ns is None else round(opened_ns),
-        "cached_before_ratio": before_ratio,
         "sampled_count": reading.sampled_count,
     }
     kind = next((one for one in KINDS if reading.bytes_by_kind[one] and reading.ns_by_kind[one]), None)
@@ -89,16 +87,13 @@ def _judge_speed(reading: Reading, answer: ResultMaker) -> MachineCheck:
         files=plural(reading.sampled_count, "file"),
         opened=f"opening a file takes {_format_time(opened_ns)}",
     )
-    if kind == "storage":
-        if before_ratio is not None:
-            measured += f"; {before_ratio * 100:.0f}% of the sample was in the page cache before"
-        if size_bytes >= ENOUGH_BYTES and speed < SLOW_READ_BYTES_PER_S:
-            return answer.warning(
-                measured,
-                why="slower than a single hard disk; the first epoch may wait for it",
-                fix="copy the data to a local disk, or read larger files in order",
-                **values,
-            )
+    if kind == "storage" and size_bytes >= ENOUGH_BYTES and speed < SLOW_READ_BYTES_PER_S:
+        return answer.warning(
+            measured,
+            why="slower than a single hard disk; the first epoch may wait for it",
+            fix="copy the data to a local disk, or read larger files in order",
+            **values,
+        )
     if opened_ns is not None and opened_ns > SLOW_OPEN_NS:
         return answer.warning(
             measured,

@@ -8,18 +8,17 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hotloop.core.errors import UsageError
 from hotloop.image import image_tree
-from hotloop.image.builder import Build, Builder, BuiltStep, FoundFile, Source
-from hotloop.image.program import BuildFailed, Limits, Output, ProgramLine, remove_tree, run_limited
+from hotloop.image.builder import Build, Builder, FoundFile, Source
+from hotloop.image.program import BuildFailed, Limits, Output, remove_tree, run_limited
 
 TAG = "localhost/hotloop-image:built"
-STEP = re.compile(r"^(?:\[(\d+)/\d+\] )?STEP (\d+)/\d+: (.*)$")
+STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP \d+/\d+: (.*)$")
 CACHED = "--> Using cache "
-COMMIT = re.compile(r"(?:\[\d+/\d+\] )?COMMIT\b")
 
 
 class Buildah(Builder):
@@ -98,7 +97,7 @@ class Buildah(Builder):
         output = self._run([*prefix, "sh", "-c", script, "sh", *mount], limits)
         self._text([*store, "umount", container], limits)
         self._text([*store, "rm", container], limits)
-        found = (json.loads(line.text) for line in output.lines)
+        found = (json.loads(line) for line in output.lines)
         return {one.pop("path"): FoundFile(**one) for one in found}
 
     def close(self) -> None:
@@ -108,7 +107,7 @@ class Buildah(Builder):
         return run_limited(words, self._variables, limits, lock=self._lock)
 
     def _text(self, words: Sequence[str], limits: Limits) -> str:
-        return "\n".join(line.text for line in self._run(words, limits).lines).strip()
+        return "\n".join(self._run(words, limits).lines).strip()
 
 
 def _find_own_store(driver: str) -> Path | None:
@@ -131,31 +130,16 @@ def _read(file: Path) -> str:
 
 
 def read_build(output: Output) -> Build:
-    """The steps of a build's output. A step lasts until the next one begins, the last one until it is committed.
+    """The steps of a build's output.
 
-    >>> words = [(0, "STEP 1/2: FROM a"), (10, "STEP 2/2: RUN b"), (11, "--> Using cache 1"), (15, "COMMIT c")]
-    >>> build = read_build(Output(tuple(ProgramLine(*word) for word in words), 20))
-    >>> [(step.text, step.is_cached, step.duration_ns) for step in build.steps], build.around_ns
-    ([('FROM a', True, 10), ('RUN b', True, 5)], 5)
+    >>> build = read_build(Output(("STEP 1/2: FROM a", "STEP 2/2: RUN b", "--> Using cache 1", "COMMIT c"), 20))
+    >>> build.steps_count, build.cached_count
+    (2, 2)
     """
-    return Build(steps=tuple(_read_steps(output)), wall_ns=output.wall_ns)
-
-
-def _read_steps(output: Output) -> Iterator[BuiltStep]:
-    begins = [(at, STEP.match(line.text)) for at, line in enumerate(output.lines)]
-    heads = [(at, found) for at, found in begins if found is not None]
-    for (at, found), after in zip(heads, [*(at for at, _ in heads[1:]), len(output.lines)], strict=True):
-        inside = output.lines[at + 1 : after]
-        began_ns = output.lines[at].at_ns
-        is_last = after == len(output.lines)
-        ends = [line.at_ns for line in inside if COMMIT.match(line.text)]
-        end_ns = (ends or [output.wall_ns])[-1] if is_last else output.lines[after].at_ns
-        text = found[3]
-        yield BuiltStep(
-            stage=int(found[1] or 1) - 1,
-            position=int(found[2]) - 1,
-            text=text,
-            is_cached=text.upper().startswith("FROM ") or any(line.text.startswith(CACHED) for line in inside),
-            duration_ns=end_ns - began_ns,
-            lines=tuple(ProgramLine(line.at_ns - began_ns, line.text) for line in inside),
-        )
+    are_cached: list[bool] = []
+    for line in output.lines:
+        if step := STEP.match(line):
+            are_cached.append(step[1].upper().startswith("FROM "))
+        elif are_cached and line.startswith(CACHED):
+            are_cached[-1] = True
+    return Build(wall_ns=output.wall_ns, steps_count=len(are_cached), cached_count=sum(are_cached), lines=output.lines)

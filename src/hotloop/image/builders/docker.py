@@ -14,16 +14,14 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hotloop.core.dockerfile import parse_dockerfile
 from hotloop.core.errors import UsageError
-from hotloop.image.builder import Build, Builder, BuiltStep, FoundFile, Source
+from hotloop.image.builder import Build, Builder, FoundFile, Source
 from hotloop.image.image_tree import hash_file
-from hotloop.image.program import Limits, Output, ProgramLine, run_limited
+from hotloop.image.program import Limits, Output, run_limited
 
-STEP = re.compile(r"#(\d+) \[(?:(\S+) +)?(\d+)/\d+\] (.*)")
-END = re.compile(r"#(\d+) (?:DONE ([\d.]+)s|CACHED)$")
-SAID = re.compile(r"#(\d+) ([\d.]+) (.*)")
-UNNAMED = re.compile(r"stage-(\d+)$")
+STEP = re.compile(r"#(\d+) \[(?:\S+ +)?\d+/\d+\] (.*)")
+REUSED = re.compile(r"#(\d+) CACHED$")
+SAID = re.compile(r"#\d+ [\d.]+ (.*)")
 KINDS = {tarfile.SYMTYPE: "l", tarfile.CHRTYPE: "c", tarfile.BLKTYPE: "b", tarfile.FIFOTYPE: "p"}
 
 
@@ -77,7 +75,7 @@ class Docker(Builder):
             prune = ["buildx", "prune", "--builder", self._name, "--force", "--filter", "type=exec.cachemount"]
             self._run(prune, limits)
         self._source = source
-        return read_build(self._build(source, limits, *(["--no-cache"] if is_cold else [])), source.dockerfile)
+        return read_build(self._build(source, limits, *(["--no-cache"] if is_cold else [])))
 
     def list_files(self, limits: Limits) -> dict[str, FoundFile]:
         assert self._source is not None
@@ -120,34 +118,17 @@ def _read_files(image: tarfile.TarFile) -> Iterator[tuple[str, FoundFile]]:
         yield one.name.removeprefix("./"), FoundFile(kind, one.mode & 0o7777, f"{one.uid}:{one.gid}", digest)
 
 
-def read_build(output: Output, dockerfile: str) -> Build:
-    """The steps of ``--progress plain``. BuildKit has none for what only sets metadata, and says itself how long each
-    took; stages that it builds side by side make the steps sum to more than the build."""
-    stages = parse_dockerfile(dockerfile).stages
-    numbers = {stage.name: stage.index for stage in stages if stage.name}
-    begun: dict[str, tuple[int, int, str]] = {}
-    ended: dict[str, tuple[bool, int]] = {}
-    said: dict[str, list[ProgramLine]] = {}
+def read_build(output: Output) -> Build:
+    """The steps of ``--progress plain``; BuildKit has none for what only sets metadata."""
+    texts: dict[str, str] = {}
+    cached: set[str] = set()
+    lines: list[str] = []
     for line in output.lines:
-        if step := STEP.fullmatch(line.text):
-            name = step[2] or ""
-            unnamed = UNNAMED.match(name)
-            stage = int(unnamed[1]) if unnamed else numbers.get(name.lower(), len(stages) - 1)
-            begun.setdefault(step[1], (stage, int(step[3]) - 1, step[4]))
-        elif end := END.fullmatch(line.text):
-            ended[end[1]] = (end[2] is None, round(float(end[2] or 0.0) * 1e9))
-        elif words := SAID.fullmatch(line.text):
-            said.setdefault(words[1], []).append(ProgramLine(round(float(words[2]) * 1e9), words[3]))
-    steps = [
-        BuiltStep(
-            stage=stage,
-            position=position,
-            text=text,
-            is_cached=ended[number][0] or text.startswith("FROM "),
-            duration_ns=ended[number][1],
-            lines=tuple(said.get(number, ())),
-        )
-        for number, (stage, position, text) in begun.items()
-        if number in ended
-    ]
-    return Build(steps=tuple(sorted(steps, key=lambda one: (one.stage, one.position))), wall_ns=output.wall_ns)
+        if step := STEP.fullmatch(line):
+            texts.setdefault(step[1], step[2])
+        elif end := REUSED.fullmatch(line):
+            cached.add(end[1])
+        elif said := SAID.fullmatch(line):
+            lines.append(said[1])
+    count = sum(number in cached or text.startswith("FROM ") for number, text in texts.items())
+    return Build(wall_ns=output.wall_ns, steps_count=len(texts), cached_count=count, lines=tuple(lines))

@@ -25,7 +25,6 @@ class Dstack(LaunchTarget):
     takes = TRAINING_OPTIONS | {"gpu", "spot", "image", "volume", "shm"}
     rents = True
     submit = ("dstack", "apply", "--yes", "-f")
-    schema = "dstack"
 
     def check(self, request: LaunchRequest) -> None:
         super().check(request)

@@ -159,7 +159,6 @@ class JobSet(LaunchTarget):
     takes = POD_OPTIONS
     needs = ("image",)
     submit = ("kubectl", "create", "-f")
-    schema = "jobset"
 
     def write(self, request: LaunchRequest) -> str:
         address = f"{request.name}-node-0-0.{request.name}"
@@ -206,7 +205,6 @@ class TrainJob(LaunchTarget):
     summary = "a Kubeflow TrainJob (trainer.kubeflow.org/v1alpha1)"
     takes = POD_OPTIONS | {"runtime"}
     submit = ("kubectl", "create", "-f")
-    schema = "trainjob"
 
     def write(self, request: LaunchRequest) -> str:
         volumes, mounts = describe_volumes(request)
@@ -254,7 +252,6 @@ class PlainJob(LaunchTarget):
     takes = POD_OPTIONS
     needs = ("image",)
     submit = ("kubectl", "create", "-f")
-    schema = "job"
 
     def write(self, request: LaunchRequest) -> str:
         address = f"{request.name}-0.{request.name}" if request.nodes > 1 else "localhost"

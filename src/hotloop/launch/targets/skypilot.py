@@ -24,7 +24,6 @@ class SkyPilot(LaunchTarget):
     takes = TRAINING_OPTIONS | {"gpu", "spot", "image", "volume"}
     rents = True
     submit = ("sky", "jobs", "launch", "--yes")
-    schema = "skypilot"
 
     def write(self, request: LaunchRequest) -> str:
         resources: dict[str, Any] = {}

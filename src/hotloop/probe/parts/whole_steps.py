@@ -19,7 +19,6 @@ from hotloop.probe.operators import (
     find_overload,
     flatten,
     is_differentiable,
-    make_call,
     make_inputs,
     scale_batch,
 )
@@ -191,15 +190,14 @@ THREAD_ROUNDS = 8
 def time_threads(request: ProbeRequest, budget_s: float) -> dict[str, Any] | None:
     """A step's passes and its optimizer with the present number of threads and with as many as there are cores, in ns.
 
-    The optimizer is left out where it cannot be built. ``whole_passes`` is False where only the largest operators ran,
-    one after the other.
+    The optimizer is left out where it cannot be built; None where the passes cannot stand for the step.
 
     Whole passes, with Python between the operators: threads go to sleep there and are woken late. The mean of all
     rounds counts, unlike elsewhere: an unlucky round is what too many threads cost.
     """
     deadline_s = time.perf_counter() + budget_s
     present, cores = torch.get_num_threads(), request.cores
-    pieces, whole = _pieces_for_threads(request)
+    pieces = _pieces_for_threads(request)
     if not pieces:
         return None
     totals: dict[tuple[str, int], list[float]] = {}
@@ -218,7 +216,6 @@ def time_threads(request: ProbeRequest, budget_s: float) -> dict[str, Any] | Non
         "present_threads": present,
         "cores": cores,
         "rounds": rounds,
-        "whole_passes": whole,
         "present_ns": means["train", present],
         "cores_ns": means["train", cores],
     }
@@ -230,33 +227,21 @@ def time_threads(request: ProbeRequest, budget_s: float) -> dict[str, Any] | Non
     return found
 
 
-def _pieces_for_threads(request: ProbeRequest) -> tuple[dict[str, Callable[[], object]], bool]:
-    """What a step calls, by name; and whether ``train`` is a whole forward and backward, else its largest operators."""
+def _pieces_for_threads(request: ProbeRequest) -> dict[str, Callable[[], object]]:
+    """What a step calls, by name; empty where its forward and backward cannot be passed through."""
     forward = [op for op in request.ops if not op.backward and op.computes]
     fits = sum(op.count * op.size_bytes for op in forward) * (PASS_COPIES // 2) <= request.memory_bytes
-    pieces: dict[str, Callable[[], object]] = {}
     count = sum(op.count for op in forward)
-    passed = WholePass(order_calls(forward), request.batch_size or 1) if fits and count <= MOST_CALLS else None
-    whole = passed is not None and bool(passed.leaves) and passed.calls_count >= LEAST_PASS_RATIO * count
-    if passed is not None and whole:
-        pieces["train"] = passed.run
-    else:
-        calls: list[tuple[int, Callable[[], object]]] = []
-        for op in sorted(forward, key=lambda o: -o.cpu_ns)[:12]:
-            if op.size_bytes * 8 > request.memory_bytes:
-                continue
-            op = op.functional
-            with contextlib.suppress(*NOT_TIMED):
-                overload = find_overload(op)
-                arguments = make_inputs(op, overload, op.shapes, not overload._schema.is_mutable)
-                calls.append((round(op.count), make_call(overload, arguments, False)))
-        if not calls:
-            return {}, False
-        pieces["train"] = lambda: [call() for count, call in calls for _ in range(count)]
+    if not fits or count > MOST_CALLS:
+        return {}
+    passed = WholePass(order_calls(forward), request.batch_size or 1)
+    if not passed.leaves or passed.calls_count < LEAST_PASS_RATIO * count:
+        return {}
+    pieces: dict[str, Callable[[], object]] = {"train": passed.run}
     if request.optimizer:
         with contextlib.suppress(*NOT_TIMED):
             pieces["optimizer"] = present_optimizer(request.optimizer, request.memory_bytes)
-    return pieces, whole
+    return pieces
 
 
 def present_optimizer(facts: RecordedOptimizer, memory_bytes: int) -> Callable[[], object]:

@@ -95,17 +95,9 @@ def _scaling(rows: Sequence[Row]) -> list[Block]:
         PlotLine(name="ideal", style="base", values=[rank / known[0] for rank in known]),
         PlotLine(name="measured", style="own", values=[_number(row.get("speedup")) for row in rows]),
     ]
-    if any("speedup_unsynced" in row for row in rows):
-        values = [_number(row.get("speedup_unsynced")) for row in rows]
-        lines.append(PlotLine(name="without gradient sync", style="other", values=values))
     title = "speed-up by number of ranks"
     plot = LinePlot(title=title, alt=title, x=known, lines=tuple(lines), x_name="ranks", from_zero=True)
-    steps = [
-        _bar(row, column, f"{format_scalar('ranks', row.get('ranks'))} ranks{what}", style)
-        for row in rows
-        for column, style, what in (("step_min_ns", "own", ""), ("step_unsynced_ns", "other", ", no sync"))
-        if column in row
-    ]
+    steps = [_bar(row, "step_min_ns", f"{format_scalar('ranks', row.get('ranks'))} ranks", "own") for row in rows]
     return [plot, Bars(title="time per step", rows=tuple(steps), detail=Detail.FULL)]
 
 
@@ -143,13 +135,6 @@ _DRAW: Mapping[str, list[Draw]] = {
             lambda row: f"{row.get('collective')} {format_scalar('message_bytes', row.get('message_bytes'))}",
             _own,
         )
-    ],
-    "compress": [
-        _bars("error of one exchange", "error_ratio", lambda row: f"{row.get('elements'):,} {row.get('method')}", _own)
-    ],
-    "gemm": [
-        _bars("GFLOP/s", "gflops_per_s", lambda row: f"{row.get('product')} {row.get('dtype')}", _own),
-        _bars("all products of a step", "per_step_ns", lambda row: str(row.get("dtype")), _own),
     ],
 }
 

@@ -1,4 +1,4 @@
-"""image: what a rebuild takes as the file is and with each fix, forecast beside measured, and minutes a month."""
+"""image: what a rebuild takes as the file is and with each fix, and minutes a month."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def _describe_subject(report: ImageReport) -> str:
 
 def _draw_table(report: ImageReport) -> Table:
     scenarios = [one for one in SCENARIOS if one in report.baseline.times]
-    header = ("what", *(SCENARIOS[one] for one in scenarios), "forecast", "minutes a month", "")
+    header = ("what", *(SCENARIOS[one] for one in scenarios), "minutes a month", "")
     rows = []
     for variant in report.variants:
         cells: list[str | Cell] = [clean(variant.title if variant.id == AS_IS else variant.id)]
         cells += [_draw_times(variant.times.get(one), report.baseline.times[one], variant) for one in scenarios]
         word, tone = VERDICTS[variant.verdict]
-        cells += [_draw_forecast(variant, report), _format_month(variant), Cell(text=word, tone=tone)]
+        cells += [_format_month(variant), Cell(text=word, tone=tone)]
         rows.append(tuple(cells))
     return Table(header=header, rows=tuple(rows), left=frozenset({0, len(header) - 1}), shrinks=False)
 
@@ -107,19 +107,6 @@ def _draw_times(times: ScenarioTimes | None, before: ScenarioTimes, variant: Var
     if times.steps_count is None or times.cached_count is None:
         return "-"
     return f"{times.steps_count - times.cached_count} of {times.steps_count} steps"
-
-
-def _draw_forecast(variant: Variant, report: ImageReport) -> str:
-    """The forecast of the scenario where it promises most."""
-    saved = {
-        scenario: (report.baseline.times[scenario].median_ns or 0) - times.forecast_ns
-        for scenario, times in variant.times.items()
-        if times.forecast_ns is not None
-    }
-    if not saved:
-        return "-"
-    most = max(saved, key=saved.__getitem__)
-    return f"{SCENARIOS[most]} {format_duration(variant.times[most].forecast_ns)}"
 
 
 def _format_month(variant: Variant) -> str:

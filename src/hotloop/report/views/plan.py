@@ -17,7 +17,7 @@ from hotloop.core.planning import (
     Remedy,
     ZeroReport,
 )
-from hotloop.core.prediction import CostPrediction, SharingPrediction, SimulatedHours, SpotPrediction
+from hotloop.core.prediction import CostPrediction, SpotPrediction
 from hotloop.report.document import (
     Bar,
     Bars,
@@ -75,8 +75,6 @@ def describe_plan(report: PlanReport, surface: Surface) -> Document:
         sections.append(Section(title="Cost", blocks=_describe_cost(report)))
     if report.spot is not None:
         sections.append(Section(title="On spot devices", blocks=_describe_spot(report.spot)))
-    if report.sharing is not None:
-        sections.append(Section(title="Jobs that share a device", blocks=_describe_sharing(report.sharing)))
     if report.scaling:
         sections.append(Section(title="Scaling", blocks=_describe_scaling(report)))
     if report.search is not None:
@@ -234,7 +232,6 @@ def _describe_cost(report: PlanReport) -> tuple[Block, ...]:
         ),
         *_describe_interruptions(cost),
         *(_paragraph(note) for note in cost.notes),
-        *(() if report.simulated is None else (_describe_simulated(report.simulated),)),
     )
 
 
@@ -258,18 +255,6 @@ def _describe_interruptions(cost: CostPrediction) -> tuple[Block, ...]:
             "time goes to checkpoints, restarts and what is computed twice (formula, Daly 2006)"
         ),
         _paragraph(f"a checkpoint holds {format_bytes(held.total_bytes)}, {writers}{stall}{every}"),
-    )
-
-
-def _describe_simulated(found: SimulatedHours) -> Paragraph:
-    error = "" if found.standard_error_hours is None else f" ± {format_number(found.standard_error_hours)}"
-    money = "" if found.usd is None or found.usd_high is None else (
-        f" · {_dollars(found.usd)} USD, in a tenth of the cases more than {_dollars(found.usd_high)}"
-    )  # fmt: skip
-    return _paragraph(
-        f"{found.runs:,} simulated (seed {found.seed}): {format_number(found.mean_hours)}{error} h with "
-        f"{format_number(found.interruptions_count)} interruptions in the mean, {format_number(found.low_hours)} to "
-        f"{format_number(found.high_hours)} h in eight of ten{money}"
     )
 
 
@@ -302,19 +287,6 @@ def _describe_spot(spot: SpotPrediction) -> tuple[Block, ...]:
             "hours between two preemptions"
         )
     return tuple(_paragraph(line) for line in lines)
-
-
-def _describe_sharing(found: SharingPrediction) -> tuple[Block, ...]:
-    held = f"{format_counted(found.jobs, 'job')} of {format_bytes(found.memory_bytes)} fit into the memory of one"
-    if found.utilization_ratio is None:
-        slowed = "how much each slows the others is unknown: give sharing.utilization_ratio"
-    else:
-        slowed = (
-            f"at a utilization of {format_percent(found.utilization_ratio)} it has time for {found.unslowed_jobs}; "
-            f"{found.jobs} would each take {format_number(found.slowdown_ratio or 0)} times as long"
-        )
-    money = "" if found.usd_per_job_hour is None else f"{found.usd_per_job_hour:.2f} USD an hour for each job"
-    return tuple(_paragraph(line) for line in (held, slowed, money) if line)
 
 
 def _describe_scaling(report: PlanReport) -> tuple[Block, ...]:

@@ -6,24 +6,15 @@ a core that computes, which an exchange on idle cores does not show.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from hotloop.probe.clock import middle
-from hotloop.probe.operators import NotReplayable
-from hotloop.probe.opportunities import Part, ProbeRequest
 
-START = Path(__file__).resolve().parents[1] / "start.py"
-LEAST_TIMEOUT_S = 20.0
 MOST_BACKWARD_NS = 200_000_000
 """A longer backward is cut to this: what buckets win of it is won at its end."""
 MOST_ARM_NS = 2_000_000_000
@@ -32,31 +23,6 @@ FIRST_BYTES, DEFAULT_BYTES = 1 << 20, 25 << 20
 """DDP's default buckets: a small first one, so that sending begins early."""
 WIDTH = 128
 """Of the square matrices whose product stands for a piece of backward: some tens of microseconds."""
-
-
-def time_buckets(ddp: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-    """Rank 0's times of both. Raises NotReplayable when a process fails, subprocess.TimeoutExpired."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {"GLOO_SOCKET_IFNAME": "lo"} | os.environ | {"OMP_NUM_THREADS": "1"}
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-            environment.pop(name, None)
-        places = [Path(folder) / f"{rank}.json" for rank in range(ddp["ranks"])]
-        children: list[subprocess.Popen[bytes]] = []
-        try:
-            for rank, place in enumerate(places):
-                place.write_text(json.dumps({**ddp, "store": f"{folder}/store", "rank": rank}))
-                words = [sys.executable, str(START), "parts.buckets", str(place), str(place)]
-                null = subprocess.DEVNULL
-                children.append(subprocess.Popen(words, env=environment, stdout=null, stderr=null))
-            codes = [child.wait(timeout=timeout_s) for child in children]
-        finally:
-            for child in children:
-                child.kill()
-                child.wait()
-        if any(codes):
-            raise NotReplayable("the processes for the bucket measurement failed")
-        found: dict[str, Any] = json.loads(places[0].read_text())
-        return found
 
 
 def measure(plan: Mapping[str, Any]) -> dict[str, int]:
@@ -68,7 +34,9 @@ def measure(plan: Mapping[str, Any]) -> dict[str, int]:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{plan['store']}", rank=plan["rank"], world_size=plan["ranks"])
+    dist.init_process_group(
+        "gloo", init_method=f"file://{plan['store']}", rank=int(os.environ["RANK"]), world_size=plan["ranks"]
+    )
     sizes = [max(1, size // 4) for size in plan["bucket_sizes"]]
     large = split_as_default(sum(sizes), 4)
     matrix, product = torch.ones(WIDTH, WIDTH), torch.empty(WIDTH, WIDTH)
@@ -137,10 +105,3 @@ def _time_pieces(matrix: torch.Tensor, product: torch.Tensor, pieces: int) -> fl
         _compute(matrix, product, pieces)
         times.append(float(time.perf_counter_ns() - begin_ns))
     return max(1.0, middle(times))
-
-
-def _measure(request: ProbeRequest, budget_s: float) -> dict[str, Any] | None:
-    return time_buckets(request.ddp, max(LEAST_TIMEOUT_S, budget_s)) if request.ddp else None
-
-
-BUCKETS = Part(id="buckets", order=6, budget_ratio=2.0, is_wanted=lambda request: bool(request.ddp), measure=_measure)
