@@ -11,9 +11,8 @@ import pytest
 from hotloop.core.live import STALE_AFTER_S, LiveRank, LiveRun
 from hotloop.core.phases import PHASES
 from hotloop.core.snapshot import STALLED_FILE, STALLS_FOLDER
-from hotloop.pipeline.live import CLOSE_RANKS, OTHERS_AT_A_TIME, LiveReader
+from hotloop.pipeline.live import LiveReader
 from hotloop.pipeline.runs import read_report
-from hotloop.trace.recording import RecordingFile
 from tests.analyze.synthetic import MS, Rows, process_fact
 from tests.recordings import InstantWriter
 
@@ -190,36 +189,3 @@ def test_ranks_are_in_order_and_a_restarted_rank_is_its_newest_process(tmp_path:
         one.writer.close()
     run = LiveReader(folder).read()
     assert [(rank.rank, rank.pid) for rank in run.ranks] == [(0, 11), (1, 12)]
-
-
-def test_a_reading_of_many_ranks_looks_at_few_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "one"
-    ranks = [Training(folder, pid=100 + rank, rank=rank) for rank in range(CLOSE_RANKS + 3 * OTHERS_AT_A_TIME)]
-    for one in ranks:
-        one.step()
-        one.writer.flush()
-    looked: list[Path] = []
-    read = RecordingFile.__init__
-
-    def count(self: RecordingFile, path: Path) -> None:
-        looked.append(path)
-        read(self, path)
-
-    monkeypatch.setattr(RecordingFile, "__init__", count)
-    reader = LiveReader(folder)
-    assert len(reader.read().ranks) == len(looked) == len(ranks)
-    for one in ranks:
-        one.step()
-    seen = []
-    for _ in range(4):
-        looked.clear()
-        run = reader.read()
-        seen.append(sum(rank.steps_count == 2 for rank in run.ranks))
-        assert len(looked) <= CLOSE_RANKS + 1 + OTHERS_AT_A_TIME
-        assert [rank.steps_count for rank in run.ranks[:CLOSE_RANKS]] == [2] * CLOSE_RANKS
-    assert (seen[0], seen[-1]) == (CLOSE_RANKS + OTHERS_AT_A_TIME, len(ranks))
-    for one in ranks:
-        one.end()
-    looked.clear()
-    assert all(rank.is_closed for rank in reader.read().ranks)
-    assert len(looked) == len(ranks)

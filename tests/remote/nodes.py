@@ -52,7 +52,6 @@ class Node:
 
 def upload(node: Node, url: str, *, run_id: str | None = None, ended: bool = True) -> Uploader:
     uploader = node.uploader(url, run_id=run_id, is_running=not ended)
-    uploader.join()
     uploader.upload(ended=ended)
     return uploader
 

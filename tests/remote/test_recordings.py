@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hotloop.pipeline.recordings import count_rows, upload_run
 from hotloop.pipeline.runs import read_report
 from hotloop.remote.fetch import describe_fetch, fetch_run
-from hotloop.remote.follow import UploadProcess
+from hotloop.remote.follow import FAILURE_FILE, REFUSED, UploadProcess, process_words
 from hotloop.remote.manifest import BLOCK_BYTES, read_blocks
 from hotloop.remote.store import StoreError
 from hotloop.remote.uploader import (
@@ -40,7 +41,6 @@ def test_every_row_of_two_nodes_arrives_although_a_third_of_the_requests_fail(
             node.train(1500)
             if part == 2:
                 node.end()
-            uploader.join()
             uploader.upload(ended=part == 2)
     assert sum(flaky.application.failed.values()) > 0.2 * flaky.application.requests_count
     assert len(flaky.application.failed) == 5
@@ -140,7 +140,6 @@ def test_an_upload_goes_on_where_a_killed_one_ended(
     node.end()
     second = node.uploader(url)
     assert second.manifest == first.manifest  # the same node, and what is known to have arrived
-    second.join()
     names: list[str] = []
     put_again = second._store.put
     monkeypatch.setattr(second._store, "put", lambda name, content: (names.append(name), put_again(name, content)))
@@ -153,7 +152,6 @@ def test_an_upload_goes_on_where_a_killed_one_ended(
 def test_what_no_manifest_names_is_removed(prompt: None, tmp_path: Path) -> None:
     node, url = Node(tmp_path / "a", 0), f"file://{tmp_path}/store"
     uploader = node.uploader(url)
-    uploader.join()
     for _ in range(6):
         node.train(50)
         uploader.upload(ended=False)
@@ -171,7 +169,6 @@ def test_a_store_that_forgets_what_it_took_is_found_out(
     node.train(1000)
     node.end()
     uploader = node.uploader(url)
-    uploader.join()
     put, forgotten = uploader._store.put, []
 
     def forget_one(name: str, content: bytes) -> None:
@@ -318,14 +315,11 @@ class TestUploadProcess:
     """The owner, with a process that does as a test wants."""
 
     @staticmethod
-    def own(script: str, said: list[str] | None = None) -> UploadProcess:
-        import sys
+    def own(folder: Path, script: str, said: list[str] | None = None) -> UploadProcess:
+        return UploadProcess([sys.executable, "-S", "-c", script], folder, ([] if said is None else said).append)
 
-        words = [sys.executable, "-S", "-c", script]
-        return UploadProcess(words, {"folder": "x"}, ([] if said is None else said).append)
-
-    def test_one_that_hangs_is_given_up_in_time(self) -> None:
-        process = self.own("import time; time.sleep(600)")
+    def test_one_that_hangs_is_given_up_in_time(self, tmp_path: Path) -> None:
+        process = self.own(tmp_path, "import time; time.sleep(600)")
         process.tick()
         began_s = time.monotonic()
         process.stop(0.3)
@@ -334,23 +328,34 @@ class TestUploadProcess:
 
     def test_one_that_dies_is_started_again_and_told_again(self, tmp_path: Path) -> None:
         place = tmp_path / "began"
-        script = (
+        process = self.own(
+            tmp_path,
             f"import os, sys; f = open({str(place)!r}, 'a'); f.write('x'); f.close()\n"
             f"if os.path.getsize({str(place)!r}) < 2: os.kill(os.getpid(), 9)\n"
-            "sys.stdin.readline()\n"
-            "print('{\"done\": ' + ('true' if sys.stdin.readline() == 'end\\n' else 'false') + '}', flush=True)"
+            "sys.stdin.read()",
         )
-        process = self.own(script)
         process.tick()
         process.stop(20.0)
         assert place.read_text() == "xx"
-        assert process._is_done
+        assert process.is_done
 
-    def test_a_refusal_is_said_once_and_ends_it(self) -> None:
+    def test_a_refusal_is_said_once_and_ends_it(self, tmp_path: Path) -> None:
         said: list[str] = []
-        process = self.own('print(\'{"refused": "another run"}\')', said)
+        (tmp_path / FAILURE_FILE).write_text("another run")
+        process = self.own(tmp_path, f"raise SystemExit({REFUSED})", said)
         process.tick()
         process.stop(20.0)
         process.tick()
         assert said == ["not uploaded: another run"]
         assert process.pid is None
+
+    def test_the_real_one_sends_until_its_input_ends(self, tmp_path: Path, cache: Path) -> None:
+        node, url = Node(tmp_path / "a", 0), str(tmp_path / "store")
+        node.train(20)
+        process = UploadProcess(process_words(node.folder, url, "job-1"), node.folder, print)
+        process.tick()
+        node.train(20)
+        node.end()
+        process.stop(60.0)
+        assert (process.is_done, process.is_refused, process.reason) == (True, False, None)
+        assert count_ranks(fetch_run(url, cache)) == {0: 40}

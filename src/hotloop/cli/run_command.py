@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 from functools import partial
 
 from hotloop.cli.show import (
@@ -21,12 +22,10 @@ from hotloop.core.machine import count_cores
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from hotloop.attach.child import ChildEnd
-    from hotloop.cli.live import LiveView
     from hotloop.core.report import Report
     from hotloop.core.strategy import Strategy
     from hotloop.pipeline.exports import RunExports
@@ -233,7 +232,9 @@ class _Watches:
         self._upload = upload
         self.unattached = UnattachedWatch(folder / "processes")
         self.collector = collector
-        self._live = self._make_view(folder) if is_live else None
+        self._folder = folder
+        self._over = threading.Event()
+        self._live = threading.Thread(target=self._show_live, name="hotloop-live", daemon=True) if is_live else None
         self._imports: threading.Thread | None = None
         self._make_stall_watch = make_stall_watch
         self._stalls: StallWatch | None = None
@@ -247,16 +248,16 @@ class _Watches:
         self.cores.sample()
         self.unattached.tick()
         self.collector.start()
-        if self._live is not None:
+        if self._live is not None and self._live.ident is None:
             self._live.start()
         if self._stalls is None:  # what it imports is not waited for at the start
             self._stalls = self._make_stall_watch()
         self._stalls.tick()
 
-    def _make_view(self, folder: Path) -> LiveView:
-        from hotloop.cli.live import LiveView, follow_live
+    def _show_live(self) -> None:
+        from hotloop.cli.live import show_live  # in its thread: what it imports would delay the training
 
-        return LiveView(partial(follow_live, folder), sys.stderr, self.recent_cores)
+        show_live(self._folder, sys.stderr, self.recent_cores, self._over)
 
     def recent_cores(self) -> float | None:
         """Share of the time of the cores that the training used of late, 0..1."""
@@ -270,15 +271,12 @@ class _Watches:
 
     def prepare_report(self) -> None:
         """Import what the report needs while the command comes to its end: who pressed Ctrl-C waits for both."""
-        import threading
-
         if self._imports is None:
             self._imports = threading.Thread(target=_import_report, name="hotloop-imports", daemon=True)
             self._imports.start()
 
     def stop(self) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._over.set()
         self.devices.stop()
         self.collector.stop()
         if self._imports is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
 from hotloop.cli.show import emit
 from hotloop.core.errors import UsageError
@@ -38,10 +39,10 @@ def execute(arguments: argparse.Namespace) -> int:
     import shlex
 
     from hotloop.pipeline.recordings import choose_run_id, count_rows, upload_run
-    from hotloop.remote.follow import serve_standard_input
+    from hotloop.remote.follow import follow
 
     if arguments.follow:
-        return serve_standard_input(count_rows)
+        return follow(Path(arguments.run), arguments.url, arguments.record_id, count_rows)
     if not 0 <= arguments.wait < 1e6:
         raise UsageError(f"--wait {arguments.wait}: give seconds from 0 on")
     folder, uploaded = upload_run(

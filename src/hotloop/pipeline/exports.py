@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.export import TARGETS
 from hotloop.export.exporter import Exported, Exporter
-from hotloop.export.points import MOST_RANKS, make_snapshot
+from hotloop.export.points import make_snapshot
 from hotloop.export.target import Target
 
 if TYPE_CHECKING:
@@ -116,4 +116,4 @@ def follow_run(folder: Path) -> LiveReader:
     """The reader of a run's exports. It is made in their thread: what it imports would delay the training."""
     from .live import LiveReader
 
-    return LiveReader(folder, close_count=MOST_RANKS)
+    return LiveReader(folder)
