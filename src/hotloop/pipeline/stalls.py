@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hotloop.core.decode import encode_contract
 from hotloop.core.report import Health
-from hotloop.core.snapshot import ANSWER, ASKED, STALLED_FILE, STALLS_FOLDER
+from hotloop.core.snapshot import ANSWER, ASKED, ATTACH_SCHEMA, STALLED_FILE, STALLS_FOLDER
 from hotloop.replay.collector import TrainingProgress
 from hotloop.snapshot import proc
 
@@ -104,7 +105,7 @@ class StallWatch:
         try:
             report = attach(str(pid), ask=False)[0]
             self._folder.mkdir(exist_ok=True)
-            text = json.dumps(report.to_json())
+            text = json.dumps(encode_contract(ATTACH_SCHEMA, report))
             if is_asked:
                 (self._folder / ASKED).unlink(missing_ok=True)
                 _write_whole(self._folder / f"{ANSWER}-{platform.node()}.json", text)

@@ -120,14 +120,6 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Key figures: (name, value, note)."""
-
-    items: tuple[tuple[str, str, str], ...]
-    detail: Detail = Detail.FULL
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """A cell with more than text: a second line, a tone, or a shade 0..9 of a heat map (-1 for none of it)."""
 
@@ -237,25 +229,13 @@ class LinePlot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stripe:
-    """Parts of one bar: (name, ratio, time, share, whether it is counted in shares)."""
-
-    parts: tuple[tuple[str, float, str, str, bool], ...]
-    styles: tuple[str, ...] = ()
-    """A class of report.css for each part, which the table repeats; else all look alike."""
-    mark_ratio: float | None = None
-    """Where the bar should end."""
-    detail: Detail = Detail.FULL
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StepChart:
     """The steps over time, drawn from the report's own data."""
 
     detail: Detail = Detail.FULL
 
 
-Block = Paragraph | Card | Facts | Table | Shares | Bars | LinePlot | Stripe | StepChart
+Block = Paragraph | Card | Table | Shares | Bars | LinePlot | StepChart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,7 @@ class _Collector:
         partial = answer.get("partialSuccess")
         refused = partial.get("rejectedDataPoints") if isinstance(partial, dict) else None
         if str(refused or 0).isdecimal() and int(str(refused or 0)[:18]) > 0:
-            raise SendFailed("the collector refused points", may_retry=False)
+            raise SendFailed("the collector refused points")
 
     def close(self) -> None: ...
 

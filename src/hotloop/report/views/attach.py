@@ -32,10 +32,6 @@ def describe_attach(report: AttachReport, surface: Surface) -> Document:
     notes = (*(clean(line) for line in report.limits), basis)
     sections.append(Section(title="", blocks=tuple(Paragraph(text=write((note, "dim"))) for note in notes)))
     return Document(
-        kind="attach",
-        subject=report,
-        data=report.to_json,
-        version=report.tool_version,
         title=f"{report.verdict}{since}: {clean(report.reason)}",
         tone=TONES.get(report.verdict, "good"),
         sections=tuple(section for section in sections if section.blocks),
@@ -82,6 +78,4 @@ def _say_place(place: SlowPlace, surface: Surface) -> str:
     return f"{format_percent(place.share_ratio)} {place.phase}, {clean(place.wait)}" + (f": {where}" if where else "")
 
 
-ATTACH = View(
-    id="attach", type=AttachReport, schema=ATTACH_SCHEMA, describe=describe_attach, read=AttachReport.from_json
-)
+ATTACH = View(id="attach", type=AttachReport, schema=ATTACH_SCHEMA, describe=describe_attach)

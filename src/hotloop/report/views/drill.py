@@ -21,10 +21,6 @@ HEADER = ("signal", "moment", "at step", "ended after", "code", "saved", "resume
 def describe_drill(drill: Drill, surface: Surface) -> Document:
     moments = [(one.signal, moment) for one in drill.signals for moment in one.moments]
     return Document(
-        kind="drill",
-        subject=drill,
-        data=drill.to_json,
-        version=drill.tool_version,
         title=f"{drill.verdict}: {clean(drill.reason)}",
         tone=TONES.get(drill.verdict, "medium"),
         sections=(

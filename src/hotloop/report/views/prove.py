@@ -26,10 +26,6 @@ def describe_proof(proof: Proof, surface: Surface) -> Document:
         f"holds for: {steps}{', '.join(known) or 'this machine'}; took {format_duration(proof.took_s * 1e9)}",
     ]
     return Document(
-        kind="prove",
-        subject=proof,
-        data=proof.to_json,
-        version=proof.tool_version,
         title=_title(proof),
         tone=TONES.get(proof.verdict, "medium"),
         sections=(
