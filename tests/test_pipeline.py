@@ -68,12 +68,6 @@ def test_device_time_reaches_the_report_beside_the_host_time() -> None:
     assert "   forward   9.00 ms  4.00 ms           19" in lines
 
 
-def test_a_report_without_an_accelerator_speaks_of_no_device_time() -> None:
-    report = report_of(40, accelerator=None)
-    assert report_to_json(report)["device_phases"] == []
-    assert "DEVICE TIME" not in render("terminal", report, width=100, color=False)
-
-
 def test_a_process_that_only_replays_a_graph_is_not_silence() -> None:
     text = render("terminal", report_of(0, tail_ns=5_000 * MS), width=100, color=False)
     assert text == (
@@ -152,14 +146,3 @@ def test_a_process_that_the_kernel_killed_for_memory_is_told_with_what_it_held()
     assert finding.evidence["activations_and_rest_bytes"] == 3 << 30
     elsewhere = report_run(replace(killed, outcome={"signal": 9, "oom_kills": 0}), folder=Path("r"))
     assert "out-of-memory" not in {one.rule for one in elsewhere.findings}
-
-
-def test_the_report_says_which_savers_of_memory_and_network_were_seen() -> None:
-    names = ("is_checkpointing", "is_sharded", "comm_hook")
-    assert [report_of(40).environment[name] for name in names] == [None, None, None]
-    facts: tuple[dict[str, object], ...] = (
-        {"kind": "checkpointing", "where": ["t.py", 5, "main"]},
-        {"kind": "optimizer", "index": 0, "class": "ZeroRedundancyOptimizer"},
-        {"kind": "ddp", "comm_hook": "BF16_COMPRESS"},
-    )
-    assert [report_of(40, *facts).environment[name] for name in names] == [True, True, "BF16_COMPRESS"]

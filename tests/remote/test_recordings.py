@@ -20,8 +20,6 @@ from hotloop.remote.uploader import (
     count_uploaded,
     describe_upload,
     hold_folder,
-    read_state,
-    write_uploaded,
 )
 from tests.remote.endpoint import FlakyEndpoint
 from tests.remote.nodes import Node, count_ranks, upload
@@ -92,14 +90,6 @@ def test_nodes_whose_files_have_the_same_names_are_kept_apart(prompt: None, tmp_
     assert {path.name for path in other.iterdir()} == {"run.json", "outcome.json"}
 
 
-def test_what_is_in_memory_works_as_well(prompt: None, tmp_path: Path, cache: Path) -> None:
-    node = Node(tmp_path / "a", 0)
-    node.train(70)
-    node.end()
-    upload(node, "memory://runs/one")
-    assert count_ranks(fetch_run("memory://runs/one", cache)) == {0: 70}
-
-
 def test_a_file_that_is_too_large_is_left_out_and_counted(prompt: None, tmp_path: Path, cache: Path) -> None:
     node, url = Node(tmp_path / "a", 0), str(tmp_path / "store")
     node.train(10)
@@ -149,19 +139,6 @@ def test_an_upload_goes_on_where_a_killed_one_ended(
     assert len(list((tmp_path / "store" / "nodes").iterdir())) == 1
 
 
-def test_what_no_manifest_names_is_removed(prompt: None, tmp_path: Path) -> None:
-    node, url = Node(tmp_path / "a", 0), f"file://{tmp_path}/store"
-    uploader = node.uploader(url)
-    for _ in range(6):
-        node.train(50)
-        uploader.upload(ended=False)
-    node.end()
-    before = uploader.manifest.checksums
-    uploader.upload(ended=True)
-    (place,) = (tmp_path / "store" / "nodes").iterdir()
-    assert {path.name for path in (place / "blocks").iterdir()} == before | uploader.manifest.checksums
-
-
 def test_a_store_that_forgets_what_it_took_is_found_out(
     prompt: None, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,12 +177,6 @@ class TestTwoRunsAreNeverMixed:
         with pytest.raises(PrefixTaken, match="not recording at the same time"):
             upload(again, url, ended=False)
         assert count_ranks(fetch_run(url, cache)) == {0: 10}
-
-    def test_an_earlier_run_is_refused(self, tmp_path: Path, url: str) -> None:
-        now = time.time()
-        upload(Node(tmp_path / "a", 0, began_wall_s=now + 50), url)
-        with pytest.raises(PrefixTaken, match="give a URL under which nothing lies"):
-            upload(Node(tmp_path / "b", 0, began_wall_s=now - 50), url)
 
     def test_a_run_that_was_killed_here_does_not_take_in_the_next_one(self, tmp_path: Path, url: str) -> None:
         killed = Node(tmp_path / "a", 0, began_wall_s=time.time() - 5)
@@ -269,18 +240,6 @@ class TestWhatIsLostIsCounted:
         folder, uploaded = upload_run("one", f"{tmp_path}/store", run_id=None, within_s=0.0)
         assert (uploaded.lost_rows_count, uploaded.reason) == (0, None)
         assert describe_upload(folder) == ()
-
-    def test_rows_after_the_last_pass(self, prompt: None, tmp_path: Path, cache: Path) -> None:
-        node, url = Node(tmp_path / "a", 0), f"file://{tmp_path}/store"
-        node.train(200)
-        uploader = upload(node, url, ended=False)
-        node.train(55)
-        shown = uploader._store.shown
-        uploaded = count_uploaded(node.folder, shown, read_state(node.folder, shown), count_rows, "HTTP 503")
-        arrived = sum(count_ranks(fetch_run(url, cache)).values())
-        assert arrived + uploaded.lost_rows_count == uploaded.rows_count == 255
-        write_uploaded(node.folder, uploaded)
-        assert "55 of 255 rows" in describe_upload(node.folder)[0].message
 
     def test_one_upload_of_a_folder_at_a_time(self, tmp_path: Path) -> None:
         from hotloop.core.errors import UsageError

@@ -19,8 +19,6 @@ from chromium_page import CHROMIUM, Page, start_chromium
 
 from hotloop.core.findings import Where
 from hotloop.core.report import Health, Report, report_to_json
-from hotloop.pipeline.plans import make_plan
-from hotloop.plan.workload_file import parse_workload
 from hotloop.report import render
 
 MANUALS = {"input-bound": samples.MANUAL, "unused": "## What it does\nNothing."}
@@ -194,41 +192,3 @@ def test_timeline_is_read_with_the_keyboard(page: Page, tmp_path: Path) -> None:
     page.press("End")
     assert page.evaluate("document.activeElement.getAttribute('aria-valuenow')") == "59"
     assert "checkpoint 900 ms" in page.evaluate("document.getElementById('readout').textContent")
-
-
-def test_page_is_used_with_the_keyboard(page: Page, tmp_path: Path) -> None:
-    open_report(page, tmp_path, samples.straggler_report())
-    for _ in range(30):
-        page.press("Tab")
-        if page.evaluate("document.activeElement.id") == "theme":
-            break
-    page.press("Enter")
-    page.press("Enter")
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-    page.evaluate("document.getElementById('expand').focus()")
-    page.press("Enter")
-    assert page.evaluate("document.querySelectorAll('details:not([open])').length") == 0
-
-
-@pytest.mark.parametrize("recompute", ["full", "none"], ids=["fits", "does-not-fit"])
-def test_a_plans_plots_stay_in_their_frames_and_its_name_is_text(page: Page, tmp_path: Path, recompute: str) -> None:
-    shape = {"layers": 32, "hidden": 4096, "heads": 32, "vocab": 50432, "seq": 8192}
-    tables = {
-        "model": {"name": "</title><script>alert(1)</script>", **shape},
-        "run": {"micro_batch": 2, "global_batch": 1024, "recompute": recompute, "sharding": "fsdp"},
-        "hardware": {"gpu": "h100-80g-sxm", "count": 64},
-    }
-    plan = make_plan(parse_workload(tables, "plan"), scaling="weak", goal="cost", gpu_counts=[64, 256], spot=True)
-    (tmp_path / "plan.html").write_text(render("html", plan), encoding="utf-8")
-    page.open(tmp_path / "plan.html", dark=False)
-    assert page.complaints() == []
-    assert "<script>alert(1)</script>" in page.evaluate("document.querySelector('.lead').textContent")
-    assert page.evaluate("document.querySelectorAll('figure svg.plot').length") == 4
-    outside = """[...document.querySelectorAll('figure svg.plot')].flatMap(svg => {
-        const frame = svg.getBoundingClientRect();
-        return [...svg.querySelectorAll('text, polyline, polygon, circle, rect')].filter(one => {
-            const box = one.getBoundingClientRect();
-            return box.left < frame.left - 1 || box.right > frame.right + 1 || box.bottom > frame.bottom + 1;
-        }).map(one => one.outerHTML);
-    })"""
-    assert page.evaluate(outside) == []

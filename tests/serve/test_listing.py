@@ -7,13 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
-from build_runs import STEP_NS, build_run, make_row
+from build_runs import STEP_NS, build_run
 
 from hotloop.core.errors import UsageError
-from hotloop.core.recording import CLOSED_BY_BACKWARD
 from hotloop.pipeline.live import LiveReader
 from hotloop.serve.listing import Listing, RunEntry, State, find_runs_folder
-from tests.recordings import InstantWriter
 
 
 def read(runs: Path) -> dict[str, RunEntry]:
@@ -50,15 +48,6 @@ def test_a_run_without_new_steps_is_stale_and_says_for_how_long(tmp_path: Path) 
     entry = read(tmp_path)["one"]
     assert entry.state is State.STALE
     assert entry.detail == "no new step for 90 s"
-
-
-def test_the_backward_before_the_optimizer_is_no_step(tmp_path: Path) -> None:
-    (tmp_path / "one" / "processes").mkdir(parents=True)
-    writer = InstantWriter(str(tmp_path / "one" / "processes" / "h-1-x-0.hlr"))
-    writer.write_row(make_row(0, closed_by=CLOSED_BY_BACKWARD, optimizer_index=-1))
-    for index in range(1, 8):
-        writer.write_row(make_row(index))
-    assert read(tmp_path)["one"].steps_count == 7
 
 
 def test_the_report_that_followed_has_the_last_word(tmp_path: Path) -> None:

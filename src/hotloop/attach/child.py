@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hotloop.core.errors import CommandNotStarted
+from hotloop.core.errors import CommandNotStarted, UsageError
 
 from .signal_watch import SignalGroupWatch
 
@@ -86,6 +86,15 @@ def resolve_command(command: Sequence[str], search_path: str | None) -> list[str
     elif shutil.which(first, path=search_path) is None:
         raise CommandNotStarted(f"{first}: command not found; check the spelling and PATH", exit_code=127)
     return list(command)
+
+
+def resolve_attachable(command: Sequence[str], search_path: str | None) -> list[str]:
+    """As resolve_command. Raises UsageError as well, where its Python cannot load the agent."""
+    resolved = resolve_command(command, search_path)
+    refusal = refuses_agent(resolved, search_path)
+    if refusal is not None:
+        raise UsageError(refusal)
+    return resolved
 
 
 def run_child(
@@ -235,6 +244,7 @@ __all__ = [
     "has_attach_file",
     "oom_kills",
     "refuses_agent",
+    "resolve_attachable",
     "resolve_command",
     "run_child",
 ]

@@ -8,8 +8,8 @@ import sys
 import threading
 from functools import partial
 
+from hotloop.cli.options import option, output_options
 from hotloop.cli.show import (
-    add_output_options,
     check_counts,
     check_outputs,
     emit,
@@ -37,94 +37,88 @@ if TYPE_CHECKING:
 ORDER, SUMMARY = 1, "run a training command and report what its steps wait for"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "run",
-        help=SUMMARY,
-        description="Run a training command unchanged, watch it from inside, and report what its steps wait for.",
-        usage="hotloop run [options] -- COMMAND...   or   hotloop run [options] train.py [arguments]",
-    )
-    add_output_options(parser, to_stdout=False)
-    parser.add_argument(
-        "--name", metavar="NAME", help="name of the run folder under .hotloop/ (default: time and command)"
-    )
-    parser.add_argument(
-        "--strategy", metavar="FILE", help="apply the techniques in this TOML file, without changing the source"
-    )
-    parser.add_argument("--live", action="store_true", help="show progress, phases, use and loss while training")
-    parser.add_argument(
+ABOUT = {
+    "description": "Run a training command unchanged, watch it from inside, and report what its steps wait for.",
+    "usage": "hotloop run [options] -- COMMAND...   or   hotloop run [options] train.py [arguments]",
+}
+OPTIONS = (
+    *output_options(to_stdout=False),
+    option("--name", metavar="NAME", help="name of the run folder under .hotloop/ (default: time and command)"),
+    option("--strategy", metavar="FILE", help="apply the techniques in this TOML file, without changing the source"),
+    option("--live", action="store_true", help="show progress, phases, use and loss while training"),
+    option(
         "--export",
         metavar="TARGET=WHERE",
         action="append",
         default=[],
         help="export the running training's numbers (may be repeated): prometheus=:9100, prometheus=FILE.prom, "
         "otlp[=URL], tensorboard=FOLDER, json=FILE, trainer-status",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--stall",
         type=float,
         default=60.0,
         metavar="SECONDS",
         help="say so, and look where each rank is, after so long without progress, or ten of the longest steps "
         "(default: 60; 0: never)",
-    )
-    parser.add_argument("--stall-exit", action="store_true", help="end a training that stands still with SIGTERM")
-    parser.add_argument(
+    ),
+    option("--stall-exit", action="store_true", help="end a training that stands still with SIGTERM"),
+    option(
         "--steps-total",
         type=int,
         metavar="N",
         help="number of steps that the training will take: gives progress and remaining time",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--record",
         metavar="URL",
         help="also send the recording to a URL while training (s3://bucket/run, or a folder), the same one on every "
         "node; hotloop report URL then shows all ranks",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--record-id", metavar="ID", help="id of the run, the same on all its nodes (default: that of the Slurm job)"
-    )
-    parser.add_argument(
+    ),
+    option(
         "--record-wait",
         type=float,
         default=30.0,
         metavar="SECONDS",
         help="how long the end of the command waits for what was not sent yet (default: 30)",
-    )
-    deep = parser.add_mutually_exclusive_group()
-    deep.add_argument(
-        "--deep",
-        action="store_true",
-        help="record the operators of one step, for rules that need them (see docs/how-it-works.md)",
-    )
-    deep.add_argument("--no-deep", action="store_true", help="the default: record no operators")
-    probing = parser.add_mutually_exclusive_group()
-    probing.add_argument("--no-probe", action="store_true", help="do not measure opportunities after the training")
-    probing.add_argument("--probe", action="store_true", help="measure opportunities even after Ctrl-C or SIGTERM")
-    parser.add_argument(
+    ),
+    [
+        option(
+            "--deep",
+            action="store_true",
+            help="record the operators of one step, for rules that need them (see docs/how-it-works.md)",
+        ),
+        option("--no-deep", action="store_true", help="the default: record no operators"),
+    ],
+    [
+        option("--no-probe", action="store_true", help="do not measure opportunities after the training"),
+        option("--probe", action="store_true", help="measure opportunities even after Ctrl-C or SIGTERM"),
+    ],
+    option(
         "--trace",
         metavar="PLAN",
         help="record a Chrome trace per rank; PLAN is wait:warmup:active[:repeat], such as 5:2:3",
-    )
-    parser.add_argument(
-        "--trace-ranks", metavar="RANKS", help="of --trace: ranks to trace, 0,1 or 0-3 or all (default: all)"
-    )
-    parser.add_argument(
+    ),
+    option("--trace-ranks", metavar="RANKS", help="of --trace: ranks to trace, 0,1 or 0-3 or all (default: all)"),
+    option(
         "--watch-numbers",
         action="store_true",
         help="record the loss and gradient norms, and report where they are not finite",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--target",
         metavar="NAME=RATIO",
         action="append",
         default=[],
         help="least utilization wanted, such as utilization=0.8, mfu=0.4 or cpu_utilization=0.9; a miss is a "
         "finding. On an accelerator, mfu counts the FLOPs of one step",
-    )
-    parser.add_argument("--nvtx", action="store_true", help="mark steps and phases as NVTX ranges if CUDA is available")
-    parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command")
-    parser.set_defaults(execute=execute)
+    ),
+    option("--nvtx", action="store_true", help="mark steps and phases as NVTX ranges if CUDA is available"),
+    option("command", nargs="...", metavar="COMMAND", help="the training command"),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -329,7 +323,6 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
 
 
 def _make_stall_watch(folder: Path, collector: Collector, arguments: argparse.Namespace) -> StallWatch:
-    from hotloop.cli.show import emit
     from hotloop.pipeline.stalls import StallWatch
 
     return StallWatch(
@@ -424,10 +417,9 @@ def _remove_run_folder(folder: Path) -> None:
 
 def _write_best(path: Path, text: str) -> None:
     """Best effort: a full disk or a folder that was deleted must not hide the training's own exit code."""
+    from hotloop.core.output_file import write_whole
 
     try:
-        partial = path.with_suffix(".part")
-        partial.write_text(text)
-        partial.replace(path)
+        write_whole(path, text)
     except OSError as error:
         emit(f"cannot write {path}: {error.strerror}")

@@ -121,12 +121,11 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A cell with more than text: a second line, a tone, or a shade 0..9 of a heat map (-1 for none of it)."""
+    """A cell with more than text: a second line, or a tone."""
 
     text: str
     note: str = ""
     tone: str = ""
-    shade: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +202,6 @@ class PlotLine:
     name: str
     style: str
     values: Sequence[float | None]
-    is_dots: bool = False
-    """Points that nothing connects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,11 +215,7 @@ class LinePlot:
     lines: tuple[PlotLine, ...]
     x_name: str
     band: tuple[Sequence[float | None], Sequence[float | None]] | None = None
-    band_name: str = "allowed"
     mark_x: float | None = None
-    from_zero: bool = False
-    is_log_x: bool = False
-    """x is logarithmic, all of it above 0, and each has its number."""
     status: str = ""
     reason: str = ""
     detail: Detail = Detail.FULL

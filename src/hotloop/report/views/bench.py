@@ -12,9 +12,7 @@ from hotloop.report.document import (
     Block,
     Detail,
     Document,
-    LinePlot,
     Paragraph,
-    PlotLine,
     Section,
     Surface,
     Table,
@@ -88,25 +86,13 @@ def _bar(row: Row, column: str, label: str, style: str) -> Bar:
 
 
 def _scaling(rows: Sequence[Row]) -> list[Block]:
-    known = [rank for rank in (_number(row.get("ranks")) for row in rows) if rank]
-    if len(known) < 2 or len(known) != len(rows):
-        return []
-    lines = [
-        PlotLine(name="ideal", style="base", values=[rank / known[0] for rank in known]),
-        PlotLine(name="measured", style="own", values=[_number(row.get("speedup")) for row in rows]),
-    ]
-    if any("speedup_unsynced" in row for row in rows):
-        values = [_number(row.get("speedup_unsynced")) for row in rows]
-        lines.append(PlotLine(name="without gradient sync", style="other", values=values))
-    title = "speed-up by number of ranks"
-    plot = LinePlot(title=title, alt=title, x=known, lines=tuple(lines), x_name="ranks", from_zero=True)
     steps = [
         _bar(row, column, f"{format_scalar('ranks', row.get('ranks'))} ranks{what}", style)
         for row in rows
         for column, style, what in (("step_min_ns", "own", ""), ("step_unsynced_ns", "other", ", no sync"))
         if column in row
     ]
-    return [plot, Bars(title="time per step", rows=tuple(steps), detail=Detail.FULL)]
+    return [Bars(title="time per step", rows=tuple(steps), detail=Detail.FULL)]
 
 
 def _name_arm(row: Row) -> str:

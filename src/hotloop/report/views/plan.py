@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
 from typing import TypeVar
 
 from hotloop.core.findings import Value
@@ -11,7 +9,6 @@ from hotloop.core.planning import (
     PLAN_SCHEMA,
     ZERO_SCHEMA,
     PlannedOption,
-    PlannedScale,
     PlannedSearch,
     PlanReport,
     Remedy,
@@ -23,9 +20,7 @@ from hotloop.report.document import (
     Bars,
     Block,
     Document,
-    LinePlot,
     Paragraph,
-    PlotLine,
     Section,
     Surface,
     Table,
@@ -283,28 +278,7 @@ def _describe_scaling(report: PlanReport) -> tuple[Block, ...]:
         for one in report.scaling
     )
     header = ("devices", "global batch", "step", "tokens/s", "efficiency", "hours", "USD")
-    curve = LinePlot(
-        title="Tokens per second of one device",
-        alt="Tokens per second of one device over their number, with the range of the forecast",
-        x=tuple(float(one.gpus) for one in report.scaling),
-        lines=(
-            PlotLine(name="forecast", style="own", values=_per_device(report.scaling, "tokens_per_s")),
-            PlotLine(name="ideal", style="base", values=_per_device(report.scaling[:1], "tokens_per_s") * len(rows)),
-        ),
-        band=(
-            _per_device(report.scaling, "low_tokens_per_s"),
-            _per_device(report.scaling, "high_tokens_per_s"),
-        ),
-        band_name="range",
-        x_name="devices",
-        from_zero=True,
-        is_log_x=True,
-    )
-    return Table(header=header, rows=rows, left=frozenset(), shrinks=False), curve
-
-
-def _per_device(points: tuple[PlannedScale, ...], name: str) -> tuple[float | None, ...]:
-    return tuple(None if getattr(one, name) is None else getattr(one, name) / one.gpus for one in points)
+    return (Table(header=header, rows=rows, left=frozenset(), shrinks=False),)
 
 
 def _describe_search(found: PlannedSearch) -> tuple[Block, ...]:
@@ -312,31 +286,7 @@ def _describe_search(found: PlannedSearch) -> tuple[Block, ...]:
     blocks: list[Block] = [_paragraph(counted), _tabulate_options(found.options)]
     if len(found.front) > 1:
         blocks += [_paragraph("none is both quicker and cheaper than these:"), _tabulate_options(found.front)]
-    priced = sorted((one for one in (*found.front, *found.options) if one.usd is not None), key=lambda one: one.hours)
-    if len({one.hours for one in priced}) > 1:
-        blocks.append(_plot_front(priced))
     return tuple(blocks)
-
-
-def _plot_front(options: list[PlannedOption]) -> LinePlot:
-    """Ascending in hours: what each costs, and the least that a training costs which may take so long."""
-    usd = [one.usd or 0.0 for one in options]
-    least = list(accumulate(usd, min))
-    # Two points at every option's hours but the first: the least until then, and from then on.
-    return LinePlot(
-        title="USD over hours",
-        alt="Cost of the options over their hours, and the least cost within so many hours",
-        x=_interleave([one.hours for one in options], [one.hours for one in options]),
-        lines=(
-            PlotLine(name="least within so many hours", style="own", values=_interleave(least, [0.0, *least[:-1]])),
-            PlotLine(name="options", style="other", values=_interleave(usd, [None] * len(usd)), is_dots=True),
-        ),
-        x_name="hours",
-    )
-
-
-def _interleave(own: Sequence[T], before: Sequence[T]) -> tuple[T, ...]:
-    return tuple(one for pair in zip(before, own, strict=True) for one in pair)[1:]
 
 
 def _tabulate_options(options: tuple[PlannedOption, ...]) -> Table:

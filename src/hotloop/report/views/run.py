@@ -52,7 +52,6 @@ LARGE_PHASE_RATIO = 0.10
 LINES_PER_PHASE = 3
 SHOWN_RANKS = 16
 """More ranks than this are cut to those that findings name and the first ones; JSON and HTML hold them all."""
-HEAT_LEVELS = 10
 TIME, TRACE, TRUST = "Where the time goes", "The trace", "How far to trust this"
 LEVEL_TONE = {"error": "high", "warning": "fair", "bad": "bad", "fair": "fair", "good": "good"}
 
@@ -488,7 +487,7 @@ def _describe_ranks(report: Report) -> list[Section]:
         for number in finding.ranks:
             named.setdefault(number, []).append(clean(finding.rule))
     shown = _ranks_to_show(report.ranks, named)
-    blocks: list[Block] = [_rank_table(shown, named)]
+    blocks: list[Block] = [_rank_table(shown, named, Detail.BRIEF), _rank_table(report.ranks, named, Detail.FULL)]
     if len(shown) < len(report.ranks):
         more = format_counted(len(report.ranks) - len(shown), "rank")
         note = write((f"{more} more in the JSON and HTML reports", "dim"))
@@ -500,11 +499,10 @@ def _describe_ranks(report: Report) -> list[Section]:
             known = OUTCOME_TEXT.get(rank.ended or "", clean(rank.ended or UNKNOWN))
             ended = SILENT_TEXT if is_silent else known
             label = f"rank {rank.rank}" if rank.rank is not None else f"pid {rank.pid}"
-            blocks.append(Paragraph(text=write(f"{label}: {ended}{lost}"), detail=Detail.BRIEF))
+            blocks.append(Paragraph(text=write(f"{label}: {ended}{lost}")))
     clocks = describe_clocks(report.hosts)
     if clocks is not None:
         blocks.append(Paragraph(text=write((clocks, "dim"))))
-    blocks.append(_heat_table(report.ranks, named))
     return [Section(title="Ranks", note="share of each rank's own steps", blocks=tuple(blocks))]
 
 
@@ -516,7 +514,7 @@ def _rules_of(rank: RankSummary, named: Mapping[int, list[str]]) -> str:
     return ", ".join(named.get(rank.rank, ())) if rank.rank is not None else ""
 
 
-def _rank_table(ranks: Sequence[RankSummary], named: Mapping[int, list[str]]) -> Table:
+def _rank_table(ranks: Sequence[RankSummary], named: Mapping[int, list[str]], detail: Detail) -> Table:
     """The phases are optional: where there is little room, those with the largest share on any rank stay."""
     peak = _peak_shares(ranks)
     phases = [phase for phase in PHASES if peak[phase] > 0]
@@ -530,36 +528,7 @@ def _rank_table(ranks: Sequence[RankSummary], named: Mapping[int, list[str]]) ->
         rows=tuple(rows),
         left=frozenset({1, len(phases) + 4}),
         optional={4 + at: peak[phase] for at, phase in enumerate(phases)},
-        detail=Detail.BRIEF,
-    )
-
-
-def _heat_table(ranks: Sequence[RankSummary], named: Mapping[int, list[str]]) -> Table:
-    """One row a rank; the shade is the share of that rank's own steps."""
-    peak = _peak_shares(ranks)
-    phases = [phase for phase in PHASES if peak[phase] > 0]
-    rows: list[tuple[str | Cell, ...]] = []
-    for rank in ranks:
-        cells = [Cell(text=UNKNOWN)] * len(phases)
-        if rank.breakdown is not None:
-            shares = [rank.breakdown.share(name) for name in phases]
-            times = [format_duration(rank.breakdown.mean_ns(name)) for name in phases]
-            shades = [min(HEAT_LEVELS - 1, int(share * HEAT_LEVELS)) if share else -1 for share in shares]
-            cells = [
-                Cell(text=format_share(share), note=time, shade=shade)
-                for share, time, shade in zip(shares, times, shades, strict=True)
-            ]
-        ended = OUTCOME_TEXT.get(rank.ended, clean(rank.ended)) if rank.ended is not None else UNKNOWN
-        lost = f"{format_counted(rank.lost_rows, 'row')} lost" if rank.lost_rows else ""
-        step = Cell(text=format_duration(rank.mean_ns), note=format_counted(rank.steps, "step"))
-        last = (format_bytes(rank.memory.peak_bytes), Cell(text=ended, note=lost))
-        rules = Cell(text=_rules_of(rank, named), tone="strong")
-        rows.append((_name_process(rank), clean(rank.host), step, *cells, rules, *last))
-    return Table(
-        header=("rank", "host", "step", *phases, "named in", "peak memory", "ended"),
-        rows=tuple(rows),
-        left=frozenset({1, 3 + len(phases), 5 + len(phases)}),
-        detail=Detail.FULL,
+        detail=detail,
     )
 
 
