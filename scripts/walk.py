@@ -20,7 +20,8 @@ def walk(arguments: list[str]) -> list[str]:
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         name = frame.f_globals.get("__name__", "")
-        if event != "call" or not name.startswith("hotloop.") or name in modules:
+        is_written = frame.f_code.co_filename.endswith(".py")  # and not made by dataclass
+        if event != "call" or not is_written or not name.startswith("hotloop.") or name in modules:
             return
         outer: FrameType | None = frame
         while outer and outer.f_code.co_name != "<module>":

@@ -73,11 +73,6 @@ class WayChoice:
         """DDP's own way."""
         return self.ways[0]
 
-    @property
-    def saving_ns(self) -> float:
-        """What the picked way saves per step."""
-        return max(0.0, self.now.exposed_ns - self.picked.exposed_ns)
-
 
 def forecast_ways(exchange: Exchange, link: LinkFit, techniques: Collection[str]) -> tuple[WayForecast, ...]:
     """Every way that the known ``techniques`` offer, mildest first; ``none`` is always the first."""
