@@ -7,7 +7,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -48,23 +48,16 @@ class _Exports:
 class Exporter:
     """``offer`` never blocks; ``stop`` blocks for at most the time it is given. Everything else is the thread's.
 
-    The newest snapshot waits for its turn; one before it that was not sent by then is lost. ``interval_s`` is how often
-    this target wants a snapshot; None: as often as the others.
+    The newest snapshot waits for its turn; one before it that was not sent by then is lost.
     """
 
     def __init__(
         self,
         name: str,
         sender: Sender,
-        *,
-        interval_s: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.interval_s = interval_s
-        self._offered_s = float("-inf")
         self._name = name
         self._sender = sender
-        self._clock = clock
         self._waiting: queue.Queue[Snapshot | None] = queue.Queue(maxsize=1)
         self._offered_count = self._sent_count = 0
         self._reason: str | None = None
@@ -77,12 +70,7 @@ class Exporter:
         """Of one that was never started."""
         self._sender.close()
 
-    def is_due(self, usual_s: float) -> bool:
-        """Whether the target's interval, or else the usual one, is over since the last offer, to a tenth of it."""
-        return self._clock() - self._offered_s >= 0.9 * (self.interval_s or usual_s)
-
     def offer(self, snapshot: Snapshot) -> None:
-        self._offered_s = self._clock()
         self._offered_count += len(snapshot.points)
         with contextlib.suppress(queue.Empty):
             self._waiting.get_nowait()
@@ -90,10 +78,10 @@ class Exporter:
 
     def stop(self, within_s: float) -> Exported:
         """Send what waits, as far as that goes within the time; the rest is lost."""
-        until_s = self._clock() + within_s
+        until_s = time.monotonic() + within_s
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=max(0.0, within_s))
-        self._thread.join(timeout=max(0.0, until_s - self._clock()))
+        self._thread.join(timeout=max(0.0, until_s - time.monotonic()))
         lost_count = self._offered_count - self._sent_count
         reason = self._reason or ("the target is slower than the snapshots" if lost_count else None)
         return Exported(target=self._name, sent_count=self._sent_count, lost_count=lost_count, reason=reason)

@@ -50,8 +50,6 @@ class Target:
     """What stands behind ``TARGET=``, for the help."""
     open: Callable[[str, Mapping[str, str]], Sender]
     is_asked: Callable[[Mapping[str, str]], bool] = lambda _: False
-    read_interval_s: Callable[[Mapping[str, str]], float | None] = lambda _: None
-    """How often the environment wants a snapshot to be sent there, in seconds; None where it does not say."""
 
 
 def check_url(url: str, source: str) -> str:
