@@ -250,19 +250,13 @@ def _submit(target: LaunchTarget, text: str, name: str) -> int:
 def _validate(name: str) -> int:
     """Exits with 1 when a field is wrong."""
 
+    from hotloop.core.input_file import read_bounded
     from hotloop.launch.manifest_check import check_manifest, read_manifest
 
-    path = Path(name)
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_MANIFEST + 1)
-        text = data.decode("utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror}") from error
+        text = read_bounded(name, LARGEST_MANIFEST, "manifest", UsageError).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"cannot read {name}: it is no UTF-8 text") from error
-    if len(data) > LARGEST_MANIFEST:
-        raise UsageError(f"{name} is larger than {LARGEST_MANIFEST >> 20} MiB, so it is no manifest")
     documents = read_manifest(text, name)
     wrong = [line for one in documents for line in check_manifest(one)]
     for line in wrong:

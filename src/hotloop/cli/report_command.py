@@ -82,13 +82,9 @@ def read_report_file(path: Path) -> object:
     """The report in a JSON file. The file may come from anybody: it is bounded and only read."""
     import json
 
-    try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise RecordingError(f"cannot read {path}: {error.strerror}") from None
-    if len(data) > MOST_BYTES:
-        raise RecordingError(f"{path} is larger than {MOST_BYTES // 2**20} MiB, so it is not a hotloop report")
+    from hotloop.core.input_file import read_bounded
+
+    data = read_bounded(path, MOST_BYTES, "report of hotloop", RecordingError)
     try:
         return read_content(json.loads(data))
     except (ValueError, RecursionError) as error:

@@ -170,7 +170,7 @@ def execute(arguments: argparse.Namespace) -> int:
     stalls = partial(_make_stall_watch, folder, collector, arguments)
     watches = _Watches(folder, environment, exports, upload, collector, stalls, is_live=arguments.live)
     try:
-        end = child.run_child(resolved, environment, watches.tick, on_ending=watches.prepare_report)
+        end = child.run_child(resolved, environment, watches.tick)
     except BaseException as error:
         watches.stop()
         if upload is not None:
@@ -229,7 +229,6 @@ class _Watches:
         self._folder = folder
         self._over = threading.Event()
         self._live = threading.Thread(target=self._show_live, name="hotloop-live", daemon=True) if is_live else None
-        self._imports: threading.Thread | None = None
         self._make_stall_watch = make_stall_watch
         self._stalls: StallWatch | None = None
 
@@ -263,33 +262,10 @@ class _Watches:
         load = load_between(samples, max(samples[0][0], now_s - RECENT_S), now_s, count_cores()) if samples else None
         return None if load is None else load.own_ratio
 
-    def prepare_report(self) -> None:
-        """Import what the report needs while the command comes to its end: who pressed Ctrl-C waits for both."""
-        if self._imports is None:
-            self._imports = threading.Thread(target=_import_report, name="hotloop-imports", daemon=True)
-            self._imports.start()
-
     def stop(self) -> None:
         self._over.set()
         self.devices.stop()
         self.collector.stop()
-        if self._imports is not None:
-            self._imports.join()
-
-
-def _import_report() -> None:
-    """What ``_report`` imports; where that fails it says so itself."""
-    import contextlib
-    import importlib
-
-    with contextlib.suppress(Exception):
-        from hotloop.apply import ACTS
-        from hotloop.diagnose import RULES
-        from hotloop.report import RENDERERS, VIEWS
-
-        importlib.import_module("hotloop.pipeline.runs")
-        for catalogue in (ACTS, RULES, RENDERERS, VIEWS):
-            len(catalogue)
 
 
 def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _Watches) -> None:
