@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.analyze.live import LiveProcess
+from hotloop.core.decode import read_number
 from hotloop.core.errors import RecordingError
 from hotloop.core.live import ENDED, RUNNING, STALE, STALLED, LiveDevice, LiveRank, LiveRun, is_stale
 from hotloop.core.recording import OUTCOME_FILE
@@ -65,7 +66,7 @@ class LiveReader:
         return LiveRun(
             name=self._folder.name,
             command=_read_command(manifest),
-            started_wall_s=_number(manifest.get("started_wall_s")),
+            started_wall_s=read_number(manifest.get("started_wall_s")),
             state=ENDED if has_outcome else self._find_state(ranks, age_s),
             exit_code=outcome["exit_code"] if has_outcome else None,
             age_s=age_s,
@@ -152,8 +153,3 @@ def _count(value: Any) -> int | None:
 def _read_command(manifest: Mapping[str, Any]) -> tuple[str, ...]:
     words = manifest.get("command")
     return tuple(word[:4096] for word in words[:256] if isinstance(word, str)) if isinstance(words, list) else ()
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e18
-    return float(value) if is_number else None

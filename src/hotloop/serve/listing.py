@@ -15,6 +15,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Any, Protocol
 
+from hotloop.core.decode import read_number
 from hotloop.core.errors import RecordingError, UsageError
 from hotloop.core.live import STALE, STALLED, LiveRank, LiveRun
 from hotloop.core.recording import OUTCOME_FILE
@@ -163,7 +164,7 @@ def read_entry(folder: Path, reader: LiveFolder) -> RunEntry:
         read_json(folder / name, []) or {} for name in ("run.json", OUTCOME_FILE, VERDICT_FILE)
     )
     words = manifest.get("command")
-    steps, mean_ns = _number(judged.get("steps_count")), _number(judged.get("step_mean_ns"))
+    steps, mean_ns = read_number(judged.get("steps_count")), read_number(judged.get("step_mean_ns"))
     run = lead = None
     if not outcome or steps is None:  # of a run that is over and judged, its recordings have nothing to add
         run = reader.read()
@@ -181,7 +182,7 @@ def read_entry(folder: Path, reader: LiveFolder) -> RunEntry:
         state=state,
         detail=detail,
         command=redact_command([str(word) for word in words]) if isinstance(words, list) else (),
-        started_wall_s=_number(manifest.get("started_wall_s")),
+        started_wall_s=read_number(manifest.get("started_wall_s")),
         steps_count=None if steps is None else int(steps),
         step_ns=mean_ns,
         verdict=str(judged.get("verdict", ""))[:300],
@@ -223,9 +224,3 @@ def _is_alive(host: Any, pid: Any) -> bool | None:
     except OSError:
         return False
     return status.rpartition(")")[2].split()[:1] != ["Z"]  # dead, and nobody asked how it ended
-
-
-def _number(value: Any) -> float | None:
-    """A finite number of a file that anybody may have written."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and abs(value) < 1e15 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from hotloop.core.benchmarks import BENCH_SCHEMA, BenchmarkResult, Row
-from hotloop.core.findings import Value
+from hotloop.core.decode import read_number
 from hotloop.report.document import (
     Bar,
     Bars,
@@ -82,7 +82,9 @@ def _bars(title: str, column: str, label: Callable[[Row], str], style: Callable[
 
 
 def _bar(row: Row, column: str, label: str, style: str) -> Bar:
-    return Bar(label=label, value=_number(row.get(column)), shown=format_scalar(column, row.get(column)), style=style)
+    return Bar(
+        label=label, value=read_number(row.get(column)), shown=format_scalar(column, row.get(column)), style=style
+    )
 
 
 def _scaling(rows: Sequence[Row]) -> list[Block]:
@@ -102,10 +104,6 @@ def _name_arm(row: Row) -> str:
 
 def _own(row: Row) -> str:
     return "own"
-
-
-def _number(value: Value) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 _DRAW: Mapping[str, list[Draw]] = {
