@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, UNKNOWN
+from hotloop.core.recording import CLOSED_BY_OPTIMIZER, STEP_FIELDS, UNKNOWN
 from hotloop.replay.recording_writer import RecordingWriter
 
 MS = 1_000_000
@@ -25,6 +25,13 @@ class InstantWriter(RecordingWriter):
     def write_fact(self, fact: Mapping[str, Any]) -> None:
         super().write_fact(fact)
         self.flush()
+
+
+def step_row(index: int, start_ns: int, length_ns: int, **more: int) -> list[int]:
+    """A step of one forward and one backward, as a training's own writer writes it."""
+    values = {"index": index, "rows_merged": 1, "closed_by": CLOSED_BY_OPTIMIZER, "forwards": 1, "backwards": 1}
+    values |= {"start_ns": start_ns, "end_ns": start_ns + length_ns, **more}
+    return [values.get(name, 0) for name in STEP_FIELDS]
 
 
 def record(
@@ -52,17 +59,10 @@ def record(
                 "backward_ns": 6 * MS,
                 "input_wait_ns": MS,
             }
-            row = [0] * len(STEP_FIELDS)
-            values = {
-                "index": index, "rows_merged": 1, "closed_by": CLOSED_BY_OPTIMIZER, "start_ns": at,
-                "end_ns": at + sum(times.values()), "samples": samples if isinstance(samples, int) else samples[index],
-                "tokens": UNKNOWN, "batches": 1,
-                "micro_batches": 1, "forwards": 1, "backwards": 1, **times,
-            }  # fmt: skip
-            for name, value in values.items():
-                row[FIELD[name]] = value
-            writer.write_row(row)
-            at = values["end_ns"]
+            times["samples"] = samples if isinstance(samples, int) else samples[index]
+            length_ns = round((forward + slower_by_rank_ms * rank) * MS) + 7 * MS
+            writer.write_row(step_row(index, at, length_ns, tokens=UNKNOWN, batches=1, micro_batches=1, **times))
+            at += length_ns
         writer.close()
     return folder
 
