@@ -121,10 +121,9 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A cell with more than text: a second line, or a tone."""
+    """A cell in a tone."""
 
     text: str
-    note: str = ""
     tone: str = ""
 
 
