@@ -57,24 +57,6 @@ def test_nccl_without_a_device_is_refused(capsys: pytest.CaptureFixture[str]) ->
     assert "use gloo" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--ranks", "1"], "--ranks 1"),
-        (["--sizes", "1X"], "'1X' is not a size"),
-        (["--sizes", "2"], "is not a size"),
-        (["--budget", "0"], "--budget 0"),
-        (["--nccl-log", "no-such.log"], "--nccl-log no-such.log"),
-        (["--run", "no-such-run"], "no-such-run"),
-    ],
-)
-def test_usage_errors_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "comm", *words]) == 2
-    error = capsys.readouterr().err.strip()
-    assert said in error
-    assert len(error.splitlines()) == 1
-
-
 def answer(**changes: Any) -> dict[str, Any]:
     known: dict[str, Any] = {
         "cells": [{"collective": "all-reduce", "bytes": 1 << 26, "times_ns": [1e6, 1e6, 1e6]}],

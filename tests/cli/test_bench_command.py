@@ -101,29 +101,6 @@ def test_what_the_users_file_does_wrong(
     assert said in captured.err
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["train", "nothing.py:make"],
-        ["train", "no-colon"],
-        ["gemm"],
-        ["gemm", "--sizes", "1x1x1", "--dtypes", "int8"],
-        ["gemm", "--sizes", "1x1x1", "--budget", "0"],
-        ["gemm", "--sizes", "1x1x1", "--python", "/nonexistent/python"],
-        ["scaling"],
-        ["scaling", "--ranks", "x", "--", sys.executable, "a.py"],
-        ["scaling", "--ranks", "3", "--", sys.executable, "a.py", "{64/ranks}"],
-        ["scaling", "--", "/bin/echo", "a.py"],
-        ["scaling", "--json", "-", "--", sys.executable, "a.py"],
-    ],
-)
-def test_usage_errors_start_nothing(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", *words]) == 2
-    error = capsys.readouterr().err.strip()
-    assert error.startswith("hotloop: ")
-    assert len(error.splitlines()) == 1
-
-
 def test_compress_of_random_gradients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "out.html"
     found = measure(capsys, "compress", "--sizes", "1", "--links", "100mbit", "--html", str(page))
@@ -138,23 +115,6 @@ def test_compress_of_random_gradients(tmp_path: Path, capsys: pytest.CaptureFixt
     assert all(row["compress_ns"] > 0 and row["n"] >= 2 for row in costs)
     assert exchanges[0]["wire_100mbit_ns"] == pytest.approx((2 << 20) / 12.5e6 * 1e9, rel=1e-6)
     assert "<svg" in page.read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--sizes", "0"], "--sizes 0: give numbers from 1 to 4096"),
-        (["--links", "fast"], "'fast' is no rate"),
-        (["--sizes", "100000"], "--sizes 100000: give numbers from 1 to 4096"),
-        (["--budget", "0"], "--budget 0.0: give seconds"),
-        (["--device", "cuda:63", "--sizes", "1", "--python", sys.executable], "--device cuda:63: "),
-    ],
-)
-def test_compress_refuses_bad_options(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "compress", *words]) == 2
-    error = capsys.readouterr().err.strip()
-    assert message in error
-    assert len(error.splitlines()) == 1
 
 
 @pytest.mark.parametrize("words", [["comm", "--ranks", "2"], ["compress", "--sizes", "1"]])

@@ -105,14 +105,6 @@ def test_bad_input_is_one_clear_line(
     assert "bad.json" in captured.err
 
 
-@pytest.mark.parametrize("words", [("--top", "0"), ("--workers", "0"), ("--json", "nowhere/x.json")])
-def test_what_makes_no_sense_is_refused_before_reading(
-    words: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["diff", "a", "b", *words]) == 2
-    assert words[1] in capsys.readouterr().err
-
-
 # ---- several ranks
 
 

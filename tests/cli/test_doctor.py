@@ -85,18 +85,3 @@ def test_json_holds_every_check(tmp_path: Path, quick_python: str) -> None:
     assert set(answer["checks"][0]) == {"id", "group", "title", "status", "measured", "why", "fix", "values"}
     speed = next(c for c in answer["checks"] if c["id"] == "read-speed")
     assert speed["values"]["sampled_count"] == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--data", "nowhere"), "--data nowhere: no such folder"),
-        (("--python", "/no/python"), "--python /no/python: not found"),
-        (("--json", "/no/such/folder/x.json"), "the folder /no/such/folder does not exist"),
-        (("--zebra",), "unknown option '--zebra'; see hotloop --help"),
-    ],
-)
-def test_usage_errors_end_with_2_and_no_traceback(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    done = run_doctor(*words, folder=tmp_path)
-    assert done.returncode == 2
-    assert said in done.stderr

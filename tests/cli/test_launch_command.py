@@ -86,47 +86,6 @@ def test_what_a_strategy_needs_and_cannot_do_is_said(
     assert "unmodified" not in launch(capsys, *words)[1]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--", "t.py"), "--target is missing: give one of dstack, gpu-sharing, job"),
-        (("--target", "slrm", *SHAPE, "--", "t.py"), "did you mean 'slurm'"),
-        (("--target", "slurm", "--nodes", "2", "--", "t.py"), "--gpus-per-node is missing"),
-        (("--target", "slurm", "--", "t.py"), "--nodes is missing"),
-        (("--target", "slurm", "--nodes", "0", "--gpus-per-node", "8", "--", "t.py"), "--nodes 0: give a number of at"),
-        (("--target", "slurm", *SHAPE), "no training command"),
-        (("--target", "slurm", *SHAPE, "--", "torchrun", "--nproc-per-node", "4", "t.py"), "a node has 8 GPUs"),
-        (("--target", "slurm", *SHAPE, "--save-s", "-1", "--", "t.py"), "--save-s -1"),
-        (("--target", "slurm", *SHAPE, "--time", "soon", "--", "t.py"), "--time soon"),
-        (("--target", "slurm", *SHAPE, "--cpus", "0", "--", "t.py"), "--cpus 0"),
-        (("--target", "job", *SHAPE, "--", "t.py"), "--target job needs --image"),
-        (("--target", "job", *SHAPE, "--volume", "runs", "--", "t.py"), "--volume runs"),
-        (("--target", "job", *SHAPE, "--shm", "lots", "--", "t.py"), "--shm lots"),
-        (("--target", "job", *SHAPE, "--interface", "a b", "--", "t.py"), "--interface a b"),
-        (("--target", "slurm", "--plan", "p.toml", "--nodes", "2", "--", "t.py"), "--plan and --nodes"),
-        (("--target", "slurm", "--plan", "missing.toml", "--", "t.py"), "cannot read missing.toml"),
-        (("--target", "slurm", *SHAPE, "--run", "missing", "--", "t.py"), "missing"),
-        (("--target", "slurm", *SHAPE, "--strategy", "missing.toml", "--", "t.py"), "missing.toml"),
-        (("--target", "gpu-sharing", "--gpu", "h200"), "needs a run that measured device memory"),
-        (("--target", "gpu-sharing"), "needs --gpu"),
-        (("--validate", "missing.yaml"), "cannot read missing.yaml"),
-    ],
-)
-def test_what_makes_no_sense_is_one_line(
-    words: tuple[str, ...],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = launch(capsys, *words)
-
-    assert (code, out) == (2, "")
-    assert message in err
-    assert err.count("\n") == 1
-
-
 def test_a_manifest_of_ones_own_is_checked_field_by_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = tmp_path / "job.yaml"
     assert launch(capsys, "--target", "job", *SHAPE, "--image", "a:1", "-o", str(own), *COMMAND)[0] == 0

@@ -67,18 +67,3 @@ def test_sarif_has_rules_places_and_fixes(script: Path) -> None:
     (replacement,) = first["fixes"][0]["artifactChanges"][0]["replacements"]
     assert replacement["deletedRegion"] == {"startLine": 9, "startColumn": 1, "endLine": 9, "endColumn": 1}
     assert replacement["insertedContent"]["text"] == "    optimizer.zero_grad()\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["nowhere"], "nowhere: no such file or folder; give the paths of scripts, or a folder with them"),
-        (["train.py", "--fix", "--diff"], "--fix writes and --diff does not; give one of them"),
-        (["train.py", "--save-seconds", "0"], "--save-seconds 0: give a number of seconds above 0"),
-    ],
-)
-def test_usage_errors_are_one_line_and_exit_with_2(
-    words: list[str], message: str, script: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["lint", *words]) == 2
-    assert capsys.readouterr().err == f"hotloop: {message}\n"

@@ -69,24 +69,6 @@ def test_the_json_contract(place: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "does not fit" in (place / "plan.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["plan", "zero"], "plan zero needs --params and --ranks"),
-        (["plan", "zero", "--params", "1e9", "--ranks", "0"], "ranks = 0"),
-        (["plan", "zero", "--params", "1e9", "--ranks", "4", "--precision", "bf16"], "choose one of mixed, fp32"),
-        (["plan", "fits.toml", "--ranks", "4"], "--ranks belongs to `hotloop plan zero`"),
-        (["plan", "nowhere.toml"], "cannot read nowhere.toml: No such file"),
-    ],
-)
-def test_errors_are_one_line(place: Path, words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
-    shown = capsys.readouterr()
-    assert named in shown.err
-    assert shown.err.count("\n") == 1
-    assert shown.out == ""
-
-
 def test_a_plan_is_calibrated_by_a_recorded_run(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,9 +202,3 @@ def test_the_command_prints_one_object_and_exits_with_what_it_says(
     content = json.loads(capsys.readouterr().out)
     assert (code, content["schema"], content["verdict"]) == (1, "hotloop.attach/1", "hung")
     assert decode_contract(AttachReport, content).culprits[0].pid == process.pid
-
-
-@pytest.mark.parametrize("target", ["999999999", "no-such-run", "2"])
-def test_a_wrong_target_is_one_clear_error(target: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["attach", target]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
