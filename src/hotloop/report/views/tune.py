@@ -288,8 +288,8 @@ def _list_trials(tuning: Tuning, before: Breakdown | None) -> list[Section]:
             )
         )
     header = (
-        "candidate", "verdict", "throughput", "peak per rank", _cost_key(unit).replace("_", " "), "speed", "forecast",
-        "pairs", "memory", "loss", "pays off after",
+        "candidate", "verdict", "throughput", "peak memory per rank", _cost_key(unit).replace("_", " "), "speed",
+        "forecast", "pairs", "memory", "loss", "pays off after",
     )  # fmt: skip
     note = "Compared with the unchanged command, in fresh processes."
     sections = [_full("Speed and forecast", note, (Table(header=header, rows=tuple(rows)),))]
