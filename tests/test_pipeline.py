@@ -14,6 +14,7 @@ from hotloop.core.report import Report, report_to_json
 from hotloop.pipeline.runs import report_run
 from hotloop.report import render
 from hotloop.trace.recording import ProcessRecording, RunRecording, fill_device_times
+from tests.recordings import event
 
 MS = 1_000_000
 
@@ -35,18 +36,23 @@ def make_rows(steps: int, tail_ns: int = 0) -> np.ndarray[Any, np.dtype[np.int64
     return rows
 
 
-def report_of(steps: int, *facts: dict[str, Any], tail_ns: int = 0, folder: Path = Path("r"), **process: Any) -> Report:
-    about = {"host": "box", "pid": 1, "rank": 0, "world_size": 1, "argv": ["t.py"], "accelerator": "cuda", **process}
-    one = ProcessRecording(
+def process_of(rows: Any, facts: tuple[dict[str, Any], ...], about: dict[str, Any], **more: Any) -> ProcessRecording:
+    whole = ProcessRecording(
         path=Path("box-1-0-0.hlr"),
         process=about,
-        rows=fill_device_times(make_rows(steps, tail_ns), facts),
+        rows=fill_device_times(rows, facts),
         facts=({"kind": "process", **about}, *facts),
         lost_rows=0,
         lost_facts=0,
         closed=True,
         trouble="",
     )
+    return replace(whole, **more)
+
+
+def report_of(steps: int, *facts: dict[str, Any], tail_ns: int = 0, folder: Path = Path("r"), **process: Any) -> Report:
+    about = {"host": "box", "pid": 1, "rank": 0, "world_size": 1, "argv": ["t.py"], "accelerator": "cuda", **process}
+    one = process_of(make_rows(steps, tail_ns), facts, about)
     run = RunRecording(
         manifest={"command": ["python", "t.py"]}, outcome={"exit_code": 0}, probe=None, processes=(one,), health=()
     )
@@ -68,12 +74,6 @@ def test_device_time_reaches_the_report_beside_the_host_time() -> None:
     assert "   forward   9.00 ms  4.00 ms           19" in lines
 
 
-def test_a_report_without_an_accelerator_speaks_of_no_device_time() -> None:
-    report = report_of(40, accelerator=None)
-    assert report_to_json(report)["device_phases"] == []
-    assert "DEVICE TIME" not in render("terminal", report, width=100, color=False)
-
-
 def test_a_process_that_only_replays_a_graph_is_not_silence() -> None:
     text = render("terminal", report_of(0, tail_ns=5_000 * MS), width=100, color=False)
     assert text == (
@@ -87,21 +87,17 @@ def write_trace_of_late_launches(path: Path, steps: int = 6) -> None:
     events: list[dict[str, Any]] = []
     for step in range(steps):
         at = 1_000.0 * step
-        events.append(_event("user_annotation", f"ProfilerStep#{step}", at, 1_000.0))
+        events.append(event("user_annotation", f"ProfilerStep#{step}", at, 1_000.0))
         for i in range(20):
             begin, number = at + 50 * i, 100 * step + i + 1
-            events.append(_event("cpu_op", "aten::add", begin, 48.0))
-            events.append(_event("cuda_runtime", "cudaLaunchKernel", begin + 40, 6.0, correlation=number))
+            events.append(event("cpu_op", "aten::add", begin, 48.0))
+            events.append(event("cuda_runtime", "cudaLaunchKernel", begin + 40, 6.0, correlation=number))
             where = {"tid": 7, "pid": 0}
-            kernel = _event("kernel", "add", begin + 47, 4.0, correlation=number, device=0, stream=7)
+            kernel = event("kernel", "add", begin + 47, 4.0, correlation=number, device=0, stream=7)
             events.append(kernel | where)
     header = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "A100"}], "distributedInfo": {"rank": 0}}
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({**header, "traceEvents": events}))
-
-
-def _event(category: str, name: str, ts_us: float, dur_us: float, **args: Any) -> dict[str, Any]:
-    return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": ts_us, "dur": dur_us, "args": args}
 
 
 def test_what_only_a_kept_trace_shows_reaches_the_run_s_report(tmp_path: Path) -> None:
@@ -129,16 +125,7 @@ def test_a_process_that_the_kernel_killed_for_memory_is_told_with_what_it_held()
     memory = {"kind": "memory", "row": 30, "t": 1, "rss_bytes": 7 << 30, "peak_rss_bytes": 7 << 30, "device": None}
     facts = ({**held, "optimizer_state_bytes": 2 << 30}, memory)
     about = {"host": "box", "pid": 1, "rank": 0, "world_size": 1, "argv": ["t.py"], "memory_total_bytes": 8 << 30}
-    one = ProcessRecording(
-        path=Path("box-1-0-0.hlr"),
-        process=about,
-        rows=fill_device_times(make_rows(40), facts),
-        facts=({"kind": "process", **about}, *facts),
-        lost_rows=0,
-        lost_facts=0,
-        closed=False,
-        trouble="",
-    )
+    one = process_of(make_rows(40), facts, about, closed=False)
     killed = RunRecording(
         manifest={"command": ["python", "t.py"]},
         outcome={"signal": 9, "oom_kills": 1},
@@ -152,14 +139,3 @@ def test_a_process_that_the_kernel_killed_for_memory_is_told_with_what_it_held()
     assert finding.evidence["activations_and_rest_bytes"] == 3 << 30
     elsewhere = report_run(replace(killed, outcome={"signal": 9, "oom_kills": 0}), folder=Path("r"))
     assert "out-of-memory" not in {one.rule for one in elsewhere.findings}
-
-
-def test_the_report_says_which_savers_of_memory_and_network_were_seen() -> None:
-    names = ("is_checkpointing", "is_sharded", "comm_hook")
-    assert [report_of(40).environment[name] for name in names] == [None, None, None]
-    facts: tuple[dict[str, object], ...] = (
-        {"kind": "checkpointing", "where": ["t.py", 5, "main"]},
-        {"kind": "optimizer", "index": 0, "class": "ZeroRedundancyOptimizer"},
-        {"kind": "ddp", "comm_hook": "BF16_COMPRESS"},
-    )
-    assert [report_of(40, *facts).environment[name] for name in names] == [True, True, "BF16_COMPRESS"]

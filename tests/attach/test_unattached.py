@@ -26,6 +26,17 @@ def process(
     return made
 
 
+def install(root: Path, *, is_installed: bool = True) -> Path:
+    """A Python of its own, with hotloop or without."""
+    site, python = root / "lib" / "python3.11" / "site-packages", root / "bin" / "python"
+    for folder in (site, python.parent):
+        folder.mkdir(parents=True)
+    if is_installed:
+        (site / "hotloop_attach.pth").write_text("")
+    python.touch(0o755)
+    return python
+
+
 ATTACHED = {ATTACH_VARIABLE: "{}", "PYTHONPATH": f"{SITE}{os.pathsep}/mine"}
 
 
@@ -50,13 +61,7 @@ def test_an_emptied_environment_is_told(tmp_path: Path) -> None:
 
 
 def test_a_python_with_hotloop_installed_needs_no_pythonpath(tmp_path: Path) -> None:
-    site = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
-    site.mkdir(parents=True)
-    (site / "hotloop_attach.pth").write_text("")
-    python = tmp_path / "venv" / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text("")
-    python.chmod(0o755)
+    python = install(tmp_path / "venv")
     replaced = ATTACHED | {"PYTHONPATH": "/mine", "PATH": str(python.parent)}
     assert why_unattached(process(tmp_path, ("python", "train.py"), **replaced)) is None
 
@@ -114,13 +119,6 @@ def test_nothing_is_said_once_a_process_records(tmp_path: Path) -> None:
 def test_a_python_that_ignores_pythonpath_needs_hotloop_installed(
     words: list[str], is_installed: bool, said: str | None, tmp_path: Path
 ) -> None:
-    site = tmp_path / "lib" / "python3.11" / "site-packages"
-    site.mkdir(parents=True)
-    if is_installed:
-        (site / "hotloop_attach.pth").write_text("")
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text("")
-    python.chmod(0o755)
+    python = install(tmp_path, is_installed=is_installed)
     reason = refuses_agent([str(python), *words], "")
     assert (reason is None) if said is None else said in (reason or "")

@@ -54,23 +54,6 @@ def test_nccl_without_a_device_is_refused(capsys: pytest.CaptureFixture[str]) ->
     assert "use gloo" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--ranks", "1"], "--ranks 1"),
-        (["--sizes", "1X"], "'1X' is not a size"),
-        (["--sizes", "2"], "is not a size"),
-        (["--budget", "0"], "--budget 0"),
-        (["--run", "no-such-run"], "no-such-run"),
-    ],
-)
-def test_usage_errors_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "comm", *words]) == 2
-    error = capsys.readouterr().err.strip()
-    assert said in error
-    assert len(error.splitlines()) == 1
-
-
 def test_the_rate_of_a_shaped_link() -> None:
     links = load_links()
     why = links.why_no_link()

@@ -10,17 +10,10 @@ import pytest
 from real_traces import TRACES
 
 from hotloop.cli import main
-from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, UNKNOWN
-from tests.recordings import InstantWriter
+from tests.recordings import MS, event, record
 
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces lie in ../shared/traces")
 KEPT = ("--no-cache", "--workers", "1")
-MS = 1_000_000
-
-
-def event(category: str, name: str, start_us: float, length_us: float, tid: Any = 1, **args: Any) -> dict[str, Any]:
-    at = {"pid": 7, "tid": tid, "ts": start_us, "dur": length_us}
-    return {"ph": "X", "cat": category, "name": name, **at, "args": args}
 
 
 def trace(wait_us: float = 400.0, steps: int = 4, device: bool = True, rank: int | None = None) -> dict[str, Any]:
@@ -48,46 +41,6 @@ def trace(wait_us: float = 400.0, steps: int = 4, device: bool = True, rank: int
 def write(path: Path, content: Any) -> Path:
     path.write_text(json.dumps(content, indent=1))
     return path
-
-
-def record(
-    folder: Path,
-    forward_ms: list[float],
-    *,
-    ranks: int = 1,
-    samples: int | list[int] = UNKNOWN,
-    device: str = "cpu",
-    slower_by_rank_ms: float = 0.0,
-) -> Path:
-    """A run folder whose steps have these forwards, a backward of 6 ms and a wait of 1 ms; 60 warm steps come first."""
-    (folder / "processes").mkdir(parents=True)
-    (folder / "run.json").write_text('{"schema": "hotloop.run/1", "started_wall_s": 10.0}')
-    (folder / "outcome.json").write_text('{"exit_code": 0}')
-    for rank in range(ranks):
-        writer = InstantWriter(str(folder / "processes" / f"box-{rank + 1}-0-0.hlr"))
-        about = {"host": "box", "pid": rank + 1, "ppid": 99, "rank": rank, "world_size": ranks}
-        writer.write_fact({"kind": "process", "t": 0, "argv": ["t.py"], "anchor_wall_s": 5.0, **about})
-        writer.write_fact({"kind": "model", "t": 0, "id": 1, "class": "Net", "device": device, "parameters": 9})
-        at = 0
-        for index, forward in enumerate(forward_ms):
-            times = {
-                "forward_ns": round((forward + slower_by_rank_ms * rank) * MS),
-                "backward_ns": 6 * MS,
-                "input_wait_ns": MS,
-            }
-            row = [0] * len(STEP_FIELDS)
-            values = {
-                "index": index, "rows_merged": 1, "closed_by": CLOSED_BY_OPTIMIZER, "start_ns": at,
-                "end_ns": at + sum(times.values()), "samples": samples if isinstance(samples, int) else samples[index],
-                "tokens": UNKNOWN, "batches": 1,
-                "micro_batches": 1, "forwards": 1, "backwards": 1, **times,
-            }  # fmt: skip
-            for name, value in values.items():
-                row[FIELD[name]] = value
-            writer.write_row(row)
-            at = values["end_ns"]
-        writer.close()
-    return folder
 
 
 STEADY = [4.0, 4.2, 3.9, 4.1] * 25
@@ -121,14 +74,7 @@ def test_two_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["growth"] is None
     assert capsys.readouterr().out == ""
     assert main(["diff", str(before), str(after), *KEPT]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"before  {before} (1 rank, 4 steps)"
-    assert lines[2].startswith("used    device activity ")
-    assert lines[4] == "step 1.00 -> 0.70 ms, -0.30 ms (-30%) [95% -0.30 to -0.30]"
-    rows = [line.split() for line in lines]
-    assert ["waiting", "for", "input", "0.40", "0.10", "-0.30", "-0.30", "to", "-0.30"] in rows
-    assert lines.index("KERNELS  no change in 1 name") > lines.index("DEVICE  mean of a step's window on the device;"
-        " 1.00 -> 0.70 ms, -0.30 ms (-30%)")  # fmt: skip
+    assert "step 1.00 -> 0.70 ms, -0.30 ms (-30%) [95% -0.30 to -0.30]" in capsys.readouterr().out
     assert main(["diff", str(before), str(after), *KEPT, "--format", "markdown"]) == 0
     assert capsys.readouterr().out.startswith("## step 1.00 -&gt; 0.70 ms")
 
@@ -140,15 +86,6 @@ def test_a_side_without_a_device_is_said_before_any_number(tmp_path: Path, capsy
     assert main(["diff", str(first), str(second), *KEPT]) == 0
     text = capsys.readouterr().out
     assert text.index("! before contains no device work: only the host can be compared") < text.index("\nstep ")
-    assert "KERNELS" in text
-    assert " new" in text
-
-
-def test_names_from_files_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    foreign = json.loads(json.dumps(trace()).replace('"gemm"', '"ge\\u001b[2Jmm"'))
-    first, second = write(tmp_path / "a.json", foreign), write(tmp_path / "b.json", trace())
-    assert main(["diff", str(first), str(second), *KEPT]) == 0
-    assert "\x1b" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x80\x04cos\nsystem\n", b'{"traceEvents": 3}', b"\x1f\x8b\x08\x00"])
@@ -166,14 +103,6 @@ def test_bad_input_is_one_clear_line(
     assert captured.err.startswith("hotloop: ")
     assert captured.err.count("\n") == 1
     assert "bad.json" in captured.err
-
-
-@pytest.mark.parametrize("words", [("--top", "0"), ("--workers", "0"), ("--json", "nowhere/x.json")])
-def test_what_makes_no_sense_is_refused_before_reading(
-    words: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["diff", "a", "b", *words]) == 2
-    assert words[1] in capsys.readouterr().err
 
 
 # ---- several ranks
@@ -218,10 +147,6 @@ def test_one_rank_against_two_is_split(tmp_path: Path, capsys: pytest.CaptureFix
         "wait": 30_000, "transfer": 130_000, "rest": -160_000,
         "compute": 30_000, "unmatched_comm": 0, "copies": 0, "idle": -190_000,
     }  # fmt: skip
-    assert main(["diff", str(first), str(tmp_path / "two"), *KEPT]) == 0
-    text = capsys.readouterr().out
-    assert "RANKS  the device window, mean over ranks: 1.00 -> 1.00 ms" in text
-    assert "wait (arriving early)" in text
 
 
 # ---- runs
@@ -242,20 +167,6 @@ def test_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
     text = capsys.readouterr().out
     assert "\nstep 11.0" in text
     assert "n = 1" in text
-    forward, backward = (next(line for line in text.splitlines() if line.strip().startswith(w)) for w in
-                         ("forward", "backward"))  # fmt: skip
-    assert "not certain" not in forward
-    assert backward.endswith("same")
-
-
-def test_means_of_a_run_are_those_of_its_report(tmp_path: Path) -> None:
-    first, second = record(tmp_path / "a", STEADY), record(tmp_path / "b", SLOWER)
-    assert main(["report", str(first), "-q", "--exit-zero", "--json", str(tmp_path / "report.json")]) == 0
-    report = json.loads((tmp_path / "report.json").read_text())
-    found = compare(first, second)
-    assert found["step"]["before_ns"] == pytest.approx(report["step"]["mean_ns"], abs=1)
-    for name, phase in report["breakdown"].items():
-        assert term(found["step"], name)["before_ns"] == pytest.approx(phase["mean_ns"], abs=1)
 
 
 def test_ranks_of_a_run_are_averaged_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,11 +190,6 @@ def test_other_batches_are_said_first_and_counted_per_sample(
     assert (change["unit"], change["before_count"], change["after_count"]) == ("sample", 8, 16)
     assert change["delta_ns"] == pytest.approx((16.05 / 16 - 11.05 / 8) * MS, rel=0.01)
     assert 0 < change["half_width_ns"] < -change["delta_ns"]
-    assert main(["diff", str(first), str(second)]) == 0
-    text = capsys.readouterr().out
-    said, step, per = (text.index(w) for w in ("! a step has 8 samples before and 16 after", "\nstep ", "per sample "))
-    assert said < step < text.rindex("\nper sample 1.38")
-    assert per
 
 
 # ---- real traces

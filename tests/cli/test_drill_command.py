@@ -87,17 +87,3 @@ def test_a_checkpoint_of_the_user_outside_of_the_folder_stays(folder: Path) -> N
     code, report = drill(folder, "never loads", str(mine))
     assert (code, report["verdict"], mine.read_bytes()) == (3, "cannot tell", b"mine")
     assert f"--checkpoints {mine.parent}" in report["reason"]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "no command"),
-        (["--grace", "soon", "--", "python", "a.py"], "--grace"),
-        (["--checkpoints", ".", "--", "python", "a.py"], "this folder itself"),
-        (["--checkpoints", "..", "--", "python", "a.py"], "holds files"),
-    ],
-)
-def test_a_wrong_use_is_one_line(words: list[str], said: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["drill", *words]) == 2
-    assert said in capsys.readouterr().err

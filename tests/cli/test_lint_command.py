@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from hotloop.cli import main
-from hotloop.report import read_report_json, render
 
 FAULTY = """import torch
 from torch import nn, optim
@@ -57,17 +56,6 @@ def test_diff_prints_and_fix_writes(script: Path, capsys: pytest.CaptureFixture[
     assert main(["lint", "train.py", "--fix"]) == 0
 
 
-def test_the_report_is_read_again_as_it_was_written(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lint", "train.py", "--json", "-"]) == 1
-    content = json.loads(capsys.readouterr().out)
-    assert content["schema"] == "hotloop.lint/1"
-    assert [(one["rule"], one["line"]) for one in content["findings"]] == [("missing-zero-grad", 8), ("kept-graph", 9)]
-    report = read_report_json(content)
-    assert json.loads(render("json", report)) == content
-    assert "missing-zero-grad" in render("html", report)
-    assert "missing-zero-grad" in render("markdown", report)
-
-
 def test_sarif_has_rules_places_and_fixes(script: Path) -> None:
     assert main(["lint", "train.py", "-q", "--sarif", "out.sarif"]) == 1
     (run,) = json.loads(Path("out.sarif").read_text())["runs"]
@@ -79,18 +67,3 @@ def test_sarif_has_rules_places_and_fixes(script: Path) -> None:
     (replacement,) = first["fixes"][0]["artifactChanges"][0]["replacements"]
     assert replacement["deletedRegion"] == {"startLine": 9, "startColumn": 1, "endLine": 9, "endColumn": 1}
     assert replacement["insertedContent"]["text"] == "    optimizer.zero_grad()\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["nowhere"], "nowhere: no such file or folder; give the paths of scripts, or a folder with them"),
-        (["train.py", "--fix", "--diff"], "--fix writes and --diff does not; give one of them"),
-        (["train.py", "--save-seconds", "0"], "--save-seconds 0: give a number of seconds above 0"),
-    ],
-)
-def test_usage_errors_are_one_line_and_exit_with_2(
-    words: list[str], message: str, script: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["lint", *words]) == 2
-    assert capsys.readouterr().err == f"hotloop: {message}\n"

@@ -87,21 +87,6 @@ def test_a_revision_that_waits_is_slower_and_the_proof_can_be_repeated(folder: P
     assert main(["report", "proof.json", "--format", "junit"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["python", "a.py"], "two commands"),
-        (["--git", "main", "--", "python", "a.py"], "--git is 'main'"),
-        (["--git", "a..b", "--pythons", "a,b", "--", "python", "a.py"], "give one of them"),
-        (["--at-least", "none", "python", "a.py", "--", "python", "b.py"], "--at-least"),
-        (["--replay", "train.py"], "train.py"),
-    ],
-)
-def test_a_wrong_use_is_one_line(words: list[str], said: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["prove", *words]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_commands_and_percentages() -> None:
     assert split_commands(["python a.py", "--", "python", "b.py"]) == [["python", "a.py"], ["python", "b.py"]]
     assert parse_percent("0.5%") == 0.005

@@ -1,6 +1,5 @@
 """hotloop tokenize: options, progress, report and exit codes."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,6 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from hotloop.cli import main
-from hotloop.cli.tokenize_command import ProgressLine
-from hotloop.data.text_chunks import CutRules
-from hotloop.data.text_files import find_files
-from hotloop.data.token_worker import TokenizeJob
-from hotloop.data.tokenize_job import JobState
-from hotloop.data.tokenizer_file import open_tokenizer
 
 
 @pytest.fixture
@@ -86,34 +79,3 @@ def test_what_makes_no_sense_is_one_line_and_2(
     assert error.count("\n") == 1
     if "--strict" not in options:
         assert not (place / "out").exists()
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_one_line_on_a_terminal_and_rare_elsewhere(place: Path) -> None:
-    (place / "texts.jsonl").write_text("x" * 4000)
-    cut = CutRules(column="text", whole_files=False, limit_bytes=100)
-    job = TokenizeJob(
-        files=find_files(["texts.jsonl"])[0],
-        tokenizer=open_tokenizer("tokenizer.json"),
-        cut=cut,
-        end_id=None,
-        special_tokens=False,
-        shard_tokens=100,
-    )
-    total_bytes = job.files[0].size_bytes
-    written = {}
-    for stream in (Terminal(), io.StringIO()):
-        now_s = iter(range(100))
-        line = ProgressLine(job, stream, clock=lambda now_s=now_s: float(next(now_s)))  # type: ignore[misc]
-        for done in range(1, 41):
-            line(JobState(size_bytes=total_bytes * done // 40, tokens_count=1000 * done))
-        line.end()
-        written[type(stream)] = stream.getvalue()
-    assert written[Terminal].count("\r") == 42
-    assert "\n" not in written[Terminal]
-    assert "hotloop: 50%, 20,000 tokens, 1,000/s, 0:00:20 left" in written[Terminal]
-    assert written[io.StringIO].count("\n") == 1

@@ -9,24 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_traces import TRACES
 
 from hotloop.cli import main
+from tests.recordings import event
 
 KEPT = ("--no-cache",)
-
-
-def event(category: str, name: str, start_us: float, length_us: float, tid: Any = 1, **args: Any) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": 7,
-        "tid": tid,
-        "ts": start_us,
-        "dur": length_us,
-        "args": args,
-    }
 
 
 def two_steps(rank: int | None = None, wait_us: float = 400.0, kernel: str = "gemm") -> dict[str, Any]:
@@ -92,28 +79,6 @@ def test_bad_input_is_one_clear_line(
     assert len(lines) == 1
     assert lines[0].startswith("hotloop: ")
     assert words in lines[0]
-
-
-@pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces lie beside the repository, in ../shared/traces")
-def test_resnet50_without_loader_workers_waits_for_data(tmp_path: Path) -> None:
-    target = tmp_path / "r.json"
-    assert main(["trace", str(TRACES / "resnet50_workers_0"), *KEPT, "-q", "--json", str(target)]) == 1
-    first = json.loads(target.read_text())["findings"][0]
-    assert first["rule"] == "input-bound"
-    assert first["cost_ratio"] == pytest.approx(0.40, abs=0.02)
-    assert first["evidence"]["loads_in_main_process"] is True
-    assert first["saving"]["basis"] == "simulated"
-
-
-@pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces lie beside the repository, in ../shared/traces")
-def test_eight_ranks_wait_for_the_one_that_arrives_last(tmp_path: Path) -> None:
-    target = tmp_path / "r.json"
-    main(["trace", str(TRACES / "dlrm_8ranks_v100"), *KEPT, "-q", "--json", str(target)])
-    report = json.loads(target.read_text())
-    straggler = next(finding for finding in report["findings"] if finding["rule"] == "straggler")
-    assert straggler["ranks"] == [7]
-    assert straggler["evidence"]["last_arrivals"] == 5
-    assert len(report["trace"]["waits"]) == 8
 
 
 def test_what_if_tells_the_step_its_range_and_its_basis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

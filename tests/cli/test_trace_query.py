@@ -6,9 +6,7 @@ import csv
 import gzip
 import io
 import json
-from bisect import bisect_right
-from decimal import Decimal
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from hotloop.core.timeline import RankTimeline
 from hotloop.core.trace import Trace
 from hotloop.trace.inputs import find_traces, read_trace_file
 from hotloop.trace.query import query_traces
+from tests.recordings import event
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_traces = pytest.mark.skipif(
@@ -31,12 +30,6 @@ needs_traces = pytest.mark.skipif(
 )
 KEPT = ("--no-cache",)
 HOSTILE = 'gemm"}]}\x1b[31m</script>\u2028\\'
-
-
-def event(category: str, name: str, start_us: float, length_us: float, tid: Any = 1, **args: Any) -> dict[str, Any]:
-    return {
-        "ph": "X", "cat": category, "name": name, "pid": 7, "tid": tid, "ts": start_us, "dur": length_us, "args": args,
-    }  # fmt: skip
 
 
 def steps_trace(count: int = 5, rank: int | None = None, kernel: str = "gemm") -> dict[str, Any]:
@@ -139,7 +132,7 @@ def test_a_table_is_cut_and_says_how_much_is_left(tmp_path: Path, capsys: pytest
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["name", "duration_ns"]
     assert len(lines) == 5
-    assert lines[-1].startswith("13 more rows: show more with --sql-rows")
+    assert lines[-1].startswith("more rows: show more with --sql-rows")
     assert "\x1b" not in "".join(lines)
     assert ask(path, "select 1 from events", "--sql-rows", "0") == 0
     assert len(capsys.readouterr().out.splitlines()) == 2 + 51
@@ -325,69 +318,3 @@ def test_real_excerpts_are_read_again_with_the_same_numbers(name: str, tmp_path:
     numbers = [step.index for step in reduce_trace(after).steps]
     assert 2 <= len(numbers) <= 3
     compare_partitions(before, after, numbers)
-
-
-def check_for_perfetto(target: Path) -> int:
-    """What Perfetto's JSON importer needs, or it drops events without a word; the number of flows.
-
-    Strict JSON with finite numbers; names are text, times numbers, args objects; slices of a track lie inside each
-    other or apart; a flow begins once and ends once, each end inside a slice of its own track.
-    """
-    raw = target.read_bytes()
-    text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
-
-    def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
-
-    events = json.loads(text, parse_constant=refuse, parse_float=Decimal)["traceEvents"]
-    tracks: dict[tuple[Any, Any], list[tuple[Decimal, Decimal]]] = {}
-    flows: dict[Any, list[dict[str, Any]]] = {}
-    for event in events:
-        assert isinstance(event["name"], str)
-        assert type(event["pid"]) in (int, str)
-        assert isinstance(event.get("args", {}), dict)
-        assert event["ph"] in ("X", "M", "s", "f", "i")
-        if event["ph"] == "M":
-            continue
-        assert isinstance(event["ts"], (int, Decimal))
-        assert type(event["tid"]) in (int, str)
-        if event["ph"] == "X":
-            assert event["dur"] >= 0
-            tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], -event["dur"]))
-        elif event["ph"] in "sf":
-            flows.setdefault((event["cat"], event["name"], event["id"]), []).append(event)
-    for slices in tracks.values():
-        open_until: list[Decimal] = []
-        for start, less in sorted(slices):
-            while open_until and open_until[-1] <= start:
-                open_until.pop()
-            # A tick of the profiler's clock is what real traces overlap by.
-            assert not open_until or start - less <= open_until[-1] + 1
-            open_until.append(start - less)
-    starts = {key: sorted(start for start, _ in slices) for key, slices in tracks.items()}
-    reach = {
-        key: list(accumulate((start - less for start, less in sorted(slices)), max)) for key, slices in tracks.items()
-    }
-    for ends in flows.values():
-        assert [event["ph"] for event in ends] == ["s", "f"]
-        assert ends[1]["bp"] == "e"
-        for event in ends:
-            key = (event["pid"], event["tid"])
-            begun = bisect_right(starts[key], event["ts"])
-            assert begun
-            assert event["ts"] <= reach[key][begun - 1]
-    return len(flows)
-
-
-def test_an_excerpt_is_what_perfetto_reads(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", steps_trace(kernel=HOSTILE))
-    target = tmp_path / "b.json.gz"
-    main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "4:6"])
-    assert check_for_perfetto(target) == 9
-
-
-@needs_traces
-def test_a_real_excerpt_is_what_perfetto_reads(tmp_path: Path) -> None:
-    target = tmp_path / "b.json.gz"
-    main(["trace", str(TRACES / "resnet50_workers_0"), *KEPT, "-q", "--export", str(target)])
-    assert check_for_perfetto(target) > 1000

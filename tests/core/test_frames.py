@@ -19,10 +19,8 @@ from hotloop.core.frames import (
     FileHeader,
     decode_frames,
     decode_header,
-    decode_segment_header,
     encode_frame,
     encode_header,
-    encode_segment_header,
     frame_span_bytes,
 )
 from hotloop.core.recording import STEP_FIELDS
@@ -97,11 +95,3 @@ def test_a_bad_header_is_refused_in_one_line(data: bytes, text: str) -> None:
     with pytest.raises(RecordingError) as refused:
         decode_header(data, "file")
     assert str(refused.value) == text
-
-
-def test_a_segment_header_comes_back_and_damage_is_none() -> None:
-    encoded = encode_segment_header(3, 700)
-    assert decode_segment_header(encoded) == (3, 700)
-    assert decode_segment_header(bytes(32)) is None
-    assert decode_segment_header(encoded[:-1]) is None
-    assert decode_segment_header(encoded[:16] + b"\1" + encoded[17:]) is None

@@ -10,12 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hotloop.cli import main
 from hotloop.remote.fetch import describe_fetch, fetch_run
+from hotloop.remote.follow import FAILURE_FILE, REFUSED, process_words
 from tests.remote.endpoint import settings_for
 from tests.remote.nodes import Node, count_ranks
 
@@ -30,7 +30,6 @@ for step in range({steps}):
     optimizer.step()
     time.sleep(0.01)
 """
-FOLLOW = (*HOTLOOP, "upload", "--follow", "RUN", "URL")
 
 
 def find_uploader(parent: int) -> int | None:
@@ -122,32 +121,22 @@ def test_without_fsspec_the_error_says_what_to_install(
 
 class TestTheUploadingProcess:
     @staticmethod
-    def start(folder: Path, url: str) -> subprocess.Popen[str]:
-        environment = clean_environment()
-        process = subprocess.Popen(
-            FOLLOW, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, bufsize=1
-        )
-        assert process.stdin is not None
-        process.stdin.write(json.dumps({"folder": str(folder), "url": url, "run_id": None}) + "\n")
-        return process
-
-    @staticmethod
-    def hear(process: subprocess.Popen[str]) -> Any:
-        assert process.stdout is not None
-        return json.loads(process.stdout.readline())
+    def start(folder: Path, url: str) -> subprocess.Popen[bytes]:
+        words = process_words(folder, url, None)
+        return subprocess.Popen(words, stdin=subprocess.PIPE, env=clean_environment())
 
     def test_it_outlives_signals_and_sends_what_is_there_when_hotloop_run_is_gone(self, tmp_path: Path) -> None:
         node = Node(tmp_path / "run", 0)
         node.train(100)
         with self.start(node.folder, f"{tmp_path}/store") as process:
-            assert self.hear(process) == {"rows": 100}
+            give_up_s = time.monotonic() + 30
+            while not list((tmp_path / "store").glob("nodes/*/manifest-*")) and time.monotonic() < give_up_s:
+                time.sleep(0.05)
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 process.send_signal(number)
             node.train(50)
             assert process.stdin is not None
             process.stdin.close()
-            assert self.hear(process) == {"rows": 150}
-            assert self.hear(process) == {"done": False}
             assert process.wait(20) == 0
         folder = fetch_run(f"{tmp_path}/store", tmp_path / "cache")
         assert count_ranks(folder) == {0: 150}
@@ -165,8 +154,9 @@ class TestTheUploadingProcess:
         today = Node(tmp_path / ".hotloop" / "new", 0, began_wall_s=time.time() + 1)
         today.train(20)
         with self.start(today.folder, f"{tmp_path}/store") as process:
-            assert "was not recording at the same time as this one" in self.hear(process)["refused"]
-            assert process.wait(20) == 1
+            assert process.wait(20) == REFUSED
+        refusal = (today.folder / FAILURE_FILE).read_text()
+        assert "was not recording at the same time as this one" in refusal
         today.end()
         assert main(["upload", "new", "store"]) == 2
         assert main(["upload", "new", "store2"]) == 0

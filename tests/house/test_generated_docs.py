@@ -7,29 +7,10 @@ from pathlib import Path
 import pytest
 
 from hotloop.apply import ACTS
-from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Finding, Skipped
-from hotloop.core.rules import rule
 
 from .load_script import ROOT, load_script
 
 generate_docs = load_script("generate_docs")
-
-
-@rule("always-skipped", "a rule that waits for a timeline")
-def always_skipped(_: Analysis) -> Skipped:
-    """## What it does
-    Nothing yet.
-    """
-    return Skipped(rule="always-skipped", reason="no timeline")
-
-
-@rule("may-find", "a rule that can find something")
-def may_find(_: Analysis) -> Finding | Skipped | None:
-    """## What it does
-    Looks.
-    """
-    return None
 
 
 @pytest.fixture
@@ -49,12 +30,6 @@ def test_a_page_that_was_edited_by_hand_is_out_of_step(copied: Path, name: str) 
     assert list(generate_docs.find_stale_pages(copied)) == [name]
 
 
-def test_the_text_around_a_block_is_free(copied: Path) -> None:
-    page = copied / "docs" / "vocabulary.md"
-    page.write_text("A new first line.\n" + page.read_text() + "\nAnd a last one.\n")
-    assert generate_docs.find_stale_pages(copied) == {}
-
-
 def test_a_page_without_its_markers_says_which_lines_it_needs(copied: Path) -> None:
     (copied / "docs" / "vocabulary.md").write_text("# Words\n")
     with pytest.raises(ValueError, match="make docs"):
@@ -67,27 +42,6 @@ def test_the_readme_is_short_and_names_every_command() -> None:
     commands = re.findall(r"^    ([a-z]+)  ", generate_docs.main_help(), flags=re.MULTILINE)
     assert len(commands) >= 18
     assert [name for name in commands if not re.search(rf"[` ]{name}[` ]", text)] == []
-
-
-def test_the_check_says_the_way_out(
-    copied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(generate_docs, "ROOT", copied)
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert generate_docs.main(["--check"]) == 0
-    (copied / "docs" / "rules.md").write_text("old")
-    assert generate_docs.main(["--check"]) == 1
-    assert "run `make docs`" in capsys.readouterr().err
-    assert (copied / "docs" / "rules.md").read_text() == "old"
-    assert generate_docs.main([]) == 0
-    assert generate_docs.main(["--check"]) == 0
-
-
-def test_only_rules_that_can_find_nothing_are_marked() -> None:
-    page = generate_docs.describe_rules({one.id: one for one in (always_skipped, may_find)})
-    assert "[always-skipped](#always-skipped) † |" in page
-    assert "[may-find](#may-find) |" in page
-    assert "### What it does" in page
 
 
 def test_the_vocabulary_has_every_act_that_a_rule_can_name_with_its_numerics() -> None:
@@ -108,13 +62,6 @@ def test_the_vocabulary_says_who_applies_what(copied: Path) -> None:
     page = copied / "docs" / "vocabulary.md"
     page.write_text(page.read_text().replace("[`fused-optimizer`]", "[`other`]"))
     assert list(generate_docs.find_stale_pages(copied)) == ["docs/vocabulary.md"]
-
-
-def test_the_page_of_the_techniques_says_how_to_do_the_rest_by_hand() -> None:
-    page = (ROOT / "docs" / "techniques.md").read_text()
-    sections = set(re.findall(r"^## (\S+)$", page, re.MULTILINE))
-    assert set(ACTS) - sections == set()
-    assert "`NCCL_SOCKET_IFNAME`" in page.partition("## repair-link")[2]
 
 
 def test_every_act_has_an_effort_and_the_vocabulary_defines_each_word() -> None:

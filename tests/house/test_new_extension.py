@@ -48,11 +48,6 @@ def test_a_new_extension_passes_its_own_test_and_is_formatted(kind: str, root: P
             assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_wrong_id_is_refused_with_an_example(root: Path) -> None:
-    with pytest.raises(ValueError, match="slow-collate"):
-        new_extension.write_extension("rule", "Slow_Link", root)
-
-
 def test_a_file_that_exists_is_kept(root: Path) -> None:
     source, _ = new_extension.write_extension("rule", "newly-made", root)
     source.write_text("mine")

@@ -37,12 +37,6 @@ def test_a_listed_skip_whose_condition_does_not_hold_fails() -> None:
     assert "does not hold here: no-browser" in problem
 
 
-def test_one_condition_of_several_is_enough() -> None:
-    entries = [entry("tests/page.py::*", "no-browser"), entry("tests/page.py::test_x", "root")]
-    conditions = {"no-browser": lambda: False, "root": lambda: True}
-    assert run_tests.judge_skips([skip("tests/page.py::test_x")], entries, conditions) == []
-
-
 def test_conditions_that_no_skip_needs_are_not_asked() -> None:
     def must_not_be_asked() -> bool:
         raise AssertionError
@@ -50,15 +44,6 @@ def test_conditions_that_no_skip_needs_are_not_asked() -> None:
     entries = [entry("tests/page.py::*"), entry("tests/gpu.py::*", "no-gpu")]
     conditions = HOLDS | {"no-gpu": must_not_be_asked}
     assert run_tests.judge_skips([skip("tests/page.py::test_x")], entries, conditions) == []
-
-
-def test_brackets_of_parameters_are_literal() -> None:
-    assert run_tests.judge_skips([skip("a.py::test[x]")], [entry("a.py::test[x]")], HOLDS) == []
-    assert run_tests.judge_skips([skip("a.py::testx")], [entry("a.py::test[x]")], HOLDS) != []
-
-
-def test_a_file_that_skips_as_a_whole_fits_its_tests_entry() -> None:
-    assert run_tests.judge_skips([skip("tests/page.py")], [entry("tests/page.py::*")], HOLDS) == []
 
 
 def test_an_entry_that_fits_no_test_is_stale() -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from hotloop.cli.parser import build_parser
 
-from .load_script import ROOT, load_script
+from .load_script import ROOT
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 FRAGMENT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.(added|changed|fixed|removed)\.md")
@@ -126,12 +126,6 @@ def test_the_action_passes_inputs_on_and_writes_the_summary(tmp_path: Path, code
 def test_every_file_of_changes_is_a_fragment_that_towncrier_reads() -> None:
     names = {path.name for path in (ROOT / "changes").iterdir()} - {"README.md", "template.md.jinja"}
     assert [name for name in sorted(names) if not FRAGMENT.fullmatch(name)] == []
-
-
-def test_the_section_of_unreleased_changes_is_replaced_and_no_other() -> None:
-    changelog = load_script("changelog")
-    page = "# Changelog\n\n## 2.0 (unreleased)\n\n- new\n\n## 1.0 (2026-01-01)\n\n- old\n"
-    assert changelog.cut_unreleased(page) == "# Changelog\n\n## 1.0 (2026-01-01)\n\n- old\n"
 
 
 def named_paths(text: str) -> set[str]:

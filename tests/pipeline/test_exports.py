@@ -5,8 +5,6 @@ import time
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from hotloop.pipeline.exports import RunExports, follow_run, open_targets
 from tests.export.conftest import Endpoint, endpoint  # noqa: F401  # a fixture
 
@@ -41,35 +39,3 @@ def test_what_was_trained_is_exported_to_the_last_step(tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
     assert (exported.lost_count, exported.reason) == (0, None)
     assert exported.sent_count > 0
-
-
-@pytest.mark.usefixtures("endpoint")
-@pytest.mark.parametrize(("interval_ms", "usual_s"), [("50", 60.0), ("60000", 0.05), ("x", 0.05)])
-def test_otlp_has_the_interval_that_its_variable_says(
-    tmp_path: Path,
-    endpoint: Endpoint,  # noqa: F811
-    interval_ms: str,
-    usual_s: float,
-) -> None:
-    training, lines = Training(tmp_path / "one"), tmp_path / "one.jsonl"
-    training.step()
-    opened = open_targets(
-        [f"otlp={endpoint.url}", f"json={lines}"], {"OTEL_METRIC_EXPORT_INTERVAL": interval_ms}, emit=print
-    )
-    exports = RunExports(opened, partial(follow_run, training.folder), interval_s=usual_s)
-
-    def counts() -> tuple[int, int]:
-        return len(endpoint.posted), len(lines.read_text().splitlines())
-
-    exports.start()
-    until_s = time.monotonic() + 30
-    while max(counts()) < 6 and time.monotonic() < until_s:
-        training.step()
-        time.sleep(0.02)
-    training.end()
-    exports.stop()
-    posts, written = counts()
-    first_and_last = 2
-    assert (posts > first_and_last) == (interval_ms != "60000")
-    assert (written > first_and_last) == (interval_ms != "50")
-    assert max(posts, written) >= 6

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.core.decode import decode_contract
 from hotloop.core.snapshot import ASKED, STALLS_FOLDER, AttachReport
 from hotloop.pipeline import attach as attaching
 from hotloop.pipeline.attach import merge_reports
@@ -19,7 +20,7 @@ from hotloop.replay.collector import TrainingProgress
 
 def report(verdict: str, **more: object) -> AttachReport:
     content = {"pid": 1, "command": "train.py", "verdict": verdict, "reason": "rank 1 waits for a lock", **more}
-    return AttachReport.from_json({"tool": {"version": "0"}, **content})
+    return decode_contract(AttachReport, {"tool": {"version": "0"}, **content})
 
 
 Made = tuple[StallWatch, list[str], list[int]]

@@ -6,12 +6,12 @@ import json
 import time
 from pathlib import Path
 
-from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS
+from hotloop.core.recording import FIELD
 from hotloop.pipeline.recordings import count_rows
 from hotloop.remote.store import RemoteStore
 from hotloop.remote.uploader import Uploader
 from hotloop.trace.recording import read_run
-from tests.recordings import InstantWriter
+from tests.recordings import InstantWriter, step_row
 
 STEP_NS = 10_000_000
 
@@ -32,12 +32,7 @@ class Node:
 
     def train(self, steps: int) -> None:
         for index in range(self.rows_count, self.rows_count + steps):
-            row = [0] * len(STEP_FIELDS)
-            known = {"index": index, "rows_merged": 1, "closed_by": CLOSED_BY_OPTIMIZER, "backwards": 1, "forwards": 1}
-            known |= {"start_ns": index * STEP_NS, "end_ns": (index + 1) * STEP_NS, "backward_ns": STEP_NS}
-            for name, value in known.items():
-                row[FIELD[name]] = value
-            self._writer.write_row(row)
+            self._writer.write_row(step_row(index, index * STEP_NS, STEP_NS, backward_ns=STEP_NS))
         self.rows_count += steps
         self._writer.flush()
 
@@ -52,7 +47,6 @@ class Node:
 
 def upload(node: Node, url: str, *, run_id: str | None = None, ended: bool = True) -> Uploader:
     uploader = node.uploader(url, run_id=run_id, is_running=not ended)
-    uploader.join()
     uploader.upload(ended=ended)
     return uploader
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hotloop.pipeline.recordings import count_rows, upload_run
 from hotloop.pipeline.runs import read_report
 from hotloop.remote.fetch import describe_fetch, fetch_run
-from hotloop.remote.follow import UploadProcess
+from hotloop.remote.follow import FAILURE_FILE, REFUSED, UploadProcess, process_words
 from hotloop.remote.manifest import BLOCK_BYTES, read_blocks
 from hotloop.remote.store import StoreError
 from hotloop.remote.uploader import (
@@ -19,8 +20,6 @@ from hotloop.remote.uploader import (
     count_uploaded,
     describe_upload,
     hold_folder,
-    read_state,
-    write_uploaded,
 )
 from tests.remote.endpoint import FlakyEndpoint
 from tests.remote.nodes import Node, count_ranks, upload
@@ -40,7 +39,6 @@ def test_every_row_of_two_nodes_arrives_although_a_third_of_the_requests_fail(
             node.train(1500)
             if part == 2:
                 node.end()
-            uploader.join()
             uploader.upload(ended=part == 2)
     assert sum(flaky.application.failed.values()) > 0.2 * flaky.application.requests_count
     assert len(flaky.application.failed) == 5
@@ -92,14 +90,6 @@ def test_nodes_whose_files_have_the_same_names_are_kept_apart(prompt: None, tmp_
     assert {path.name for path in other.iterdir()} == {"run.json", "outcome.json"}
 
 
-def test_what_is_in_memory_works_as_well(prompt: None, tmp_path: Path, cache: Path) -> None:
-    node = Node(tmp_path / "a", 0)
-    node.train(70)
-    node.end()
-    upload(node, "memory://runs/one")
-    assert count_ranks(fetch_run("memory://runs/one", cache)) == {0: 70}
-
-
 def test_a_file_that_is_too_large_is_left_out_and_counted(prompt: None, tmp_path: Path, cache: Path) -> None:
     node, url = Node(tmp_path / "a", 0), str(tmp_path / "store")
     node.train(10)
@@ -140,7 +130,6 @@ def test_an_upload_goes_on_where_a_killed_one_ended(
     node.end()
     second = node.uploader(url)
     assert second.manifest == first.manifest  # the same node, and what is known to have arrived
-    second.join()
     names: list[str] = []
     put_again = second._store.put
     monkeypatch.setattr(second._store, "put", lambda name, content: (names.append(name), put_again(name, content)))
@@ -150,20 +139,6 @@ def test_an_upload_goes_on_where_a_killed_one_ended(
     assert len(list((tmp_path / "store" / "nodes").iterdir())) == 1
 
 
-def test_what_no_manifest_names_is_removed(prompt: None, tmp_path: Path) -> None:
-    node, url = Node(tmp_path / "a", 0), f"file://{tmp_path}/store"
-    uploader = node.uploader(url)
-    uploader.join()
-    for _ in range(6):
-        node.train(50)
-        uploader.upload(ended=False)
-    node.end()
-    before = uploader.manifest.checksums
-    uploader.upload(ended=True)
-    (place,) = (tmp_path / "store" / "nodes").iterdir()
-    assert {path.name for path in (place / "blocks").iterdir()} == before | uploader.manifest.checksums
-
-
 def test_a_store_that_forgets_what_it_took_is_found_out(
     prompt: None, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +146,6 @@ def test_a_store_that_forgets_what_it_took_is_found_out(
     node.train(1000)
     node.end()
     uploader = node.uploader(url)
-    uploader.join()
     put, forgotten = uploader._store.put, []
 
     def forget_one(name: str, content: bytes) -> None:
@@ -203,12 +177,6 @@ class TestTwoRunsAreNeverMixed:
         with pytest.raises(PrefixTaken, match="not recording at the same time"):
             upload(again, url, ended=False)
         assert count_ranks(fetch_run(url, cache)) == {0: 10}
-
-    def test_an_earlier_run_is_refused(self, tmp_path: Path, url: str) -> None:
-        now = time.time()
-        upload(Node(tmp_path / "a", 0, began_wall_s=now + 50), url)
-        with pytest.raises(PrefixTaken, match="give a URL under which nothing lies"):
-            upload(Node(tmp_path / "b", 0, began_wall_s=now - 50), url)
 
     def test_a_run_that_was_killed_here_does_not_take_in_the_next_one(self, tmp_path: Path, url: str) -> None:
         killed = Node(tmp_path / "a", 0, began_wall_s=time.time() - 5)
@@ -273,18 +241,6 @@ class TestWhatIsLostIsCounted:
         assert (uploaded.lost_rows_count, uploaded.reason) == (0, None)
         assert describe_upload(folder) == ()
 
-    def test_rows_after_the_last_pass(self, prompt: None, tmp_path: Path, cache: Path) -> None:
-        node, url = Node(tmp_path / "a", 0), f"file://{tmp_path}/store"
-        node.train(200)
-        uploader = upload(node, url, ended=False)
-        node.train(55)
-        shown = uploader._store.shown
-        uploaded = count_uploaded(node.folder, shown, read_state(node.folder, shown), count_rows, "HTTP 503")
-        arrived = sum(count_ranks(fetch_run(url, cache)).values())
-        assert arrived + uploaded.lost_rows_count == uploaded.rows_count == 255
-        write_uploaded(node.folder, uploaded)
-        assert "55 of 255 rows" in describe_upload(node.folder)[0].message
-
     def test_one_upload_of_a_folder_at_a_time(self, tmp_path: Path) -> None:
         from hotloop.core.errors import UsageError
 
@@ -318,14 +274,11 @@ class TestUploadProcess:
     """The owner, with a process that does as a test wants."""
 
     @staticmethod
-    def own(script: str, said: list[str] | None = None) -> UploadProcess:
-        import sys
+    def own(folder: Path, script: str, said: list[str] | None = None) -> UploadProcess:
+        return UploadProcess([sys.executable, "-S", "-c", script], folder, ([] if said is None else said).append)
 
-        words = [sys.executable, "-S", "-c", script]
-        return UploadProcess(words, {"folder": "x"}, ([] if said is None else said).append)
-
-    def test_one_that_hangs_is_given_up_in_time(self) -> None:
-        process = self.own("import time; time.sleep(600)")
+    def test_one_that_hangs_is_given_up_in_time(self, tmp_path: Path) -> None:
+        process = self.own(tmp_path, "import time; time.sleep(600)")
         process.tick()
         began_s = time.monotonic()
         process.stop(0.3)
@@ -334,23 +287,34 @@ class TestUploadProcess:
 
     def test_one_that_dies_is_started_again_and_told_again(self, tmp_path: Path) -> None:
         place = tmp_path / "began"
-        script = (
+        process = self.own(
+            tmp_path,
             f"import os, sys; f = open({str(place)!r}, 'a'); f.write('x'); f.close()\n"
             f"if os.path.getsize({str(place)!r}) < 2: os.kill(os.getpid(), 9)\n"
-            "sys.stdin.readline()\n"
-            "print('{\"done\": ' + ('true' if sys.stdin.readline() == 'end\\n' else 'false') + '}', flush=True)"
+            "sys.stdin.read()",
         )
-        process = self.own(script)
         process.tick()
         process.stop(20.0)
         assert place.read_text() == "xx"
-        assert process._is_done
+        assert process.is_done
 
-    def test_a_refusal_is_said_once_and_ends_it(self) -> None:
+    def test_a_refusal_is_said_once_and_ends_it(self, tmp_path: Path) -> None:
         said: list[str] = []
-        process = self.own('print(\'{"refused": "another run"}\')', said)
+        (tmp_path / FAILURE_FILE).write_text("another run")
+        process = self.own(tmp_path, f"raise SystemExit({REFUSED})", said)
         process.tick()
         process.stop(20.0)
         process.tick()
         assert said == ["not uploaded: another run"]
         assert process.pid is None
+
+    def test_the_real_one_sends_until_its_input_ends(self, tmp_path: Path, cache: Path) -> None:
+        node, url = Node(tmp_path / "a", 0), str(tmp_path / "store")
+        node.train(20)
+        process = UploadProcess(process_words(node.folder, url, "job-1"), node.folder, print)
+        process.tick()
+        node.train(20)
+        node.end()
+        process.stop(60.0)
+        assert (process.is_done, process.is_refused, process.reason) == (True, False, None)
+        assert count_ranks(fetch_run(url, cache)) == {0: 40}

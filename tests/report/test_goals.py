@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import report_samples as samples
@@ -66,14 +65,3 @@ def standing(name: str, speed: float, saving: float, stands: str) -> dict[str, V
     for key, value in (("speedup", speed), ("saving", saving)):
         told |= {f"{key}_ratio": value, f"{key}_low_ratio": value * 0.01, f"{key}_high_ratio": value * 50}
     return told
-
-
-def test_the_page_tells_the_front_as_escaped_text() -> None:
-    points = (standing("unchanged", 1.0, 1.0, "dominated"), standing("<i>x", 2.0, 1.5, "front"))
-    one = report(tuning("pareto", pareto=points))
-    html = render("html", one)
-    assert "Speed and memory" in html
-    assert "&lt;i&gt;x" in html
-    assert "2.00x (0.02–100.00)" in html
-    assert "<figure" not in html
-    assert json.loads(render("json", one))["tune"]["pareto"][1]["standing"] == "front"

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hotloop.core.findings import Where
-from hotloop.core.report import Health, Report
+from hotloop.core.report import Report
 from hotloop.report import render
 from hotloop.report.document import Table
 from hotloop.report.renderers.terminal import UNICODE_GLYPHS, Page, _draw_table
@@ -90,25 +90,6 @@ def test_a_table_too_wide_shortens_names_and_says_which_columns_it_lacks() -> No
     )
 
 
-def test_verdict_is_first_and_the_next_command_last() -> None:
-    lines = render("terminal", samples.input_bound_report(), width=200, color=False).splitlines()
-    assert lines[0] == "input-bound: 46% of every step waits for the next batch"
-    assert lines[1] == (
-        "You lose 92.0 ms per step (46%). Fixing it should save 35–46% of the time per sample (simulated)."
-    )
-    assert lines[-1] == "Next: hotloop rule input-bound"
-
-
-def test_training_that_was_not_seen_is_one_line_with_its_reason() -> None:
-    report = replace(
-        samples.no_training_report(),
-        health=(Health(level="info", message="a"), Health(level="warning", message="python -I hides hotloop")),
-    )
-    text = render("terminal", report, width=80, color=False)
-    assert text.count("\n") == 1
-    assert text.endswith("optimizer step: python -I hides hotloop (exit code 3)\n")
-
-
 def test_unknown_is_never_zero() -> None:
     text = render("terminal", samples.healthy_report(), width=80, color=False)
     assert "share of the run unknown" in text
@@ -116,14 +97,6 @@ def test_unknown_is_never_zero() -> None:
     assert "deep window" not in text
     assert "MEMORY" not in text
     assert "first step after" not in text
-
-
-def test_names_of_the_program_can_not_drive_the_terminal() -> None:
-    text = render("terminal", samples.hostile_report(), width=80, color=False)
-    assert "\x1b" not in text
-    assert "\u202e" not in text
-    assert "[red]" in text
-    text.encode("utf-8")
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=60), st.booleans())

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS
-from tests.recordings import InstantWriter
+from tests.recordings import InstantWriter, step_row
 
 STEP_NS = 10_000_000
 DEAD_PID = 1 << 22
@@ -51,10 +50,5 @@ def build_run(
 
 def make_row(index: int, **other: int) -> list[int]:
     """A step of STEP_NS, a quarter of it forward."""
-    row = [0] * len(STEP_FIELDS)
-    known = {"index": index, "rows_merged": 1, "closed_by": CLOSED_BY_OPTIMIZER, "backwards": 1, "forwards": 1}
-    known |= {"start_ns": index * STEP_NS, "end_ns": (index + 1) * STEP_NS, "rss_bytes": 1 << 30}
-    known |= {"forward_ns": STEP_NS // 4, "backward_ns": STEP_NS - STEP_NS // 4}
-    for name, value in {**known, **other}.items():
-        row[FIELD[name]] = value
-    return row
+    known = {"rss_bytes": 1 << 30, "forward_ns": STEP_NS // 4, "backward_ns": STEP_NS - STEP_NS // 4}
+    return step_row(index, index * STEP_NS, STEP_NS, **known | other)

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from html.parser import HTMLParser
+from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
@@ -76,24 +77,6 @@ def client(tmp_path: Path) -> Iterator[Client]:
     build_run(tmp_path, "one")
     with serve(tmp_path) as found:
         yield found
-
-
-class Tags(HTMLParser):
-    """The tags and attributes of a page, and its text."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: set[str] = set()
-        self.text = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes |= {name for name, _ in attrs}
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "X"])
@@ -170,15 +153,12 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
         ]
         note = client.read("/runs/<script>alert(1)<%2Fscript>/")
     for html in (*pages, note):
-        found = Tags(html)
-        assert not {"img", "b"} & set(found.tags)
-        assert found.tags.count("script") == 1
-        assert not {name for name in found.attributes if name.startswith("on")}
-        assert not set(html) & set("\x1b\u202e")
-    assert Tags(pages[0]).text.count(HOSTILE) == 3
-    assert "<script>-1-0-0.hlr is not a hotloop recording" in Tags(pages[0]).text
-    assert Tags(pages[1]).text.count(HOSTILE) == 3
-    assert "waits for" not in Tags(pages[2]).text
+        bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", html)  # no value of an attribute
+        assert re.search(r"<(img|b)\b|<[^>]* on\w+=|[\x1b\u202e]", bare) is None
+        assert html.count("<script") == 1
+    assert min(page.count(escape(HOSTILE)) for page in pages[:2]) >= 3
+    assert escape("<script>-1-0-0.hlr is not a hotloop recording") in pages[0]
+    assert "waits for" not in pages[2]
 
 
 def test_a_stream_shows_the_run_until_it_is_over(client: Client, tmp_path: Path) -> None:

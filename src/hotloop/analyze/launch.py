@@ -15,6 +15,7 @@ from hotloop.core.check import Check, Launch, Measure
 from hotloop.core.decode import decode, to_plain
 from hotloop.core.errors import RecordingError, UsageError
 from hotloop.core.findings import Value, Where
+from hotloop.core.input_file import read_bounded
 from hotloop.core.phases import PHASES
 from hotloop.core.redact import redact_command, redact_text
 from hotloop.core.utilization import TARGETS, Utilization
@@ -194,14 +195,7 @@ def read_baseline(name: str, path: Path) -> Baseline:
 
 def _load_json(path: Path) -> Any:
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise RecordingError(f"cannot read {path}: {error.strerror}") from None
-    if len(data) > MOST_BYTES:
-        raise RecordingError(f"{path} is larger than {MOST_BYTES} bytes: it is not a baseline")
-    try:
-        return json.loads(data)
+        return json.loads(read_bounded(path, MOST_BYTES, "baseline", RecordingError))
     except (ValueError, RecursionError) as error:
         raise RecordingError(f"{path} is not JSON: {error}") from None
 

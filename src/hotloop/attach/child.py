@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hotloop.core.errors import CommandNotStarted
+from hotloop.core.errors import CommandNotStarted, UsageError
 
 from .signal_watch import SignalGroupWatch
 
@@ -88,17 +88,25 @@ def resolve_command(command: Sequence[str], search_path: str | None) -> list[str
     return list(command)
 
 
+def resolve_attachable(command: Sequence[str], search_path: str | None) -> list[str]:
+    """As resolve_command. Raises UsageError as well, where its Python cannot load the agent."""
+    resolved = resolve_command(command, search_path)
+    refusal = refuses_agent(resolved, search_path)
+    if refusal is not None:
+        raise UsageError(refusal)
+    return resolved
+
+
 def run_child(
     command: Sequence[str],
     environment: Mapping[str, str],
     on_tick: Callable[[], None] | None = None,
     cwd: Path | None = None,
-    on_ending: Callable[[], None] | None = None,
 ) -> ChildEnd:
     """Start the command and wait. Signals that were sent to us alone are passed on; those that the terminal or a
     supervisor sent to all of us are not repeated. A signal that we were told to ignore (nohup) the child ignores too.
 
-    ``on_tick`` is called about once a second while the command runs, ``on_ending`` when somebody asks it to end.
+    ``on_tick`` is called about once a second while the command runs.
     """
     known = [getattr(signal, name) for name in FORWARDED if hasattr(signal, name)]
     numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
@@ -120,7 +128,7 @@ def run_child(
             code = 127 if isinstance(error, FileNotFoundError) else 126
             raise CommandNotStarted(f"{command[0]}: {error.strerror}", exit_code=code) from error
         if watch is not None:
-            seen |= _wait_passing_signals(child, numbers, on_tick, watch, on_ending)
+            seen |= _wait_passing_signals(child, numbers, on_tick, watch)
         else:
             child.wait()
     finally:
@@ -142,7 +150,6 @@ def _wait_passing_signals(
     numbers: Sequence[int],
     on_tick: Callable[[], None] | None,
     watch: SignalGroupWatch,
-    on_ending: Callable[[], None] | None,
 ) -> set[int]:
     """Wait for the child's end; answers the signals that came."""
     seen: set[int] = set()
@@ -162,8 +169,6 @@ def _wait_passing_signals(
                 seen.add(info.si_signo)
                 if info.si_code != _SI_KERNEL and not watch.saw(info.si_signo):
                     child.send_signal(info.si_signo)
-                if on_ending is not None and signal.Signals(info.si_signo).name in ENDING:
-                    on_ending()
             if on_tick is not None and time.monotonic() >= next_tick_s:
                 next_tick_s = time.monotonic() + TICK_S
                 on_tick()
@@ -235,6 +240,7 @@ __all__ = [
     "has_attach_file",
     "oom_kills",
     "refuses_agent",
+    "resolve_attachable",
     "resolve_command",
     "run_child",
 ]

@@ -1,4 +1,4 @@
-"""The command line: one file per subcommand, each with ``add_parser`` and ``execute``; heavy imports inside."""
+"""The command line: one file per subcommand, each with its options and ``execute``; heavy imports inside."""
 
 from __future__ import annotations
 

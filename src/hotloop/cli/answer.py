@@ -18,18 +18,14 @@ if TYPE_CHECKING:
 TABLE_ROWS = 50
 """What a table shows without --sql-rows; CSV and JSON are for programs and hold every row."""
 CELL_LENGTH = 80
-COUNTED_ROWS = 1_000_000
-"""Rows beyond those shown are counted up to here: an answer may have no end."""
 
 
 def print_answer(answer: Answer, *, form: str, rows: int | None, stream: TextIO) -> None:
     """Write the answer in a form of ANSWER_FORMS. ``rows`` bounds what is written; 0 is all, None the form's own."""
     limit = (TABLE_ROWS if form == "table" else 0) if rows is None else rows
     ANSWER_FORMS[form](answer, _take(answer.rows, limit), stream)
-    left = _count_rest(answer.rows) if limit else 0
-    if left:
-        count = f"more than {COUNTED_ROWS:,}" if left > COUNTED_ROWS else f"{left:,}"
-        line = f"{count} more row{'' if left == 1 else 's'}: show more with --sql-rows N, all with --sql-rows 0\n"
+    if limit and next(answer.rows, None) is not None:
+        line = "more rows: show more with --sql-rows N, all with --sql-rows 0\n"
         # Beside data for a program the line must not be taken for some of it.
         (stream if form == "table" else sys.stderr).write(line)
     stream.flush()
@@ -40,15 +36,6 @@ def _take(rows: Iterator[tuple[Any, ...]], limit: int) -> Iterator[tuple[Any, ..
     from itertools import islice
 
     return islice(rows, limit) if limit else rows
-
-
-def _count_rest(rows: Iterator[tuple[Any, ...]]) -> int:
-    count = 0
-    for _ in rows:
-        count += 1
-        if count > COUNTED_ROWS:
-            break
-    return count
 
 
 def _print_table(answer: Answer, rows: Iterator[tuple[Any, ...]], stream: TextIO) -> None:

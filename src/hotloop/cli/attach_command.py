@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from hotloop.cli.options import option, output_options
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
 
 ORDER, SUMMARY = 2, "say where a training that already runs stands, or hangs"
 ASKED = {
@@ -18,34 +19,32 @@ ASKED = {
 EXIT_CODES = {"hung": 1, "slow": 1, "cannot tell": 3}
 
 
-def add_parser(subparsers: Any) -> None:
-    from hotloop.cli.show import add_output_options
-
-    parser = subparsers.add_parser(
-        "attach",
-        help=SUMMARY,
-        description="Look for a few seconds at a training that already runs, started with hotloop or not, and say "
+ABOUT = {
+    "description": (
+        "Look for a few seconds at a training that already runs, started with hotloop or not, and say "
         "whether it is hung, slow or healthy: which rank differs, on which line, what it waits for, and since when. "
         "Nothing is stopped or changed. Exits with 0 where it is healthy, starting, saving or compiling, 1 where it is "
-        "hung or slow, 3 where it cannot tell, 2 after a wrong use.",
+        "hung or slow, 3 where it cannot tell, 2 after a wrong use."
     )
-    parser.add_argument(
+}
+OPTIONS = (
+    option(
         "target",
         nargs="?",
         metavar="PID|RUN",
         help="id of a rank or of its launcher, or a run folder or its name (default: every training on this machine)",
-    )
-    asked = parser.add_mutually_exclusive_group()
-    asked.add_argument(
-        "--trace",
-        type=int,
-        metavar="STEPS",
-        help="record a trace of the next STEPS steps of every rank of a run (1 to 100), and print where it is",
-    )
-    for option, help_text in ASKED.items():
-        asked.add_argument(f"--{option}", action="store_true", help=help_text)
-    add_output_options(parser, "snapshot", kind="attach", html=None)
-    parser.set_defaults(execute=execute)
+    ),
+    [
+        option(
+            "--trace",
+            type=int,
+            metavar="STEPS",
+            help="record a trace of the next STEPS steps of every rank of a run (1 to 100), and print where it is",
+        ),
+        *(option(f"--{name}", action="store_true", help=text) for name, text in ASKED.items()),
+    ],
+    *output_options("snapshot", kind="attach", html=None),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from hotloop.cli.options import option, output_options
 from hotloop.cli.show import (
-    add_output_options,
     check_outputs,
     emit,
     find_surface,
@@ -27,50 +27,50 @@ if TYPE_CHECKING:
 ORDER, SUMMARY = 6, "check a run against a baseline or limits"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "check",
-        help=SUMMARY,
-        description="Compare a recorded run with a baseline and with limits: pass, regression or inconclusive. Exits "
-        "with 1 on a regression. Give several baseline launches, so that the noise between launches is known.",
+SIDE = "a run folder, its name under .hotloop/, or 'last'"
+ABOUT = {
+    "description": (
+        "Compare a recorded run with a baseline and with limits: pass, regression or inconclusive. Exits "
+        "with 1 on a regression. Give several baseline launches, so that the noise between launches is known."
     )
-    side = "a run folder, its name under .hotloop/, or 'last'"
-    parser.add_argument(
-        "runs", metavar="RUN", nargs="+", help=f"{side}; repeat it for several launches of the same command"
-    )
-    parser.add_argument(
+}
+OPTIONS = (
+    option("runs", metavar="RUN", nargs="+", help=f"{SIDE}; repeat it for several launches of the same command"),
+    option(
         "--baseline",
         metavar="BASE",
         action="append",
         default=[],
         help="baseline: like RUN, or a file written by --update-baseline; may be repeated",
-    )
-    parser.add_argument("--limits", metavar="FILE", help="tolerances and budgets (TOML; docs/check.md lists the keys)")
-    parser.add_argument(
+    ),
+    option("--limits", metavar="FILE", help="tolerances and budgets (TOML; docs/check.md lists the keys)"),
+    option(
         "--target",
         metavar="NAME=RATIO",
         action="append",
         default=[],
         help="least utilization, such as utilization=0.8 or mfu=0.4; those of hotloop run --target are checked too",
-    )
-    parser.add_argument("--strict", action="store_true", help="also exit with 1 if the check is inconclusive")
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument(
-        "--update-baseline",
-        action="store_true",
-        help="after the check, make RUN the baseline: write it to the file BASE with a dated record of the change",
-    )
-    group.add_argument(
-        "--add-to-baseline",
-        action="store_true",
-        help="after the check, add RUN to the launches in the file BASE, unless it is a regression or ran on another "
-        "machine",
-    )
-    add_output_options(parser, "check", kind="check", html=None, quiet="no table")
-    parser.add_argument("--junit", metavar="FILE", help="write the result as JUnit XML")
-    parser.add_argument("--sarif", metavar="FILE", help="write the result as SARIF 2.1.0")
-    parser.add_argument("--github", action="store_true", help="print GitHub Actions annotations")
-    parser.set_defaults(execute=execute)
+    ),
+    option("--strict", action="store_true", help="also exit with 1 if the check is inconclusive"),
+    [
+        option(
+            "--update-baseline",
+            action="store_true",
+            help="after the check, make RUN the baseline: write it to the file BASE with a dated record of the change",
+        ),
+        option(
+            "--add-to-baseline",
+            action="store_true",
+            help="after the check, add RUN to the launches in the file BASE, unless it is a regression or ran "
+            "on another "
+            "machine",
+        ),
+    ],
+    *output_options("check", kind="check", html=None, quiet="no table"),
+    option("--junit", metavar="FILE", help="write the result as JUnit XML"),
+    option("--sarif", metavar="FILE", help="write the result as SARIF 2.1.0"),
+    option("--github", action="store_true", help="print GitHub Actions annotations"),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -85,9 +85,9 @@ def execute(arguments: argparse.Namespace) -> int:
     check_outputs(arguments.json, arguments.junit, arguments.sarif)
     if arguments.json == "-" and arguments.github:
         raise UsageError("--json - and --github both write to standard output; give --json a file")
-    for option in ("junit", "sarif"):
-        if getattr(arguments, option) == "-":
-            raise UsageError(f"--{option} cannot write to standard output; give a file name")
+    for name in ("junit", "sarif"):
+        if getattr(arguments, name) == "-":
+            raise UsageError(f"--{name} cannot write to standard output; give a file name")
     target = _find_target(arguments)
     creates = target is not None and not target.exists()
     note_newer_run(*arguments.runs, *arguments.baseline)
@@ -100,10 +100,10 @@ def execute(arguments: argparse.Namespace) -> int:
             "nothing to check against; give --baseline BASE, --limits FILE, --target NAME=RATIO or several"
         )
     surface = find_surface(sys.stdout, is_strict=arguments.strict)
-    for option in ("json", "junit", "sarif"):
-        path = getattr(arguments, option)
+    for name in ("json", "junit", "sarif"):
+        path = getattr(arguments, name)
         if path is not None and path != "-":
-            write_text(path, render(option, check, surface) + ("\n" if option == "json" else ""))
+            write_text(path, render(name, check, surface) + ("\n" if name == "json" else ""))
     # The baseline is made before anything is printed: what cannot be written is one clear error and no verdict.
     note = None
     if target is not None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from hotloop.cli.options import CACHE, WORKERS, option, output_options
 from hotloop.cli.show import (
-    add_cache_options,
-    add_output_options,
-    add_worker_option,
     check_counts,
     check_outputs,
     choose_cache_folder,
@@ -20,23 +18,21 @@ from hotloop.cli.show import (
 ORDER, SUMMARY = 5, "explain why a step takes longer or shorter"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "diff",
-        help=SUMMARY,
-        description="Compare the steps of two trainings: two recorded runs, or two profiler traces (a file, or a "
-        "folder with one file per rank). The terms sum to the change of the step.",
+SIDE = "a trace file, a folder of ranks, a run folder, a name under .hotloop/, or 'last'"
+ABOUT = {
+    "description": (
+        "Compare the steps of two trainings: two recorded runs, or two profiler traces (a file, or a "
+        "folder with one file per rank). The terms sum to the change of the step."
     )
-    side = "a trace file, a folder of ranks, a run folder, a name under .hotloop/, or 'last'"
-    parser.add_argument("before", metavar="A", help=side)
-    parser.add_argument("after", metavar="B", help="the same, to compare with A")
-    add_output_options(parser, "comparison", kind="diff", html=None)
-    parser.add_argument(
-        "--top", type=int, default=10, metavar="N", help="number of kernels and operators to show (default: 10)"
-    )
-    add_worker_option(parser)
-    add_cache_options(parser)
-    parser.set_defaults(execute=execute)
+}
+OPTIONS = (
+    option("before", metavar="A", help=SIDE),
+    option("after", metavar="B", help="the same, to compare with A"),
+    *output_options("comparison", kind="diff", html=None),
+    option("--top", type=int, default=10, metavar="N", help="number of kernels and operators to show (default: 10)"),
+    WORKERS,
+    *CACHE,
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from hotloop import __version__
-from hotloop.cli.show import add_output_options, check_outputs, choose_width, show_report
+from hotloop.cli.options import option, output_options
+from hotloop.cli.show import check_outputs, choose_width, show_report
 from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
@@ -24,18 +25,18 @@ LEAST_WIDTH = 40
 ORDER, SUMMARY = 9, "check whether this machine is set up well for training"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "doctor",
-        help=SUMMARY,
-        description="Check this machine, the training's Python and the environment for anything that slows or breaks a "
-        "training. Exits with 1 if something is harmful.",
+ABOUT = {
+    "description": (
+        "Check this machine, the training's Python and the environment for anything that slows or breaks a "
+        "training. Exits with 1 if something is harmful."
     )
-    parser.add_argument("--data", metavar="FOLDER", help="measure for one second how fast this folder can be read")
-    parser.add_argument("--python", metavar="PATH", help="the training's Python (default: python on PATH)")
-    add_output_options(parser, "checks", kind="doctor", html=None, quiet="nothing")
-    parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even if something is harmful")
-    parser.set_defaults(execute=execute)
+}
+OPTIONS = (
+    option("--data", metavar="FOLDER", help="measure for one second how fast this folder can be read"),
+    option("--python", metavar="PATH", help="the training's Python (default: python on PATH)"),
+    *output_options("checks", kind="doctor", html=None, quiet="nothing"),
+    option("--exit-zero", action="store_true", help="exit with 0 even if something is harmful"),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -8,48 +8,43 @@ import shutil
 import sys
 from pathlib import Path
 
-from hotloop.cli.show import add_output_options, check_outputs, show_report, take_command
+from hotloop.cli.options import option, output_options
+from hotloop.cli.show import check_outputs, show_report, take_command
 from hotloop.core.drill import SIGNALS
 from hotloop.core.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 ORDER, SUMMARY = 4, "rehearse preemption: real signals, the same command again, and what was lost"
 EXIT_CODES = {"pass": 0, "fail": 1, "cannot tell": 3}
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "drill",
-        help=SUMMARY,
-        description="Train once undisturbed, in a copy of this folder, then end the training by a signal in warm-up, "
+ABOUT = {
+    "description": (
+        "Train once undisturbed, in a copy of this folder, then end the training by a signal in warm-up, "
         "in a step, in an evaluation and in a save, and start the same command again: was a checkpoint saved, did it "
         "resume with the same losses, how many steps were lost, is a file torn. SIGTERM goes to the first process, as "
         "Kubernetes sends it; SIGUSR1 to every process, as Slurm's --signal does; SIGKILL to all. Exits with 0 for "
-        "pass, 1 for fail, 3 for cannot tell, 2 after a wrong use.",
-        usage="hotloop drill [options] -- COMMAND...",
-    )
-    parser.add_argument(
-        "--budget", metavar="TIME", default="15m", help="total time, such as 90s, 15m or 2h (default: 15m)"
-    )
-    parser.add_argument("--signal", choices=SIGNALS, help="rehearse this signal alone (default: all three)")
-    parser.add_argument(
+        "pass, 1 for fail, 3 for cannot tell, 2 after a wrong use."
+    ),
+    "usage": "hotloop drill [options] -- COMMAND...",
+}
+OPTIONS = (
+    option("--budget", metavar="TIME", default="15m", help="total time, such as 90s, 15m or 2h (default: 15m)"),
+    option("--signal", choices=SIGNALS, help="rehearse this signal alone (default: all three)"),
+    option(
         "--grace",
         metavar="TIME",
         default="30s",
         help="time from the signal until everything is killed, such as 30s or 2m (default: 30s)",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--checkpoints",
         metavar="DIR",
         help="where the command writes its checkpoints: the drill begins without what lies there. A folder outside of "
         "this one has to be empty",
-    )
-    add_output_options(parser, "drill", kind="drill", html=None)
-    parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command")
-    parser.set_defaults(execute=execute)
+    ),
+    *output_options("drill", kind="drill", html=None),
+    option("command", nargs="...", metavar="COMMAND", help="the training command"),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -68,10 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise UsageError("--checkpoints is this folder itself; give the folder in it that takes the checkpoints")
     if checkpoints is not None and not checkpoints.is_relative_to(cwd):
         check_empty(checkpoints)
-    resolved = child.resolve_command(command, os.environ.get("PATH"))
-    refusal = child.refuses_agent(resolved, os.environ.get("PATH"))
-    if refusal is not None:
-        raise UsageError(refusal)
+    resolved = child.resolve_attachable(command, os.environ.get("PATH"))
     request = DrillRequest(
         command=tuple(resolved),
         cwd=cwd,

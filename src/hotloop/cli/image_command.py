@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from hotloop import __version__
-from hotloop.cli.show import add_output_options, check_outputs, emit, show_report
+from hotloop.cli.options import option, output_options
+from hotloop.cli.show import check_outputs, emit, show_report
 from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
@@ -22,44 +23,34 @@ WORK = "/var/tmp"
 """Where buildah keeps large things, too: /tmp may lie in memory."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "image",
-        help=SUMMARY,
-        description="Build a Dockerfile cold, after an edit of the code and after one of the requirements, as it is "
-        "and with each fix, in a temporary store. Your files, images and store are not changed, except by --fix.",
+ABOUT = {
+    "description": (
+        "Build a Dockerfile cold, after an edit of the code and after one of the requirements, as it is "
+        "and with each fix, in a temporary store. Your files, images and store are not changed, except by --fix."
     )
-    parser.add_argument("path", metavar="PATH", help="the build context: the folder that docker build is given")
-    parser.add_argument("--file", metavar="FILE", help="the Dockerfile (default: PATH/Dockerfile)")
-    parser.add_argument(
-        "--builder", choices=("buildah", "docker"), help="the program that builds (default: buildah, else docker)"
-    )
-    parser.add_argument("--edit", metavar="FILE", help="the code file to edit (default: the one that changes most)")
-    parser.add_argument(
-        "--requirements", metavar="FILE", help="the requirements file to edit (default: the one that is installed)"
-    )
-    parser.add_argument("--build-arg", metavar="NAME=VALUE", action="append", default=[], help="as for docker build")
-    parser.add_argument(
-        "--fix", action="store_true", help="write what is proven faster with the same contents into the Dockerfile"
-    )
-    parser.add_argument(
-        "--leave-out", action="store_true", help="with --fix: also what leaves files out of the image (.git, data)"
-    )
-    parser.add_argument("--diff", action="store_true", help="print the changes as a patch")
-    parser.add_argument(
+}
+OPTIONS = (
+    option("path", metavar="PATH", help="the build context: the folder that docker build is given"),
+    option("--file", metavar="FILE", help="the Dockerfile (default: PATH/Dockerfile)"),
+    option("--builder", choices=("buildah", "docker"), help="the program that builds (default: buildah, else docker)"),
+    option("--edit", metavar="FILE", help="the code file to edit (default: the one that changes most)"),
+    option("--requirements", metavar="FILE", help="the requirements file to edit (default: the one that is installed)"),
+    option("--build-arg", metavar="NAME=VALUE", action="append", default=[], help="as for docker build"),
+    option("--fix", action="store_true", help="write what is proven faster with the same contents into the Dockerfile"),
+    option("--leave-out", action="store_true", help="with --fix: also what leaves files out of the image (.git, data)"),
+    option("--diff", action="store_true", help="print the changes as a patch"),
+    option(
         "--limit-s", type=float, default=LIMIT_S, metavar="S", help=f"seconds for all builds (default: {LIMIT_S:.0f})"
-    )
-    parser.add_argument(
+    ),
+    option(
         "--limit-gb",
         type=float,
         metavar="GB",
         help="disk that the builds may take (default: all but 2 GB of what is free)",
-    )
-    parser.add_argument(
-        "--work", metavar="FOLDER", default=WORK, help=f"where the temporary store lies (default: {WORK})"
-    )
-    add_output_options(parser, kind="image")
-    parser.set_defaults(execute=execute)
+    ),
+    option("--work", metavar="FOLDER", default=WORK, help=f"where the temporary store lies (default: {WORK})"),
+    *output_options(kind="image"),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:

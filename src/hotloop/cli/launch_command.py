@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path, PurePath
 
+from hotloop.cli.options import option
 from hotloop.cli.show import check_counts, check_outputs, emit, write_new
 from hotloop.core.errors import CommandNotStarted, UsageError
 
@@ -17,76 +18,65 @@ if TYPE_CHECKING:
 ORDER, SUMMARY = 12, "write what starts a training on a cluster, and start it"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "launch",
-        help=SUMMARY,
-        description="Write the script or manifest that starts this training command on several nodes: torchrun on "
+ABOUT = {
+    "description": (
+        "Write the script or manifest that starts this training command on several nodes: torchrun on "
         "each, a signal to save before the time ends or a spot machine goes, restarts. Each line that is not obvious "
-        "has its reason beside it. Prints it, unless --output or --submit is given.",
-        usage="hotloop launch --target TARGET --nodes N --gpus-per-node M [options] -- COMMAND...\n"
-        "       hotloop launch --target TARGET --plan PLAN.toml [options] -- COMMAND...",
-    )
-    parser.add_argument(
-        "--target", metavar="TARGET", help="slurm, trainjob, jobset, job, skypilot, dstack or gpu-sharing"
-    )
-    parser.add_argument("--plan", metavar="FILE", help="workload file of `hotloop plan`: its devices fill the nodes")
-    parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes")
-    parser.add_argument("--gpus-per-node", type=int, metavar="M", help="GPUs of a node; 0 trains on the CPU")
-    parser.add_argument(
-        "--gpu", metavar="NAME", help="device: of `hotloop plan`, such as h100-80g-sxm, or of the cloud"
-    )
-    parser.add_argument(
-        "--cpus", type=int, metavar="N", help="cores of a node that the training takes (Slurm gives one otherwise)"
-    )
-    parser.add_argument(
-        "--strategy", metavar="FILE", help="apply its techniques: puts `hotloop run` before the command"
-    )
-    parser.add_argument(
-        "--run", metavar="RUN", help="a recorded run of this training: its save, step, memory and use of the GPU"
-    )
-    parser.add_argument(
-        "--save-s", type=float, metavar="S", help="seconds that a save takes, in place of the recorded one"
-    )
-    parser.add_argument(
-        "--spot", metavar="CLOUD", choices=("aws", "gcp", "azure"), help="spot machines of aws, gcp or azure"
-    )
-    parser.add_argument("--time", metavar="T", help="slurm: time limit of one start, such as 24:00:00")
-    parser.add_argument(
+        "has its reason beside it. Prints it, unless --output or --submit is given."
+    ),
+    "usage": (
+        "hotloop launch --target TARGET --nodes N --gpus-per-node M [options] -- COMMAND...\n"
+        "       hotloop launch --target TARGET --plan PLAN.toml [options] -- COMMAND..."
+    ),
+}
+OPTIONS = (
+    option("--target", metavar="TARGET", help="slurm, trainjob, jobset, job, skypilot, dstack or gpu-sharing"),
+    option("--plan", metavar="FILE", help="workload file of `hotloop plan`: its devices fill the nodes"),
+    option("--nodes", type=int, metavar="N", help="number of nodes"),
+    option("--gpus-per-node", type=int, metavar="M", help="GPUs of a node; 0 trains on the CPU"),
+    option("--gpu", metavar="NAME", help="device: of `hotloop plan`, such as h100-80g-sxm, or of the cloud"),
+    option("--cpus", type=int, metavar="N", help="cores of a node that the training takes (Slurm gives one otherwise)"),
+    option("--strategy", metavar="FILE", help="apply its techniques: puts `hotloop run` before the command"),
+    option("--run", metavar="RUN", help="a recorded run of this training: its save, step, memory and use of the GPU"),
+    option("--save-s", type=float, metavar="S", help="seconds that a save takes, in place of the recorded one"),
+    option("--spot", metavar="CLOUD", choices=("aws", "gcp", "azure"), help="spot machines of aws, gcp or azure"),
+    option("--time", metavar="T", help="slurm: time limit of one start, such as 24:00:00"),
+    option(
         "--slurm-option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="slurm: one more #SBATCH option, such as partition=gpu; may be given several times",
-    )
-    parser.add_argument("--image", metavar="IMAGE", help="container image of the training")
-    parser.add_argument(
+    ),
+    option("--image", metavar="IMAGE", help="container image of the training"),
+    option(
         "--volume", metavar="CLAIM:PATH", help="storage for checkpoints that outlives pods and machines, and its place"
-    )
-    parser.add_argument("--shm", metavar="SIZE", help="size of /dev/shm in a container, such as 16Gi")
-    parser.add_argument("--interface", metavar="NAME", help="network interface between nodes, such as eth1")
-    parser.add_argument("--rdma", metavar="RESOURCE", help="Kubernetes: network device of each pod, such as rdma/ib")
-    parser.add_argument("--queue", metavar="NAME", help="Kubernetes: queue of Kueue that admits all nodes at once")
-    parser.add_argument("--runtime", metavar="NAME", help="trainjob: training runtime (default: torch-distributed)")
-    parser.add_argument(
+    ),
+    option("--shm", metavar="SIZE", help="size of /dev/shm in a container, such as 16Gi"),
+    option("--interface", metavar="NAME", help="network interface between nodes, such as eth1"),
+    option("--rdma", metavar="RESOURCE", help="Kubernetes: network device of each pod, such as rdma/ib"),
+    option("--queue", metavar="NAME", help="Kubernetes: queue of Kueue that admits all nodes at once"),
+    option("--runtime", metavar="NAME", help="trainjob: training runtime (default: torch-distributed)"),
+    option(
         "--share", choices=("time-slicing", "mig"), help="gpu-sharing: how jobs share a GPU (default: time-slicing)"
-    )
-    parser.add_argument("--name", metavar="NAME", help="name of the job (default: that of the script)")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the manifest to FILE")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--dry-run", action="store_true", help="print it only; the default")
-    what.add_argument("--submit", action="store_true", help="hand it to sbatch, kubectl, sky or dstack")
-    parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command, behind --")
-    parser.set_defaults(execute=execute)
+    ),
+    option("--name", metavar="NAME", help="name of the job (default: that of the script)"),
+    option("-o", "--output", metavar="FILE", help="write the manifest to FILE"),
+    [
+        option("--dry-run", action="store_true", help="print it only; the default"),
+        option("--submit", action="store_true", help="hand it to sbatch, kubectl, sky or dstack"),
+    ],
+    option("command", nargs="...", metavar="COMMAND", help="the training command, behind --"),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.launch import TARGETS, check_options
     from hotloop.launch.request import check_text
 
-    for option, value in vars(arguments).items():
+    for name, value in vars(arguments).items():
         if isinstance(value, str):
-            check_text(f"--{option.replace('_', '-')}", value)
+            check_text(f"--{name.replace('_', '-')}", value)
     if arguments.output == "-":
         arguments.output = None
     check_outputs(arguments.output)

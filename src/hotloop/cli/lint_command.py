@@ -6,7 +6,8 @@ import argparse
 import sys
 
 from hotloop import __version__
-from hotloop.cli.show import add_output_options, check_outputs, find_surface, show_report, write_text
+from hotloop.cli.options import option, output_options
+from hotloop.cli.show import check_outputs, find_surface, show_report, write_text
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence
@@ -14,38 +15,38 @@ from hotloop.core.lint import Confidence
 ORDER, SUMMARY = 11, "check training scripts, Dockerfiles, batch scripts and manifests without running them"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "lint",
-        help=SUMMARY,
-        description="Check training scripts, Dockerfiles, Slurm batch scripts and Kubernetes manifests without running "
-        "them. Exits with 1 if there is a finding of the severity of --fail-on, or above.",
+ABOUT = {
+    "description": (
+        "Check training scripts, Dockerfiles, Slurm batch scripts and Kubernetes manifests without running "
+        "them. Exits with 1 if there is a finding of the severity of --fail-on, or above."
     )
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="files, or folders that are searched")
-    parser.add_argument("--fix", action="store_true", help="write the fixes that are certain, then check again")
-    parser.add_argument("--diff", action="store_true", help="print what --fix would write as a diff, and write nothing")
-    parser.add_argument(
+}
+OPTIONS = (
+    option("paths", nargs="+", metavar="PATH", help="files, or folders that are searched"),
+    option("--fix", action="store_true", help="write the fixes that are certain, then check again"),
+    option("--diff", action="store_true", help="print what --fix would write as a diff, and write nothing"),
+    option(
         "--save-seconds",
         type=float,
         metavar="S",
         help="how long a checkpoint takes: also check that signals and grace periods leave time for it",
-    )
-    add_output_options(parser, kind="lint")
-    parser.add_argument("--sarif", metavar="FILE", help="write the report as SARIF 2.1.0")
-    parser.add_argument(
+    ),
+    *output_options(kind="lint"),
+    option("--sarif", metavar="FILE", help="write the report as SARIF 2.1.0"),
+    option(
         "--fail-on",
         choices=[severity.value for severity in Severity],
         default=Severity.MEDIUM.value,
         help="the least severity that makes lint exit with 1 (default: medium)",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--confidence",
         choices=[confidence.value for confidence in Confidence],
         default=Confidence.LIKELY.value,
         help="report only findings that are at least this sure: certain, or likely as well (default: likely)",
-    )
-    parser.add_argument("--exit-zero", action="store_true", help="exit with 0 whatever was found")
-    parser.set_defaults(execute=execute)
+    ),
+    option("--exit-zero", action="store_true", help="exit with 0 whatever was found"),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import re
 from importlib import import_module
 
 from hotloop import __version__
+from hotloop.cli.options import add_options
 from hotloop.core.errors import suggest_known
 
 TYPE_CHECKING = False
@@ -95,13 +96,27 @@ def build_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     commands = {name: import_module(f"hotloop.cli.{name}_command") for name in found if first in (None, name)}
     for name in sorted(found, key=lambda one: commands[one].ORDER if one in commands else 0):
         if name in commands and (words is None or name in words):
-            commands[name].add_parser(subparsers)
-            parser.options += subparsers.choices[name].list_options()
+            command = _add_command(subparsers, name, commands[name])
+            parser.options += command.list_options()
         else:
             subparsers.add_parser(name, help=commands[name].SUMMARY if name in commands else None)
     return parser
 
 
+def _add_command(subparsers: Any, name: str, module: Any) -> Any:
+    command = subparsers.add_parser(name, help=module.SUMMARY, **module.ABOUT)
+    command.set_defaults(execute=module.execute, parser=command)
+    add_options(command, module.OPTIONS)
+    if hasattr(module, "KINDS"):
+        kinds = command.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
+        for kind, (about, options) in module.KINDS.items():
+            one = kinds.add_parser(kind, **about)
+            one.set_defaults(kind=kind)
+            add_options(one, options)
+    return command
+
+
 def list_commands() -> list[str]:
-    """The subcommands: each is a module with ORDER and SUMMARY for the help, add_parser and execute."""
+    """The subcommands: each is a module with ORDER, SUMMARY and ABOUT for the help, OPTIONS (or KINDS of it, with
+    options of their own) and execute."""
     return sorted(file.removesuffix("_command.py") for file in os.listdir(FOLDER) if file.endswith("_command.py"))

@@ -7,7 +7,8 @@ import os
 import sys
 
 from hotloop import __version__
-from hotloop.cli.show import add_output_options, check_outputs, emit, show_report, write_new
+from hotloop.cli.options import option, output_options
+from hotloop.cli.show import check_outputs, emit, show_report, write_new
 from hotloop.core.errors import UsageError
 
 ORDER, SUMMARY = 8, "memory, time and cost of a training before the hardware is rented"
@@ -19,81 +20,79 @@ FILE_OPTIONS = (
 MODULE_OPTIONS = ("batch", "gpu", "python")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "plan",
-        help=SUMMARY,
-        description="Plan a training from a TOML file with [model], [run] and [hardware]: memory of the device that "
+ABOUT = {
+    "description": (
+        "Plan a training from a TOML file with [model], [run] and [hardware]: memory of the device that "
         "needs most and what would save it, time of a step, cost. Needs no GPU and no torch. docs/plan.md describes "
-        "the file and states the error on published runs.",
-        usage="hotloop plan FILE.toml [options]\n       hotloop plan zero --params N --ranks N [options]\n"
-        "       hotloop plan --module FILE.py:FUNCTION --batch SHAPES [options]",
-    )
-    parser.add_argument("file", nargs="?", metavar="FILE", help="a workload file, or the word zero for ZeRO's table")
-    parser.add_argument(
+        "the file and states the error on published runs."
+    ),
+    "usage": (
+        "hotloop plan FILE.toml [options]\n       hotloop plan zero --params N --ranks N [options]\n"
+        "       hotloop plan --module FILE.py:FUNCTION --batch SHAPES [options]"
+    ),
+}
+OPTIONS = (
+    option("file", nargs="?", metavar="FILE", help="a workload file, or the word zero for ZeRO's table"),
+    option(
         "--module",
         metavar="FILE.py:FUNCTION",
         help="a function that returns any nn.Module: its steps are traced with fake tensors, in a child process",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--batch",
         metavar="SHAPES",
         help='module: its arguments, such as "input_ids:int64[8,1024],labels:int64[8,1024]" or "float32[32,3,224,224]",'
         " or FILE.py:FUNCTION that returns them",
-    )
-    parser.add_argument("--gpu", metavar="NAME", help="module: device to plan for (default: h100-80g-sxm), or cpu")
-    parser.add_argument("--python", metavar="FILE", help="module: interpreter that has torch (default: PATH's)")
-    parser.add_argument(
-        "--why-oom", action="store_true", help="rank what would save memory, also where the run fits easily"
-    )
-    parser.add_argument(
+    ),
+    option("--gpu", metavar="NAME", help="module: device to plan for (default: h100-80g-sxm), or cpu"),
+    option("--python", metavar="FILE", help="module: interpreter that has torch (default: PATH's)"),
+    option("--why-oom", action="store_true", help="rank what would save memory, also where the run fits easily"),
+    option(
         "--measured",
         action="append",
         default=[],
         metavar="FILE.toml=RUN",
         help="calibrate the time by the step of a recorded run and its workload file; may be given several times",
-    )
-    parser.add_argument("--tokens", type=float, metavar="N", help="of the whole training, such as 1e12; 1e9 by default")
-    parser.add_argument(
+    ),
+    option("--tokens", type=float, metavar="N", help="of the whole training, such as 1e12; 1e9 by default"),
+    option(
         "--scaling",
         nargs="?",
         const="weak",
         choices=("weak", "strong"),
         help="the same run on more devices, by doubling",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--optimize",
         choices=("time", "cost", "memory"),
         help="search micro-batch, recompute, sharding, tp, pp and the counts of --gpu-counts; the global batch stays",
-    )
-    parser.add_argument("--gpu-counts", metavar="N,N", help="of --optimize, such as 8,64,512; the file's by default")
-    parser.add_argument("--gpus", metavar="NAME,NAME", help="devices of --optimize; the file's by default")
-    parser.add_argument("--hours", type=float, metavar="H", help="that the training may take, of --optimize")
-    parser.add_argument(
-        "--spot", action="store_true", help="the same training on spot devices, and from which price it pays"
-    )
-    parser.add_argument(
+    ),
+    option("--gpu-counts", metavar="N,N", help="of --optimize, such as 8,64,512; the file's by default"),
+    option("--gpus", metavar="NAME,NAME", help="devices of --optimize; the file's by default"),
+    option("--hours", type=float, metavar="H", help="that the training may take, of --optimize"),
+    option("--spot", action="store_true", help="the same training on spot devices, and from which price it pays"),
+    option(
         "--write-strategy",
         metavar="FILE",
         help="write what was planned, or found best by --optimize, as a new strategy file; its comments say what of it "
         "needs hotloop's Trainer or apply_strategy, and what `hotloop run --strategy` does to an unmodified script",
-    )
-    parser.add_argument("--params", type=float, metavar="N", help="zero: number of parameters, such as 175e9")
-    parser.add_argument("--ranks", type=int, metavar="N", help="zero, module: number of data-parallel ranks (FSDP2)")
-    parser.add_argument(
+    ),
+    option("--params", type=float, metavar="N", help="zero: number of parameters, such as 175e9"),
+    option("--ranks", type=int, metavar="N", help="zero, module: number of data-parallel ranks (FSDP2)"),
+    option(
         "--precision",
         metavar="NAME",
         help="zero: mixed (2 + 2 + 12 bytes a parameter; default) or fp32 (4 + 4 + 8); module: fp32 (default), bf16, "
         "fp16 or pure-bf16",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--optimizer",
         metavar="NAME",
         help="zero: adamw (default), sgd, adafactor or adamw-8bit; module: adamw (default), adam, sgd (momentum 0.9) "
         "or plain-sgd",
-    )
-    add_output_options(parser, "plan", kind="plan", html="with plots, as one HTML file")
-    parser.set_defaults(execute=execute)
+    ),
+    *output_options("plan", kind="plan", html="with plots, as one HTML file"),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -10,14 +10,13 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from hotloop.cli.show import add_output_options, check_outputs, show_report
+from hotloop.cli.options import option, output_options
+from hotloop.cli.show import check_outputs, show_report
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Numerics
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from hotloop.pipeline.proving import ProofVariant
 
 ORDER, SUMMARY = 3, "say which of two variants of a training is faster, with statistics and a check of the loss"
@@ -25,45 +24,45 @@ EXIT_CODES = {"faster": 0, "same": 0, "slower": 1, "refused": 1, "cannot tell": 
 SIDES = (("git", "A..B"), ("strategies", "A,B"), ("pythons", "A,B"))
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "prove",
-        help=SUMMARY,
-        description="Run two variants of a training in turn, in fresh processes on copies of the working folder, and "
+ABOUT = {
+    "description": (
+        "Run two variants of a training in turn, in fresh processes on copies of the working folder, and "
         "say whether B is faster than A, slower, the same, or whether it cannot be told. B is refused where it fails "
         "or its loss is another one. Exits with 0 for faster and same, 1 for slower and refused, 3 for cannot tell, "
-        "2 after a wrong use.",
-        usage="hotloop prove [options] COMMAND_A... -- COMMAND_B...\n"
+        "2 after a wrong use."
+    ),
+    "usage": (
+        "hotloop prove [options] COMMAND_A... -- COMMAND_B...\n"
         "       hotloop prove [options] --git A..B -- COMMAND...\n"
         "       hotloop prove [options] --strategies A.toml,B.toml -- COMMAND...\n"
         "       hotloop prove [options] --pythons A/bin/python,B/bin/python -- COMMAND...\n"
-        "       hotloop prove --replay FILE.json",
-    )
-    parser.add_argument("--git", metavar="A..B", help="run one command in two revisions of its repository")
-    parser.add_argument(
+        "       hotloop prove --replay FILE.json"
+    ),
+}
+OPTIONS = (
+    option("--git", metavar="A..B", help="run one command in two revisions of its repository"),
+    option(
         "--strategies", metavar="A,B", help="run one command under two strategy files; 'none' is the unchanged command"
-    )
-    parser.add_argument("--pythons", metavar="A,B", help="run one command in the environments of two Pythons")
-    parser.add_argument("--replay", metavar="FILE", help="repeat the proof that --json wrote, on this machine")
-    parser.add_argument(
-        "--budget", metavar="TIME", default="10m", help="total time, such as 90s, 15m or 2h (default: 10m)"
-    )
-    parser.add_argument(
+    ),
+    option("--pythons", metavar="A,B", help="run one command in the environments of two Pythons"),
+    option("--replay", metavar="FILE", help="repeat the proof that --json wrote, on this machine"),
+    option("--budget", metavar="TIME", default="10m", help="total time, such as 90s, 15m or 2h (default: 10m)"),
+    option(
         "--at-least",
         metavar="PERCENT",
         default="3%",
         help="the smallest difference that matters: what is surely smaller is 'same' (default: 3%%)",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--numerics",
         choices=[numerics.value for numerics in Numerics],
         default=Numerics.REORDERED.value,
         help="what B may change in the numbers: exact (equal bit for bit), reordered sums, resampled data, or lossy "
         "for lower precision (default: reordered)",
-    )
-    add_output_options(parser, "proof", kind="prove", html=None)
-    parser.add_argument("command", nargs="...", metavar="COMMAND", help="the two commands, with -- between them")
-    parser.set_defaults(execute=execute, parser=parser)
+    ),
+    *output_options("proof", kind="prove", html=None),
+    option("command", nargs="...", metavar="COMMAND", help="the two commands, with -- between them"),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -138,10 +137,7 @@ def _make_variant(command: list[str], variables: dict[str, str], change: str = "
     from hotloop.attach import child
     from hotloop.pipeline.proving import ProofVariant
 
-    resolved = child.resolve_command(command, variables.get("PATH"))
-    refusal = child.refuses_agent(resolved, variables.get("PATH"))
-    if refusal is not None:
-        raise UsageError(refusal)
+    resolved = child.resolve_attachable(command, variables.get("PATH"))
     return ProofVariant(command=tuple(resolved), cwd=Path.cwd(), variables=variables, change=change)
 
 

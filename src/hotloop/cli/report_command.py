@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from hotloop.cli.show import add_output_options, check_outputs, has_serious_fault, note_newer_run, show_report
+from hotloop.cli.options import option, output_options
+from hotloop.cli.show import check_outputs, has_serious_fault, note_newer_run, show_report
 from hotloop.core.errors import RecordingError
 
 TYPE_CHECKING = False
@@ -20,23 +21,23 @@ MOST_BYTES = 64 * 2**20
 ORDER, SUMMARY = 3, "show the report of a recorded run, or render a JSON report"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "report",
-        help=SUMMARY,
-        description="Show the report of a recorded run, even if it is still training or was killed. Or render the JSON "
-        "report that another command wrote (--json, or report.json of tune), even of an older hotloop.",
+ABOUT = {
+    "description": (
+        "Show the report of a recorded run, even if it is still training or was killed. Or render the JSON "
+        "report that another command wrote (--json, or report.json of tune), even of an older hotloop."
     )
-    parser.add_argument(
+}
+OPTIONS = (
+    option(
         "run",
         nargs="?",
         default="last",
         help="a run folder, its name under .hotloop/, 'last' (training), the URL of `hotloop run --record`, or a JSON "
         "report",
-    )
-    add_output_options(parser, kind=None)
-    parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found")
-    parser.set_defaults(execute=execute)
+    ),
+    *output_options(kind=None),
+    option("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found"),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -81,13 +82,9 @@ def read_report_file(path: Path) -> object:
     """The report in a JSON file. The file may come from anybody: it is bounded and only read."""
     import json
 
-    try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise RecordingError(f"cannot read {path}: {error.strerror}") from None
-    if len(data) > MOST_BYTES:
-        raise RecordingError(f"{path} is larger than {MOST_BYTES // 2**20} MiB, so it is not a hotloop report")
+    from hotloop.core.input_file import read_bounded
+
+    data = read_bounded(path, MOST_BYTES, "report of hotloop", RecordingError)
     try:
         return read_content(json.loads(data))
     except (ValueError, RecursionError) as error:

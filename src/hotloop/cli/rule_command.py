@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
+from hotloop.cli.options import option
 from hotloop.cli.show import choose_width
 from hotloop.core.errors import UsageError, suggest_known
 
 ORDER, SUMMARY = 8, "explain a rule, or list all rules"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser("rule", help=SUMMARY, description="Explain a rule or a fix.")
-    parser.add_argument(
-        "id", nargs="?", help="id of a rule, such as input-bound, or of a fix (default: list all rules)"
-    )
-    parser.set_defaults(execute=execute)
+ABOUT = {"description": "Explain a rule or a fix."}
+OPTIONS = (option("id", nargs="?", help="id of a rule, such as input-bound, or of a fix (default: list all rules)"),)
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 from functools import partial
 
+from hotloop.cli.options import option, output_options
 from hotloop.cli.show import (
-    add_output_options,
     check_counts,
     check_outputs,
     emit,
@@ -21,12 +22,10 @@ from hotloop.core.machine import count_cores
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from hotloop.attach.child import ChildEnd
-    from hotloop.cli.live import LiveView
     from hotloop.core.report import Report
     from hotloop.core.strategy import Strategy
     from hotloop.pipeline.exports import RunExports
@@ -38,94 +37,88 @@ if TYPE_CHECKING:
 ORDER, SUMMARY = 1, "run a training command and report what its steps wait for"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "run",
-        help=SUMMARY,
-        description="Run a training command unchanged, watch it from inside, and report what its steps wait for.",
-        usage="hotloop run [options] -- COMMAND...   or   hotloop run [options] train.py [arguments]",
-    )
-    add_output_options(parser, to_stdout=False)
-    parser.add_argument(
-        "--name", metavar="NAME", help="name of the run folder under .hotloop/ (default: time and command)"
-    )
-    parser.add_argument(
-        "--strategy", metavar="FILE", help="apply the techniques in this TOML file, without changing the source"
-    )
-    parser.add_argument("--live", action="store_true", help="show progress, phases, use and loss while training")
-    parser.add_argument(
+ABOUT = {
+    "description": "Run a training command unchanged, watch it from inside, and report what its steps wait for.",
+    "usage": "hotloop run [options] -- COMMAND...   or   hotloop run [options] train.py [arguments]",
+}
+OPTIONS = (
+    *output_options(to_stdout=False),
+    option("--name", metavar="NAME", help="name of the run folder under .hotloop/ (default: time and command)"),
+    option("--strategy", metavar="FILE", help="apply the techniques in this TOML file, without changing the source"),
+    option("--live", action="store_true", help="show progress, phases, use and loss while training"),
+    option(
         "--export",
         metavar="TARGET=WHERE",
         action="append",
         default=[],
         help="export the running training's numbers (may be repeated): prometheus=:9100, prometheus=FILE.prom, "
         "otlp[=URL], tensorboard=FOLDER, json=FILE, trainer-status",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--stall",
         type=float,
         default=60.0,
         metavar="SECONDS",
         help="say so, and look where each rank is, after so long without progress, or ten of the longest steps "
         "(default: 60; 0: never)",
-    )
-    parser.add_argument("--stall-exit", action="store_true", help="end a training that stands still with SIGTERM")
-    parser.add_argument(
+    ),
+    option("--stall-exit", action="store_true", help="end a training that stands still with SIGTERM"),
+    option(
         "--steps-total",
         type=int,
         metavar="N",
         help="number of steps that the training will take: gives progress and remaining time",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--record",
         metavar="URL",
         help="also send the recording to a URL while training (s3://bucket/run, or a folder), the same one on every "
         "node; hotloop report URL then shows all ranks",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--record-id", metavar="ID", help="id of the run, the same on all its nodes (default: that of the Slurm job)"
-    )
-    parser.add_argument(
+    ),
+    option(
         "--record-wait",
         type=float,
         default=30.0,
         metavar="SECONDS",
         help="how long the end of the command waits for what was not sent yet (default: 30)",
-    )
-    deep = parser.add_mutually_exclusive_group()
-    deep.add_argument(
-        "--deep",
-        action="store_true",
-        help="record the operators of one step, for rules that need them (see docs/how-it-works.md)",
-    )
-    deep.add_argument("--no-deep", action="store_true", help="the default: record no operators")
-    probing = parser.add_mutually_exclusive_group()
-    probing.add_argument("--no-probe", action="store_true", help="do not measure opportunities after the training")
-    probing.add_argument("--probe", action="store_true", help="measure opportunities even after Ctrl-C or SIGTERM")
-    parser.add_argument(
+    ),
+    [
+        option(
+            "--deep",
+            action="store_true",
+            help="record the operators of one step, for rules that need them (see docs/how-it-works.md)",
+        ),
+        option("--no-deep", action="store_true", help="the default: record no operators"),
+    ],
+    [
+        option("--no-probe", action="store_true", help="do not measure opportunities after the training"),
+        option("--probe", action="store_true", help="measure opportunities even after Ctrl-C or SIGTERM"),
+    ],
+    option(
         "--trace",
         metavar="PLAN",
         help="record a Chrome trace per rank; PLAN is wait:warmup:active[:repeat], such as 5:2:3",
-    )
-    parser.add_argument(
-        "--trace-ranks", metavar="RANKS", help="of --trace: ranks to trace, 0,1 or 0-3 or all (default: all)"
-    )
-    parser.add_argument(
+    ),
+    option("--trace-ranks", metavar="RANKS", help="of --trace: ranks to trace, 0,1 or 0-3 or all (default: all)"),
+    option(
         "--watch-numbers",
         action="store_true",
         help="record the loss and gradient norms, and report where they are not finite",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--target",
         metavar="NAME=RATIO",
         action="append",
         default=[],
         help="least utilization wanted, such as utilization=0.8, mfu=0.4 or cpu_utilization=0.9; a miss is a "
         "finding. On an accelerator, mfu counts the FLOPs of one step",
-    )
-    parser.add_argument("--nvtx", action="store_true", help="mark steps and phases as NVTX ranges if CUDA is available")
-    parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command")
-    parser.set_defaults(execute=execute)
+    ),
+    option("--nvtx", action="store_true", help="mark steps and phases as NVTX ranges if CUDA is available"),
+    option("command", nargs="...", metavar="COMMAND", help="the training command"),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -177,7 +170,7 @@ def execute(arguments: argparse.Namespace) -> int:
     stalls = partial(_make_stall_watch, folder, collector, arguments)
     watches = _Watches(folder, environment, exports, upload, collector, stalls, is_live=arguments.live)
     try:
-        end = child.run_child(resolved, environment, watches.tick, on_ending=watches.prepare_report)
+        end = child.run_child(resolved, environment, watches.tick)
     except BaseException as error:
         watches.stop()
         if upload is not None:
@@ -233,8 +226,9 @@ class _Watches:
         self._upload = upload
         self.unattached = UnattachedWatch(folder / "processes")
         self.collector = collector
-        self._live = self._make_view(folder) if is_live else None
-        self._imports: threading.Thread | None = None
+        self._folder = folder
+        self._over = threading.Event()
+        self._live = threading.Thread(target=self._show_live, name="hotloop-live", daemon=True) if is_live else None
         self._make_stall_watch = make_stall_watch
         self._stalls: StallWatch | None = None
 
@@ -247,16 +241,16 @@ class _Watches:
         self.cores.sample()
         self.unattached.tick()
         self.collector.start()
-        if self._live is not None:
+        if self._live is not None and self._live.ident is None:
             self._live.start()
         if self._stalls is None:  # what it imports is not waited for at the start
             self._stalls = self._make_stall_watch()
         self._stalls.tick()
 
-    def _make_view(self, folder: Path) -> LiveView:
-        from hotloop.cli.live import LiveView, follow_live
+    def _show_live(self) -> None:
+        from hotloop.cli.live import show_live  # in its thread: what it imports would delay the training
 
-        return LiveView(partial(follow_live, folder), sys.stderr, self.recent_cores)
+        show_live(self._folder, sys.stderr, self.recent_cores, self._over)
 
     def recent_cores(self) -> float | None:
         """Share of the time of the cores that the training used of late, 0..1."""
@@ -268,36 +262,10 @@ class _Watches:
         load = load_between(samples, max(samples[0][0], now_s - RECENT_S), now_s, count_cores()) if samples else None
         return None if load is None else load.own_ratio
 
-    def prepare_report(self) -> None:
-        """Import what the report needs while the command comes to its end: who pressed Ctrl-C waits for both."""
-        import threading
-
-        if self._imports is None:
-            self._imports = threading.Thread(target=_import_report, name="hotloop-imports", daemon=True)
-            self._imports.start()
-
     def stop(self) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._over.set()
         self.devices.stop()
         self.collector.stop()
-        if self._imports is not None:
-            self._imports.join()
-
-
-def _import_report() -> None:
-    """What ``_report`` imports; where that fails it says so itself."""
-    import contextlib
-    import importlib
-
-    with contextlib.suppress(Exception):
-        from hotloop.apply import ACTS
-        from hotloop.diagnose import RULES
-        from hotloop.report import RENDERERS, VIEWS
-
-        importlib.import_module("hotloop.pipeline.runs")
-        for catalogue in (ACTS, RULES, RENDERERS, VIEWS):
-            len(catalogue)
 
 
 def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _Watches) -> None:
@@ -331,7 +299,6 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
 
 
 def _make_stall_watch(folder: Path, collector: Collector, arguments: argparse.Namespace) -> StallWatch:
-    from hotloop.cli.show import emit
     from hotloop.pipeline.stalls import StallWatch
 
     return StallWatch(
@@ -426,10 +393,9 @@ def _remove_run_folder(folder: Path) -> None:
 
 def _write_best(path: Path, text: str) -> None:
     """Best effort: a full disk or a folder that was deleted must not hide the training's own exit code."""
+    from hotloop.core.output_file import write_whole
 
     try:
-        partial = path.with_suffix(".part")
-        partial.write_text(text)
-        partial.replace(path)
+        write_whole(path, text)
     except OSError as error:
         emit(f"cannot write {path}: {error.strerror}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hotloop.cli.options import option
 from hotloop.cli.show import emit
 
 TYPE_CHECKING = False
@@ -15,16 +16,16 @@ if TYPE_CHECKING:
 ORDER, SUMMARY = 3, "show the runs, one while it trains, in a page on this machine"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "serve",
-        help=SUMMARY,
-        description="Show the runs under .hotloop/ in a browser: the list, a run while it trains, its report, and two "
-        "compared. The page is served to this machine only, to whoever has the printed address, until Ctrl-C.",
+ABOUT = {
+    "description": (
+        "Show the runs under .hotloop/ in a browser: the list, a run while it trains, its report, and two "
+        "compared. The page is served to this machine only, to whoever has the printed address, until Ctrl-C."
     )
-    parser.add_argument("folder", nargs="?", default=".", help="where .hotloop/ lies (default: here)")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: a free one)")
-    parser.set_defaults(execute=execute)
+}
+OPTIONS = (
+    option("folder", nargs="?", default=".", help="where .hotloop/ lies (default: here)"),
+    option("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: a free one)"),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:

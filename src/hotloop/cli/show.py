@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from hotloop.core.errors import UsageError, suggest_known
+from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,46 +17,11 @@ if TYPE_CHECKING:
     from hotloop.pipeline.runs import Probe
     from hotloop.report import Surface
 
-TERMINAL = "terminal"
-"""The renderer that needs no --format."""
-
-
-def add_output_options(
-    parser: argparse.ArgumentParser,
-    what: str = "report",
-    *,
-    kind: str | None = "run",
-    to_stdout: bool = True,
-    html: str | None = "as one HTML file",
-    quiet: str | None = None,
-) -> None:
-    """--format, --json, --html (unless ``html`` is None) and -q for what a command shows.
-
-    ``kind`` is the id of its view; None where a file decides.
-    """
-    add_format_option(parser, what, kind=kind)
-    stdout = ", or - for standard output" if to_stdout else ""
-    parser.add_argument("--json", metavar="FILE", help=f"write the {what} as JSON to FILE{stdout}")
-    if html is not None:
-        parser.add_argument("--html", metavar="FILE", help=f"write the {what} {html}")
-    parser.add_argument("-q", "--quiet", action="store_true", help=f"print {quiet or f'no {what}'}")
-
-
-def add_worker_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workers", type=int, metavar="N", help="number of reading processes (default: one per core)")
-
 
 def choose_workers(arguments: argparse.Namespace) -> int:
     from hotloop.core.machine import count_cores
 
     return arguments.workers or count_cores()
-
-
-def add_cache_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--cache", metavar="DIR", help="folder of the cache of decoded traces (default: the user's cache folder)"
-    )
-    parser.add_argument("--no-cache", action="store_true", help="do not read or write the cache of decoded traces")
 
 
 def choose_cache_folder(arguments: argparse.Namespace) -> Path | None:
@@ -88,42 +53,6 @@ def take_command(arguments: argparse.Namespace, purpose: str, example: str) -> l
 def emit(text: str) -> None:
     """A line on standard error."""
     print(f"hotloop: {text}", file=sys.stderr, flush=True)
-
-
-class _Formats:
-    """The renderers for one kind of report (None: for all). They load when they are asked for, not with the parser:
-    that takes a tenth of a second, which a training would start later."""
-
-    def __init__(self, kind: str | None) -> None:
-        self._kind = kind
-
-    def _find(self) -> dict[str, str]:
-        from hotloop.report import RENDERERS
-
-        fitting = (one for one in RENDERERS.values() if self._kind is None or not one.kinds or self._kind in one.kinds)
-        return {
-            one.id: f"{one.summary} (of {' and '.join(one.kinds)} only)"
-            if one.kinds and not self._kind
-            else one.summary
-            for one in fitting
-        }
-
-    def __call__(self, name: str) -> str:
-        if name != TERMINAL and name not in self._find():
-            import argparse
-
-            raise argparse.ArgumentTypeError(f"unknown {name!r}{suggest_known(name, self._find())}")
-        return name
-
-    def __str__(self) -> str:
-        return "; ".join(f"{name}: {summary}" for name, summary in self._find().items())
-
-
-def add_format_option(parser: argparse.ArgumentParser, what: str = "report", *, kind: str | None = "run") -> None:
-    """``--format``: every renderer of the catalogue that draws this kind of report."""
-    formats = _Formats(kind)
-    text = f"format of the printed {what} (default: {TERMINAL}). %(type)s"
-    parser.add_argument("--format", metavar="NAME", type=formats, default=TERMINAL, help=text)
 
 
 def check_outputs(*paths: str | None) -> None:

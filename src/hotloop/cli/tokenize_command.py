@@ -7,7 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from hotloop.cli.show import add_output_options, check_counts, check_outputs, emit, show_report
+from hotloop.cli.options import option, output_options
+from hotloop.cli.show import check_counts, check_outputs, emit, show_report
 from hotloop.core.errors import UsageError
 from hotloop.core.machine import count_cores
 
@@ -25,67 +26,65 @@ TERMINAL_EVERY_S, PLAIN_EVERY_S = 0.5, 30.0
 LINE_COLUMNS = 79
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "tokenize",
-        help=SUMMARY,
-        description="Encode texts with a fast tokenizer into Megatron's .bin and .idx files. Killed at any time, the "
+ABOUT = {
+    "description": (
+        "Encode texts with a fast tokenizer into Megatron's .bin and .idx files. Killed at any time, the "
         "same command goes on; the bytes are the same for any number of processes. Exits with 0 when finished, "
-        "whatever was left out (the report counts it).",
+        "whatever was left out (the report counts it)."
     )
-    parser.add_argument(
+}
+OPTIONS = (
+    option(
         "sources",
         nargs="+",
         metavar="SRC",
         help="files, folders or URLs: JSON lines, text, parquet, Arrow (also a save_to_disk folder), .gz .zst .xz .bz2",
-    )
-    parser.add_argument("--tokenizer", metavar="FILE", required=True, help="a tokenizer.json, or a folder with one")
-    parser.add_argument("-o", "--out", metavar="DIR", required=True, help="the folder of the tokens")
-    parser.add_argument("--column", default="text", metavar="NAME", help="key or column of the text (default: text)")
-    parser.add_argument(
+    ),
+    option("--tokenizer", metavar="FILE", required=True, help="a tokenizer.json, or a folder with one"),
+    option("-o", "--out", metavar="DIR", required=True, help="the folder of the tokens"),
+    option("--column", default="text", metavar="NAME", help="key or column of the text (default: text)"),
+    option(
         "--source-format",
         dest="form",
         choices=("jsonl", "text", "parquet", "arrow"),
         help="format of every source (default: by suffix)",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--documents",
         choices=("line", "file"),
         default="line",
         help="what one document of a text source is (default: line)",
-    )
-    parser.add_argument("--append-eos", action="store_true", help="end each document with the end-of-sequence token")
-    parser.add_argument(
-        "--eos", metavar="TOKEN", help="that token (default: from tokenizer_config.json beside the tokenizer)"
-    )
-    parser.add_argument(
+    ),
+    option("--append-eos", action="store_true", help="end each document with the end-of-sequence token"),
+    option("--eos", metavar="TOKEN", help="that token (default: from tokenizer_config.json beside the tokenizer)"),
+    option(
         "--special-tokens", action="store_true", help="also add the tokens of the tokenizer's own template, such as <s>"
-    )
-    parser.add_argument("--processes", type=int, metavar="N", help="tokenizing processes (default: one per core)")
-    parser.add_argument(
+    ),
+    option("--processes", type=int, metavar="N", help="tokenizing processes (default: one per core)"),
+    option(
         "--batch-size", type=int, default=256, metavar="N", help="documents that are encoded together (default: 256)"
-    )
-    parser.add_argument(
+    ),
+    option(
         "--shard-tokens",
         type=int,
         default=1 << 30,
         metavar="N",
         help="start a new pair of files before N tokens are exceeded (default: 1,073,741,824)",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--document-limit",
         type=int,
         default=8,
         metavar="MIB",
         help="leave out longer documents, and count them (default: 8 MiB; encoding takes some 130 times the memory)",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--strict",
         action="store_true",
         help="stop at the first corrupt document instead of counting and leaving it out",
-    )
-    add_output_options(parser, kind="tokenize", html=None)
-    parser.set_defaults(execute=execute)
+    ),
+    *output_options(kind="tokenize", html=None),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -119,10 +118,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    for option in ("batch_size", "shard_tokens", "document_limit"):
-        value = getattr(arguments, option)
+    for name in ("batch_size", "shard_tokens", "document_limit"):
+        value = getattr(arguments, name)
         if value < 1:
-            raise UsageError(f"--{option.replace('_', '-')} {value}: give a number of at least 1")
+            raise UsageError(f"--{name.replace('_', '-')} {value}: give a number of at least 1")
     if arguments.document_limit > 1024:
         raise UsageError(f"--document-limit {arguments.document_limit}: give at most 1024 (MiB)")
 

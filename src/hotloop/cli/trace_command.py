@@ -7,10 +7,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from hotloop.cli.options import CACHE, WORKERS, option, output_options
 from hotloop.cli.show import (
-    add_cache_options,
-    add_output_options,
-    add_worker_option,
     check_counts,
     check_outputs,
     choose_cache_folder,
@@ -19,6 +17,7 @@ from hotloop.cli.show import (
     show_report,
 )
 from hotloop.core.errors import UsageError
+from hotloop.core.what_if_changes import list_forms
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,64 +32,6 @@ SORTS = ("device_time", "host_self", "flops", "count")
 ORDER, SUMMARY = 4, "diagnose a training from profiler files"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from hotloop.core.what_if_changes import list_forms
-
-    parser = subparsers.add_parser(
-        "trace",
-        help=SUMMARY,
-        description="Read the traces of one training: torch.profiler's Kineto JSON (plain or .gz) or the SQLite "
-        "export of Nsight Systems, as one file, several files, or a folder with one file per rank. Or read a "
-        "memory snapshot (.pickle).",
-    )
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="trace files, folders of them, or URLs (s3://...)")
-    add_output_options(parser)
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="number of rows in long tables (default: 10)")
-    parser.add_argument(
-        "--sort",
-        choices=SORTS,
-        default="device_time",
-        help="order of the operators (default: device_time, the time of the kernels that an operator launched itself)",
-    )
-    parser.add_argument(
-        "--what-if",
-        action=_AskChange,
-        default=[],
-        metavar="CHANGE",
-        help=f"forecast the step after a change; may be repeated. One of {list_forms()}; '--what-if help' explains "
-        "each and its assumptions",
-    )
-    parser.add_argument(
-        "--target",
-        metavar="NAME=RATIO",
-        action="append",
-        default=[],
-        help="least utilization wanted, such as utilization=0.8, sm_active=0.5 or mfu=0.4; a miss is a finding",
-    )
-    parser.add_argument("--export", metavar="FILE", help="write selected steps as a Chrome trace (.json or .json.gz)")
-    parser.add_argument(
-        "--export-steps",
-        metavar="A:B",
-        help="steps to export (default: the complete step of median length and its neighbours)",
-    )
-    parser.add_argument(
-        "--sql", metavar="QUERY", help="print the answer of an SQL query over the traces instead of a report"
-    )
-    parser.add_argument(
-        "--sql-format", choices=("table", "csv", "json"), default="table", help="format of the answer (default: table)"
-    )
-    parser.add_argument(
-        "--sql-rows", type=int, metavar="N", help="number of rows, 0 for all (default: 50 for a table, else all)"
-    )
-    add_worker_option(parser)
-    parser.add_argument(
-        "--on", metavar="ADDRESS", help="read the files on the workers of a Dask cluster (tcp://scheduler:8786)"
-    )
-    add_cache_options(parser)
-    parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found")
-    parser.set_defaults(execute=execute)
-
-
 class _AskChange(argparse.Action):
     """Adds a change to those asked for; ``help`` shows all that there are and ends, as ``--help`` does."""
 
@@ -103,6 +44,56 @@ class _AskChange(argparse.Action):
             sys.stdout.write(explain_forms())
             parser.exit()
         setattr(namespace, self.dest, [*getattr(namespace, self.dest), value])
+
+
+ABOUT = {
+    "description": (
+        "Read the traces of one training: torch.profiler's Kineto JSON (plain or .gz) or the SQLite "
+        "export of Nsight Systems, as one file, several files, or a folder with one file per rank. Or read a "
+        "memory snapshot (.pickle)."
+    )
+}
+OPTIONS = (
+    option("paths", nargs="+", metavar="PATH", help="trace files, folders of them, or URLs (s3://...)"),
+    *output_options(),
+    option("--top", type=int, default=10, metavar="N", help="number of rows in long tables (default: 10)"),
+    option(
+        "--sort",
+        choices=SORTS,
+        default="device_time",
+        help="order of the operators (default: device_time, the time of the kernels that an operator launched itself)",
+    ),
+    option(
+        "--what-if",
+        action=_AskChange,
+        default=[],
+        metavar="CHANGE",
+        help=f"forecast the step after a change; may be repeated. One of {list_forms()}; '--what-if help' explains "
+        "each and its assumptions",
+    ),
+    option(
+        "--target",
+        metavar="NAME=RATIO",
+        action="append",
+        default=[],
+        help="least utilization wanted, such as utilization=0.8, sm_active=0.5 or mfu=0.4; a miss is a finding",
+    ),
+    option("--export", metavar="FILE", help="write selected steps as a Chrome trace (.json or .json.gz)"),
+    option(
+        "--export-steps",
+        metavar="A:B",
+        help="steps to export (default: the complete step of median length and its neighbours)",
+    ),
+    option("--sql", metavar="QUERY", help="print the answer of an SQL query over the traces instead of a report"),
+    option(
+        "--sql-format", choices=("table", "csv", "json"), default="table", help="format of the answer (default: table)"
+    ),
+    option("--sql-rows", type=int, metavar="N", help="number of rows, 0 for all (default: 50 for a table, else all)"),
+    WORKERS,
+    option("--on", metavar="ADDRESS", help="read the files on the workers of a Dask cluster (tcp://scheduler:8786)"),
+    *CACHE,
+    option("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found"),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -195,15 +186,15 @@ def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
 def _check_export(arguments: argparse.Namespace) -> None:
     """Raises UsageError before any work is done. An output must not replace a trace or become one of a folder's."""
 
-    for option in ("json", "html", "export"):
-        given = getattr(arguments, option)
+    for name in ("json", "html", "export"):
+        given = getattr(arguments, name)
         if given is None or given == "-":
             continue
         target = Path(given).resolve()
         for path in map(Path, arguments.paths):
             if path.resolve() == target:
-                raise UsageError(f"--{option} {given} would overwrite the trace; give another name")
-            if option == "export" and path.is_dir() and path.resolve() in (target.parent, target.parent.parent):
+                raise UsageError(f"--{name} {given} would overwrite the trace; give another name")
+            if name == "export" and path.is_dir() and path.resolve() in (target.parent, target.parent.parent):
                 raise UsageError(
                     f"--export {given} is inside {path} and would be read as a trace the next time; choose another "
                     "folder"
@@ -233,9 +224,9 @@ def _read_steps(text: str) -> tuple[int, int]:
 def _check_query(arguments: argparse.Namespace) -> None:
     if arguments.sql is None:
         return
-    for option in ("json", "html", "export"):
-        if getattr(arguments, option) is not None:
-            raise UsageError(f"--sql makes no report; remove --{option}")
+    for name in ("json", "html", "export"):
+        if getattr(arguments, name) is not None:
+            raise UsageError(f"--sql makes no report; remove --{name}")
     if arguments.sql_rows is not None and arguments.sql_rows < 0:
         raise UsageError(f"--sql-rows {arguments.sql_rows}: give a number of at least 0")
 
@@ -262,10 +253,10 @@ def _report_memory(arguments: argparse.Namespace) -> int:
     missing = [path for path in arguments.paths if not Path(path).is_file()]
     if missing:
         raise UsageError(f"{missing[0]} is not a file; give a snapshot (.pickle) or a memory timeline (.raw.json.gz)")
-    for option in ("what_if", "sql", "export"):
-        if getattr(arguments, option):
+    for name in ("what_if", "sql", "export"):
+        if getattr(arguments, name):
             raise UsageError(
-                f"--{option.replace('_', '-')}cannot be used with memory files, which contain no steps or trace events"
+                f"--{name.replace('_', '-')} cannot be used with memory files, which contain no steps or trace events"
             )
     command = redact_command(("hotloop", "trace", *arguments.paths))
     show_report(report_memory_files([Path(path) for path in arguments.paths], command), arguments, sys.stdout)

@@ -8,7 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from hotloop.cli.show import add_format_option, emit, make_probe, show_report, take_command, write_text
+from hotloop.cli.options import format_option, option
+from hotloop.cli.show import emit, make_probe, show_report, take_command, write_text
 from hotloop.core.errors import UsageError
 
 TYPE_CHECKING = False
@@ -23,48 +24,43 @@ NOT_AGAIN = ("--help", "--budget", "--out", "--apply", "--format", "--quiet")
 """Options that do not change what is tuned: all others belong into the command that goes on."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "tune",
-        help=SUMMARY,
-        description="Observe a training, try the fixes of its findings in fresh processes, and write the proven ones "
-        "to fast.toml. The command and its files are not changed.",
-        usage="hotloop tune [options] -- COMMAND...\n       hotloop tune --apply DIR",
-    )
-    parser.add_argument(
-        "--budget", metavar="TIME", default="15m", help="total time, such as 90s, 15m or 2h (default: 15m)"
-    )
-    parser.add_argument("--goal", choices=GOALS, default="speed", help="what to optimise (default: speed)")
-    parser.add_argument(
+ABOUT = {
+    "description": (
+        "Observe a training, try the fixes of its findings in fresh processes, and write the proven ones "
+        "to fast.toml. The command and its files are not changed."
+    ),
+    "usage": "hotloop tune [options] -- COMMAND...\n       hotloop tune --apply DIR",
+}
+OPTIONS = (
+    option("--budget", metavar="TIME", default="15m", help="total time, such as 90s, 15m or 2h (default: 15m)"),
+    option("--goal", choices=GOALS, default="speed", help="what to optimise (default: speed)"),
+    option(
         "--matrix",
         metavar="FILE",
         help="compare the configurations in FILE (TOML) with its first one, without searching; 'preset' compares bf16, "
         "accumulation, FSDP2 and ZeRO-1 with the unchanged command",
-    )
-    parser.add_argument(
+    ),
+    option(
         "--price-per-hour",
         metavar="PRICE",
         type=float,
         help="hourly price of all machines the command uses, in any currency; adds costs to the report (required by "
         "--goal cost)",
-    )
-    parser.add_argument("-o", "--out", metavar="DIR", help="output folder (default: .hotloop/tune-<time>)")
-    parser.add_argument(
+    ),
+    option("-o", "--out", metavar="DIR", help="output folder (default: .hotloop/tune-<time>)"),
+    option(
         "--apply",
         metavar="DIR",
         nargs="?",
         const="",
         help="write the patch of a finished tuning (its folder, its name under .hotloop/, or last) into the source; "
         "without DIR: the patch of this tuning. Writes only a patch that reproduced the gain",
-    )
-    parser.add_argument("--no-probe", action="store_true", help="do not measure opportunities before the trials")
-    add_format_option(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress and no report")
-    parser.add_argument("command", nargs="...", metavar="COMMAND", help="the training command")
-    again = [
-        action for action in parser._actions if action.option_strings and action.option_strings[-1] not in NOT_AGAIN
-    ]
-    parser.set_defaults(execute=execute, again=again)
+    ),
+    option("--no-probe", action="store_true", help="do not measure opportunities before the trials"),
+    format_option(),
+    option("-q", "--quiet", action="store_true", help="print no progress and no report"),
+    option("command", nargs="...", metavar="COMMAND", help="the training command"),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -87,10 +83,7 @@ def execute(arguments: argparse.Namespace) -> int:
     budget_s = parse_time_s(arguments.budget)
     is_declared = arguments.matrix is not None
     price_per_hour = check_price(arguments.price_per_hour, arguments.goal, is_declared=is_declared)
-    resolved = child.resolve_command(command, os.environ.get("PATH"))
-    refusal = child.refuses_agent(resolved, os.environ.get("PATH"))
-    if refusal is not None:
-        raise UsageError(refusal)
+    resolved = child.resolve_attachable(command, os.environ.get("PATH"))
     rows = load_matrix(arguments.matrix, check) if is_declared else ()
     if rows:
         check_prices(rows, arguments.goal, price_per_hour)
@@ -171,10 +164,10 @@ def _apply_new(progress: Progress, folder: Path, quiet: bool) -> None:
 def _asked_again(arguments: argparse.Namespace) -> tuple[str, ...]:
     """The options that change what is tuned, where they are not as they are without being given."""
     words: list[str] = []
-    for action in arguments.again:
-        value = getattr(arguments, action.dest)
-        if value != action.default:
-            words += [action.option_strings[-1]] if value is True else [action.option_strings[-1], str(value)]
+    for action in arguments.parser._actions:
+        name, value = action.option_strings[-1:], getattr(arguments, action.dest, None)
+        if name and name[0] not in NOT_AGAIN and value != action.default:
+            words += name if value is True else [*name, str(value)]
     return tuple(words)
 
 

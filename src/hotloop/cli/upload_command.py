@@ -4,44 +4,45 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
+from hotloop.cli.options import option
 from hotloop.cli.show import emit
 from hotloop.core.errors import UsageError
 
 ORDER, SUMMARY = 3, "send a recorded run to a URL, from where reports of all nodes are read"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "upload",
-        help=SUMMARY,
-        description="Send a run that was recorded here to a URL, or the rest of one that `hotloop run --record` could "
+ABOUT = {
+    "description": (
+        "Send a run that was recorded here to a URL, or the rest of one that `hotloop run --record` could "
         "not send in time. Only what has not arrived yet is sent; interrupted, the same command goes on. Exits with 1 "
-        "if not everything arrived.",
+        "if not everything arrived."
     )
-    parser.add_argument("run", metavar="RUN", help="a run folder, its name under .hotloop/, or 'last' (training)")
-    parser.add_argument("url", metavar="URL", help="s3://bucket/run, any other URL of fsspec, or a folder")
-    parser.add_argument("--record-id", metavar="ID", help="id of the run, the same on all its nodes")
-    parser.add_argument(
+}
+OPTIONS = (
+    option("run", metavar="RUN", help="a run folder, its name under .hotloop/, or 'last' (training)"),
+    option("url", metavar="URL", help="s3://bucket/run, any other URL of fsspec, or a folder"),
+    option("--record-id", metavar="ID", help="id of the run, the same on all its nodes"),
+    option(
         "--wait",
         type=float,
         default=300.0,
         metavar="SECONDS",
         help="how long to try again after failures (default: 300)",
-    )
-    # What `hotloop run --record` starts beside a training.
-    parser.add_argument("--follow", action="store_true", help=argparse.SUPPRESS)
-    parser.set_defaults(execute=execute)
+    ),
+    option("--follow", action="store_true", help=argparse.SUPPRESS),
+)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     import shlex
 
     from hotloop.pipeline.recordings import choose_run_id, count_rows, upload_run
-    from hotloop.remote.follow import serve_standard_input
+    from hotloop.remote.follow import follow
 
     if arguments.follow:
-        return serve_standard_input(count_rows)
+        return follow(Path(arguments.run), arguments.url, arguments.record_id, count_rows)
     if not 0 <= arguments.wait < 1e6:
         raise UsageError(f"--wait {arguments.wait}: give seconds from 0 on")
     folder, uploaded = upload_run(

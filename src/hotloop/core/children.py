@@ -17,18 +17,20 @@ def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[b
 
     ``options`` are Popen's. Raises OSError where it cannot be started.
     """
-    with _interrupts_deferred():
-        child = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, **options)
+    child = None
     try:
+        with _interrupts_deferred():
+            child = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, **options)
         yield child
     finally:
-        child.poll()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        for pipe in (child.stdout, child.stderr):
-            if pipe is not None:
-                pipe.close()
+        if child is not None:
+            child.poll()
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            for pipe in (child.stdout, child.stderr):
+                if pipe is not None:
+                    pipe.close()
 
 
 @contextlib.contextmanager

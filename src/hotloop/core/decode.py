@@ -185,3 +185,9 @@ def _check_plain(value: Any, place: str) -> Any:
 def _refuse(place: str, wanted: str, value: Any) -> RecordingError:
     shown = str(value) if isinstance(value, str | int | float | None) else type(value).__name__
     return RecordingError(f"{place or 'the file'} should be {wanted}, not {shown[:60]!r}")
+
+
+def read_number(value: Any) -> float | None:
+    """A number of usual size of a file that anybody may have written; None for anything else."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < 1e18 else None

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from .decode import decode_contract, encode_contract
+from typing import Literal
 
 DRILL_SCHEMA = "hotloop.drill/1"
 """Version of the contract. Fields are added, never changed."""
@@ -97,12 +94,3 @@ class Drill:
     launch: str
     took_s: float
     limits: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The plain dict of schema hotloop.drill/1."""
-        return encode_contract(DRILL_SCHEMA, self)
-
-    @staticmethod
-    def from_json(content: Mapping[str, Any]) -> Drill:
-        """The drill that ``to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
-        return decode_contract(Drill, content)

@@ -56,7 +56,6 @@ _TAG = int.from_bytes(b"\0" * 5 + _FRAME_TAG, "little")
 _PREAMBLE = struct.Struct("<8sIIIII")  # magic, version, head bytes, segment bytes, JSON bytes, JSON checksum
 _FRAME = struct.Struct("<QIIQ")  # commit word, span, payload length, sequence
 _COVERED = struct.Struct("<IIQ")
-_SEGMENT = struct.Struct("<QQqQ")  # commit word, segment number, first row, 0
 _STATUS = struct.Struct("<QQq16xq20xI8x256s")  # commit word, generation, settled rows, lost facts, closed, message
 _UNSIGNED = struct.Struct("<Q")
 
@@ -200,16 +199,6 @@ def encode_segment_header(number: int, first_row: int) -> bytes:
     """The beginning of every segment but the first: its number and the index of the first row that can lie in it."""
     covered = struct.pack("<QqQ", number, first_row, 0)
     return _UNSIGNED.pack(_commit_word(_KIND_SEGMENT, covered)) + covered
-
-
-def decode_segment_header(data: bytes) -> tuple[int, int] | None:
-    """Segment number and first row; None when the segment was never begun or its header is damaged."""
-    if len(data) < SEGMENT_HEADER_BYTES:
-        return None
-    commit, number, first_row, _ = _SEGMENT.unpack_from(data)
-    if commit != _commit_word(_KIND_SEGMENT, data[8:SEGMENT_HEADER_BYTES]):
-        return None
-    return number, first_row
 
 
 def encode_status(status: Status) -> bytes:

@@ -20,6 +20,13 @@ def is_special(path: str | os.PathLike[str]) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file of our own, which takes its name when all is there. Raises OSError."""
+    partial = path.with_suffix(".part")
+    partial.write_text(text)
+    partial.replace(path)
+
+
 @contextmanager
 def open_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file to write, which takes the name when the block ends, so that nobody reads half of it.

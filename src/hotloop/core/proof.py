@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .decode import decode_contract, encode_contract
-
 PROOF_SCHEMA = "hotloop.prove/1"
 """Version of the contract. Fields are added, never changed."""
 ProofVerdict = Literal["faster", "slower", "same", "cannot tell", "refused"]
@@ -53,12 +51,3 @@ class Proof:
     machine: Mapping[str, Any] = field(default_factory=dict)
     limits: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The plain dict of schema hotloop.prove/1."""
-        return encode_contract(PROOF_SCHEMA, self)
-
-    @staticmethod
-    def from_json(content: Mapping[str, Any]) -> Proof:
-        """The proof that ``to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
-        return decode_contract(Proof, content)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from .decode import decode_contract, encode_contract
+from typing import Literal
 
 ATTACH_SCHEMA = "hotloop.attach/1"
 """Version of the contract. Fields are added, never changed."""
@@ -99,12 +96,3 @@ class AttachReport:
     limits: tuple[str, ...] = ()
     watched_s: float = 0.0
     samples_count: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """The plain dict of schema hotloop.attach/1."""
-        return encode_contract(ATTACH_SCHEMA, self)
-
-    @staticmethod
-    def from_json(content: Mapping[str, Any]) -> AttachReport:
-        """The report that ``to_json`` wrote; raises RecordingError where a value is of the wrong kind."""
-        return decode_contract(AttachReport, content)

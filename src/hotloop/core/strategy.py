@@ -23,6 +23,7 @@ from typing import Any
 
 from .errors import UsageError
 from .findings import Value
+from .input_file import read_bounded
 
 SCHEMA = "hotloop.strategy/1"
 MOST_BYTES = 1 << 20
@@ -97,15 +98,7 @@ def describe_library_choices(techniques: Iterable[str]) -> str:
 def load_strategy(path: str | Path) -> Strategy:
     """Read a strategy file (TOML). Raises StrategyError with the file's name."""
     source = str(path)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise StrategyError(
-            f"{source}: cannot read the strategy: {error.strerror}; give the path of a TOML file"
-        ) from error
-    if len(data) > MOST_BYTES:
-        raise StrategyError(f"{source}: larger than {MOST_BYTES} bytes; a strategy must be a short TOML file")
+    data = read_bounded(path, MOST_BYTES, "strategy", StrategyError)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -23,15 +23,10 @@ TIMEOUT_S = 5.0
 WHOLE_S = 10.0
 """For reading an answer, however slowly it comes."""
 MOST_ANSWER_BYTES = 65_536
-_RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class SendFailed(Exception):
     """A snapshot did not arrive. The text goes into the report: it names no URL, header, token or answer."""
-
-    def __init__(self, message: str, *, may_retry: bool) -> None:
-        super().__init__(message)
-        self.may_retry = may_retry
 
 
 class Sender(Protocol):
@@ -55,8 +50,6 @@ class Target:
     """What stands behind ``TARGET=``, for the help."""
     open: Callable[[str, Mapping[str, str]], Sender]
     is_asked: Callable[[Mapping[str, str]], bool] = lambda _: False
-    read_interval_s: Callable[[Mapping[str, str]], float | None] = lambda _: None
-    """How often the environment wants a snapshot to be sent there, in seconds; None where it does not say."""
 
 
 def check_url(url: str, source: str) -> str:
@@ -91,9 +84,9 @@ class Poster:
             error.close()
             is_redirect = 300 <= error.code < 400
             what = f"the endpoint redirects (HTTP {error.code})" if is_redirect else f"HTTP {error.code}"
-            raise SendFailed(what, may_retry=error.code in _RETRIED) from None
+            raise SendFailed(what) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise SendFailed(_describe(error), may_retry=True) from None
+            raise SendFailed(_describe(error)) from None
 
     def _open(self) -> urllib.request.OpenerDirector:
         if self._opener is None:

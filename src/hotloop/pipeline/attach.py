@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hotloop import __version__
+from hotloop.core.decode import decode_contract
 from hotloop.core.errors import RecordingError, UsageError
 from hotloop.core.events import REQUEST_NAME, WANTS_TRACE
 from hotloop.core.live import ENDED, LiveRank
@@ -130,7 +131,7 @@ def _ask(run: Path, hosts: set[str]) -> list[AttachReport]:
             time.sleep(0.1)
             answers = list(folder.glob(f"{ANSWER}-*.json"))
         (folder / ASKED).unlink(missing_ok=True)
-        return [AttachReport.from_json(json.loads(path.read_text())) for path in answers]
+        return [decode_contract(AttachReport, json.loads(path.read_text())) for path in answers]
     except (OSError, ValueError) as error:
         raise UsageError(f"{run} cannot be asked: {error}") from error
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.export import TARGETS
 from hotloop.export.exporter import Exported, Exporter
-from hotloop.export.points import MOST_RANKS, make_snapshot
-from hotloop.export.target import Target
+from hotloop.export.points import make_snapshot
 
 if TYPE_CHECKING:
     from .live import LiveReader
@@ -35,16 +34,13 @@ def open_targets(
     """
     opened: dict[str, Exporter] = {}
 
-    def open_one(name: str, target: Target, where: str) -> None:
-        opened[name] = Exporter(name, target.open(where, variables), interval_s=target.read_interval_s(variables))
-
     try:
         for wish in wishes:
             target, _, where = wish.partition("=")
             if target not in TARGETS:
                 raise UsageError(f"--export {target}: no such target; known: {', '.join(TARGETS)}")
             name = target if target not in opened else f"{target} {len(opened) + 1}"
-            open_one(name, TARGETS[target], where)
+            opened[name] = Exporter(name, TARGETS[target].open(where, variables))
     except HotloopError:
         for exporter in opened.values():
             exporter.close()
@@ -53,15 +49,15 @@ def open_targets(
     for target, one in TARGETS.items():
         if target not in named and one.is_asked(variables):
             try:
-                open_one(target, one, "")
+                opened[target] = Exporter(target, one.open("", variables))
             except UsageError as error:
                 emit(f"not exported: {error}")
     return opened
 
 
 class RunExports:
-    """Reads the run every INTERVAL_S, or more often where a target wants that, and offers what it read to every target
-    whose time has come. Nothing here blocks the caller but ``stop``, and that for END_S at most."""
+    """Reads the run every INTERVAL_S and offers what it read to every target. Nothing here blocks the caller but
+    ``stop``, and that for END_S at most."""
 
     def __init__(
         self,
@@ -73,7 +69,6 @@ class RunExports:
         self._exporters = tuple(exporters.values())
         self._make_reader = make_reader
         self._interval_s = interval_s
-        self._read_s = min([interval_s, *(one.interval_s for one in self._exporters if one.interval_s is not None)])
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -97,18 +92,17 @@ class RunExports:
 
     def _run(self) -> None:
         reader = self._make_reader()
-        wait_s = min(FIRST_S, self._read_s)
+        wait_s = min(FIRST_S, self._interval_s)
         while not self._over.wait(wait_s):
-            wait_s = max(self._read_s, self._offer(reader) / MOST_OF_TIME)
-        self._offer(reader, is_last=True)
+            wait_s = max(self._interval_s, self._offer(reader) / MOST_OF_TIME)
+        self._offer(reader)
 
-    def _offer(self, reader: LiveReader, *, is_last: bool = False) -> float:
+    def _offer(self, reader: LiveReader) -> float:
         """How many seconds it took."""
         before_s = time.monotonic()
         snapshot = make_snapshot(reader.read(), time.time())
         for exporter in self._exporters:
-            if is_last or exporter.is_due(self._interval_s):
-                exporter.offer(snapshot)
+            exporter.offer(snapshot)
         return time.monotonic() - before_s
 
 
@@ -116,4 +110,4 @@ def follow_run(folder: Path) -> LiveReader:
     """The reader of a run's exports. It is made in their thread: what it imports would delay the training."""
     from .live import LiveReader
 
-    return LiveReader(folder, close_count=MOST_RANKS)
+    return LiveReader(folder)

@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hotloop.core.errors import HotloopError, RecordingError, UsageError
+from hotloop.core.errors import RecordingError, UsageError
 from hotloop.core.redact import redact_text
 from hotloop.remote.fetch import default_cache, fetch_run, is_store
-from hotloop.remote.follow import UploadProcess, process_words
+from hotloop.remote.follow import UploadProcess, mirror, process_words
 from hotloop.remote.store import RemoteStore, check_driver, protocol_of
 from hotloop.remote.uploader import (
-    PrefixTaken,
     Uploaded,
     Uploader,
     count_uploaded,
@@ -24,7 +23,6 @@ from hotloop.remote.uploader import (
 from hotloop.trace.recording import count_rows as count_recorded_rows
 from hotloop.trace.recording import find_run
 
-RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 JOB_ID = "SLURM_JOB_ID"
 """What tells runs apart and is the same on all nodes of one."""
 
@@ -68,8 +66,8 @@ class RunUpload(UploadProcess):
     """``hotloop run --record``: a process beside the training, and the count of what did not arrive."""
 
     def __init__(self, url: str, run_id: str | None, folder: Path, emit: Callable[[str], None]) -> None:
-        super().__init__(process_words(), {"url": url, "run_id": run_id, "folder": str(folder.resolve())}, emit)
-        self._url, self._folder = url, folder
+        super().__init__(process_words(folder, url, run_id), folder, emit)
+        self._url = url
 
     def finish(self, within_s: float) -> Uploaded:
         """Wait until everything has arrived, at most so long, and count what has not; upload.json says it, too."""
@@ -95,25 +93,18 @@ def upload_run(
     Raises UsageError (PrefixTaken) where the URL is another run's, RecordingError where there is no such run.
     """
     folder, url = find_run(name, Path.cwd()), check_url(url)
-    until_s, wait_s, reason = time.monotonic() + within_s, RETRY_S, None
+    until_s = time.monotonic() + within_s
+
+    def wait(seconds: float) -> bool:
+        time.sleep(seconds)
+        return True
+
     with hold_folder(folder):
-        uploader = None
-        while True:
-            try:
-                if uploader is None:
-                    store = RemoteStore(url)
-                    uploader = Uploader(folder, store, run_id=run_id, count_rows=count_rows, is_running=False)
-                uploader.join()
-                uploader.upload(ended=True)
-                reason = None
-                break
-            except PrefixTaken:
-                raise
-            except HotloopError as error:
-                reason = str(error)
-            if time.monotonic() + wait_s > until_s:
-                break
-            emit(f"{reason}; trying again")
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+        reason = mirror(
+            lambda: Uploader(folder, RemoteStore(url), run_id=run_id, count_rows=count_rows, is_running=False),
+            over=True,
+            wait=wait,
+            gives_up=lambda wait_s: time.monotonic() + wait_s > until_s,
+            fail=lambda reason: emit(f"{reason}; trying again"),
+        )
         return folder, _count(folder, url, reason)

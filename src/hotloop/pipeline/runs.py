@@ -93,15 +93,9 @@ def read_report(run: str | Path = "last", *, probe: Probe = no_probe) -> Report:
 
 def report_run(run: RunRecording, *, folder: Path, probe: Probe = no_probe) -> Report:
     """Analyse, diagnose and prescribe; the largest training of the run on top, all of them in ``runs``."""
-    trainings = analyze_run(run.processes)
-    health = (
-        *describe_fetch(folder),
-        *describe_upload(folder),
-        *describe_reading(run),
-        *describe_devices(folder),
-        *describe_exports(folder),
-        *describe_stalls(folder),
-    )
+    sent = (*describe_fetch(folder), *describe_upload(folder))
+    watched = (*describe_devices(folder), *describe_exports(folder), *describe_stalls(folder))
+    trainings, health = analyze_run(run.processes), (*sent, *describe_reading(run), *watched)
     if not trainings:
         return _report_unseen(run, folder, health)
     # With several trainings nothing tells whose traces were kept.

@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hotloop.core.decode import encode_contract
+from hotloop.core.output_file import write_whole
 from hotloop.core.report import Health
-from hotloop.core.snapshot import ANSWER, ASKED, STALLED_FILE, STALLS_FOLDER
+from hotloop.core.snapshot import ANSWER, ASKED, ATTACH_SCHEMA, STALLED_FILE, STALLS_FOLDER
 from hotloop.replay.collector import TrainingProgress
 from hotloop.snapshot import proc
 
@@ -104,17 +106,17 @@ class StallWatch:
         try:
             report = attach(str(pid), ask=False)[0]
             self._folder.mkdir(exist_ok=True)
-            text = json.dumps(report.to_json())
+            text = json.dumps(encode_contract(ATTACH_SCHEMA, report))
             if is_asked:
                 (self._folder / ASKED).unlink(missing_ok=True)
-                _write_whole(self._folder / f"{ANSWER}-{platform.node()}.json", text)
+                write_whole(self._folder / f"{ANSWER}-{platform.node()}.json", text)
                 return
             if report.verdict != "hung":
                 self._moved_s = time.monotonic()
                 return
             self._is_stalled = True
             self._count += 1
-            _write_whole(self._folder / f"{platform.node()}-{self._count}.json", text)
+            write_whole(self._folder / f"{platform.node()}-{self._count}.json", text)
             (self._folder / STALLED_FILE).touch()
         except Exception as error:  # in a thread of its own: said in a line, and looked at again later
             self._moved_s = time.monotonic()
@@ -124,12 +126,6 @@ class StallWatch:
         if self._ends_run:
             self._emit("--stall-exit: the training is asked to end")
             os.kill(os.getpid(), signal.SIGTERM)  # passed on to it
-
-
-def _write_whole(path: Path, text: str) -> None:
-    partial = path.with_suffix(".part")
-    partial.write_text(text)
-    partial.replace(path)
 
 
 def describe_stalls(folder: Path) -> tuple[Health, ...]:

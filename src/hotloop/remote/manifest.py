@@ -22,6 +22,7 @@ from msgspec import Meta
 
 from hotloop.core.errors import RecordingError
 from hotloop.core.frames import HEAD_BYTES, decode_object
+from hotloop.core.output_file import write_whole
 
 T = TypeVar("T")
 
@@ -102,9 +103,7 @@ def name_node(host: str) -> str:
 
 def write_json(path: Path, content: object) -> None:
     """Replace a file whole. Raises OSError."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(content))
-    part.replace(path)
+    write_whole(path, json.dumps(content))
 
 
 SCHEMA = "hotloop.node/1"

@@ -55,18 +55,14 @@ def check_driver(url: str) -> None:
 
 
 class RemoteStore:
-    """Objects below one URL, by names relative to it. Methods try several times, then raise StoreError.
+    """Objects below one URL, by names relative to it. Methods try several times, then raise StoreError."""
 
-    ``notice`` is called with every attempt's failure, in one line.
-    """
-
-    def __init__(self, url: str, *, attempts: int = ATTEMPTS, notice: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, url: str, *, attempts: int = ATTEMPTS) -> None:
         check_driver(url)
         from fsspec.core import url_to_fs  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
         self.shown = redact_text(url.rstrip("/"))
         self._attempts = attempts
-        self._notice = notice
         try:
             self._system, root = url_to_fs(url.rstrip("/"), use_listings_cache=False, skip_instance_cache=True)
         except Exception as error:  # every driver has its own errors, and none of them is ours
@@ -151,7 +147,6 @@ class RemoteStore:
                 return call(f"{self._root}/{name}".rstrip("/"))
             except Exception as error:  # as above
                 text = f"{self.shown}/{name}".rstrip("/") + f" cannot be {what}: {describe_error(error)}"
-                self._notice(text)
                 if attempt + 1 == self._attempts:
                     if isinstance(error, RecordingError):
                         raise

@@ -168,6 +168,7 @@ class Uploader:
         )
         """What is known to have arrived."""
         self._stored = set(self.manifest.checksums)
+        self._joined = False
         self._before: frozenset[str] = frozenset()
         """Blocks of the manifest in the other slot."""
 
@@ -190,10 +191,16 @@ class Uploader:
         if marker.run_id != self.manifest.run_id:
             self._check_marker(marker)
             self.manifest = replace(self.manifest, run_id=marker.run_id)
+        self._joined = True
         self._save_state()
 
     def upload(self, *, ended: bool) -> None:
-        """One pass over all files. Raises StoreError; what has arrived until then need not be sent again."""
+        """One pass over all files. Raises StoreError; what has arrived until then need not be sent again.
+
+        The first pass joins the run; see there for what that raises.
+        """
+        if not self._joined:
+            self.join()
         began_s = time.monotonic()
         files = dict(self.manifest.files)
         with ThreadPoolExecutor(PARALLEL) as pool:

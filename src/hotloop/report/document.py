@@ -120,21 +120,11 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Key figures: (name, value, note)."""
-
-    items: tuple[tuple[str, str, str], ...]
-    detail: Detail = Detail.FULL
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A cell with more than text: a second line, a tone, or a shade 0..9 of a heat map (-1 for none of it)."""
+    """A cell in a tone."""
 
     text: str
-    note: str = ""
     tone: str = ""
-    shade: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +201,6 @@ class PlotLine:
     name: str
     style: str
     values: Sequence[float | None]
-    is_dots: bool = False
-    """Points that nothing connects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,25 +214,9 @@ class LinePlot:
     lines: tuple[PlotLine, ...]
     x_name: str
     band: tuple[Sequence[float | None], Sequence[float | None]] | None = None
-    band_name: str = "allowed"
     mark_x: float | None = None
-    from_zero: bool = False
-    is_log_x: bool = False
-    """x is logarithmic, all of it above 0, and each has its number."""
     status: str = ""
     reason: str = ""
-    detail: Detail = Detail.FULL
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stripe:
-    """Parts of one bar: (name, ratio, time, share, whether it is counted in shares)."""
-
-    parts: tuple[tuple[str, float, str, str, bool], ...]
-    styles: tuple[str, ...] = ()
-    """A class of report.css for each part, which the table repeats; else all look alike."""
-    mark_ratio: float | None = None
-    """Where the bar should end."""
     detail: Detail = Detail.FULL
 
 
@@ -255,7 +227,7 @@ class StepChart:
     detail: Detail = Detail.FULL
 
 
-Block = Paragraph | Card | Facts | Table | Shares | Bars | LinePlot | Stripe | StepChart
+Block = Paragraph | Card | Table | Shares | Bars | LinePlot | StepChart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,7 @@ BAR_HEIGHT, LABEL_WIDTH, VALUE_WIDTH = 22, 190, 130
 
 def draw_lines(series: LinePlot) -> str:
     """Lines over x with a legend. The frame follows the band and the first line; others are cut at its edge."""
-    x, lines, band, mark_x, from_zero = series.x, series.lines, series.band, series.mark_x, series.from_zero
-    scale = math.log if series.is_log_x else float
+    x, lines, band, mark_x = series.x, series.lines, series.band, series.mark_x
     frame = [*lines[0].values, *(band[0] if band else ()), *(band[1] if band else ())]
     known = [value for value in frame if value is not None and math.isfinite(value)]
     if not x or not known:
@@ -35,13 +34,12 @@ def draw_lines(series: LinePlot) -> str:
     others = [v for line in lines[1:] for v in line.values if v is not None and math.isfinite(v)]
     low = min([low, *(max(v, low - BEYOND * wide) for v in others)])
     high = max([high, *(min(v, high + BEYOND * wide) for v in others)])
-    low = min(0.0, low) if from_zero else low
     pad = 0.05 * ((high - low) or abs(high) or 1.0)
-    low, high = low if from_zero and low == 0 else low - pad, high + pad
+    low, high = low - pad, high + pad
     first, last = min(x), max(x)
 
     def at_x(value: float) -> float:
-        share = (scale(value) - scale(first)) / (scale(last) - scale(first)) if last > first else 0.5
+        share = (value - first) / (last - first) if last > first else 0.5
         return LEFT + share * (WIDTH - LEFT - RIGHT)
 
     def at_y(value: float) -> float:
@@ -54,13 +52,9 @@ def draw_lines(series: LinePlot) -> str:
         y = at_y(value)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(_text(LEFT - 6, y + 4, _tick(value), "end"))
-    for value in sorted(set(x)) if series.is_log_x else dict.fromkeys((first, last)):
-        anchor = "end" if value == last else "start" if value == first else "middle"
+    for value, anchor in {first: "start", last: "end"}.items():
         parts.append(_text(at_x(value), HEIGHT - BOTTOM + 16, _tick(value), anchor))
-    if series.is_log_x:
-        parts.append(_text(WIDTH - RIGHT, HEIGHT - 4, series.x_name, "end"))
-    else:
-        parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - BOTTOM + 16, series.x_name, "middle"))
+    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - BOTTOM + 16, series.x_name, "middle"))
     if band is not None:
         corners = [(at_x(a), at_y(v)) for a, v in zip(x, band[1], strict=True) if v is not None]
         corners += [(at_x(a), at_y(v)) for a, v in reversed(list(zip(x, band[0], strict=True))) if v is not None]
@@ -71,15 +65,14 @@ def draw_lines(series: LinePlot) -> str:
     for line in lines:
         for run in _runs(x, line.values):
             points = " ".join(f"{at_x(a):.1f},{at_y(b):.1f}" for a, b in run)
-            if not line.is_dots:
-                parts.append(f'<polyline class="line {_name(line.style)}" points="{points}"/>')
-            if line.is_dots or len(run) == 1 or len(x) <= 12:
+            parts.append(f'<polyline class="line {_name(line.style)}" points="{points}"/>')
+            if len(run) == 1 or len(x) <= 12:
                 parts += [
                     f'<circle class="dot {_name(line.style)}" cx="{at_x(a):.1f}" cy="{at_y(b):.1f}" r="3"/>'
                     for a, b in run
                 ]
     at = float(LEFT)
-    for style, name in [*((line.style, line.name) for line in lines), *([("band", series.band_name)] if band else [])]:
+    for style, name in [*((line.style, line.name) for line in lines), *([("band", "allowed")] if band else [])]:
         parts.append(f'<rect class="key {_name(style)}" x="{at:.0f}" y="{HEIGHT - 11}" width="10" height="8"/>')
         parts.append(_text(at + 14, HEIGHT - 4, name, "start"))
         at += 30 + 6.6 * len(clean(name))

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hotloop.core.errors import HotloopError
 from hotloop.core.live import LiveRank, LiveRun
@@ -23,7 +23,7 @@ from hotloop.report.text import (
     shorten,
 )
 
-from .listing import RunEntry, State, stamp_files
+from .listing import LiveFolder, RunEntry, State, stamp_files
 
 AGE_S = 0.9
 """What was read is shown to all who ask within this time."""
@@ -33,12 +33,6 @@ MOST_RANKS = 16
 MOST_METRICS = 6
 
 Content = dict[str, Any]
-
-
-class LiveFolder(Protocol):
-    """Reads what a recording gained since the time before."""
-
-    def read(self) -> LiveRun: ...
 
 
 class LiveFeeds:

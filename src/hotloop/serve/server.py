@@ -24,8 +24,8 @@ from hotloop.core.errors import RecordingError, UsageError
 
 from . import pages
 from .drawing import DrawnPages
-from .listing import Listing, RunEntry, State, stamp_files
-from .live import LiveFeeds, LiveFolder
+from .listing import Listing, LiveFolder, RunEntry, State, stamp_files
+from .live import LiveFeeds
 
 ADDRESS = "127.0.0.1"
 MOST_CONNECTIONS = 64
@@ -107,7 +107,7 @@ class PageServer(BoundedThreads, HTTPServer):
     request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, runs: Path, port: int, make_reader: Callable[[Path], LiveFolder]) -> None:
-        self.listing = Listing(runs)
+        self.listing = Listing(runs, make_reader)
         self.gate = Gate()
         self.drawn = DrawnPages()
         self.feeds = LiveFeeds(make_reader)
@@ -184,7 +184,7 @@ class Handler(BaseHTTPRequestHandler):
         words = [_decode_name(word) for word in path.split("/")[1:]]
         match words:
             case [""]:
-                self._send_page(pages.draw_list(self.server.listing.runs, *self.server.listing.read(time.time())))
+                self._send_page(pages.draw_list(self.server.listing.runs, *self.server.listing.read()))
             case ["favicon.ico"]:
                 self._answer(204)
             case [asset] if asset in self.server.assets:
@@ -193,7 +193,7 @@ class Handler(BaseHTTPRequestHandler):
             case ["compare"]:
                 self._compare(parse_qs(query).get("run", []))
             case ["runs", name, *rest]:
-                entry = self.server.listing.read_one(name, time.time())
+                entry = self.server.listing.read_one(name)
                 if entry is None:
                     self._send_note(404, f"There is no run {name!r} any more, or there never was.")
                 else:
@@ -215,7 +215,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._send_note(404, "There is no such page.")
 
     def _compare(self, names: list[str]) -> None:
-        entries = [self.server.listing.read_one(_decode_name(name), time.time()) for name in names[:2]]
+        entries = [self.server.listing.read_one(_decode_name(name)) for name in names[:2]]
         found = [entry for entry in entries if entry is not None]
         if len(names) != 2 or len(found) != 2:
             self._send_note(400, "Choose two runs in the list to compare them.")
@@ -250,7 +250,7 @@ class Handler(BaseHTTPRequestHandler):
                 if not entry.state.is_live or self.server.over.wait(PUSH_S):
                     return
                 gone = RunEntry(name=entry.name, state=State.BROKEN, detail="its folder was deleted")
-                entry = self.server.listing.read_one(entry.name, time.time()) or gone
+                entry = self.server.listing.read_one(entry.name) or gone
         except OSError:
             return  # the page was closed
         finally:

@@ -22,6 +22,7 @@ import msgspec
 
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.errors import UsageError
+from hotloop.core.input_file import read_bounded
 from hotloop.core.output_file import open_whole
 from hotloop.core.sources import Arguments, NoSource, Source, TorchCall, Wrapped
 from hotloop.core.techniques import Technique
@@ -394,14 +395,7 @@ def _place(root: Path, name: str) -> Path:
 
 
 def _read_kept(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_KEPT_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) > MOST_KEPT_BYTES:
-        raise UsageError(f"{path} is larger than {MOST_KEPT_BYTES} bytes; nothing was written")
-    return content
+    return read_bounded(path, MOST_KEPT_BYTES, "file of a tuning", UsageError)
 
 
 def _read_about(folder: Path) -> _About:

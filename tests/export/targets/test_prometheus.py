@@ -6,7 +6,6 @@ import subprocess
 import threading
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -55,29 +54,6 @@ def test_hostile_names_stay_values_of_labels() -> None:
     assert "evil_total" not in read
     assert set(read) <= {metric.prometheus_name for metric in METRICS}
     assert read["hotloop_training_metric"][0][0]["host"] == name.replace("\ud800", "?")
-
-
-def test_the_file_is_always_a_whole_one(tmp_path: Path) -> None:
-    path = tmp_path / "hotloop.prom"
-    sender = open_prometheus(str(path), {})
-    whole = {draw_text(snapshot_of(make_run(make_rank(steps_count=steps)))) for steps in range(300)}
-    is_over = threading.Event()
-    seen: set[str] = set()
-
-    def read() -> None:
-        while not is_over.is_set():
-            if path.exists():
-                seen.add(path.read_text())
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for steps in range(300):
-        sender.send(snapshot_of(make_run(make_rank(steps_count=steps))))
-    is_over.set()
-    reader.join()
-    assert seen <= whole
-    assert seen
-    assert [entry.name for entry in tmp_path.iterdir()] == ["hotloop.prom"]
 
 
 @pytest.mark.parametrize("where", ["", "metrics.txt", "gone/metrics.prom", "nobody.invalid:9100", ":99999"])

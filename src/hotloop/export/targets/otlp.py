@@ -18,7 +18,6 @@ ENDPOINT, METRICS_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_
 HEADERS, METRICS_HEADERS = "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"
 CERTIFICATES = ("OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE")
 TIMEOUTS = ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
-INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 SERVICE_NAME, RESOURCE_ATTRIBUTES = "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"
 DEFAULT_ENDPOINT = "http://localhost:4318"
 CUMULATIVE = 2
@@ -67,7 +66,7 @@ class _Collector:
         partial = answer.get("partialSuccess")
         refused = partial.get("rejectedDataPoints") if isinstance(partial, dict) else None
         if str(refused or 0).isdecimal() and int(str(refused or 0)[:18]) > 0:
-            raise SendFailed("the collector refused points", may_retry=False)
+            raise SendFailed("the collector refused points")
 
     def close(self) -> None: ...
 
@@ -109,5 +108,4 @@ TARGET = Target(
     summary="OpenTelemetry: OTLP over HTTP as JSON; OTEL_* variables count",
     where="URL (default: OTEL_EXPORTER_OTLP_ENDPOINT)",
     open=open_otlp,
-    read_interval_s=lambda variables: _read_ms(variables, INTERVAL),
 )

@@ -57,7 +57,7 @@ class _TextFile:
             with open_whole(self._path) as file:
                 file.write(draw_text(snapshot).encode())
         except OSError as error:
-            raise SendFailed(error.strerror or type(error).__name__, may_retry=True) from None
+            raise SendFailed(error.strerror or type(error).__name__) from None
 
     def close(self) -> None:
         """The file stays: its newest row's age tells that the run has ended."""

@@ -97,7 +97,7 @@ class _StepFile:
                 self.file = self.open(snapshot.wall_s)
             self._append(self.file, self.encode(snapshot.wall_s, lead.steps_count, flatten_points(snapshot)))
         except OSError as error:
-            raise SendFailed(error.strerror or type(error).__name__, may_retry=True) from None
+            raise SendFailed(error.strerror or type(error).__name__) from None
         self._last_step = lead.steps_count
 
     def open(self, wall_s: float) -> BinaryIO:

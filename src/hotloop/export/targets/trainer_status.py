@@ -53,9 +53,9 @@ class _Server:
             with self._token.open("rb") as file:
                 token = file.read(_MOST_TOKEN_BYTES).decode("ascii").strip()
         except (OSError, UnicodeDecodeError):
-            raise SendFailed("the token cannot be read", may_retry=True) from None
+            raise SendFailed("the token cannot be read") from None
         if not token.isprintable():
-            raise SendFailed("the token file holds no token", may_retry=True)
+            raise SendFailed("the token file holds no token")
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._poster.post(json.dumps(build_status(snapshot)).encode(), headers)
 

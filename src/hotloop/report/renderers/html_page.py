@@ -60,7 +60,6 @@ def draw_html(document: Document, surface: Surface) -> str:
         "manual": lambda text: Markup(manual_to_html(text)),
         "bars": lambda block: Markup(draw_bars(block.title, block.rows)),
         "lines": lambda block: Markup(draw_lines(block)),
-        "shaded": lambda table: any(isinstance(cell, Cell) and cell.shade is not None for cell in table.rows[0]),
         "headline": lambda title: _split_title(shorten_paths(title)),
     }
     environment.tests["cell"] = lambda value: isinstance(value, Cell)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from hotloop.core.benchmarks import BENCH_SCHEMA, BenchmarkResult, Row
-from hotloop.core.findings import Value
+from hotloop.core.decode import read_number
 from hotloop.report.document import (
     Bar,
     Bars,
     Block,
     Detail,
     Document,
-    LinePlot,
     Paragraph,
-    PlotLine,
     Section,
     Surface,
     Table,
@@ -84,21 +82,14 @@ def _bars(title: str, column: str, label: Callable[[Row], str], style: Callable[
 
 
 def _bar(row: Row, column: str, label: str, style: str) -> Bar:
-    return Bar(label=label, value=_number(row.get(column)), shown=format_scalar(column, row.get(column)), style=style)
+    return Bar(
+        label=label, value=read_number(row.get(column)), shown=format_scalar(column, row.get(column)), style=style
+    )
 
 
 def _scaling(rows: Sequence[Row]) -> list[Block]:
-    known = [rank for rank in (_number(row.get("ranks")) for row in rows) if rank]
-    if len(known) < 2 or len(known) != len(rows):
-        return []
-    lines = [
-        PlotLine(name="ideal", style="base", values=[rank / known[0] for rank in known]),
-        PlotLine(name="measured", style="own", values=[_number(row.get("speedup")) for row in rows]),
-    ]
-    title = "speed-up by number of ranks"
-    plot = LinePlot(title=title, alt=title, x=known, lines=tuple(lines), x_name="ranks", from_zero=True)
     steps = [_bar(row, "step_min_ns", f"{format_scalar('ranks', row.get('ranks'))} ranks", "own") for row in rows]
-    return [plot, Bars(title="time per step", rows=tuple(steps), detail=Detail.FULL)]
+    return [Bars(title="time per step", rows=tuple(steps), detail=Detail.FULL)]
 
 
 def _name_arm(row: Row) -> str:
@@ -108,10 +99,6 @@ def _name_arm(row: Row) -> str:
 
 def _own(row: Row) -> str:
     return "own"
-
-
-def _number(value: Value) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 _DRAW: Mapping[str, list[Draw]] = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
 from typing import TypeVar
 
 from hotloop.core.findings import Value
@@ -11,7 +9,6 @@ from hotloop.core.planning import (
     PLAN_SCHEMA,
     ZERO_SCHEMA,
     PlannedOption,
-    PlannedScale,
     PlannedSearch,
     PlanReport,
     Remedy,
@@ -22,14 +19,9 @@ from hotloop.report.document import (
     Bar,
     Bars,
     Block,
-    Detail,
     Document,
-    Facts,
-    LinePlot,
     Paragraph,
-    PlotLine,
     Section,
-    Stripe,
     Surface,
     Table,
     View,
@@ -89,8 +81,8 @@ def describe_plan(report: PlanReport, surface: Surface) -> Document:
     )
 
 
-def _paragraph(text: str, detail: Detail = Detail.ALWAYS) -> Paragraph:
-    return Paragraph(text=write(text), indent=0, hang=2, detail=detail)
+def _paragraph(text: str) -> Paragraph:
+    return Paragraph(text=write(text), indent=0, hang=2)
 
 
 def _describe_workload(report: PlanReport) -> str:
@@ -116,56 +108,27 @@ def _describe_params(params: int) -> str:
 
 def _describe_memory(report: PlanReport) -> tuple[Block, ...]:
     memory = report.memory
-    parts = [
-        ("parameters", memory.params_bytes, "memory.states", "p-forward"),
-        ("master weights", memory.master_bytes, "memory.states", "p-validation"),
-        ("gradients", memory.gradients_bytes, "memory.states", "p-backward"),
-        ("optimizer states", memory.optimizer_bytes, "memory.states", "p-optimizer"),
-        ("activations", memory.activations_bytes, "memory.activations", "p-communication"),
-        ("logits and loss", memory.logits_bytes, "memory.activations", "p-input_wait"),
-        ("buffers", memory.buffers_bytes, "memory.activations", "p-checkpoint"),
-        ("context and fragmentation", memory.context_bytes, "memory.context", "p-h2d"),
-    ]
-    shown = [(name, size, report.basis.get(basis, ""), style) for name, size, basis, style in parts if size]
-    capacity = memory.capacity_bytes
-    whole = max(capacity, memory.peak_bytes)
-    stacked = [*shown, ("free", capacity - memory.peak_bytes, "", "track")] if report.fits else shown
-    layer = ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.layer_parts_bytes.items() if size)
-    left = format_bytes(abs(capacity - memory.peak_bytes))
-    return (
-        Stripe(
-            parts=tuple(
-                (
-                    f"{name} ({basis})" if basis else name,
-                    size / whole,
-                    format_bytes(size),
-                    format_percent(size / capacity),
-                    True,
-                )
-                for name, size, basis, _ in stacked
-            ),
-            styles=tuple(style for *_, style in stacked),
-            mark_ratio=None if report.fits else capacity / whole,
-        ),
-        Bars(
-            title="",
-            rows=tuple(
-                Bar(label=name, value=float(size), shown=f"{format_bytes(size)}  {basis}")
-                for name, size, basis, _ in shown
-            ),
-            detail=Detail.BRIEF,
-        ),
-        *(() if report.fits else (_paragraph("the thick mark is where the device's memory ends", Detail.FULL),)),
-        _paragraph(
-            f"peak in the {memory.when}, {left} {'left' if report.fits else 'too much'}; {_describe_error(report)}"
-        ),
-        *(
-            (_paragraph(f"one layer keeps {format_bytes(memory.layer_bytes)} of one micro-batch: {layer}"),)
-            if memory.layer_bytes
-            else ()
-        ),
-        *(_paragraph(note) for note in report.notes),
+    parts = (
+        ("parameters", memory.params_bytes, "memory.states"),
+        ("master weights", memory.master_bytes, "memory.states"),
+        ("gradients", memory.gradients_bytes, "memory.states"),
+        ("optimizer states", memory.optimizer_bytes, "memory.states"),
+        ("activations", memory.activations_bytes, "memory.activations"),
+        ("logits and loss", memory.logits_bytes, "memory.activations"),
+        ("buffers", memory.buffers_bytes, "memory.activations"),
+        ("context and fragmentation", memory.context_bytes, "memory.context"),
     )
+    bars = tuple(
+        Bar(label=name, value=float(size), shown=f"{format_bytes(size)}  {report.basis.get(basis, '')}")
+        for name, size, basis in parts
+        if size
+    )
+    layer = ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.layer_parts_bytes.items() if size)
+    left = format_bytes(abs(memory.capacity_bytes - memory.peak_bytes))
+    notes = [f"peak in the {memory.when}, {left} {'left' if report.fits else 'too much'}; {_describe_error(report)}"]
+    if memory.layer_bytes:
+        notes.append(f"one layer keeps {format_bytes(memory.layer_bytes)} of one micro-batch: {layer}")
+    return Bars(title="", rows=bars), *(_paragraph(note) for note in (*notes, *report.notes))
 
 
 def _describe_error(report: PlanReport) -> str:
@@ -201,7 +164,7 @@ def _describe_time(report: PlanReport) -> tuple[Block, ...]:
         f"four of five published steps of this kind of device that were not fitted lie within {format_percent(width)} "
         "of their forecast (docs/plan-accuracy.md)"
     )
-    return Facts(items=tuple(facts)), _paragraph(lines, Detail.BRIEF), Bars(title="", rows=bars), _paragraph(earned)
+    return _paragraph(lines), Bars(title="", rows=bars), _paragraph(earned)
 
 
 def _describe_cost(report: PlanReport) -> tuple[Block, ...]:
@@ -209,26 +172,10 @@ def _describe_cost(report: PlanReport) -> tuple[Block, ...]:
     assert cost is not None
     money = "price unknown" if cost.usd is None else f"{cost.usd:,.0f} USD ({clean(cost.price)})"
     energy = "" if cost.energy_kwh is None else f" · {cost.energy_kwh:,.0f} kWh"
-    facts = (
-        (
-            f"wall time of {cost.tokens:,} tokens",
-            f"{format_number(cost.hours)} h",
-            f"{format_number(cost.compute_hours)} h of it train",
-        ),
-        ("device hours", format_number(cost.gpu_hours), ""),
-        ("USD", _dollars(cost.usd), clean(cost.price)),
-        (
-            "energy",
-            "unknown" if cost.energy_kwh is None else f"{cost.energy_kwh:,.0f} kWh",
-            "at the device's full power",
-        ),
-    )
     return (
-        Facts(items=facts),
         _paragraph(
             f"{cost.tokens:,} tokens: {format_number(cost.hours)} h, {format_number(cost.gpu_hours)} device hours · "
-            f"{money}{energy}",
-            Detail.BRIEF,
+            f"{money}{energy}"
         ),
         *_describe_interruptions(cost),
         *(_paragraph(note) for note in cost.notes),
@@ -303,28 +250,7 @@ def _describe_scaling(report: PlanReport) -> tuple[Block, ...]:
         for one in report.scaling
     )
     header = ("devices", "global batch", "step", "tokens/s", "efficiency", "hours", "USD")
-    curve = LinePlot(
-        title="Tokens per second of one device",
-        alt="Tokens per second of one device over their number, with the range of the forecast",
-        x=tuple(float(one.gpus) for one in report.scaling),
-        lines=(
-            PlotLine(name="forecast", style="own", values=_per_device(report.scaling, "tokens_per_s")),
-            PlotLine(name="ideal", style="base", values=_per_device(report.scaling[:1], "tokens_per_s") * len(rows)),
-        ),
-        band=(
-            _per_device(report.scaling, "low_tokens_per_s"),
-            _per_device(report.scaling, "high_tokens_per_s"),
-        ),
-        band_name="range",
-        x_name="devices",
-        from_zero=True,
-        is_log_x=True,
-    )
-    return Table(header=header, rows=rows, left=frozenset(), shrinks=False), curve
-
-
-def _per_device(points: tuple[PlannedScale, ...], name: str) -> tuple[float | None, ...]:
-    return tuple(None if getattr(one, name) is None else getattr(one, name) / one.gpus for one in points)
+    return (Table(header=header, rows=rows, left=frozenset(), shrinks=False),)
 
 
 def _describe_search(found: PlannedSearch) -> tuple[Block, ...]:
@@ -332,31 +258,7 @@ def _describe_search(found: PlannedSearch) -> tuple[Block, ...]:
     blocks: list[Block] = [_paragraph(counted), _tabulate_options(found.options)]
     if len(found.front) > 1:
         blocks += [_paragraph("none is both quicker and cheaper than these:"), _tabulate_options(found.front)]
-    priced = sorted((one for one in (*found.front, *found.options) if one.usd is not None), key=lambda one: one.hours)
-    if len({one.hours for one in priced}) > 1:
-        blocks.append(_plot_front(priced))
     return tuple(blocks)
-
-
-def _plot_front(options: list[PlannedOption]) -> LinePlot:
-    """Ascending in hours: what each costs, and the least that a training costs which may take so long."""
-    usd = [one.usd or 0.0 for one in options]
-    least = list(accumulate(usd, min))
-    # Two points at every option's hours but the first: the least until then, and from then on.
-    return LinePlot(
-        title="USD over hours",
-        alt="Cost of the options over their hours, and the least cost within so many hours",
-        x=_interleave([one.hours for one in options], [one.hours for one in options]),
-        lines=(
-            PlotLine(name="least within so many hours", style="own", values=_interleave(least, [0.0, *least[:-1]])),
-            PlotLine(name="options", style="other", values=_interleave(usd, [None] * len(usd)), is_dots=True),
-        ),
-        x_name="hours",
-    )
-
-
-def _interleave(own: Sequence[T], before: Sequence[T]) -> tuple[T, ...]:
-    return tuple(one for pair in zip(before, own, strict=True) for one in pair)[1:]
 
 
 def _tabulate_options(options: tuple[PlannedOption, ...]) -> Table:

@@ -17,7 +17,6 @@ from hotloop.report.document import (
     Cell,
     Detail,
     Document,
-    Facts,
     Paragraph,
     Place,
     Section,
@@ -25,7 +24,6 @@ from hotloop.report.document import (
     Shares,
     Span,
     StepChart,
-    Stripe,
     Surface,
     Table,
     View,
@@ -40,7 +38,6 @@ from hotloop.report.text import (
     format_count,
     format_counted,
     format_duration,
-    format_number,
     format_percent,
     format_rate,
     format_share,
@@ -55,7 +52,6 @@ LARGE_PHASE_RATIO = 0.10
 LINES_PER_PHASE = 3
 SHOWN_RANKS = 16
 """More ranks than this are cut to those that findings name and the first ones; JSON and HTML hold them all."""
-HEAT_LEVELS = 10
 TIME, TRACE, TRUST = "Where the time goes", "The trace", "How far to trust this"
 LEVEL_TONE = {"error": "high", "warning": "fair", "bad": "bad", "fair": "fair", "good": "good"}
 
@@ -361,13 +357,10 @@ def _name_span(trace: TraceAnalysis | None) -> str:
 def _describe_time(report: Report) -> list[Section]:
     sections = []
     step, left_out = report.step, None if report.step is None else report.step.excluded
-    facts = _list_facts(report)
-    if facts:
-        sections.append(Section(title="Key figures", blocks=(Facts(items=tuple(facts)),), detail=Detail.FULL))
     if step is not None:
         excluded = (describe_excluded(left_out), describe_restarts(report.attempts))
         note = tuple(Paragraph(text=write((one, "dim"))) for one in excluded if one is not None)
-        sections.append(Section(title="Step", note=_describe_steps(step), blocks=note, detail=Detail.BRIEF))
+        sections.append(Section(title="Step", note=_describe_steps(step), blocks=note))
     used = "" if report.utilization is None else format_utilization(report.utilization)
     if used:
         sections.append(Section(title="Utilization", note=f"of {_name_span(report.trace)}: {used}"))
@@ -381,8 +374,6 @@ def _describe_time(report: Report) -> list[Section]:
                 group=TIME,
             )
         )
-    if left_out is not None:
-        sections += _describe_life(left_out)
     return sections
 
 
@@ -427,33 +418,6 @@ def _describe_steps(step: StepSummary) -> str:
     return " · ".join(parts)
 
 
-def _list_facts(report: Report) -> list[tuple[str, str, str]]:
-    """Key figures as (name, value, note); what was not measured is left out."""
-    facts = []
-    step, memory = report.step, report.memory
-    if step is not None:
-        spread = "" if step.cv_ratio is None else f"spread (cv) {format_percent(step.cv_ratio)}"
-        facts += [
-            ("mean step", format_duration(step.mean_ns), f"median {format_duration(step.median_ns)}"),
-            ("p95 step", format_duration(step.p95_ns), spread),
-            ("steps", format_count(step.count), f"{format_count(step.steady_count)} of them steady"),
-        ]
-        rates = ((step.samples_per_s, "samples"), (step.tokens_per_s, "tokens"), (step.batches_per_s, "batches"))
-        facts += [(f"{noun} per second", format_number(value), "") for value, noun in rates if value is not None]
-        if step.time_to_first_step_ns is not None:
-            facts.append(("first step done after", format_duration(step.time_to_first_step_ns), ""))
-    if memory is not None and memory.peak_bytes is not None:
-        whole = f"of {format_bytes(memory.total_bytes)}" if memory.total_bytes is not None else ""
-        notes = filter(None, (whole, describe_shared_memory(report)))
-        facts.append(("peak memory", format_bytes(memory.peak_bytes), "; ".join(notes)))
-        if memory.reserved_bytes is not None:
-            held = f"allocated {format_bytes(memory.allocated_bytes)}" if memory.allocated_bytes is not None else ""
-            facts.append(("reserved", format_bytes(memory.reserved_bytes), held))
-        if memory.growth_bytes_per_step is not None:
-            facts.append(("memory growth", format_bytes(memory.growth_bytes_per_step), "per step"))
-    return facts
-
-
 def _describe_phases(report: Report) -> Shares:
     assert report.breakdown is not None
     exchange, rows = describe_hidden_exchange(report), []
@@ -481,35 +445,6 @@ def _describe_phases(report: Report) -> Shares:
             )
         )
     return Shares(header=("mean", "std", "min", "median", "p95", "p99", "max"), rows=tuple(rows), style="phase")
-
-
-def _describe_life(left_out: Excluded) -> list[Section]:
-    """The whole life of the lead process as parts of one bar."""
-    steady = (("steady steps", left_out.run_ns - left_out.total_ns),)
-    before = (("before the first step", left_out.startup_ns),) if left_out.startup_ns else ()
-    parts = excluded_parts(left_out)
-    at = 1 if left_out.warmup_ns else 0
-    life = [*before, *parts[:at], *steady, *parts[at:]]
-    all_ns = max(1, sum(ns for _, ns in life))
-    run_ns = max(1, left_out.run_ns)
-    stripe = tuple(
-        (
-            name,
-            ns / all_ns,
-            format_duration(ns),
-            "" if (name, ns) in before else format_share(ns / run_ns),
-            name == "steady steps",
-        )
-        for name, ns in life
-    )
-    note = (
-        f"The whole process, {format_duration(all_ns)}. Shares in this table are of the run from its first step to "
-        "its end. All other shares, costs and savings cover only the steady steps; the shaded parts are excluded."
-    )
-    excluded = describe_excluded(left_out)
-    blocks: tuple[Block, ...] = (Stripe(parts=stripe),)
-    blocks += () if excluded is None else (Paragraph(text=write((f"{excluded}.", "dim"))),)
-    return [Section(title="The whole run", note=note, blocks=blocks, group=TIME, detail=Detail.FULL)]
 
 
 def _describe_device(report: Report) -> list[Section]:
@@ -552,7 +487,7 @@ def _describe_ranks(report: Report) -> list[Section]:
         for number in finding.ranks:
             named.setdefault(number, []).append(clean(finding.rule))
     shown = _ranks_to_show(report.ranks, named)
-    blocks: list[Block] = [_rank_table(shown, named)]
+    blocks: list[Block] = [_rank_table(shown, named, Detail.BRIEF), _rank_table(report.ranks, named, Detail.FULL)]
     if len(shown) < len(report.ranks):
         more = format_counted(len(report.ranks) - len(shown), "rank")
         note = write((f"{more} more in the JSON and HTML reports", "dim"))
@@ -564,11 +499,10 @@ def _describe_ranks(report: Report) -> list[Section]:
             known = OUTCOME_TEXT.get(rank.ended or "", clean(rank.ended or UNKNOWN))
             ended = SILENT_TEXT if is_silent else known
             label = f"rank {rank.rank}" if rank.rank is not None else f"pid {rank.pid}"
-            blocks.append(Paragraph(text=write(f"{label}: {ended}{lost}"), detail=Detail.BRIEF))
+            blocks.append(Paragraph(text=write(f"{label}: {ended}{lost}")))
     clocks = describe_clocks(report.hosts)
     if clocks is not None:
         blocks.append(Paragraph(text=write((clocks, "dim"))))
-    blocks.append(_heat_table(report.ranks, named))
     return [Section(title="Ranks", note="share of each rank's own steps", blocks=tuple(blocks))]
 
 
@@ -580,7 +514,7 @@ def _rules_of(rank: RankSummary, named: Mapping[int, list[str]]) -> str:
     return ", ".join(named.get(rank.rank, ())) if rank.rank is not None else ""
 
 
-def _rank_table(ranks: Sequence[RankSummary], named: Mapping[int, list[str]]) -> Table:
+def _rank_table(ranks: Sequence[RankSummary], named: Mapping[int, list[str]], detail: Detail) -> Table:
     """The phases are optional: where there is little room, those with the largest share on any rank stay."""
     peak = _peak_shares(ranks)
     phases = [phase for phase in PHASES if peak[phase] > 0]
@@ -594,36 +528,7 @@ def _rank_table(ranks: Sequence[RankSummary], named: Mapping[int, list[str]]) ->
         rows=tuple(rows),
         left=frozenset({1, len(phases) + 4}),
         optional={4 + at: peak[phase] for at, phase in enumerate(phases)},
-        detail=Detail.BRIEF,
-    )
-
-
-def _heat_table(ranks: Sequence[RankSummary], named: Mapping[int, list[str]]) -> Table:
-    """One row a rank; the shade is the share of that rank's own steps."""
-    peak = _peak_shares(ranks)
-    phases = [phase for phase in PHASES if peak[phase] > 0]
-    rows: list[tuple[str | Cell, ...]] = []
-    for rank in ranks:
-        cells = [Cell(text=UNKNOWN)] * len(phases)
-        if rank.breakdown is not None:
-            shares = [rank.breakdown.share(name) for name in phases]
-            times = [format_duration(rank.breakdown.mean_ns(name)) for name in phases]
-            shades = [min(HEAT_LEVELS - 1, int(share * HEAT_LEVELS)) if share else -1 for share in shares]
-            cells = [
-                Cell(text=format_share(share), note=time, shade=shade)
-                for share, time, shade in zip(shares, times, shades, strict=True)
-            ]
-        ended = OUTCOME_TEXT.get(rank.ended, clean(rank.ended)) if rank.ended is not None else UNKNOWN
-        lost = f"{format_counted(rank.lost_rows, 'row')} lost" if rank.lost_rows else ""
-        step = Cell(text=format_duration(rank.mean_ns), note=format_counted(rank.steps, "step"))
-        last = (format_bytes(rank.memory.peak_bytes), Cell(text=ended, note=lost))
-        rules = Cell(text=_rules_of(rank, named), tone="strong")
-        rows.append((_name_process(rank), clean(rank.host), step, *cells, rules, *last))
-    return Table(
-        header=("rank", "host", "step", *phases, "named in", "peak memory", "ended"),
-        rows=tuple(rows),
-        left=frozenset({1, 3 + len(phases), 5 + len(phases)}),
-        detail=Detail.FULL,
+        detail=detail,
     )
 
 
@@ -655,7 +560,7 @@ def _describe_memory(report: Report) -> list[Section]:
         parts.append(f"growth {format_bytes(memory.growth_bytes_per_step)} per step")
     shared = describe_shared_memory(report)
     note = (", ".join(parts) or UNKNOWN) + (f"; {shared}" if shared else "")
-    return [Section(title="Memory", note=note, detail=Detail.BRIEF)]
+    return [Section(title="Memory", note=note)]
 
 
 def _describe_scorecard(report: Report) -> list[Section]:

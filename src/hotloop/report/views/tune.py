@@ -74,8 +74,6 @@ def describe_tuning(tuning: Tuning, before: Breakdown | None, health: Sequence[H
         blocks.append(Paragraph(text=write(f"Strategy: {clean(tuning.strategy_file)}"), detail=Detail.FULL))
     goal = GOAL_WORDS.get(tuning.goal, "speed").capitalize()
     sections = [Section(title="Trials", note=f"{goal} relative to {against}", blocks=tuple(blocks), group=GROUP)]
-    if tuning.reference is not None and tuning.reference.measured:
-        sections.append(_list_measured(tuning, tuning.reference))
     if tuning.pareto:
         sections.append(_list_standings(tuning))
     sections += _list_trials(tuning, before)
@@ -183,33 +181,6 @@ def work_unit(tuning: Tuning) -> str:
     return "step"
 
 
-def _list_measured(tuning: Tuning, reference: Trial) -> Section:
-    unit = work_unit(tuning)
-    priced = tuning.price_per_hour is not None
-    rows = []
-    for trial in (reference, *tuning.trials):
-        if not trial.measured:
-            rows.append((trial.id, *[trial.verdict.value, UNKNOWN, UNKNOWN, UNKNOWN, *([UNKNOWN] if priced else [])]))
-            continue
-        first = trial is reference
-        row = [
-            trial.id,
-            format_rate(_number(trial.measured, _RATE[unit]), f"{unit}s"),
-            format_duration(_time_per_unit(trial, unit)),
-            _peak(trial),
-            "1" if first else describe_ratio("speed", trial),
-        ]
-        if priced:
-            value = _number(trial.cost, _cost_key(unit))
-            row.append(UNKNOWN if value is None else format_number(value))
-        rows.append(tuple(row))
-    header = ["configuration", "throughput", f"time per {unit}", "peak memory per rank", "speed-up (interval)"]
-    cost = "cost per 1,000 steps" if unit == "step" else f"cost per million {unit}s"
-    note = f"Means over each configuration's processes; speed-ups are measured in pairs with {reference.id}."
-    table = Table(header=tuple(header + [cost] * priced), rows=tuple(rows))
-    return _full("Measured", note, (table,))
-
-
 def _list_standings(tuning: Tuning) -> Section:
     rows = tuple(
         (
@@ -297,13 +268,17 @@ def _list_trials(tuning: Tuning, before: Breakdown | None) -> list[Section]:
     """The trials with forecast beside measurement; and mean time per step of every phase, before and with each."""
     if not tuning.trials:
         return []
-    rows = []
+    rows, unit = [], work_unit(tuning)
     for trial in tuning.trials:
         forecast = trial.forecast.get("speedup_ratio")
+        cost = _number(trial.cost, _cost_key(unit))
         rows.append(
             (
                 clean(trial.id),
                 trial.verdict.value,
+                format_rate(_number(trial.measured, _RATE[unit]), f"{unit}s"),
+                _peak(trial),
+                UNKNOWN if cost is None else format_number(cost),
                 describe_ratio("speed", trial),
                 f"{forecast:.2f}x" if isinstance(forecast, float) else UNKNOWN,
                 str(trial.n),
@@ -312,7 +287,10 @@ def _list_trials(tuning: Tuning, before: Breakdown | None) -> list[Section]:
                 _describe_break_even(trial),
             )
         )
-    header = ("candidate", "verdict", "speed", "forecast", "pairs", "peak memory", "loss", "pays off after")
+    header = (
+        "candidate", "verdict", "throughput", "peak memory per rank", _cost_key(unit).replace("_", " "), "speed",
+        "forecast", "pairs", "memory", "loss", "pays off after",
+    )  # fmt: skip
     note = "Compared with the unchanged command, in fresh processes."
     sections = [_full("Speed and forecast", note, (Table(header=header, rows=tuple(rows)),))]
     measured = [trial for trial in tuning.trials if trial.breakdown]
