@@ -14,7 +14,7 @@ from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, UNKN
 from tests.recordings import InstantWriter
 
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces lie in ../shared/traces")
-KEPT = ("--no-cache", "--workers", "1")
+KEPT = ("--workers", "1")
 MS = 1_000_000
 
 

@@ -13,8 +13,6 @@ from real_traces import TRACES
 
 from hotloop.cli import main
 
-KEPT = ("--no-cache",)
-
 
 def event(category: str, name: str, start_us: float, length_us: float, tid: Any = 1, **args: Any) -> dict[str, Any]:
     return {
@@ -53,7 +51,7 @@ def write(path: Path, trace: Any) -> Path:
 
 def test_a_wait_for_data_is_named_and_the_exit_code_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "a.json", two_steps())
-    assert main(["trace", str(path), *KEPT, "--json", str(tmp_path / "r.json")]) == 1
+    assert main(["trace", str(path), "--json", str(tmp_path / "r.json")]) == 1
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["outcome"] is None
     first = report["findings"][0]
@@ -64,14 +62,14 @@ def test_a_wait_for_data_is_named_and_the_exit_code_says_so(tmp_path: Path, caps
     text = capsys.readouterr().out
     assert text.index("input-bound: every step waits 400 µs (40%)") < text.index("HEALTH") < text.index("FINDINGS")
     assert text.rstrip().endswith("hotloop rule input-bound")
-    assert main(["trace", str(path), *KEPT, "-q", "--exit-zero"]) == 0
+    assert main(["trace", str(path), "-q", "--exit-zero"]) == 0
 
 
 def test_a_folder_of_ranks_is_one_report(tmp_path: Path) -> None:
     for rank in (1, 0):
         with gzip.open(tmp_path / f"worker{rank}.pt.trace.json.gz", "wt") as file:
             json.dump(two_steps(rank), file)
-    assert main(["trace", str(tmp_path), *KEPT, "-q", "--json", str(tmp_path / "r.out")]) == 1
+    assert main(["trace", str(tmp_path), "-q", "--json", str(tmp_path / "r.out")]) == 1
     report = json.loads((tmp_path / "r.out").read_text())
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
     assert report["trace"]["ranks"][0]["facts"]["rank_source"] == "distributedInfo"
@@ -87,7 +85,7 @@ def test_bad_input_is_one_clear_line(
     path = tmp_path / "a.json"
     if content is not None:
         path.write_bytes(content)
-    assert main(["trace", str(path), *KEPT]) == 2
+    assert main(["trace", str(path)]) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("hotloop: ")
@@ -97,7 +95,7 @@ def test_bad_input_is_one_clear_line(
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces lie beside the repository, in ../shared/traces")
 def test_resnet50_without_loader_workers_waits_for_data(tmp_path: Path) -> None:
     target = tmp_path / "r.json"
-    assert main(["trace", str(TRACES / "resnet50_workers_0"), *KEPT, "-q", "--json", str(target)]) == 1
+    assert main(["trace", str(TRACES / "resnet50_workers_0"), "-q", "--json", str(target)]) == 1
     first = json.loads(target.read_text())["findings"][0]
     assert first["rule"] == "input-bound"
     assert first["cost_ratio"] == pytest.approx(0.40, abs=0.02)
@@ -108,7 +106,7 @@ def test_resnet50_without_loader_workers_waits_for_data(tmp_path: Path) -> None:
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces lie beside the repository, in ../shared/traces")
 def test_eight_ranks_wait_for_the_one_that_arrives_last(tmp_path: Path) -> None:
     target = tmp_path / "r.json"
-    main(["trace", str(TRACES / "dlrm_8ranks_v100"), *KEPT, "-q", "--json", str(target)])
+    main(["trace", str(TRACES / "dlrm_8ranks_v100"), "-q", "--json", str(target)])
     report = json.loads(target.read_text())
     straggler = next(finding for finding in report["findings"] if finding["rule"] == "straggler")
     assert straggler["ranks"] == [7]
@@ -120,7 +118,7 @@ def test_what_if_tells_the_step_its_range_and_its_basis(tmp_path: Path, capsys: 
     """Of steps of 1 ms 400 us are waits for data; together with a free launch both are gone."""
     path = write(tmp_path / "a.json", two_steps())
     asked = ("--what-if", "no-input-wait", "--what-if", "free-launches")
-    main(["trace", str(path), *KEPT, "--exit-zero", *asked, "--json", str(tmp_path / "r.json")])
+    main(["trace", str(path), "--exit-zero", *asked, "--json", str(tmp_path / "r.json")])
     told = json.loads((tmp_path / "r.json").read_text())["trace"]["what_if"]
     assert [one["changes"] for one in told] == [
         ["no-input-wait"], ["free-launches"], ["no-input-wait", "free-launches"],

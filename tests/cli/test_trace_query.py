@@ -29,7 +29,6 @@ ROOT = Path(__file__).resolve().parents[2]
 needs_traces = pytest.mark.skipif(
     not TRACES.is_dir(), reason="the real traces lie beside the repository, in ../shared/traces"
 )
-KEPT = ("--no-cache",)
 HOSTILE = 'gemm"}]}\x1b[31m</script>\u2028\\'
 
 
@@ -70,7 +69,7 @@ def write(path: Path, trace: dict[str, Any]) -> Path:
 
 
 def ask(path: Path, sql: str, *options: str) -> int:
-    return main(["trace", str(path), *KEPT, "--sql", sql, *options])
+    return main(["trace", str(path), "--sql", sql, *options])
 
 
 def ask_json(path: Path, sql: str, capsys: pytest.CaptureFixture[str]) -> Any:
@@ -241,7 +240,7 @@ def test_an_excerpt_is_read_again_with_the_same_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", steps_trace(kernel=HOSTILE))
     target = tmp_path / "out" / "b.json"
     target.parent.mkdir()
-    assert main(["trace", str(path), *KEPT, "-q", "--exit-zero", "--export", str(target)]) == 0
+    assert main(["trace", str(path), "-q", "--exit-zero", "--export", str(target)]) == 0
     before, after = read(path), read(target)
     compare_partitions(before, after, [4, 5, 6])
     assert HOSTILE in after.names
@@ -253,7 +252,7 @@ def test_an_excerpt_is_read_again_with_the_same_numbers(tmp_path: Path) -> None:
 def test_times_are_exact_and_tracks_fill_their_steps(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", steps_trace())
     target = tmp_path / "b.json.gz"
-    main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "4:5"])
+    main(["trace", str(path), "-q", "--export", str(target), "--export-steps", "4:5"])
     assert target.read_bytes()[:2] == b"\x1f\x8b"
     assert '"ts": 1120.001, "dur": 400.125' in gzip.decompress(target.read_bytes()).decode()
     tracks = own_tracks(target)
@@ -281,9 +280,9 @@ def test_a_trace_without_steps_is_exported_whole(tmp_path: Path) -> None:
     trace["traceEvents"] = [e for e in trace["traceEvents"] if e["cat"] in ("cuda_runtime", "kernel", "gpu_memcpy")]
     path = write(tmp_path / "a.json", trace)
     target = tmp_path / "b.json"
-    assert main(["trace", str(path), *KEPT, "-q", "--exit-zero", "--export", str(target)]) == 0
+    assert main(["trace", str(path), "-q", "--exit-zero", "--export", str(target)]) == 0
     assert len(read(target)) >= len(read(path)) == 30
-    assert main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "1:2"]) == 2
+    assert main(["trace", str(path), "-q", "--export", str(target), "--export-steps", "1:2"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -309,7 +308,7 @@ def test_a_request_that_makes_no_sense_is_one_clear_line(
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path / "a.json", steps_trace())
     before = path.read_bytes()
-    assert main(["trace", "a.json", *KEPT, "-q", *options]) == 2
+    assert main(["trace", "a.json", "-q", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
     assert path.read_bytes() == before
@@ -320,7 +319,7 @@ def test_a_request_that_makes_no_sense_is_one_clear_line(
 @pytest.mark.parametrize("name", ["resnet50_workers_0", "mi300x_resnet_rccl", "a100_ddp_rank3of8"])
 def test_real_excerpts_are_read_again_with_the_same_numbers(name: str, tmp_path: Path) -> None:
     target = tmp_path / "b.json.gz"
-    main(["trace", str(TRACES / name), *KEPT, "-q", "--export", str(target)])
+    main(["trace", str(TRACES / name), "-q", "--export", str(target)])
     before, after = read(TRACES / name), read(target)
     numbers = [step.index for step in reduce_trace(after).steps]
     assert 2 <= len(numbers) <= 3
@@ -382,12 +381,12 @@ def check_for_perfetto(target: Path) -> int:
 def test_an_excerpt_is_what_perfetto_reads(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", steps_trace(kernel=HOSTILE))
     target = tmp_path / "b.json.gz"
-    main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "4:6"])
+    main(["trace", str(path), "-q", "--export", str(target), "--export-steps", "4:6"])
     assert check_for_perfetto(target) == 9
 
 
 @needs_traces
 def test_a_real_excerpt_is_what_perfetto_reads(tmp_path: Path) -> None:
     target = tmp_path / "b.json.gz"
-    main(["trace", str(TRACES / "resnet50_workers_0"), *KEPT, "-q", "--export", str(target)])
+    main(["trace", str(TRACES / "resnet50_workers_0"), "-q", "--export", str(target)])
     assert check_for_perfetto(target) > 1000

@@ -6,12 +6,10 @@ import argparse
 import sys
 
 from hotloop.cli.show import (
-    add_cache_options,
     add_output_options,
     add_worker_option,
     check_counts,
     check_outputs,
-    choose_cache_folder,
     choose_workers,
     note_newer_run,
     show_report,
@@ -35,7 +33,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--top", type=int, default=10, metavar="N", help="number of kernels and operators to show (default: 10)"
     )
     add_worker_option(parser)
-    add_cache_options(parser)
     parser.set_defaults(execute=execute)
 
 
@@ -49,7 +46,6 @@ def execute(arguments: argparse.Namespace) -> int:
         arguments.before,
         arguments.after,
         workers=choose_workers(arguments),
-        cache_folder=choose_cache_folder(arguments),
     )
     show_report(comparison, arguments, sys.stdout)
     return 0

@@ -8,12 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from hotloop.cli.show import (
-    add_cache_options,
     add_output_options,
     add_worker_option,
     check_counts,
     check_outputs,
-    choose_cache_folder,
     choose_workers,
     has_serious_fault,
     show_report,
@@ -83,10 +81,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--sql-rows", type=int, metavar="N", help="number of rows, 0 for all (default: 50 for a table, else all)"
     )
     add_worker_option(parser)
-    parser.add_argument(
-        "--on", metavar="ADDRESS", help="read the files on the workers of a Dask cluster (tcp://scheduler:8786)"
-    )
-    add_cache_options(parser)
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found")
     parser.set_defaults(execute=execute)
 
@@ -110,10 +104,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
     check_outputs(arguments.json, arguments.html, arguments.export)
     check_counts(arguments, "top", "workers")
-    if arguments.on is not None and (arguments.workers is not None or arguments.sql is not None):
-        raise UsageError(
-            "--on names a cluster, which has its own workers and makes a report; remove --workers and --sql"
-        )
     _check_export(arguments)
     _check_query(arguments)
     _check_changes(arguments)
@@ -143,9 +133,7 @@ def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
             what_if=tuple(arguments.what_if),
         ),
         workers=choose_workers(arguments),
-        scheduler=arguments.on,
         progress=progress,
-        cache_folder=choose_cache_folder(arguments),
         command=redact_command(("hotloop", "trace", *arguments.paths)),
         targets=parse_targets(arguments.target),
     )
@@ -161,8 +149,7 @@ def _export(arguments: argparse.Namespace, paths: list[str | Path], lead: TraceF
 
     wanted = None if arguments.export_steps is None else _read_steps(arguments.export_steps)
     draw = partial(draw_steps, wanted=wanted)
-    folder = choose_cache_folder(arguments)
-    source, done = export_steps(paths, lead, Path(arguments.export), draw, cache_folder=folder)
+    source, done = export_steps(paths, lead, Path(arguments.export), draw)
     if arguments.quiet:
         return
     which = "everything" if not done.steps else f"step {done.steps[0]}"
@@ -186,7 +173,6 @@ def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
         tabulate_events,
         CLASS_NAMES,
         progress=progress,
-        cache_folder=choose_cache_folder(arguments),
     ) as answer:
         print_answer(answer, form=arguments.sql_format, rows=arguments.sql_rows, stream=sys.stdout)
     return 0

@@ -388,8 +388,6 @@ def export_steps(
     lead: TraceFacts,
     target: Path,
     draw: Callable[[Trace], TraceExcerpt],
-    *,
-    cache_folder: Path | None = None,
 ) -> tuple[str, TraceExcerpt]:
     """Write what ``draw`` makes of the lead rank's trace; answers the name of its file and what was written.
 
@@ -397,7 +395,7 @@ def export_steps(
     """
     files = find_traces(paths).files
     file = next((f for f in files if f.source == lead.source), files[0])
-    traces = read_trace_file(file, cache_folder=cache_folder)
+    traces = read_trace_file(file)
     trace = next((t for t in traces if t.facts.rank == lead.rank), traces[0])
     excerpt = draw(trace)
     which = f"steps {excerpt.steps[0]} to {excerpt.steps[-1]}" if excerpt.steps else "everything"

@@ -859,5 +859,4 @@ KINETO = TraceFormat(
     suffixes=(".json", ".json.gz", ".trace", ".trace.gz"),
     sniff=_sniff,
     read=read_kineto,
-    version=3,
 )

@@ -1088,5 +1088,4 @@ NSYS = TraceFormat(
     suffixes=(*SQLITE_SUFFIXES, *REPORT_SUFFIXES),
     sniff=is_sqlite,
     read=lambda path, progress: read_nsys(path),
-    version=2,
 )
