@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
-from bisect import bisect_right
-from decimal import Decimal
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from real_traces import TRACES
 
-from hotloop.analyze.timeline.classes import CLASS_NAMES, cover_devices, partition_windows
-from hotloop.analyze.timeline.reduce import lay_groundwork, reduce_trace
-from hotloop.analyze.timeline.tracks import tabulate_events
+from hotloop.analyze.timeline.classes import CLASS_NAMES
+from hotloop.analyze.timeline.event_tables import tabulate_events
+from hotloop.analyze.timeline.reduce import reduce_trace
 from hotloop.cli import main
-from hotloop.core.timeline import RankTimeline
 from hotloop.core.trace import Trace
 from hotloop.trace.inputs import find_traces, read_trace_file
 from hotloop.trace.query import query_traces
@@ -195,198 +189,3 @@ def test_the_documented_columns_are_the_ones_there_are(tmp_path: Path) -> None:
         with query_traces([path], f"select * from {table}", tabulate_events, CLASS_NAMES) as answer:
             (line,) = [line for line in text.splitlines() if line.startswith(f"| `{table}` |")]
             assert [word.strip("` ") for word in line.split("|")[3].split(",")] == list(answer.columns)
-
-
-# Export
-
-
-def compare_partitions(before: Trace, after: Trace, numbers: list[int]) -> None:
-    """Both traces say the same of every exported step. The window of the last one ends with its own last event in the
-    excerpt, so that one is compared over the window that it has in the whole trace."""
-    ground, again = lay_groundwork(before), lay_groundwork(after)
-    old: RankTimeline = reduce_trace(before, ground=ground)
-    new: RankTimeline = reduce_trace(after, ground=again)
-    assert [step.index for step in new.steps] == numbers
-    first, second = (facts.epoch_ns + (facts.unix_base_ns or 0) for facts in (before.facts, after.facts))
-    shift_ns = first - second
-    whole = {step.index: step for step in old.steps}
-    cover = cover_devices(after, again.links, again.classes)[0]
-    for step in new.steps:
-        expected = whole[step.index]
-        assert (step.host_ns, step.phases_ns, step.gpu_events) == (
-            expected.host_ns, expected.phases_ns, expected.gpu_events,
-        )  # fmt: skip
-        assert expected.device_start_ns is not None
-        assert expected.device_end_ns is not None
-        low, high = (np.array([at + shift_ns]) for at in (expected.device_start_ns, expected.device_end_ns))
-        assert partition_windows(cover, low, high) == (expected.partition,)
-        if step is not new.steps[-1]:
-            assert step.partition == expected.partition
-
-
-def own_tracks(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Slices by the name of our track."""
-    events = json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_text())["traceEvents"]
-    (own,) = [e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == "hotloop"]
-    names = {e["tid"]: e["args"]["name"] for e in events if e["pid"] == own and e["name"] == "thread_name"}
-    tracks: dict[str, list[dict[str, Any]]] = {name: [] for name in names.values()}
-    for e in events:
-        if e["pid"] == own and e["ph"] == "X":
-            tracks[names[e["tid"]]].append(e)
-    return tracks
-
-
-def test_an_excerpt_is_read_again_with_the_same_numbers(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", steps_trace(kernel=HOSTILE))
-    target = tmp_path / "out" / "b.json"
-    target.parent.mkdir()
-    assert main(["trace", str(path), "-q", "--exit-zero", "--export", str(target)]) == 0
-    before, after = read(path), read(target)
-    compare_partitions(before, after, [4, 5, 6])
-    assert HOSTILE in after.names
-    assert "PyTorch Profiler (0)" not in after.names
-    assert not [note for note in after.notes if note.level != "info"]
-    assert [file.name for file in target.parent.iterdir()] == ["b.json"], "no temporary file stays"
-
-
-def test_times_are_exact_and_tracks_fill_their_steps(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", steps_trace())
-    target = tmp_path / "b.json.gz"
-    main(["trace", str(path), "-q", "--export", str(target), "--export-steps", "4:5"])
-    assert target.read_bytes()[:2] == b"\x1f\x8b"
-    assert '"ts": 1120.001, "dur": 400.125' in gzip.decompress(target.read_bytes()).decode()
-    tracks = own_tracks(target)
-    assert list(tracks) == [
-        "steps on the host", "phases on the host", "steps on device 0", "device 0: where time goes", "critical path",
-    ]  # fmt: skip
-    assert [e["name"] for e in tracks["steps on the host"]] == ["step 4", "step 5"]
-    # The nanoseconds are checked on the text, where no float has rounded them.
-    for window in tracks["steps on device 0"]:
-        number = int(window["name"].split()[1])
-        for part in ("compute", "exposed_comm", "exposed_mem", "idle"):
-            mine = [e for e in tracks["device 0: where time goes"] if e["args"]["step"] == number and e["name"] == part]
-            assert sum(round(e["dur"] * 1000) for e in mine) == window["args"][f"{part}_ns"]
-    for name in ("phases on the host", "critical path"):
-        for number in (4, 5):
-            mine = [e for e in tracks[name] if e["args"]["step"] == number]
-            assert sum(round(e["dur"] * 1000) for e in mine) == 1_000_000
-    for slices in tracks.values():
-        ends = [(round(e["ts"] * 1000), round((e["ts"] + e["dur"]) * 1000)) for e in slices]
-        assert all(end <= start for (_, end), (start, _) in pairwise(ends))
-
-
-def test_a_trace_without_steps_is_exported_whole(tmp_path: Path) -> None:
-    trace = steps_trace()
-    trace["traceEvents"] = [e for e in trace["traceEvents"] if e["cat"] in ("cuda_runtime", "kernel", "gpu_memcpy")]
-    path = write(tmp_path / "a.json", trace)
-    target = tmp_path / "b.json"
-    assert main(["trace", str(path), "-q", "--exit-zero", "--export", str(target)]) == 0
-    assert len(read(target)) >= len(read(path)) == 30
-    assert main(["trace", str(path), "-q", "--export", str(target), "--export-steps", "1:2"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--export", "out.txt"), "must end with .json or .json.gz"),
-        (("--export", "out.json", "--export-steps", "20:30"), "the trace contains steps 3 to 7"),
-        (("--export", "out.json", "--export-steps", "5:4"), "is after the last"),
-        (("--export", "out.json", "--export-steps", "five"), "such as 5:8"),
-        (("--export-steps", "4:5"), "--export-steps needs --export FILE"),
-        (("--export", "a.json"), "would overwrite the trace"),
-        (("--html", "a.json"), "would overwrite the trace"),
-        (("--export", "nowhere/out.json"), "does not exist"),
-    ],
-)
-def test_a_request_that_makes_no_sense_is_one_clear_line(
-    options: tuple[str, ...],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = write(tmp_path / "a.json", steps_trace())
-    before = path.read_bytes()
-    assert main(["trace", "a.json", "-q", *options]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
-    assert path.read_bytes() == before
-    assert not (tmp_path / "out.json").exists()
-
-
-@needs_traces
-@pytest.mark.parametrize("name", ["resnet50_workers_0", "mi300x_resnet_rccl", "a100_ddp_rank3of8"])
-def test_real_excerpts_are_read_again_with_the_same_numbers(name: str, tmp_path: Path) -> None:
-    target = tmp_path / "b.json.gz"
-    main(["trace", str(TRACES / name), "-q", "--export", str(target)])
-    before, after = read(TRACES / name), read(target)
-    numbers = [step.index for step in reduce_trace(after).steps]
-    assert 2 <= len(numbers) <= 3
-    compare_partitions(before, after, numbers)
-
-
-def check_for_perfetto(target: Path) -> int:
-    """What Perfetto's JSON importer needs, or it drops events without a word; the number of flows.
-
-    Strict JSON with finite numbers; names are text, times numbers, args objects; slices of a track lie inside each
-    other or apart; a flow begins once and ends once, each end inside a slice of its own track.
-    """
-    raw = target.read_bytes()
-    text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
-
-    def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
-
-    events = json.loads(text, parse_constant=refuse, parse_float=Decimal)["traceEvents"]
-    tracks: dict[tuple[Any, Any], list[tuple[Decimal, Decimal]]] = {}
-    flows: dict[Any, list[dict[str, Any]]] = {}
-    for event in events:
-        assert isinstance(event["name"], str)
-        assert type(event["pid"]) in (int, str)
-        assert isinstance(event.get("args", {}), dict)
-        assert event["ph"] in ("X", "M", "s", "f", "i")
-        if event["ph"] == "M":
-            continue
-        assert isinstance(event["ts"], (int, Decimal))
-        assert type(event["tid"]) in (int, str)
-        if event["ph"] == "X":
-            assert event["dur"] >= 0
-            tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], -event["dur"]))
-        elif event["ph"] in "sf":
-            flows.setdefault((event["cat"], event["name"], event["id"]), []).append(event)
-    for slices in tracks.values():
-        open_until: list[Decimal] = []
-        for start, less in sorted(slices):
-            while open_until and open_until[-1] <= start:
-                open_until.pop()
-            # A tick of the profiler's clock is what real traces overlap by.
-            assert not open_until or start - less <= open_until[-1] + 1
-            open_until.append(start - less)
-    starts = {key: sorted(start for start, _ in slices) for key, slices in tracks.items()}
-    reach = {
-        key: list(accumulate((start - less for start, less in sorted(slices)), max)) for key, slices in tracks.items()
-    }
-    for ends in flows.values():
-        assert [event["ph"] for event in ends] == ["s", "f"]
-        assert ends[1]["bp"] == "e"
-        for event in ends:
-            key = (event["pid"], event["tid"])
-            begun = bisect_right(starts[key], event["ts"])
-            assert begun
-            assert event["ts"] <= reach[key][begun - 1]
-    return len(flows)
-
-
-def test_an_excerpt_is_what_perfetto_reads(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", steps_trace(kernel=HOSTILE))
-    target = tmp_path / "b.json.gz"
-    main(["trace", str(path), "-q", "--export", str(target), "--export-steps", "4:6"])
-    assert check_for_perfetto(target) == 9
-
-
-@needs_traces
-def test_a_real_excerpt_is_what_perfetto_reads(tmp_path: Path) -> None:
-    target = tmp_path / "b.json.gz"
-    main(["trace", str(TRACES / "resnet50_workers_0"), "-q", "--export", str(target)])
-    assert check_for_perfetto(target) > 1000

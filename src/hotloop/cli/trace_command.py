@@ -1,10 +1,9 @@
-"""hotloop trace: the same diagnosis from files that a profiler wrote, an excerpt of them, or an answer to a query."""
+"""hotloop trace: the same diagnosis from files that a profiler wrote, or an answer to a query."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
 from pathlib import Path
 
 from hotloop.cli.show import (
@@ -22,7 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from hotloop.core.trace import TraceFacts
     from hotloop.trace.byte_source import Progress
 
 SORTS = ("device_time", "host_self", "flops", "count")
@@ -65,12 +63,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=[],
         help="least utilization wanted, such as utilization=0.8, sm_active=0.5 or mfu=0.4; a miss is a finding",
     )
-    parser.add_argument("--export", metavar="FILE", help="write selected steps as a Chrome trace (.json or .json.gz)")
-    parser.add_argument(
-        "--export-steps",
-        metavar="A:B",
-        help="steps to export (default: the complete step of median length and its neighbours)",
-    )
     parser.add_argument(
         "--sql", metavar="QUERY", help="print the answer of an SQL query over the traces instead of a report"
     )
@@ -102,9 +94,9 @@ class _AskChange(argparse.Action):
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.trace.memory_files import is_memory_file
 
-    check_outputs(arguments.json, arguments.html, arguments.export)
+    check_outputs(arguments.json, arguments.html)
     check_counts(arguments, "top", "workers")
-    _check_export(arguments)
+    _check_targets(arguments)
     _check_query(arguments)
     _check_changes(arguments)
     if any(is_memory_file(path) for path in arguments.paths):
@@ -138,32 +130,12 @@ def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
         targets=parse_targets(arguments.target),
     )
     show_report(report, arguments, sys.stdout)
-    if arguments.export is not None and report.trace is not None:
-        _export(arguments, paths, report.trace.lead.facts)
     return 1 if has_serious_fault(report) and not arguments.exit_zero else 0
-
-
-def _export(arguments: argparse.Namespace, paths: list[str | Path], lead: TraceFacts) -> None:
-    from hotloop.analyze.timeline.tracks import draw_steps
-    from hotloop.trace.chrome import export_steps
-
-    wanted = None if arguments.export_steps is None else _read_steps(arguments.export_steps)
-    draw = partial(draw_steps, wanted=wanted)
-    source, done = export_steps(paths, lead, Path(arguments.export), draw)
-    if arguments.quiet:
-        return
-    which = "everything" if not done.steps else f"step {done.steps[0]}"
-    if len(done.steps) > 1:
-        which = f"steps {done.steps[0]} to {done.steps[-1]}"
-    line = f"{arguments.export}: {which} of {source}, {len(done.rows):,} events; open it in ui.perfetto.dev"
-    if done.pathless is not None:
-        line += f"; without a critical path for {done.pathless}"
-    print(line, file=sys.stderr)
 
 
 def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
     from hotloop.analyze.timeline.classes import CLASS_NAMES
-    from hotloop.analyze.timeline.tracks import tabulate_events
+    from hotloop.analyze.timeline.event_tables import tabulate_events
     from hotloop.cli.answer import print_answer
     from hotloop.trace.query import query_traces
 
@@ -178,48 +150,19 @@ def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
     return 0
 
 
-def _check_export(arguments: argparse.Namespace) -> None:
-    """Raises UsageError before any work is done. An output must not replace a trace or become one of a folder's."""
-
-    for option in ("json", "html", "export"):
+def _check_targets(arguments: argparse.Namespace) -> None:
+    """Raises UsageError before any work is done: an output must not replace a trace."""
+    paths = {Path(path).resolve() for path in arguments.paths}
+    for option in ("json", "html"):
         given = getattr(arguments, option)
-        if given is None or given == "-":
-            continue
-        target = Path(given).resolve()
-        for path in map(Path, arguments.paths):
-            if path.resolve() == target:
-                raise UsageError(f"--{option} {given} would overwrite the trace; give another name")
-            if option == "export" and path.is_dir() and path.resolve() in (target.parent, target.parent.parent):
-                raise UsageError(
-                    f"--export {given} is inside {path} and would be read as a trace the next time; choose another "
-                    "folder"
-                )
-    if arguments.export is None:
-        if arguments.export_steps is not None:
-            raise UsageError("--export-steps needs --export FILE")
-        return
-    if not arguments.export.lower().endswith((".json", ".json.gz")):
-        raise UsageError(f"--export {arguments.export}: unsupported name; it must end with .json or .json.gz")
-    if arguments.export_steps is not None:
-        _read_steps(arguments.export_steps)
-
-
-def _read_steps(text: str) -> tuple[int, int]:
-    """First and last number of 'A:B', or of 'A' alone."""
-
-    first, _, last = text.partition(":")
-    numbers = (first, last if ":" in text else first)
-    if not all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
-        raise UsageError(f"--export-steps {text}: give two step numbers, such as 5:8")
-    if int(numbers[0]) > int(numbers[1]):
-        raise UsageError(f"--export-steps {text}: the first step is after the last; swap them")
-    return int(numbers[0]), int(numbers[1])
+        if given not in (None, "-") and Path(given).resolve() in paths:
+            raise UsageError(f"--{option} {given} would overwrite the trace; give another name")
 
 
 def _check_query(arguments: argparse.Namespace) -> None:
     if arguments.sql is None:
         return
-    for option in ("json", "html", "export"):
+    for option in ("json", "html"):
         if getattr(arguments, option) is not None:
             raise UsageError(f"--sql makes no report; remove --{option}")
     if arguments.sql_rows is not None and arguments.sql_rows < 0:
@@ -248,7 +191,7 @@ def _report_memory(arguments: argparse.Namespace) -> int:
     missing = [path for path in arguments.paths if not Path(path).is_file()]
     if missing:
         raise UsageError(f"{missing[0]} is not a file; give a snapshot (.pickle) or a memory timeline (.raw.json.gz)")
-    for option in ("what_if", "sql", "export"):
+    for option in ("what_if", "sql"):
         if getattr(arguments, option):
             raise UsageError(
                 f"--{option.replace('_', '-')}cannot be used with memory files, which contain no steps or trace events"
