@@ -212,7 +212,6 @@ def test_one_rank_against_two_is_split(tmp_path: Path, capsys: pytest.CaptureFix
     for number, late in ((0, 0.0), (1, 60.0)):
         write(tmp_path / "two" / f"rank{number}.json", rank_trace(number, late))
     growth = compare(first, tmp_path / "two", *KEPT)["growth"]
-    assert growth["after_matched_count"] == 8
     named = {t["name"]: t["delta_ns"] for t in (*growth["change"]["terms"], *growth["rest"]["terms"])}
     assert named == {
         "wait": 30_000, "transfer": 130_000, "rest": -160_000,

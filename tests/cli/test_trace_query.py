@@ -1,4 +1,4 @@
-"""hotloop trace --sql and --export, from files to answers and excerpts."""
+"""hotloop trace --sql, from files to answers."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_the_report_of_a_real_trace_is_read_and_drawn_again(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "report.json"
-    words = ["trace", str(TRACES / name), "--no-cache", "--workers", "1", "--exit-zero", "--json", str(file)]
+    words = ["trace", str(TRACES / name), "--workers", "1", "--exit-zero", "--json", str(file)]
     assert main(words) == 0
     shown = capsys.readouterr().out
     content = json.loads(file.read_text())
