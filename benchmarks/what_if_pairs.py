@@ -49,35 +49,22 @@ class Pair:
     arguments: tuple[str, ...]
     fix: tuple[str, ...]
     change: str
-    """Kind of Change; its number comes from ``workers``."""
-    workers: int = 0
+    """Kind of Change."""
     is_later: bool = False
 
 
-def _zoo(script: str, fix: tuple[str, ...], change: str, workers: int = 0) -> tuple[Pair, ...]:
+def _zoo(script: str, fix: tuple[str, ...], change: str) -> tuple[Pair, ...]:
     path = SCRIPTS / f"{script}.py"
-    return tuple(Pair(f"{script} {n}", path, ("--level", str(n)), fix, change, workers) for n in (1, 2, 3))
+    return tuple(Pair(f"{script} {n}", path, ("--level", str(n)), fix, change) for n in (1, 2, 3))
 
 
-def _later(name: str, arguments: str, fix: str, change: str, workers: int = 0, threads: int = 1) -> Pair:
-    words = (*arguments.split(), "--threads", str(threads))
-    return Pair(name, LATER, words, tuple(fix.split()), change, workers, is_later=True)
+def _later(name: str, arguments: str, fix: str, change: str) -> Pair:
+    words = (*arguments.split(), "--threads", "1")
+    return Pair(name, LATER, words, tuple(fix.split()), change, is_later=True)
 
 
 PAIRS = (
-    *_zoo("input_transform", ("--workers", "2"), "loader-workers", 2),
     *_zoo("input_transform", ("--prepared",), "no-input-wait"),
-    *_zoo("input_collate", ("--workers", "2"), "loader-workers", 2),
-    *_zoo("input_storage", ("--workers", "4"), "loader-workers", 4),
-    _later("gru storage", "--model gru --loading storage --cost-us 900", "--workers 2", "loader-workers", 2),
-    _later("mlp python", "--model mlp --loading python --cost-us 150 --batch 64", "--workers 1", "loader-workers", 1),
-    _later("conv tensors", "--model conv --loading tensors --cost-us 400", "--workers 2", "loader-workers", 2, 2),
-    _later(
-        "wide mixed, accumulating", "--model wide --loading mixed --cost-us 500 --batch 16 --accumulate 4",
-        "--workers 3", "loader-workers", 3,
-    ),
-    _later("mlp storage", "--model mlp --loading storage --cost-us 1200", "--workers 8", "loader-workers", 8),
-    _later("gru python", "--model gru --loading python --cost-us 700", "--workers 2", "loader-workers", 2, 2),
     _later(
         "conv python, accumulating", "--model conv --loading python --cost-us 200 --batch 16 --accumulate 2",
         "--loading none --cost-us 0", "no-input-wait",
@@ -104,8 +91,7 @@ def main() -> int:
 
 def measure_pair(pair: Pair) -> dict[str, Any]:
     """Both sides traced REPEATS times, interleaved; of each side the run with the shortest step counts."""
-    # The cores are in the trace: nothing is added to what it holds.
-    change = Change(kind=pair.change, workers_count=pair.workers)
+    change = Change(kind=pair.change)
     before: list[WhatIf] = []
     after: list[int] = []
     with tempfile.TemporaryDirectory(prefix="hotloop-pairs-") as folder:
@@ -127,7 +113,6 @@ def describe_pair(name: str, fix: str, change: Change, found: WhatIf, after_ns: 
         "pair": name,
         "fix": fix,
         "change": change.kind,
-        "value": change.workers_count or None,
         "basis": found.basis,
         "before_ns": found.measured_step_ns,
         "replayed_ns": found.replayed_step_ns,

@@ -73,32 +73,6 @@ def test_junk_in_samples_is_left_out(counts):
     assert collect_lines([fact], 0, 10, SourceFiles(), "").samples == {}
 
 
-LOOP, ZERO_GRAD, TOKENISE = ["/t.py", 5, "main"], ["/t.py", 20, "train"], ["/t.py", 18, "train"]
-
-
-BEHIND, ELSEWHERE = [LOOP, ["/t.py", 22, "train"]], [["/t.py", 5, "other"], TOKENISE]
-
-
-@pytest.mark.parametrize(
-    ("stack", "count", "late", "taken", "lines"),
-    [
-        # counted where the lock was taken away before, in a function that the line above calls
-        ([LOOP, TOKENISE, ["/t.py", 3, "tokenise"]], 6, [28, 0], [0, 6], {3: (34, 0.0), 20: (2, 0.0)}),
-        (BEHIND, 6, [28, 0], [0, 6], {20: (30, 28 / 30), 22: (6, 0.0)}),
-        ([LOOP, ZERO_GRAD], 6, [30, 0], [0, 6], {20: (36, 0.0)}),  # the line loses the lock itself
-        ([LOOP, TOKENISE], 1, [30, 0], [0, 1], {20: (30, 1.0), 18: (1, 0.0)}),  # one sample is too few
-        (ELSEWHERE, 6, [30, 0], [0, 6], {20: (30, 1.0), 18: (6, 0.0)}),
-        (ELSEWHERE, 6, ["x"], [None, -4], {20: (30, 0.0), 18: (6, 0.0)}),
-        (ELSEWHERE, 6, [999], [], {20: (30, 1.0), 18: (6, 0.0)}),
-    ],
-)
-def test_late_samples_count_where_the_lock_was_taken_away(stack, count, late, taken, lines):
-    counts = [("after_input_ns", [LOOP, ZERO_GRAD], "a:b", 30), ("after_input_ns", stack, "t:tokenise", count)]
-    fact = {**samples([0, 10], *counts), "late": late, "taken": taken}
-    found = collect_lines([fact], 0, 10, SourceFiles(), "").by_field["after_input_ns"]
-    assert {line.where.line: (line.samples, line.late_ratio) for line in found} == lines
-
-
 def test_lines_in_the_block_of_a_save_say_so(tmp_path):
     text = """for step in range(9):
     if step % 3 == 0:

@@ -1,24 +1,20 @@
-"""hotloop trace --sql and --export, from files to answers and excerpts."""
+"""hotloop trace --sql, from files to answers."""
 
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from real_traces import TRACES
 
-from hotloop.analyze.timeline.classes import CLASS_NAMES, cover_devices, partition_windows
-from hotloop.analyze.timeline.reduce import lay_groundwork, reduce_trace
-from hotloop.analyze.timeline.tracks import tabulate_events
+from hotloop.analyze.timeline.classes import CLASS_NAMES
+from hotloop.analyze.timeline.event_tables import tabulate_events
+from hotloop.analyze.timeline.reduce import reduce_trace
 from hotloop.cli import main
-from hotloop.core.timeline import RankTimeline
 from hotloop.core.trace import Trace
 from hotloop.trace.inputs import find_traces, read_trace_file
 from hotloop.trace.query import query_traces
@@ -28,7 +24,6 @@ ROOT = Path(__file__).resolve().parents[2]
 needs_traces = pytest.mark.skipif(
     not TRACES.is_dir(), reason="the real traces lie beside the repository, in ../shared/traces"
 )
-KEPT = ("--no-cache",)
 HOSTILE = 'gemm"}]}\x1b[31m</script>\u2028\\'
 
 
@@ -63,7 +58,7 @@ def write(path: Path, trace: dict[str, Any]) -> Path:
 
 
 def ask(path: Path, sql: str, *options: str) -> int:
-    return main(["trace", str(path), *KEPT, "--sql", sql, *options])
+    return main(["trace", str(path), "--sql", sql, *options])
 
 
 def ask_json(path: Path, sql: str, capsys: pytest.CaptureFixture[str]) -> Any:
@@ -189,132 +184,3 @@ def test_the_documented_columns_are_the_ones_there_are(tmp_path: Path) -> None:
         with query_traces([path], f"select * from {table}", tabulate_events, CLASS_NAMES) as answer:
             (line,) = [line for line in text.splitlines() if line.startswith(f"| `{table}` |")]
             assert [word.strip("` ") for word in line.split("|")[3].split(",")] == list(answer.columns)
-
-
-# Export
-
-
-def compare_partitions(before: Trace, after: Trace, numbers: list[int]) -> None:
-    """Both traces say the same of every exported step. The window of the last one ends with its own last event in the
-    excerpt, so that one is compared over the window that it has in the whole trace."""
-    ground, again = lay_groundwork(before), lay_groundwork(after)
-    old: RankTimeline = reduce_trace(before, ground=ground)
-    new: RankTimeline = reduce_trace(after, ground=again)
-    assert [step.index for step in new.steps] == numbers
-    first, second = (facts.epoch_ns + (facts.unix_base_ns or 0) for facts in (before.facts, after.facts))
-    shift_ns = first - second
-    whole = {step.index: step for step in old.steps}
-    cover = cover_devices(after, again.links, again.classes)[0]
-    for step in new.steps:
-        expected = whole[step.index]
-        assert (step.host_ns, step.phases_ns, step.gpu_events) == (
-            expected.host_ns, expected.phases_ns, expected.gpu_events,
-        )  # fmt: skip
-        assert expected.device_start_ns is not None
-        assert expected.device_end_ns is not None
-        low, high = (np.array([at + shift_ns]) for at in (expected.device_start_ns, expected.device_end_ns))
-        assert partition_windows(cover, low, high) == (expected.partition,)
-        if step is not new.steps[-1]:
-            assert step.partition == expected.partition
-
-
-def own_tracks(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Slices by the name of our track."""
-    events = json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_text())["traceEvents"]
-    (own,) = [e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == "hotloop"]
-    names = {e["tid"]: e["args"]["name"] for e in events if e["pid"] == own and e["name"] == "thread_name"}
-    tracks: dict[str, list[dict[str, Any]]] = {name: [] for name in names.values()}
-    for e in events:
-        if e["pid"] == own and e["ph"] == "X":
-            tracks[names[e["tid"]]].append(e)
-    return tracks
-
-
-def test_an_excerpt_is_read_again_with_the_same_numbers(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", steps_trace(kernel=HOSTILE))
-    target = tmp_path / "out" / "b.json"
-    target.parent.mkdir()
-    assert main(["trace", str(path), *KEPT, "-q", "--exit-zero", "--export", str(target)]) == 0
-    before, after = read(path), read(target)
-    compare_partitions(before, after, [4, 5, 6])
-    assert HOSTILE in after.names
-    assert "PyTorch Profiler (0)" not in after.names
-    assert not [note for note in after.notes if note.level != "info"]
-    assert [file.name for file in target.parent.iterdir()] == ["b.json"], "no temporary file stays"
-
-
-def test_times_are_exact_and_tracks_fill_their_steps(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", steps_trace())
-    target = tmp_path / "b.json.gz"
-    main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "4:5"])
-    assert target.read_bytes()[:2] == b"\x1f\x8b"
-    assert '"ts": 1120.001, "dur": 400.125' in gzip.decompress(target.read_bytes()).decode()
-    tracks = own_tracks(target)
-    assert list(tracks) == [
-        "steps on the host", "phases on the host", "steps on device 0", "device 0: where time goes", "critical path",
-    ]  # fmt: skip
-    assert [e["name"] for e in tracks["steps on the host"]] == ["step 4", "step 5"]
-    # The nanoseconds are checked on the text, where no float has rounded them.
-    for window in tracks["steps on device 0"]:
-        number = int(window["name"].split()[1])
-        for part in ("compute", "exposed_comm", "exposed_mem", "idle"):
-            mine = [e for e in tracks["device 0: where time goes"] if e["args"]["step"] == number and e["name"] == part]
-            assert sum(round(e["dur"] * 1000) for e in mine) == window["args"][f"{part}_ns"]
-    for name in ("phases on the host", "critical path"):
-        for number in (4, 5):
-            mine = [e for e in tracks[name] if e["args"]["step"] == number]
-            assert sum(round(e["dur"] * 1000) for e in mine) == 1_000_000
-    for slices in tracks.values():
-        ends = [(round(e["ts"] * 1000), round((e["ts"] + e["dur"]) * 1000)) for e in slices]
-        assert all(end <= start for (_, end), (start, _) in pairwise(ends))
-
-
-def test_a_trace_without_steps_is_exported_whole(tmp_path: Path) -> None:
-    trace = steps_trace()
-    trace["traceEvents"] = [e for e in trace["traceEvents"] if e["cat"] in ("cuda_runtime", "kernel", "gpu_memcpy")]
-    path = write(tmp_path / "a.json", trace)
-    target = tmp_path / "b.json"
-    assert main(["trace", str(path), *KEPT, "-q", "--exit-zero", "--export", str(target)]) == 0
-    assert len(read(target)) >= len(read(path)) == 30
-    assert main(["trace", str(path), *KEPT, "-q", "--export", str(target), "--export-steps", "1:2"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--export", "out.txt"), "must end with .json or .json.gz"),
-        (("--export", "out.json", "--export-steps", "20:30"), "the trace contains steps 3 to 7"),
-        (("--export", "out.json", "--export-steps", "5:4"), "is after the last"),
-        (("--export", "out.json", "--export-steps", "five"), "such as 5:8"),
-        (("--export-steps", "4:5"), "--export-steps needs --export FILE"),
-        (("--export", "a.json"), "would overwrite the trace"),
-        (("--html", "a.json"), "would overwrite the trace"),
-        (("--export", "nowhere/out.json"), "does not exist"),
-    ],
-)
-def test_a_request_that_makes_no_sense_is_one_clear_line(
-    options: tuple[str, ...],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = write(tmp_path / "a.json", steps_trace())
-    before = path.read_bytes()
-    assert main(["trace", "a.json", *KEPT, "-q", *options]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
-    assert path.read_bytes() == before
-    assert not (tmp_path / "out.json").exists()
-
-
-@needs_traces
-@pytest.mark.parametrize("name", ["resnet50_workers_0", "mi300x_resnet_rccl", "a100_ddp_rank3of8"])
-def test_real_excerpts_are_read_again_with_the_same_numbers(name: str, tmp_path: Path) -> None:
-    target = tmp_path / "b.json.gz"
-    main(["trace", str(TRACES / name), *KEPT, "-q", "--export", str(target)])
-    before, after = read(TRACES / name), read(target)
-    numbers = [step.index for step in reduce_trace(after).steps]
-    assert 2 <= len(numbers) <= 3
-    compare_partitions(before, after, numbers)

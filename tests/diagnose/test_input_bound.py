@@ -329,20 +329,6 @@ def test_in_a_run_of_one_epoch_samples_are_prepared_and_the_cache_says_from_when
     assert fix_of(one).technique == "precompute-samples"
 
 
-def test_waiting_for_storage_is_told_on_a_busy_machine_too() -> None:
-    """The loop gets a third of a core. What the kernel counted as ready is in the CPU time, and needs no such guess."""
-
-    def judge(counts_run_queue: bool | None) -> Finding:
-        loader = make_loader(fetch_ns=10e6, fetch_cpu_ns=2.5e6, collate_ns=0.0, counts_run_queue=counts_run_queue)
-        busy: dict[str, object] = {"fields": {"cpu_ns": 5.8e6}, "idle_cores": (0.02, 2), "torch_threads": 2}
-        return found(make_analysis(input_wait=0.5, cores=2, loaders=(loader,), **busy))
-
-    assert judge(None).evidence["cause"] == "slow-getitem"
-    one = judge(True)
-    assert one.evidence["cause"] == "storage"
-    assert one.severity is Severity.HIGH
-
-
 @pytest.mark.parametrize(
     ("analysis", "told"),
     [

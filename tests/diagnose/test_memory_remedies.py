@@ -114,7 +114,6 @@ def test_a_failed_allocation_of_a_snapshot_is_a_finding() -> None:
     failed = OutOfMemory(
         device=0,
         event=3,
-        unix_ns=None,
         failed_bytes=2 * GIB,
         device_free_bytes=GIB,
         requested_bytes=70 * GIB,

@@ -4,7 +4,7 @@ from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Severity, Skipped, Where
 from hotloop.diagnose.rules.preprocessing_in_loop import preprocessing_in_loop
 
-from .build_analysis import Told, check, find, make_analysis, make_line, saving_of
+from .build_analysis import Told, check, find, make_analysis, make_line
 
 MAIN = Where(file="train.py", line=40, function="main")
 BATCHES = Where(file="train.py", line=15, function="get_batch")
@@ -71,14 +71,6 @@ def test_a_forward_without_modules_cannot_be_told_from_preparation() -> None:
     lines = {"after_input_ns": (make_line(41, 1.0, "y = x @ w"),)}
     one = preprocessing_in_loop.judge(make_analysis(after_input=0.4, lines=lines, fields={"forwards": 0}))
     assert isinstance(one, Skipped)
-
-
-def test_a_gap_that_lies_on_zero_grad_alone_is_told_as_info() -> None:
-    lines = {"after_input_ns": (make_line(84, 1.0, "optimizer.zero_grad()", late_ratio=0.9),)}
-    one = find(preprocessing_in_loop, make_analysis(after_input=0.24, lines=lines))
-    assert one.severity is Severity.INFO
-    assert (saving_of(one).low_ratio, saving_of(one).basis) == (0.0, Basis.RULE_OF_THUMB)
-    assert preprocessing_in_loop.judge(make_analysis(after_input=0.06, lines=lines)) is None
 
 
 def between_forward_and_backward(function: str, makes_batch: bool | None) -> Finding | Skipped | None:
@@ -191,10 +183,10 @@ def test_a_batch_that_the_source_does_not_show_is_told_as_info() -> None:
         pytest.param(
             make_analysis(
                 after_input=0.24,
-                lines={"after_input_ns": (make_line(84, 1.0, "optimizer.zero_grad()", late_ratio=0.0),)},
+                lines={"after_input_ns": (make_line(84, 1.0, "optimizer.zero_grad()"),)},
             ),
             None,
-            id="samples_that_waited_for_no_lock_belong_to_their_line",
+            id="a_gap_on_zero_grad_alone_is_no_preparation",
         ),
     ],
 )

@@ -58,7 +58,7 @@ def compare(name: str, text: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_report_is_the_reviewed_one(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "report.json"
-    arguments = ["trace", str(TRACES / name), "--no-cache", "--workers", "1", "--exit-zero", "--json", str(target)]
+    arguments = ["trace", str(TRACES / name), "--workers", "1", "--exit-zero", "--json", str(target)]
     assert main(arguments) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("hotloop ")]
     compare(f"{name}.txt", "\n".join(lines) + "\n")

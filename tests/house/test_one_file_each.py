@@ -134,7 +134,7 @@ def report_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[li
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10.0, "dur": 5.0}
     trace, out = tmp_path / "trace.json", tmp_path / "report.json"
     trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
-    assert main(["trace", str(trace), "--no-cache", "--exit-zero", "--json", str(out)]) == 0
+    assert main(["trace", str(trace), "--exit-zero", "--json", str(out)]) == 0
     findings = json.loads(out.read_text())["findings"]
     return [one for one in findings if one["rule"] == "slow-kettle"], capsys.readouterr().out
 

@@ -100,9 +100,8 @@ def build_facts(**changes: Any) -> TraceFacts:
     """Facts of a file that says nothing, but for the given ones."""
     facts: Mapping[str, Any] = {
         "source": "built.json", "format": "built", "rank": None, "rank_source": "unknown", "world_size": None,
-        "backend": None, "host": None, "time_unit_ns": 1, "epoch_ns": 0, "unix_base_ns": None, "devices": (),
-        "process_groups": {}, "has_shapes": False, "has_stacks": False, "has_modules": False, "has_flops": False,
-        "has_memory": False, "has_sync": False, "threads": {}, "extra": {},
+        "host": None, "time_unit_ns": 1, "epoch_ns": 0, "unix_base_ns": None, "devices": (), "process_groups": {},
+        "has_shapes": False, "has_stacks": False, "has_sync": False,
     }  # fmt: skip
     return TraceFacts(**{**facts, **changes})
 

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from build import build_memory, build_trace, cpu_op, kernel, write_trace
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from build import write_trace
 
 from hotloop.core.errors import TraceError
-from hotloop.trace import cache, inputs
-from hotloop.trace.cache import load_columns, make_key, store_columns, trim_folder
+from hotloop.trace import inputs
 from hotloop.trace.columns import TraceColumns
-from hotloop.trace.inputs import FORMATS, TraceFile, fetch_remote, find_traces, is_remote, map_traces, read_trace_file
+from hotloop.trace.inputs import fetch_remote, find_traces, is_remote, map_traces
 
 
 def count_events(trace: TraceColumns) -> tuple[int, int]:
@@ -138,140 +132,3 @@ def test_without_fsspec_the_error_says_what_to_install(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(TraceError, match=r"pip install 'hotloop\[remote\]'"):
         fetch_remote("s3://bucket/a.json", tmp_path)
-
-
-# Cache
-
-
-def sample_trace() -> TraceColumns:
-    return build_trace(
-        [cpu_op("a", 0, 10, shapes="[[1]]", sequence_number=4), kernel("b", 3, 4, correlation=2, occupancy_ratio=0.5)],
-        memory=build_memory([(1, 2, 3, 4, 5, 1, 0)]),
-        threads={0: "main"},
-        process_groups={"0": (0, 1)},
-        extra={"process_names": {"1": "python"}, "schemaVersion": 1},
-    )
-
-
-def assert_same(left: TraceColumns, right: TraceColumns) -> None:
-    assert left.facts == right.facts
-    assert left.notes == right.notes
-    for name in cache.COLUMN_TYPES:
-        assert np.array_equal(getattr(left, name), getattr(right, name)), name
-        assert getattr(left, name).dtype == getattr(right, name).dtype
-    assert [*left.names, *left.processes, *left.thread_labels, *left.stream_labels] == [
-        *right.names, *right.processes, *right.thread_labels, *right.stream_labels,
-    ]  # fmt: skip
-    assert left.sparse.keys() == right.sparse.keys()
-    for name, column in left.sparse.items():
-        other = right.sparse[name]
-        assert np.array_equal(column.rows, other.rows)
-        assert np.array_equal(column.values, other.values)
-        assert list(column.table) == list(other.table)
-    assert (left.memory is None) == (right.memory is None)
-    if left.memory is not None and right.memory is not None:
-        assert left.memory.bytes.tolist() == right.memory.bytes.tolist()
-
-
-def test_columns_come_back_from_the_cache_as_they_went_in(tmp_path: Path) -> None:
-    traces = (sample_trace(), build_trace([]))
-    assert store_columns(tmp_path / "c", "key", traces)
-    loaded = load_columns(tmp_path / "c", "key")
-    assert loaded is not None
-    for before, after in zip(traces, loaded, strict=True):
-        assert_same(before, after)
-    assert load_columns(tmp_path / "c", "other key") is None
-    assert load_columns(tmp_path / "nowhere", "key") is None
-    with pytest.raises(ValueError, match="read-only"):
-        loaded[0].start_ns[0] = 1
-    assert [path.name for path in tmp_path.iterdir()] == ["c"], "no temporary file stays"
-
-
-def test_real_columns_come_back_from_the_cache_as_they_were_read(real_traces: Path, tmp_path: Path) -> None:
-    for path in ("mi300x_resnet_rccl/resnet_act_checkpoint.json.gz", "cpu/mem.pt.trace.json.gz"):
-        traces = FORMATS["kineto"].read(real_traces / path, None)
-        assert store_columns(tmp_path / "c", "key", traces)
-        loaded = load_columns(tmp_path / "c", "key")
-        assert loaded is not None
-        assert_same(traces[0], loaded[0])
-
-
-@settings(max_examples=200, deadline=None)
-@given(at=st.integers(0, 10**9), flip=st.integers(1, 255), cut=st.booleans())
-def test_a_damaged_cache_is_absent_or_whole(tmp_path_factory: Any, at: int, flip: int, cut: bool) -> None:
-    place = tmp_path_factory.mktemp("cache") / "c"
-    store_columns(place, "key", [sample_trace()])
-    content = bytearray(place.read_bytes())
-    at %= len(content)
-    if cut:
-        content = content[:at]
-    else:
-        content[at] ^= flip
-    place.write_bytes(content)
-    loaded = load_columns(place, "key")
-    if loaded is not None:  # padding, or a text that is still a text
-        assert loaded[0].start_ns.tolist() == [0, 3]
-        assert loaded[0].name.max() < len(loaded[0].names)
-
-
-def cached_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> TraceFile:
-    monkeypatch.setattr(inputs, "MIN_TRACE_BYTES", 0)
-    path = write_trace(folder / "a.json")
-    (file,) = find_traces([path]).files
-    return file
-
-
-def test_the_second_reading_comes_from_the_cache_folder_and_nothing_lies_beside_the_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = cached_file(tmp_path / "traces", monkeypatch)
-    (first,) = read_trace_file(file, cache_folder=tmp_path / "cache")
-    assert [path.name for path in (tmp_path / "traces").iterdir()] == ["a.json"]
-    (kept,) = (tmp_path / "cache").iterdir()
-    assert kept.suffix == ".hlcols"
-    monkeypatch.setitem(FORMATS._load(), "kineto", replace(FORMATS["kineto"], read=refuse_to_read))
-    (second,) = read_trace_file(file, cache_folder=tmp_path / "cache")
-    assert_same(first, second)
-
-
-def refuse_to_read(path: Path, progress: Any) -> tuple[TraceColumns, ...]:
-    raise AssertionError("the cache should have been used")
-
-
-def test_a_changed_trace_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = cached_file(tmp_path / "traces", monkeypatch)
-    read_trace_file(file, cache_folder=tmp_path / "cache")
-    write_trace(file.path, count=9)
-    for _ in range(2):
-        (trace,) = read_trace_file(file, cache_folder=tmp_path / "cache")
-        assert len(trace) == 9
-        for kept in (tmp_path / "cache").iterdir():
-            kept.write_bytes(kept.read_bytes()[:200])
-
-
-def test_a_change_of_same_size_and_time_is_seen_in_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = cached_file(tmp_path, monkeypatch)
-    before = make_key(file.path, "kineto", 1)
-    facts = file.path.stat()
-    file.path.write_bytes(file.path.read_bytes().replace(b"op 3", b"op 8"))
-    os.utime(file.path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-    assert make_key(file.path, "kineto", 1) != before
-    assert make_key(file.path, "kineto", 2) != make_key(file.path, "kineto", 1)
-
-
-def test_no_cache_is_left_where_none_is_wanted_or_the_trace_is_small(tmp_path: Path) -> None:
-    path = write_trace(tmp_path / "a.json")
-    (file,) = find_traces([path]).files
-    read_trace_file(file)
-    read_trace_file(file, cache_folder=tmp_path / "cache")
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_the_cache_folder_is_kept_within_its_limit(tmp_path: Path) -> None:
-    for at in range(4):
-        place = tmp_path / f"{at}.hlcols"
-        place.write_bytes(bytes(100))
-        os.utime(place, (at, at))
-    (tmp_path / "other").write_bytes(bytes(1000))
-    trim_folder(tmp_path, limit_bytes=250)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["2.hlcols", "3.hlcols", "other"]

@@ -164,7 +164,6 @@ def _build_loader(loader_id: int, settings: Fact, totals: Fact) -> LoaderFacts:
         "fetch_ns": _mean_of(totals, "fetch_ns", "fetch_batches"),
         "fetch_cpu_ns": _mean_of(totals, "fetch_cpu_ns", "fetch_batches"),
         "collate_ns": _mean_of(totals, "collate_ns", "fetch_batches"),
-        "counts_run_queue": read_bool(totals, "counts_run_queue"),
         "iterator_start_ns": _mean_of(totals, "iterator_ns", "iterators"),
         "draws_random": read_bool(totals, "draws"),
         "first_wait_ns": _mean_of(totals, "first_wait_ns", "first_waits"),

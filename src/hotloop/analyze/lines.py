@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,8 +29,6 @@ MAX_STACK_DEPTH = 64
 MAX_WAYS = 8
 """Stacks kept of each line: a line of a model is reached from every place that calls the model."""
 
-LEAST_TAKEN = 2
-"""Samples taken where the lock was taken away, below which late ones stay where they are."""
 
 Stack = tuple[Where, ...]
 Place = tuple[Stack, str]
@@ -59,23 +58,17 @@ def collect_lines(
     """
     samples = of_kind(facts, "samples")
     inside = [fact for fact in samples if _lies_within(fact, first_row, last_row)]
-    counts: dict[str, dict[Place, _Seen]] = {}
+    counts: dict[str, Counter[Place]] = {}
     for fact in inside or samples:
-        for name, stack, leaf, seen in _read_counts(fact, files, base_folder):
+        for name, places, leaf, count in _read_counts(fact):
             if name == OTHER_WAIT_FIELD and trains_on_others:
                 name = "input_wait_ns"
-            there = counts.setdefault(name, {}).setdefault((stack, leaf), _Seen())
-            there.all += seen.all
-            there.late += seen.late
-            there.taken += seen.taken
-    totals = {name: round(sum(seen.all for seen in places.values())) for name, places in counts.items()}
-    for places in counts.values():
-        _move_late(places)
+            counts.setdefault(name, Counter())[_stack_of(places, files, base_folder), leaf] += count
     return SampledLines(
         by_field=_mark_saving(
             {name: _largest_lines(counts[name], files) for name in SAMPLED_FIELDS if name in counts}, files
         ),
-        samples=totals,
+        samples={name: places.total() for name, places in counts.items()},
     )
 
 
@@ -93,17 +86,13 @@ def plays_environment(facts: Sequence[Fact]) -> bool:
     """
     played = seen = 0
     for fact in of_kind(facts, "samples"):
-        for item in read_items(fact, "counts"):
-            if not isinstance(item, (list, tuple)) or len(item) != 4 or item[0] != "after_nograd_ns":
+        for name, places, _, count in _read_counts(fact):
+            if name != "after_nograd_ns":
                 continue
-            count = item[3] if isinstance(item[3], int) else 0
-            frames = item[1][-MAX_STACK_DEPTH:] if isinstance(item[1], (list, tuple)) else ()
-            places = [place for place in map(read_where, frames) if place is not None]
             seen += count
-            if any(_EVALUATES.search(place.name) for place in places):
-                continue
-            names = (name for place in places for name in (place.name, os.path.basename(place.file)))
-            played += count if any(_ENVIRONMENT.search(name) for name in names) else 0
+            names = [text for place in places for text in (place.name, os.path.basename(place.file))]
+            if not any(_EVALUATES.search(place.name) for place in places):
+                played += count if any(_ENVIRONMENT.search(text) for text in names) else 0
     return 2 * played > seen
 
 
@@ -126,24 +115,11 @@ def collect_start_lines(facts: Sequence[Fact], files: SourceFiles, base_folder: 
 
 
 def _collect(facts: Sequence[Fact], files: SourceFiles, base_folder: str) -> tuple[Line, ...]:
-    counts: dict[Place, _Seen] = {}
+    counts: Counter[Place] = Counter()
     for fact in facts:
-        for _, stack, leaf, seen in _read_counts(fact, files, base_folder):
-            counts.setdefault((stack, leaf), _Seen()).all += seen.all
+        for _, places, leaf, count in _read_counts(fact):
+            counts[_stack_of(places, files, base_folder), leaf] += count
     return _largest_lines(counts, files) if counts else ()
-
-
-def describe_inside_samples(facts: Sequence[Fact]) -> str | None:
-    """What samples from within the training may get wrong; None when there are none, or they came from outside."""
-    samples = of_kind(facts, "samples")
-    if not samples or any(fact.get("outside") for fact in samples):
-        return None
-    reasons = [fact.get("reason") for fact in of_kind(facts, "sampling")]
-    reason = next((f" ({one})" for one in reversed(reasons) if isinstance(one, str)), "")
-    return (
-        f"stacks were sampled inside the training process{reason}: such samples wait for the interpreter's lock, "
-        "so a line may represent Python code that ran just before it"
-    )
 
 
 def _mark_saving(by_field: dict[str, tuple[Line, ...]], files: SourceFiles) -> dict[str, tuple[Line, ...]]:
@@ -163,41 +139,6 @@ def _mark_saving(by_field: dict[str, tuple[Line, ...]], files: SourceFiles) -> d
     }
 
 
-@dataclass(slots=True)
-class _Seen:
-    """Samples of one place: all of them, those that were late, and those where the lock was taken away."""
-
-    all: float = 0.0
-    late: float = 0.0
-    taken: float = 0.0
-
-
-def _move_late(places: dict[Place, _Seen]) -> None:
-    """Count late samples where the lock was taken away before, in proportion; LEAST_TAKEN such samples are needed."""
-    added: list[tuple[_Seen, float]] = []
-    for (stack, _leaf), seen in places.items():
-        if not seen.late or not stack:
-            continue
-        before = [other for (there, _), other in places.items() if other.taken and _may_precede(there, stack)]
-        taken = sum(other.taken for other in before)
-        if taken >= LEAST_TAKEN:
-            late, seen.late = seen.late, 0.0
-            added += [(other, late * other.taken / taken) for other in before]
-            added.append((seen, -late))
-    for seen, count in added:
-        seen.all += count
-
-
-def _may_precede(there: Stack, stack: Stack) -> bool:
-    """Whether code at ``there`` may end at ``stack``: both in the same call, there at the same line or above it."""
-    for one, other in zip(there, stack, strict=False):
-        if (one.file, one.function) != (other.file, other.function):
-            return False
-        if one.line != other.line:
-            return one.line < other.line
-    return bool(there)
-
-
 def _lies_within(fact: Fact, first_row: int, last_row: int) -> bool:
     """True when most of the rows that a fact covers are among the given ones."""
     rows = read_items(fact, "rows")
@@ -207,26 +148,21 @@ def _lies_within(fact: Fact, first_row: int, last_row: int) -> bool:
     return first_row <= middle < last_row + 1
 
 
-def _read_counts(fact: Fact, files: SourceFiles, base_folder: str) -> Iterator[tuple[str, Stack, str, _Seen]]:
-    late, taken = read_items(fact, "late"), read_items(fact, "taken")
-    for index, item in enumerate(read_items(fact, "counts")):
+def _read_counts(fact: Fact) -> Iterator[tuple[str, list[Where], str, int]]:
+    """(time field, frames from the outermost on, innermost frame of any kind, samples)."""
+    for item in read_items(fact, "counts"):
         if not isinstance(item, (list, tuple)) or len(item) != 4:
             continue
         name, frames, leaf, count = item
-        if name not in SAMPLED_FIELDS or not isinstance(frames, (list, tuple)) or isinstance(count, bool):
+        if name not in SAMPLED_FIELDS or not isinstance(frames, (list, tuple)) or type(count) is not int:
             continue
-        if not isinstance(count, int) or not 0 < count < 1 << 40:
-            continue
-        places = [read_where(frame) for frame in frames[-MAX_STACK_DEPTH:]]
-        stack = tuple(files.qualify(_absolute(place, base_folder)) for place in places if place is not None)
-        seen = _Seen(count, _part_of(count, late, index), _part_of(count, taken, index))
-        yield name, stack, leaf[:MAX_ITEMS] if isinstance(leaf, str) else "", seen
+        if 0 < count < 1 << 40:
+            places = [where for frame in frames[-MAX_STACK_DEPTH:] if (where := read_where(frame)) is not None]
+            yield name, places, leaf[:MAX_ITEMS] if isinstance(leaf, str) else "", count
 
 
-def _part_of(count: int, parts: Sequence[object], index: int) -> int:
-    """How many of ``count`` samples a list beside them says; none where it does not say it."""
-    part = parts[index] if index < len(parts) else 0
-    return max(0, min(count, part)) if isinstance(part, int) else 0
+def _stack_of(places: Sequence[Where], files: SourceFiles, base_folder: str) -> Stack:
+    return tuple(files.qualify(_absolute(place, base_folder)) for place in places)
 
 
 def _absolute(place: Where, base_folder: str) -> Where:
@@ -235,21 +171,21 @@ def _absolute(place: Where, base_folder: str) -> Where:
     return replace(place, file=os.path.normpath(os.path.join(base_folder, place.file)))
 
 
-def _largest_lines(places: Mapping[Place, _Seen], files: SourceFiles) -> tuple[Line, ...]:
-    total = sum(seen.all for seen in places.values())
-    by_place: dict[Where, dict[Place, _Seen]] = {}
-    for (stack, leaf), seen in places.items():
-        if stack and seen.all > 0:
-            by_place.setdefault(stack[-1], {})[stack, leaf] = seen
-    counts = {where: sum(seen.all for seen in stacks.values()) for where, stacks in by_place.items()}
+def _largest_lines(places: Counter[Place], files: SourceFiles) -> tuple[Line, ...]:
+    total = places.total()
+    by_place: dict[Where, Counter[Place]] = {}
+    for (stack, leaf), count in places.items():
+        if stack:
+            by_place.setdefault(stack[-1], Counter())[stack, leaf] = count
+    counts = {where: stacks.total() for where, stacks in by_place.items()}
     ranked = sorted(by_place.items(), key=lambda item: (-counts[item[0]], item[0].file, item[0].line))
     lines = []
     for where, stacks in ranked[:MAX_LINES]:
-        leaves: dict[str, float] = {}
+        leaves: Counter[str] = Counter()
         ways: dict[Stack, float] = {}
-        for (stack, leaf), seen in stacks.items():
-            leaves[leaf] = leaves.get(leaf, 0.0) + seen.all
-            ways[stack] = ways.get(stack, 0.0) + seen.all / total
+        for (stack, leaf), count in stacks.items():
+            leaves[leaf] += count
+            ways[stack] = ways.get(stack, 0.0) + count / total
         leaf, module = max(leaves, key=leaves.__getitem__), files.module(where.file)
         is_torch = leaf.partition(":")[0].split(".")[0] == "torch"
         ranked_ways = sorted(ways.items(), key=lambda way: -way[1])[:MAX_WAYS]
@@ -257,7 +193,7 @@ def _largest_lines(places: Mapping[Place, _Seen], files: SourceFiles) -> tuple[L
             Line(
                 where=where,
                 share_ratio=counts[where] / total,
-                samples=round(counts[where]),
+                samples=counts[where],
                 text=files.text(where),
                 stack=ranked_ways[0][0],
                 ways=tuple(ranked_ways),
@@ -266,7 +202,6 @@ def _largest_lines(places: Mapping[Place, _Seen], files: SourceFiles) -> tuple[L
                 walks_gradients=module is not None and walks_gradients(module, where.line),
                 is_python=not is_torch and module is not None and runs_python(module, where.line) is True,
                 before_draws_ratio=sum(part for stack, part in ways.items() if files.is_before_draws(stack)),
-                late_ratio=min(1.0, sum(seen.late for seen in stacks.values()) / counts[where]),
             )
         )
     return tuple(lines)

@@ -50,7 +50,6 @@ from .lines import (
     collect_lines,
     collect_start_lines,
     collect_thread_lines,
-    describe_inside_samples,
     plays_environment,
 )
 from .memory import measure_memory
@@ -255,7 +254,7 @@ def _read_work(recording: Recording, steps: Steps, files: SourceFiles) -> _Work:
         units=measure_units(steps, base, validation.is_validating),
         memory=memory,
         memory_slope=slope,
-        tail=find_tail(steps, facts),
+        tail=find_tail(steps),
         lines=collect_lines(
             facts,
             first_row,
@@ -565,9 +564,6 @@ def _health(
         found.append(Health(level="warning", message=tail))
     if unrest is not None:
         found.append(Health(level="info", message=unrest))
-    inside = describe_inside_samples(facts)
-    if inside is not None:
-        found.append(Health(level="info", message=inside))
     return (*found, *read_health(of_kind(facts, "health")))
 
 

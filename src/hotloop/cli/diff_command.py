@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from hotloop.cli.options import CACHE, WORKERS, option, output_options
+from hotloop.cli.options import WORKERS, option, output_options
 from hotloop.cli.show import (
     check_counts,
     check_outputs,
-    choose_cache_folder,
     choose_workers,
     note_newer_run,
     show_report,
@@ -31,7 +30,6 @@ OPTIONS = (
     *output_options("comparison", kind="diff", html=None),
     option("--top", type=int, default=10, metavar="N", help="number of kernels and operators to show (default: 10)"),
     WORKERS,
-    *CACHE,
 )
 
 
@@ -45,7 +43,6 @@ def execute(arguments: argparse.Namespace) -> int:
         arguments.before,
         arguments.after,
         workers=choose_workers(arguments),
-        cache_folder=choose_cache_folder(arguments),
     )
     show_report(comparison, arguments, sys.stdout)
     return 0

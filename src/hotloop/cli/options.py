@@ -88,7 +88,3 @@ def output_options(
 
 
 WORKERS = option("--workers", type=int, metavar="N", help="number of reading processes (default: one per core)")
-CACHE = (
-    option("--cache", metavar="DIR", help="folder of the cache of decoded traces (default: the user's cache folder)"),
-    option("--no-cache", action="store_true", help="do not read or write the cache of decoded traces"),
-)

@@ -24,16 +24,6 @@ def choose_workers(arguments: argparse.Namespace) -> int:
     return arguments.workers or count_cores()
 
 
-def choose_cache_folder(arguments: argparse.Namespace) -> Path | None:
-    """None where nothing is to be kept."""
-
-    from hotloop.trace.cache import default_cache_folder
-
-    if arguments.no_cache:
-        return None
-    return Path(arguments.cache) if arguments.cache else default_cache_folder(os.environ)
-
-
 def check_counts(arguments: argparse.Namespace, *names: str) -> None:
     """Raises UsageError unless these options are at least 1, or not given."""
     for name in names:

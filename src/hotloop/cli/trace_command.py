@@ -1,17 +1,15 @@
-"""hotloop trace: the same diagnosis from files that a profiler wrote, an excerpt of them, or an answer to a query."""
+"""hotloop trace: the same diagnosis from files that a profiler wrote, or an answer to a query."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
 from pathlib import Path
 
-from hotloop.cli.options import CACHE, WORKERS, option, output_options
+from hotloop.cli.options import WORKERS, option, output_options
 from hotloop.cli.show import (
     check_counts,
     check_outputs,
-    choose_cache_folder,
     choose_workers,
     has_serious_fault,
     show_report,
@@ -23,7 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from hotloop.core.trace import TraceFacts
     from hotloop.trace.byte_source import Progress
 
 SORTS = ("device_time", "host_self", "flops", "count")
@@ -78,20 +75,12 @@ OPTIONS = (
         default=[],
         help="least utilization wanted, such as utilization=0.8, sm_active=0.5 or mfu=0.4; a miss is a finding",
     ),
-    option("--export", metavar="FILE", help="write selected steps as a Chrome trace (.json or .json.gz)"),
-    option(
-        "--export-steps",
-        metavar="A:B",
-        help="steps to export (default: the complete step of median length and its neighbours)",
-    ),
     option("--sql", metavar="QUERY", help="print the answer of an SQL query over the traces instead of a report"),
     option(
         "--sql-format", choices=("table", "csv", "json"), default="table", help="format of the answer (default: table)"
     ),
     option("--sql-rows", type=int, metavar="N", help="number of rows, 0 for all (default: 50 for a table, else all)"),
     WORKERS,
-    option("--on", metavar="ADDRESS", help="read the files on the workers of a Dask cluster (tcp://scheduler:8786)"),
-    *CACHE,
     option("--exit-zero", action="store_true", help="exit with 0 even if a serious fault was found"),
 )
 
@@ -99,13 +88,9 @@ OPTIONS = (
 def execute(arguments: argparse.Namespace) -> int:
     from hotloop.trace.memory_files import is_memory_file
 
-    check_outputs(arguments.json, arguments.html, arguments.export)
+    check_outputs(arguments.json, arguments.html)
     check_counts(arguments, "top", "workers")
-    if arguments.on is not None and (arguments.workers is not None or arguments.sql is not None):
-        raise UsageError(
-            "--on names a cluster, which has its own workers and makes a report; remove --workers and --sql"
-        )
-    _check_export(arguments)
+    _check_targets(arguments)
     _check_query(arguments)
     _check_changes(arguments)
     if any(is_memory_file(path) for path in arguments.paths):
@@ -134,40 +119,17 @@ def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
             what_if=tuple(arguments.what_if),
         ),
         workers=choose_workers(arguments),
-        scheduler=arguments.on,
         progress=progress,
-        cache_folder=choose_cache_folder(arguments),
         command=redact_command(("hotloop", "trace", *arguments.paths)),
         targets=parse_targets(arguments.target),
     )
     show_report(report, arguments, sys.stdout)
-    if arguments.export is not None and report.trace is not None:
-        _export(arguments, paths, report.trace.lead.facts)
     return 1 if has_serious_fault(report) and not arguments.exit_zero else 0
-
-
-def _export(arguments: argparse.Namespace, paths: list[str | Path], lead: TraceFacts) -> None:
-    from hotloop.analyze.timeline.tracks import draw_steps
-    from hotloop.trace.chrome import export_steps
-
-    wanted = None if arguments.export_steps is None else _read_steps(arguments.export_steps)
-    draw = partial(draw_steps, wanted=wanted)
-    folder = choose_cache_folder(arguments)
-    source, done = export_steps(paths, lead, Path(arguments.export), draw, cache_folder=folder)
-    if arguments.quiet:
-        return
-    which = "everything" if not done.steps else f"step {done.steps[0]}"
-    if len(done.steps) > 1:
-        which = f"steps {done.steps[0]} to {done.steps[-1]}"
-    line = f"{arguments.export}: {which} of {source}, {len(done.rows):,} events; open it in ui.perfetto.dev"
-    if done.pathless is not None:
-        line += f"; without a critical path for {done.pathless}"
-    print(line, file=sys.stderr)
 
 
 def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
     from hotloop.analyze.timeline.classes import CLASS_NAMES
-    from hotloop.analyze.timeline.tracks import tabulate_events
+    from hotloop.analyze.timeline.event_tables import tabulate_events
     from hotloop.cli.answer import print_answer
     from hotloop.trace.query import query_traces
 
@@ -177,54 +139,24 @@ def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
         tabulate_events,
         CLASS_NAMES,
         progress=progress,
-        cache_folder=choose_cache_folder(arguments),
     ) as answer:
         print_answer(answer, form=arguments.sql_format, rows=arguments.sql_rows, stream=sys.stdout)
     return 0
 
 
-def _check_export(arguments: argparse.Namespace) -> None:
-    """Raises UsageError before any work is done. An output must not replace a trace or become one of a folder's."""
-
-    for name in ("json", "html", "export"):
+def _check_targets(arguments: argparse.Namespace) -> None:
+    """Raises UsageError before any work is done: an output must not replace a trace."""
+    paths = {Path(path).resolve() for path in arguments.paths}
+    for name in ("json", "html"):
         given = getattr(arguments, name)
-        if given is None or given == "-":
-            continue
-        target = Path(given).resolve()
-        for path in map(Path, arguments.paths):
-            if path.resolve() == target:
-                raise UsageError(f"--{name} {given} would overwrite the trace; give another name")
-            if name == "export" and path.is_dir() and path.resolve() in (target.parent, target.parent.parent):
-                raise UsageError(
-                    f"--export {given} is inside {path} and would be read as a trace the next time; choose another "
-                    "folder"
-                )
-    if arguments.export is None:
-        if arguments.export_steps is not None:
-            raise UsageError("--export-steps needs --export FILE")
-        return
-    if not arguments.export.lower().endswith((".json", ".json.gz")):
-        raise UsageError(f"--export {arguments.export}: unsupported name; it must end with .json or .json.gz")
-    if arguments.export_steps is not None:
-        _read_steps(arguments.export_steps)
-
-
-def _read_steps(text: str) -> tuple[int, int]:
-    """First and last number of 'A:B', or of 'A' alone."""
-
-    first, _, last = text.partition(":")
-    numbers = (first, last if ":" in text else first)
-    if not all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
-        raise UsageError(f"--export-steps {text}: give two step numbers, such as 5:8")
-    if int(numbers[0]) > int(numbers[1]):
-        raise UsageError(f"--export-steps {text}: the first step is after the last; swap them")
-    return int(numbers[0]), int(numbers[1])
+        if given not in (None, "-") and Path(given).resolve() in paths:
+            raise UsageError(f"--{name} {given} would overwrite the trace; give another name")
 
 
 def _check_query(arguments: argparse.Namespace) -> None:
     if arguments.sql is None:
         return
-    for name in ("json", "html", "export"):
+    for name in ("json", "html"):
         if getattr(arguments, name) is not None:
             raise UsageError(f"--sql makes no report; remove --{name}")
     if arguments.sql_rows is not None and arguments.sql_rows < 0:
@@ -253,7 +185,7 @@ def _report_memory(arguments: argparse.Namespace) -> int:
     missing = [path for path in arguments.paths if not Path(path).is_file()]
     if missing:
         raise UsageError(f"{missing[0]} is not a file; give a snapshot (.pickle) or a memory timeline (.raw.json.gz)")
-    for name in ("what_if", "sql", "export"):
+    for name in ("what_if", "sql"):
         if getattr(arguments, name):
             raise UsageError(
                 f"--{name.replace('_', '-')} cannot be used with memory files, which contain no steps or trace events"

@@ -41,8 +41,6 @@ class LoaderFacts:
     """Wall time per batch of reading and transforming its samples, where it runs (worker or main process)."""
     fetch_cpu_ns: float | None = None
     """Thread CPU time of the same, and time that it was ready but other programs had the cores."""
-    counts_run_queue: bool | None = None
-    """Whether the kernel told the latter, so that ``fetch_cpu_ns`` is all that fetching needs a core for."""
     collate_ns: float | None = None
     iterator_start_ns: float | None = None
     """Creating an iterator: worker start included, first batch not."""
@@ -144,8 +142,6 @@ class Line:
     """Names called by the statement at this line and by its enclosing loop body, read from the source."""
     walks_gradients: bool = False
     """The innermost loop around it, read from the source, is over gradients or touches a ``.grad``."""
-    late_ratio: float = 0.0
-    """Share of the samples that may belong to Python code just before this line instead (it held the lock until it)."""
     makes_batch: bool | None = None
     """Whether the loop's statement that led here makes the next step's batch: read from what it binds, and from what
     the loss needs. False where it needs what the forward gave; None where the source does not tell."""

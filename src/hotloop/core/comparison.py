@@ -66,11 +66,6 @@ class GrowthSplit:
     """Terms wait, transfer and rest, which sum to the change of the window exactly."""
     rest: DiffTerms
     """The term 'rest' by REST_TERMS, exactly."""
-    before_matched_count: int
-    """Entries of collectives (one for every rank that takes part) that could be matched over the ranks."""
-    before_unmatched_count: int
-    after_matched_count: int
-    after_unmatched_count: int
     notes: tuple[str, ...]
 
     def __post_init__(self) -> None:

@@ -71,7 +71,7 @@ class RankCollectives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of a what-if. ``factor`` and ``workers_count`` only where the kind needs them."""
+    """One change of a what-if. ``factor`` and ``pattern`` only where the kind needs them."""
 
     kind: str
     """One of changes.CHANGES."""
@@ -79,10 +79,6 @@ class Change:
     """How many times faster."""
     pattern: str = ""
     """Regular expression for names of kernels and operators (kind 'faster')."""
-    workers_count: int = 0
-    """Kind 'loader-workers'."""
-    cores_count: int = 0
-    """Kind 'loader-workers': cores that the workers share with a training that computes on the CPU; 0 when unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

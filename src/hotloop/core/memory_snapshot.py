@@ -81,7 +81,6 @@ class MemoryPeak:
     """At the same moment."""
     event: int
     """Index of the event of this device after which it was reached; -1: before the first one."""
-    unix_ns: int | None
     by_site: tuple[SiteMemory, ...]
     """Sums to ``requested_bytes``, largest first."""
     by_category: Mapping[str, int]
@@ -102,7 +101,6 @@ class OutOfMemory:
 
     device: int
     event: int
-    unix_ns: int | None
     failed_bytes: int
     device_free_bytes: int | None
     requested_bytes: int | None

@@ -272,8 +272,6 @@ class KernelRow:
     """Estimated achieved occupancy, weighted by duration."""
     blocks_per_sm: float | None
     """Weighted by duration."""
-    is_tensor_core: bool | None
-    """By the kernel's name; None where the name does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,18 +302,6 @@ class ModuleRow:
     count: int
     host_total_ns: int
     device_total_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorCores:
-    """How much of the kernel time ran on tensor cores (matrix cores on AMD), by kernel name."""
-
-    matrix_ns: int
-    """Kernels that multiply matrices or convolve, by name."""
-    tensor_core_ns: int
-    """Those of them whose name says tensor cores."""
-    unknown_ns: int
-    """Those whose name does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,7 +352,6 @@ class RankTimeline:
     ops: tuple[OpRow, ...]
     ops_left_out_count: int
     modules: tuple[ModuleRow, ...]
-    tensor_cores: TensorCores | None
     flops: int | None
     """Of matrix products, convolutions and attention that operators ran, each counted once. None when there are none,
     or when the flops of any of them are unknown. Kernels of compiled code are not counted."""

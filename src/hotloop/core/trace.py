@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,11 +51,7 @@ DEVICE_WORK = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 SPARSE_INTEGERS = (
     "sequence_number",  # joins a forward operator with its backward
     "forward_thread",  # 'Fwd thread id'; > 0 (or present and the thread differs) marks a backward operator
-    "python_id",
-    "python_parent_id",
     "bytes",  # of a copy or a set
-    "graph_id",
-    "graph_node_id",
     "wait_on_stream",  # cuda_sync
     "wait_on_record_correlation",  # cuda_sync: correlation of the event record that is waited for
     "group_size",  # collectives
@@ -63,15 +59,12 @@ SPARSE_INTEGERS = (
     "out_elements",
     "collective_sequence",  # 'Seq' of record_param_comms
     "flops",
-    "queued_ns",
 )
 """Integer facts that only some events have (Trace.integers)."""
 
 SPARSE_NUMBERS = (
     "blocks_per_sm",
-    "warps_per_sm",
     "occupancy_ratio",  # estimated achieved occupancy, 0..1
-    "bandwidth_bytes_per_s",
 )
 """Fractional facts that only some events have (Trace.numbers)."""
 
@@ -80,16 +73,12 @@ SPARSE_TEXTS = (
     "dtypes",  # 'Input type' as compact JSON
     "concrete_inputs",
     "call_stack",
-    "module",  # 'Module Hierarchy'
     "grid",
     "block",
     "sync_kind",
     "collective",  # 'Collective name'
     "process_group",  # 'Process Group Name', or the description or id where there is no name
     "process_group_ranks",
-    "dtype",  # of a collective
-    "kernel_file",
-    "domain",  # of an NVTX range, where it is not the default one
 )
 """Interned text facts that only some events have (Trace.texts)."""
 
@@ -116,14 +105,8 @@ class DeviceFacts:
 
     index: int
     name: str | None = None
-    vendor: str | None = None
-    """'nvidia', 'amd' or None."""
-    compute_major: int | None = None
-    compute_minor: int | None = None
     sm_count: int | None = None
     total_bytes: int | None = None
-    warp_size: int | None = None
-    max_threads_per_sm: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +121,6 @@ class TraceFacts:
     rank_source: str
     """'distributedInfo', 'file name', 'order' or 'unknown': where the rank was read."""
     world_size: int | None
-    backend: str | None
     host: str | None
     time_unit_ns: int
     """Smallest step of the source's clock as written: 1000 for old files in whole microseconds, else 1."""
@@ -151,15 +133,8 @@ class TraceFacts:
     """Ranks by process group name."""
     has_shapes: bool
     has_stacks: bool
-    has_modules: bool
-    has_flops: bool
-    has_memory: bool
     has_sync: bool
     """cuda_sync events are there, so the critical path can follow synchronisation."""
-    threads: Mapping[int, str]
-    """Name of a thread by its interned id, where the file names it."""
-    extra: Mapping[str, Any]
-    """Everything else at the file's top level that is a plain value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

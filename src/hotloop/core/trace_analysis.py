@@ -147,7 +147,7 @@ class WhatIf:
     """1 - new/old time per step; below 0 when the change makes it slower."""
     saving_high_ratio: float
     bound_by: str
-    """What sets the pace after the change: 'host', 'device', 'loader' or 'cores'."""
+    """What sets the pace after the change: 'host' or 'device'."""
     inferred_edges: int
     """Edges of the graph that are guessed from times; all others are recorded facts."""
     edges_count: int

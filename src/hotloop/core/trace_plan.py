@@ -145,20 +145,6 @@ class TraceDemand:
     cpu_ns: int
     """CPU time of the whole process over ``steps_ns``."""
 
-    @property
-    def loading_busy_ratio(self) -> float | None:
-        """Share of a batch's making that needs a core; None where no batch was timed."""
-        return min(1.0, self.loading_busy_ns / self.loading_ns) if self.loading_ns > 0 else None
-
-    @property
-    def busy_cores(self) -> float | None:
-        """Cores that the steps kept busy, on average, while they did not load; None where that cannot be told."""
-        computing_ns = self.steps_ns - self.input_wait_ns
-        if computing_ns <= 0 or self.cpu_ns <= 0:
-            return None
-        loading_cpu_ns = self.input_wait_ns * (self.loading_busy_ratio or 0.0)
-        return max(0.0, self.cpu_ns - loading_cpu_ns) / computing_ns
-
 
 def format_demand(demand: TraceDemand) -> dict[str, int]:
     """Entries of a trace's header."""

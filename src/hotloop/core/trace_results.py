@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .trace import TraceFacts, TraceNote
@@ -33,39 +33,6 @@ class ReducedTraces(Generic[R]):
 
     traces: tuple[ReducedTrace[R], ...]
     notes: tuple[TraceNote, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """One stretch of a track, on the trace's clock."""
-
-    name: str
-    start_ns: int
-    end_ns: int
-    args: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Track:
-    """A line of slices that do not overlap."""
-
-    name: str
-    slices: Iterable[Slice]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceExcerpt:
-    """Some steps of a trace, to be written with tracks of our own."""
-
-    rows: Int64s
-    """The events, ascending."""
-    tracks: tuple[Track, ...]
-    links: tuple[Int64s, Int64s]
-    """Rows of calls, and of the device work that they launched."""
-    steps: tuple[int, ...]
-    """Their numbers; empty where the trace shows no steps and is exported whole."""
-    pathless: str | None
-    """Why a step has no critical path; None where all have one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,6 @@ class Form:
 
 CHANGES: Mapping[str, Form] = {
     "no-input-wait": Form("no-input-wait", "the next batch is always there"),
-    "loader-workers": Form(
-        "loader-workers=COUNT[:CORES]",
-        "this many workers make the batches; the training cannot run faster than they do (CORES: number of cores, "
-        "which is not in the trace)",
-    ),
     "faster-matmuls": Form(
         "faster-matmuls[=FACTOR]",
         f"matrix products and convolutions take 1/FACTOR of their time (FACTOR: {DEFAULT_FACTOR:g} when left out)",

@@ -209,15 +209,10 @@ def most_saved_ratio(rank: RankAnalysis) -> float:
 
 
 def fetch_work_ns(rank: RankAnalysis, loader: LoaderFacts, wait_ns: float) -> float:
-    """Time that fetching a batch needs a core for: its CPU time, freed of what other programs took from it.
-
-    Where the kernel told the time on the run queue, that is in it already.
-    """
+    """Time that fetching a batch needs a core for: its CPU time, freed of what other programs took from it."""
     fetch_ns = loader.fetch_ns or 0.0
     if loader.fetch_cpu_ns is None:
         return fetch_ns
-    if loader.counts_run_queue:
-        return min(fetch_ns, loader.fetch_cpu_ns)
     batches = max(1.0, known_mean(rank, "micro_batches") or 1.0)
     in_process_ns = 0.0 if loader.num_workers else batches * (loader.fetch_cpu_ns + (loader.collate_ns or 0.0))
     return min(fetch_ns, loader.fetch_cpu_ns / cpu_availability_ratio(rank, wait_ns, in_process_ns))

@@ -38,7 +38,7 @@ def _read_side(name: str) -> Baseline:
     return Baseline(name=name, launches=(launch,), command=command)
 
 
-def compare(before: str, after: str, *, workers: int = 1, cache_folder: Path | None = None) -> Comparison:
+def compare(before: str, after: str, *, workers: int = 1) -> Comparison:
     """Compare two sides: files or folders of a profiler, or recorded runs (a folder, a name under .hotloop, 'last', or
     where the nodes of a run uploaded it to).
 
@@ -51,7 +51,7 @@ def compare(before: str, after: str, *, workers: int = 1, cache_folder: Path | N
         other = run if first.resolve() == second.resolve() else read_run(second)
         return compare_runs(names, (first, second), (run, other), measure_recorded)
     if first is None and second is None:
-        read = partial(map_traces, reduce=reduce_for_diff, workers=workers, cache_folder=cache_folder)
+        read = partial(map_traces, reduce=reduce_for_diff, workers=workers)
         same = not any(map(is_remote, names)) and Path(before).resolve() == Path(after).resolve()
         sides = [read([name if is_remote(name) else Path(name)]) for name in names[: 1 if same else 2]]
         return compare_traces(names, (sides[0], sides[-1]))

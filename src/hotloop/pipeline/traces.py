@@ -35,9 +35,7 @@ def report_traces(
     *,
     options: ReduceOptions | None = None,
     workers: int = 1,
-    scheduler: str | None = None,
     progress: Progress | None = None,
-    cache_folder: Path | None = None,
     command: tuple[str, ...] = (),
     targets: Mapping[str, float] | None = None,
 ) -> Report:
@@ -45,8 +43,6 @@ def report_traces(
     reduced = map_traces(
         paths,
         workers=workers,
-        scheduler=scheduler,
-        cache_folder=cache_folder,
         reduce=partial(reduce_rank, options=options or ReduceOptions()),
         progress=progress,
     )

@@ -88,7 +88,6 @@ class LoaderState:
             "fetch_cpu_ns": total.fetch_cpu_ns if known else None,
             "collate_ns": total.collate_ns if known else None,
             "fetch_batches": total.batches,
-            "counts_run_queue": False,
             "draws": self.draws,
         }
 

@@ -167,8 +167,7 @@ class Recorder:
         stack = self.stack
         if self.last_ns == 0:
             self._open(now)
-        self.row[stack[-1]] += now - self.last_ns
-        self.last_ns = now
+        self._charge(now)
         stack.append(field)
 
     def leave(self) -> None:
@@ -177,9 +176,8 @@ class Recorder:
         stack = self.stack
         if len(stack) == 1:  # a reset (fork, new row owner) in between: nothing of ours is open
             return
+        self._charge(now)
         field = stack.pop()
-        self.row[field] += now - self.last_ns
-        self.last_ns = now
         if len(stack) == 1:
             stack[0] = GAP_AFTER.get(field, stack[0])
 
@@ -187,6 +185,11 @@ class Recorder:
         """Leave until the stack is ``depth`` deep: what an exception left open."""
         while len(self.stack) > max(depth, 1):
             self.leave()
+
+    def _charge(self, now: int) -> None:
+        """What has passed since the last charge goes to the top of the stack."""
+        self.row[self.stack[-1]] += now - self.last_ns
+        self.last_ns = now
 
     def _open(self, now: int) -> None:
         self.row[START] = now - self.anchor_ns
@@ -231,8 +234,7 @@ class Recorder:
     def _begin_burst(self) -> None:
         if self.last_ns:
             now = self.clock()
-            self.row[self.stack[-1]] += now - self.last_ns
-            self.last_ns = now
+            self._charge(now)
         self.burst = _Burst(self.row)
 
     def drop_empty_burst(self) -> None:
@@ -356,8 +358,7 @@ class Recorder:
         known, now = self._recent, self.clock()
         if not known or not self.last_ns or steps <= 0:
             return
-        self.row[self.stack[-1]] += now - self.last_ns
-        self.last_ns = now
+        self._charge(now)
         row, start_ns = self.row, self.row[START]
         span_ns, count = now - self.anchor_ns - start_ns, len(known)
         sums = [UNKNOWN if UNKNOWN in values else sum(values) for values in zip(*known, strict=True)]
@@ -390,8 +391,7 @@ class Recorder:
         if self.last_ns == 0:
             return
         now = self.clock()
-        self.row[self.stack[-1]] += now - self.last_ns
-        self.last_ns = now
+        self._charge(now)
         del self.stack[1:]
         self.close(CLOSED_BY_END, UNKNOWN)
 

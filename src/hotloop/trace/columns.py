@@ -254,5 +254,3 @@ class TraceFormat:
     sniff: Callable[[bytes], bool]
     """True when the first kilobytes of a file, unpacked where it is gzip, look like this format."""
     read: Callable[[Path, Progress | None], Sequence[TraceColumns]]
-    version: int
-    """Raised whenever ``read`` gives other columns for the same file, so that cached columns are made anew."""

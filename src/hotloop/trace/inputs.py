@@ -6,30 +6,25 @@ the order of names; which of these it was stands in ``facts.rank_source``.
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, ProcessPoolExecutor, as_completed
-from concurrent.futures import TimeoutError as FuturesTimeout
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
-from hotloop import __version__
 from hotloop.core.catalogue import Catalogue
-from hotloop.core.errors import RecordingError, TraceError, UsageError
+from hotloop.core.errors import RecordingError, TraceError
 from hotloop.core.redact import redact_text
 from hotloop.core.trace import TraceFacts, TraceNote
 from hotloop.core.trace_results import ReducedTrace, ReducedTraces
 
 from .byte_source import ByteSource, Progress
-from .cache import MIN_TRACE_BYTES, cache_place, load_columns, make_key, store_columns, trim_folder
 from .columns import TraceColumns, TraceFormat
 from .recording import find_run
 
@@ -96,23 +91,12 @@ def find_traces(paths: Iterable[str | Path]) -> TraceFiles:
     return TraceFiles(files=tuple(_plan_ranks(known.values())), notes=tuple(notes))
 
 
-def read_trace_file(
-    file: TraceFile, *, progress: Progress | None = None, cache_folder: Path | None = None
-) -> tuple[TraceColumns, ...]:
-    """The traces in one file. With a cache folder a large file's columns are kept there for the next time."""
-    form = FORMATS[file.format]
+def read_trace_file(file: TraceFile, *, progress: Progress | None = None) -> tuple[TraceColumns, ...]:
+    """The traces in one file."""
     try:
-        key = make_key(file.path, form.id, form.version)
+        traces = tuple(FORMATS[file.format].read(file.path, progress))
     except OSError as error:
         raise TraceError(f"{file.path} cannot be read: {error.strerror or error}.") from error
-    place = None if cache_folder is None else cache_place(key, cache_folder)
-    traces = None if place is None else load_columns(place, key)
-    if traces is None:
-        traces = tuple(form.read(file.path, progress))
-        if place is not None and file.size_bytes >= MIN_TRACE_BYTES and store_columns(place, key, traces):
-            trim_folder(place.parent)
-    elif progress is not None:
-        progress(file.size_bytes, file.size_bytes)
     return tuple(_settle(trace, file, alone=len(traces) == 1) for trace in traces)
 
 
@@ -121,16 +105,13 @@ def map_traces(
     reduce: Callable[[TraceColumns], R],
     workers: int = 1,
     *,
-    scheduler: str | None = None,
     progress: Progress | None = None,
-    cache_folder: Path | None = None,
 ) -> ReducedTraces[R]:
     """``reduce`` of every trace that ``paths`` mean, each in a process of its own where ``workers`` allow it.
 
     ``reduce`` must be a function of a module, and its result small: it is sent back, the columns are not. A file that
     cannot be read is noted when others can; when none can, the first error is raised. ``progress`` gets bytes of
-    files read and bytes of all files. With the address of a Dask ``scheduler`` its workers read the files, which they
-    must find under the same paths. Remote paths (``s3://...``) are copied to a temporary folder first.
+    files read and bytes of all files. Remote paths (``s3://...``) are copied to a temporary folder first.
 
     Workers are fresh interpreters: a script that asks for more than one needs the usual ``if __name__ == "__main__"``.
     """
@@ -139,29 +120,25 @@ def map_traces(
             fetch_remote(str(path), Path(scratch) / str(at), progress) if is_remote(path) else path
             for at, path in enumerate(paths)
         ]
-        return _map_files(find_traces(local), reduce, workers, scheduler, progress, cache_folder)
+        return _map_files(find_traces(local), reduce, workers, progress)
 
 
 def _map_files(
     files: TraceFiles,
     reduce: Callable[[TraceColumns], R],
     workers: int,
-    scheduler: str | None,
     progress: Progress | None,
-    cache_folder: Path | None,
 ) -> ReducedTraces[R]:
     total_bytes = sum(file.size_bytes for file in files.files)
-    work = partial(_reduce_file, reduce=reduce, cache_folder=cache_folder)
+    work = partial(_reduce_file, reduce=reduce)
     outcomes: list[Outcome[R]] = []
-    if scheduler is None and (workers <= 1 or len(files.files) == 1):
+    if workers <= 1 or len(files.files) == 1:
         done_bytes = 0
         for file in files.files:
             outcomes.append(work(file, progress=_shift(progress, done_bytes, total_bytes)))
             done_bytes += file.size_bytes
     else:
-        outcomes = _reduce_elsewhere(
-            files.files, work, min(workers, len(files.files)), scheduler, progress, total_bytes
-        )
+        outcomes = _reduce_in_processes(files.files, work, min(workers, len(files.files)), progress, total_bytes)
     errors = [outcome for outcome in outcomes if isinstance(outcome, str)]
     if len(errors) == len(outcomes):
         raise TraceError(errors[0])
@@ -368,45 +345,39 @@ def _reduce_file(
     file: TraceFile,
     *,
     reduce: Callable[[TraceColumns], R],
-    cache_folder: Path | None,
     progress: Progress | None = None,
 ) -> Outcome[R]:
     try:
-        traces = read_trace_file(file, progress=progress, cache_folder=cache_folder)
+        traces = read_trace_file(file, progress=progress)
     except RecordingError as error:
         return str(error)
     return tuple(ReducedTrace(facts=trace.facts, notes=trace.notes, result=reduce(trace)) for trace in traces)
 
 
-def _reduce_elsewhere(
+def _reduce_in_processes(
     files: Sequence[TraceFile],
     work: Callable[[TraceFile], Outcome[R]],
     workers: int,
-    scheduler: str | None,
     progress: Progress | None,
     total_bytes: int,
 ) -> list[Outcome[R]]:
     outcomes: dict[int, Outcome[R]] = {}
     done_bytes = 0
-    with open_reader(workers, scheduler) as reader:
-        places = [replace(file, path=file.path.resolve()) for file in files]
-        futures = {reader.executor.submit(work, file): at for at, file in enumerate(places)}
-        while futures:
+    # A fresh process each: memory of one file is given back before the next, and no thread of ours is forked.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        futures = {pool.submit(work, file): at for at, file in enumerate(files)}
+        for future in as_completed(list(futures)):
+            at = futures.pop(future)  # lets go of the result
             try:
-                for future in as_completed(list(futures), timeout=CHECK_S):
-                    at = futures.pop(future)  # lets go of the result
-                    try:
-                        outcomes[at] = future.result()
-                    except reader.lost:
-                        outcomes[at] = (
-                            f"{files[at].source}: the process that read it was killed, possibly because memory ran "
-                            "out; use fewer --workers."
-                        )
-                    done_bytes += files[at].size_bytes
-                    if progress is not None:
-                        progress(done_bytes, total_bytes)
-            except FuturesTimeout:
-                reader.check()
+                outcomes[at] = future.result()
+            except BrokenExecutor:
+                outcomes[at] = (
+                    f"{files[at].source}: the process that read it was killed, possibly because memory ran out; use "
+                    "fewer --workers."
+                )
+            done_bytes += files[at].size_bytes
+            if progress is not None:
+                progress(done_bytes, total_bytes)
     return [outcomes[at] for at in range(len(files))]
 
 
@@ -429,69 +400,3 @@ def find_recorded(name: str, root: Path) -> Path | None:
         if name == "last":
             raise
         raise RecordingError(f"{name} is not a file, a folder or a run: {error}") from None
-
-
-# Who reads the files
-
-
-CONNECT_S = 10
-RETRIES = 3
-"""How often a file is given to another worker when the one that reads it dies."""
-
-CHECK_S = 60
-"""After so long without a result, somebody asks whether anybody still works."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """Who reads the files."""
-
-    executor: Executor
-    lost: tuple[type[Exception], ...]
-    """Errors of a future which mean that whoever worked on it is gone."""
-    check: Callable[[], None]
-    """Raises UsageError when nobody is left to work."""
-
-
-@contextmanager
-def open_reader(workers: int, scheduler: str | None = None) -> Iterator[Reader]:
-    """Processes of this machine, or the workers of the Dask cluster at ``scheduler``.
-
-    Raises UsageError when the scheduler's address is none, nobody answers there, or its workers lack this hotloop.
-    """
-    if scheduler is None:
-        # A fresh process each: memory of one file is given back before the next, and no thread of ours is forked.
-        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-            yield Reader(pool, (BrokenExecutor,), lambda: None)  # a pool tells by itself
-        return
-    try:
-        from distributed import Client, KilledWorker  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        raise UsageError(f"--on {scheduler} needs dask.distributed; run: pip install 'hotloop[dask]'") from None
-    try:
-        connect: Any = Client
-        client = connect(scheduler, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
-        raise UsageError(
-            f"--on {scheduler}: no scheduler answers ({str(error).splitlines()[0]}); give its address, such as "
-            "tcp://host:8786"
-        ) from error
-    logging.getLogger("distributed").setLevel(logging.ERROR)  # it warns of each task that it gives to another worker
-    with client:
-        found = client.run(_version, on_error="return")
-        if not found:
-            raise UsageError(f"--on {scheduler}: the scheduler has no workers; start one: dask worker {scheduler}")
-        for worker, version in found.items():
-            if version != __version__:
-                has = f"has hotloop {version}" if isinstance(version, str) else f"cannot import hotloop ({version})"
-                raise UsageError(f"--on {scheduler}: worker {worker} {has}; install hotloop {__version__} there")
-
-        def check() -> None:
-            if not client.scheduler_info()["workers"]:
-                raise UsageError(f"--on {scheduler}: all workers are gone; start one: dask worker {scheduler}")
-
-        yield Reader(client.get_executor(retries=RETRIES), (KilledWorker, OSError, CancelledError), check)
-
-
-def _version() -> str:
-    return __version__

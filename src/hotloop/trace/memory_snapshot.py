@@ -44,7 +44,6 @@ from hotloop.core.trace import TraceNote
 
 _LARGEST_BLOCKS = 50
 _LONGEST_NAME = 2000
-_NS_PER_US = 1000
 
 
 def main() -> None:
@@ -437,7 +436,6 @@ def _walk_events(
         OutOfMemory(
             device=device,
             event=index,
-            unix_ns=_unix_ns(events[index]),
             failed_bytes=int(sizes[index]),
             device_free_bytes=_size(events[index].get("device_free")),
             requested_bytes=int(in_use_levels[index]) if consistent else None,
@@ -489,7 +487,6 @@ def _peak(
         requested_bytes=total_bytes,
         reserved_bytes=int(reserved_levels[top]),
         event=top - 1,
-        unix_ns=_unix_ns(history.events[top - 1]) if top > 0 else None,
         by_site=_by_site(parts),
         by_category={name: by_category[name] for name in TIMELINE_CATEGORIES if by_category[name]},
     )
@@ -673,11 +670,6 @@ def _place_frame(file: str, line: int, function: str) -> tuple[bool, Where | Non
     is_python = plain.endswith(".py") or plain.startswith("<ipython") or "ipykernel_" in plain
     where = Where(file=file, line=line, function=function) if is_python else None
     return is_python and _LIBRARY.search(plain) is None, where
-
-
-def _unix_ns(event: dict[str, Any]) -> int | None:
-    time_us = _size(event.get("time_us"))
-    return time_us * _NS_PER_US if time_us else None
 
 
 def _size(value: object) -> int | None:

@@ -55,7 +55,6 @@ def query_traces(
     kinds: Sequence[str],
     *,
     progress: Progress | None = None,
-    cache_folder: Path | None = None,
 ) -> Iterator[Answer]:
     """The answer to one SELECT over all traces that ``paths`` mean. The database is gone after the ``with`` block.
 
@@ -68,7 +67,7 @@ def query_traces(
         place = str(Path(folder) / "traces.duckdb")
         connection = duckdb.connect(place, config={"memory_limit": MEMORY_LIMIT})
         try:
-            _store_traces(connection, tabulate, find_traces(paths).files, progress, cache_folder)
+            _store_traces(connection, tabulate, find_traces(paths).files, progress)
             connection.execute(_VIEWS.format(kind=_name_numbers("w.kind", kinds)))
         finally:
             connection.close()
@@ -141,14 +140,13 @@ def _store_traces(
     tabulate: Callable[[Trace], EventTables],
     files: Sequence[TraceFile],
     progress: Progress | None,
-    cache_folder: Path | None,
 ) -> None:
     connection.execute(_SCHEMA)
     store = _Store(connection)
     errors = []
     for file in files:
         try:
-            traces = read_trace_file(file, progress=progress, cache_folder=cache_folder)
+            traces = read_trace_file(file, progress=progress)
         except TraceError as error:
             errors.append(error)
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,6 @@ class PlainTrace:
         rows: Iterable[Row],
         devices: tuple[DeviceFacts, ...] = (),
         memory: MemoryEvents | None = None,
-        extra: Mapping[str, Any] | None = None,
     ) -> None:
         ordered = sorted(rows, key=lambda r: (r.start_ns, -r.duration_ns))
         names: dict[str, int] = {}
@@ -77,7 +76,6 @@ class PlainTrace:
             rank=None,
             rank_source="unknown",
             world_size=None,
-            backend=None,
             host=None,
             time_unit_ns=1,
             epoch_ns=0,
@@ -86,12 +84,7 @@ class PlainTrace:
             process_groups={},
             has_shapes="shapes" in self._facts,
             has_stacks=False,
-            has_modules="module" in self._facts,
-            has_flops="flops" in self._facts,
-            has_memory=memory is not None,
             has_sync=any(r.category == Category.SYNC for r in ordered),
-            threads={},
-            extra=dict(extra or {}),
         )
 
     def __len__(self) -> int:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from hotloop.analyze.timeline.classes import classify_work
 from hotloop.analyze.timeline.critical_path import (
-    CriticalPath,
     choose_step,
     falls_behind,
     find_critical_path,
@@ -24,6 +23,7 @@ from hotloop.analyze.timeline.step_graph import FAR_BACK_NS, ROLE, StepGraph, or
 from hotloop.analyze.timeline.steps import find_steps
 from hotloop.core.errors import UsageError
 from hotloop.core.trace import Category
+from hotloop.core.trace_analysis import StepPath
 from hotloop.trace.columns import TraceColumns
 from hotloop.trace.inputs import find_traces, read_trace_file
 
@@ -39,7 +39,7 @@ def sync(name: str, start_us: int, length_us: int, correlation: int, stream: str
     return Row(Category.SYNC, name, start_us * US, length_us * US, "gpu", 0, stream, correlation, facts=dict(facts))
 
 
-def path_of(rows: list[Row], place: int | None = None) -> CriticalPath:
+def path_of(rows: list[Row], place: int | None = None) -> StepPath:
     trace = PlainTrace(rows)
     links = link_device_work(trace)
     return find_critical_path(trace, links, classify_work(trace, links), find_steps(trace, links), place)
@@ -50,23 +50,13 @@ def graph_of(trace: PlainTrace | TraceColumns, first: int = 0, last: int = 0) ->
     return build_graph(trace, links, classify_work(trace, links), find_steps(trace, links), first, last)
 
 
-def bound(path: CriticalPath) -> dict[str, int]:
+def bound(path: StepPath) -> dict[str, int]:
     """us by kind, without what is 0."""
-    return {kind: ns // US for kind, ns in path.summary.bound_ns.items() if ns}
+    return {kind: ns // US for kind, ns in path.bound_ns.items() if ns}
 
 
-def length_ns(path: CriticalPath) -> int:
-    return sum(path.summary.bound_ns.values())
-
-
-def stretches(path: CriticalPath, trace: PlainTrace) -> list[tuple[str, int]]:
-    """(name, us) along the path."""
-    names = [trace.names[i] for i in trace.name.tolist()]
-    pieces = path.stretches
-    return [
-        (names[row] if row >= 0 else "", length // US)
-        for row, length in zip(pieces.row.tolist(), (pieces.end_ns - pieces.begin_ns).tolist(), strict=True)
-    ]
+def length_ns(path: StepPath) -> int:
+    return sum(path.bound_ns.values())
 
 
 PATHS = {
@@ -271,7 +261,7 @@ def test_what_holds_the_step_is_the_path(name: str) -> None:
     rows, place, bounds, more = PATHS[name]
     path = path_of(rows, place)
     assert bound(path) == bounds
-    assert {what: getattr(path.summary, what) for what in more} == more
+    assert {what: getattr(path, what) for what in more} == more
 
 
 def test_kernels_on_a_stream_follow_each_other() -> None:
@@ -286,10 +276,6 @@ def test_kernels_on_a_stream_follow_each_other() -> None:
     ]
     path = path_of(rows)
     assert bound(path) == {"host": 20, "launch": 7, "device_compute": 70, "sync": 3}
-    assert stretches(path, PlainTrace(rows)) == [
-        ("first", 5), ("first", 40), ("second", 2), ("second", 30), ("cudaDeviceSynchronize", 3),
-        ("ProfilerStep#0", 20),
-    ]  # fmt: skip
 
 
 def test_a_backward_pass_on_another_thread() -> None:
@@ -343,14 +329,14 @@ def test_a_device_that_falls_behind_sets_the_pace() -> None:
     assert ends.tolist() == [(214 + 200 * i) * US for i in range(6)]
     assert falls_behind(trace, links, steps)
     path = path_of(rows, 3)
-    assert path.summary.paced_by == "device"
+    assert path.paced_by == "device"
     assert length_ns(path) == 200 * US
     assert bound(path) == {"device_compute": 200}
 
 
 def test_python_frames_and_device_ranges_are_no_nodes() -> None:
     path = path_of([mark("ProfilerStep#0", 0, 100), frame("train.py(3): main", 0, 100), op("aten::mm", 10, 5)])
-    assert [(name, total_ns // US) for name, _, total_ns in path.summary.parts] == [
+    assert [(name, total_ns // US) for name, _, total_ns in path.parts] == [
         ("ProfilerStep#0", 95),
         ("aten::mm", 5),
     ]
@@ -361,7 +347,7 @@ def test_the_median_step_is_looked_at() -> None:
     trace = PlainTrace(rows)
     steps = find_steps(trace, link_device_work(trace))
     assert choose_step(steps) == 2
-    assert path_of(rows).summary.step == 2
+    assert path_of(rows).step == 2
 
 
 def test_an_empty_trace_has_no_path() -> None:
@@ -402,7 +388,6 @@ def test_any_order_of_events_keeps_the_laws(data: st.DataObject) -> None:
     graph = graph_of(trace)
     path = path_of(rows)
     assert length_ns(path) == 400 * US
-    assert (path.stretches.begin_ns[1:] == path.stretches.end_ns[:-1]).all()
     assert (replay(graph, graph.weight_ns) <= graph.time_ns).all()
     assert (graph.time_ns[graph.source] + graph.weight_ns <= graph.time_ns[graph.target]).all()
     late = np.maximum(graph.unexplained, 0)
@@ -420,7 +405,7 @@ def read(name: str) -> TraceColumns:
 
 
 @cache
-def real_path(name: str) -> CriticalPath:
+def real_path(name: str) -> StepPath:
     trace = read(name)
     links = link_device_work(trace)
     return find_critical_path(trace, links, classify_work(trace, links), find_steps(trace, links))
@@ -430,11 +415,11 @@ def real_path(name: str) -> CriticalPath:
 def test_event_synchronisation_of_a_real_trace() -> None:
     """A spin kernel is waited for by an event and by the whole device; HolisticTraceAnalysis finds the same two."""
     path = real_path("cp_event_sync")
-    assert path.summary.step == 100
+    assert path.step == 100
     assert length_ns(path) == 3154 * US
     # The wait for the event: the kernel (36 us) is on the path, and what follows until its call returns.
     assert bound(path)["device_compute"] == 36
-    assert path.summary.has_sync_events
+    assert path.has_sync_events
 
 
 @needs_traces
@@ -467,14 +452,14 @@ def test_what_bounds_the_real_traces(name: str, paced_by: str, bound_by: str) ->
     """The V100 spends three quarters of its host time in launching calls, because the queue is full: the device is what
     holds it. The MI300X waits in all-reduce."""
     path = real_path(name)
-    bounds = path.summary.bound_ns
-    assert (path.summary.paced_by, max(bounds, key=bounds.__getitem__)) == (paced_by, bound_by)
+    bounds = path.bound_ns
+    assert (path.paced_by, max(bounds, key=bounds.__getitem__)) == (paced_by, bound_by)
 
 
 @needs_traces
 def test_input_is_two_fifths_of_the_resnet_path() -> None:
     path = real_path("resnet50_workers_0")
-    assert path.summary.bound_ns["input"] / length_ns(path) == pytest.approx(0.40, abs=0.02)
+    assert path.bound_ns["input"] / length_ns(path) == pytest.approx(0.40, abs=0.02)
 
 
 def walk_naively(time_ns: list[int], edges: list[tuple[int, int, int]], late: list[int] | None) -> list[int | None]:

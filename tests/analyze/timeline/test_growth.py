@@ -89,7 +89,6 @@ def test_the_growth_is_split() -> None:
         "wait": 50, "transfer": 225, "rest": 125,
         "compute": 75, "unmatched_comm": 0, "copies": 0, "idle": 50,
     }  # fmt: skip
-    assert (found.before_matched_count, found.after_matched_count, found.after_unmatched_count) == (0, 12, 0)
     assert found.notes == ()
     assert all(t.half_width_ns == 0 for t in found.change.terms)
 
@@ -160,7 +159,7 @@ def test_the_backward_of_gloo_on_the_host_is_split() -> None:
     named = parts(found)
     assert named["wait"] > 0
     assert named["transfer"] > 0
-    assert found.before_matched_count == found.before_unmatched_count == found.after_unmatched_count == 0
+    assert found.notes == ()
 
 
 @needs_traces
@@ -183,4 +182,4 @@ def test_wait_and_transfer_of_eight_ranks_are_their_exposed_communication() -> N
     assert after["compute"] == pytest.approx(known["compute"], abs=3)
     assert after["idle"] == pytest.approx(known["idle"], abs=3)
     assert after["wait"] > 0.5 * known["exposed_comm"]
-    assert itself.after_unmatched_count == 0
+    assert itself.notes == ()

@@ -8,8 +8,6 @@ from hotloop.analyze.timeline.classes import classify_work
 from hotloop.analyze.timeline.flops import count_work, find_peaks
 from hotloop.analyze.timeline.links import link_device_work
 from hotloop.analyze.timeline.tables import (
-    judge_tensor_core,
-    measure_tensor_cores,
     tabulate_kernels,
     tabulate_modules,
     tabulate_ops,
@@ -141,45 +139,6 @@ def test_formulas(name: str, shapes: list[list[int]], concrete: list[str] | None
 )
 def test_what_the_shapes_do_not_tell_is_unknown(name: str, shapes: str | None, concrete: str | None) -> None:
     assert count_work(name, shapes, concrete) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_64x4_tn", True),
-        ("volta_h884gemm_128x64_ldg8_nn", True),
-        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128_32x3_nn_align4>", True),
-        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x128x64", True),
-        ("void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128>>", True),
-        ("Cijk_Alik_Bljk_BBS_BH_MT256x192x64_MI16x16x1_SN", True),
-        ("volta_sgemm_128x64_nt", False),
-        ("volta_scudnn_128x64_relu_medium_nn_v1", False),
-        ("void cudnn::winograd::generateWinogradTilesKernel<0, float>", False),
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor>", False),
-        ("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>", False),
-        ("void cudnn::detail::dgrad_engine<__half, 512, 6, 5, 3, 3, 3, false>", None),
-        ("triton_tem_fused_mm_0_matmul", None),
-    ],
-)
-def test_names_tell_tensor_cores_or_do_not(name: str, told: bool | None) -> None:
-    assert judge_tensor_core(name) is told
-
-
-def test_the_tensor_core_share_keeps_the_unknown_apart() -> None:
-    trace = PlainTrace(
-        [
-            kernel("ampere_s16816gemm_fp16", 0, 10),
-            kernel("volta_sgemm_128x64_nt", 20, 5),
-            kernel("dgrad_engine", 30, 3),
-            kernel("elementwise", 40, 100),
-        ]
-    )
-    links = link_device_work(trace)
-    found = measure_tensor_cores(trace, links, classify_work(trace, links))
-    assert (found.matrix_ns, found.tensor_core_ns, found.unknown_ns) == (18 * US, 10 * US, 3 * US)
-    trace = PlainTrace([kernel("elementwise", 40, 100)])
-    links = link_device_work(trace)
-    assert measure_tensor_cores(trace, links, classify_work(trace, links)) is None
 
 
 def test_modules_from_python_frames() -> None:

@@ -19,29 +19,22 @@ from hotloop.analyze.timeline.what_if import (
     forecast,
     forecast_for_rules,
     open_window,
-    parse_change,
 )
 from hotloop.core.errors import UsageError
 from hotloop.core.graph import Change
 from hotloop.core.trace_analysis import WhatIf
-from hotloop.core.trace_plan import TraceDemand, format_demand
 from hotloop.core.what_if_changes import CHANGES
 from hotloop.trace.inputs import find_traces, read_trace_file
 
-from .plain_trace import TRACES, US, PlainTrace, Row, call, frame, kernel, mark, op
+from .plain_trace import TRACES, US, PlainTrace, Row, call, kernel, mark, op
 
 needs_traces = pytest.mark.skipif(not TRACES.is_dir(), reason=f"the public traces are not at {TRACES}")
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
-def ask(
-    rows: list[Row],
-    *changes: Change,
-    demand: TraceDemand | None = None,
-) -> WhatIf:
-    trace = PlainTrace(rows, extra=format_demand(demand) if demand is not None else None)
+def ask(rows: list[Row], *changes: Change) -> WhatIf:
+    trace = PlainTrace(rows)
     links = link_device_work(trace)
     (found,) = forecast(trace, links, classify_work(trace, links), find_steps(trace, links), [changes])
     return found
@@ -79,115 +72,6 @@ def test_no_input_wait() -> None:
     found = ask(training(), Change(kind="no-input-wait"))
     assert found.step_ns == 52 * US
     assert found.saving_mid_ratio == pytest.approx(40 / 92)
-
-
-def test_workers_take_the_loader_off_until_they_are_the_bottleneck() -> None:
-    """A batch takes 120 ms: the rest of the step 52 and half a millisecond of taking the batch, so one worker allows
-    120, two 60, three what the host needs."""
-    rows = training(loader_us=120_000, kernel_us=51_978)
-    assert ask(rows).step_ns == 172_000 * US
-    found = [ask(rows, Change(kind="loader-workers", workers_count=n)) for n in (1, 2, 3)]
-    assert [f.step_ns // US for f in found] == [120_000, 60_000, 52_500]
-    assert [f.bound_by for f in found] == ["loader", "loader", "host"]
-    # In the worst case a worker is a quarter slower than the main process was.
-    assert found[1].high_step_ns == 75_000 * US
-    assert {f.basis for f in found} == {"simulated"}
-
-
-def loading(loader_ms: int, compute_ms: int, steps: int = 6, op_ms: int = 0) -> list[Row]:
-    """A training on the CPU, ``op_ms`` of whose loading are operators."""
-    rows: list[Row] = []
-    for i in range(steps):
-        at = 1000 * i * (loader_ms + compute_ms)
-        rows += [mark(f"ProfilerStep#{i}", at, 1000 * (loader_ms + compute_ms)), mark(LOADER, at, 1000 * loader_ms)]
-        rows += [op("aten::flip", at, 1000 * op_ms)] if op_ms else []
-        rows.append(op("aten::mm", at + 1000 * loader_ms, 1000 * compute_ms))
-    return rows
-
-
-def demand(cores: int, loader_ms: int, compute_ms: int, computing_ratio: float, busy: float = 1.0) -> TraceDemand:
-    return TraceDemand(
-        cores_count=cores,
-        loading_ns=loader_ms * 10**6,
-        loading_busy_ns=round(loader_ms * computing_ratio * 10**6),
-        steps_ns=(loader_ms + compute_ms) * 10**6,
-        input_wait_ns=loader_ms * 10**6,
-        cpu_ns=round((loader_ms * computing_ratio + compute_ms * busy) * 10**6),
-    )
-
-
-def workers(count: int, cores: int = 0) -> Change:
-    return Change(kind="loader-workers", workers_count=count, cores_count=cores)
-
-
-def test_loading_that_computes_shares_the_cores_with_the_training() -> None:
-    """120 ms of loading beside 52: two cores do both in 86; the handover of half a millisecond and a tick of 4 ms come
-    on top, of which the other core takes half over."""
-    found = ask(loading(120, 52), workers(4), demand=demand(2, 120, 52, 1.0))
-    assert (found.basis, found.bound_by) == ("simulated", "cores")
-    assert found.step_ns / 10**6 == pytest.approx(52 + 4.5 + (120 - 52) / 2, abs=0.01)
-    # With four cores and two workers nobody stands in the way of anybody.
-    free = ask(loading(120, 52), workers(2), demand=demand(4, 120, 52, 1.0))
-    assert (free.step_ns / 10**6, free.bound_by) == (60, "loader")
-
-
-def test_loading_that_waits_needs_no_core() -> None:
-    found = ask(loading(120, 52), workers(4), demand=demand(2, 120, 52, 0.0))
-    assert (found.basis, found.bound_by) == ("simulated", "host")
-    assert found.step_ns / 10**6 == pytest.approx(52.5, abs=0.01)
-
-
-def test_threads_of_the_training_leave_no_core_to_the_workers() -> None:
-    """Both cores compute: 120 ms of loading displace 60 of each, or 120 where the threads wait for each other."""
-    found = ask(loading(120, 52), workers(2), demand=demand(2, 120, 52, 1.0, busy=2.0))
-    assert found.step_ns / 10**6 == pytest.approx(52 + 4.5 + 90, abs=0.01)
-    # How such threads and workers share the cores is not in a trace: at best the workers find all that they need.
-    assert found.basis == "rule-of-thumb"
-    assert "share cores that are all in use" in found.basis_reason
-    assert "hotloop run --trace" not in found.basis_reason
-    assert found.low_step_ns / 10**6 == pytest.approx(60, abs=0.01)
-    assert found.high_step_ns / 10**6 == pytest.approx(52 + 9 + 120, abs=0.01)
-
-
-def test_every_pass_over_the_data_begins_with_a_wait() -> None:
-    """The third of six calls ends a pass: a short one, after which the first batch has to be made (120 ms)."""
-    rows, shift = [], 0
-    for row in loading(120, 52):
-        if row.name == LOADER and row.start_ns == 2 * 172 * 10**6:
-            rows.append(mark(LOADER, row.start_ns // US, 100))
-            shift = 100 * US
-            rows.append(mark(LOADER, (row.start_ns + shift) // US, (row.duration_ns - shift) // US))
-        else:
-            rows.append(row)
-    told = demand(8, 120, 52, 1.0)
-    plain = ask(loading(120, 52), workers(4), demand=told)
-    found = ask(rows, workers(4), demand=told)
-    assert (found.step_ns - plain.step_ns) / 10**6 == pytest.approx(120 / 6, abs=0.2)
-
-
-def test_what_a_trace_does_not_tell_makes_a_rule_of_thumb() -> None:
-    silent = ask(loading(120, 52), workers(2, cores=2))
-    assert silent.basis == "rule-of-thumb"
-    assert "computes or waits" in silent.basis_reason
-    assert "hotloop run --trace" in silent.basis_reason
-    assert silent.low_step_ns / 10**6 == pytest.approx(60, abs=0.01)
-    assert silent.high_step_ns / 10**6 >= 52 + 120
-    # Operators inside the loader compute, whoever recorded them; cores and threads are still not told.
-    busy = ask(loading(120, 52, op_ms=119), workers(2, cores=2))
-    assert "computes or waits" not in busy.basis_reason
-    assert "keeps busy" in busy.basis_reason
-    assert "how many cores there are" in ask(loading(120, 52), workers(2)).basis_reason
-    # A sleep with Python's frames recorded waits.
-    frames = [frame("<built-in function sleep>", 172_000 * i + 1000, 118_000) for i in range(6)]
-    asleep = ask([*loading(120, 52), *frames], workers(4, cores=2))
-    assert "computes or waits" not in asleep.basis_reason
-    assert asleep.step_ns / 10**6 < 60
-
-
-def test_workers_leave_the_cores_of_a_training_on_a_device_alone() -> None:
-    rows = training(loader_us=120_000, kernel_us=51_978)
-    assert ask(rows, workers(4, cores=1)).bound_by == "host"
-    assert parse_change("loader-workers=4:2") == workers(4, 2)
 
 
 def on_the_cpu(steps: int = 3) -> list[Row]:
@@ -268,13 +152,6 @@ def test_a_change_saves_time_until_the_next_bottleneck(rows: list[Row], change: 
     assert (found.basis, found.step_ns, found.bound_by) == ("simulated", us * US, bound_by)
 
 
-def test_changes_add_up_only_as_far_as_the_next_bottleneck() -> None:
-    both = ask(training(loader_us=120_000, kernel_us=51_978), workers(2), MATMULS_TWICE_AS_FAST)
-    assert (both.step_ns, both.bound_by) == (60_000 * US, "loader")
-    other = ask(training(name=WORKERS), workers(8))
-    assert (other.basis, "other processes" in other.basis_reason) == ("rule-of-thumb", True)
-
-
 def test_a_full_queue_is_no_wait_that_a_program_could_leave_out() -> None:
     """1400 kernels of 10 us, 1000 of them may be queued: the host ends 1 us after the 400th begins, waits or not."""
     rows, now, begins = [], 0, [5 + 10 * i for i in range(1400)]
@@ -327,7 +204,6 @@ def test_steps_that_vary_widen_the_range() -> None:
         Change(kind="magic"),
         Change(kind="faster-matmuls", factor=0),
         Change(kind="faster-matmuls", factor=float("nan")),
-        Change(kind="loader-workers"),
         Change(kind="faster", pattern="("),
     ],
 )
@@ -346,7 +222,7 @@ def test_every_change_has_an_effect_or_a_refusal() -> None:
     rows = training(loader_us=120_000, kernel_us=51_978)
     shorter = set()
     for kind in CHANGES:
-        found = ask(rows, Change(kind=kind, factor=2, pattern="sgemm", workers_count=2))
+        found = ask(rows, Change(kind=kind, factor=2, pattern="sgemm"))
         assert found.step_ns <= found.measured_step_ns, kind
         if found.step_ns < 172_000 * US:
             shorter.add(kind)
@@ -358,18 +234,15 @@ def test_every_change_has_an_effect_or_a_refusal() -> None:
     loader=st.integers(0, 80),
     compute=st.integers(1, 80),
     factor=st.floats(1, 8),
-    workers=st.integers(1, 6),
     steps=st.integers(1, 5),
 )
 @settings(max_examples=60, deadline=None)
-def test_more_changes_never_make_it_slower(loader: int, compute: int, factor: float, workers: int, steps: int) -> None:
+def test_more_changes_never_make_it_slower(loader: int, compute: int, factor: float, steps: int) -> None:
     rows = training(steps, loader, compute)
     one = ask(rows, Change(kind="faster-matmuls", factor=factor))
     two = ask(rows, Change(kind="faster-matmuls", factor=factor), Change(kind="no-input-wait"))
-    served = ask(rows, Change(kind="loader-workers", workers_count=workers))
     assert two.step_ns <= one.step_ns <= one.measured_step_ns
-    assert served.step_ns >= loader * US // workers - 1
-    for found in (one, two, served):
+    for found in (one, two):
         assert found.basis == "simulated"
         assert found.low_step_ns <= found.step_ns <= found.high_step_ns
 
@@ -410,21 +283,16 @@ def test_resnet_without_the_input_wait() -> None:
     """The host alone needs 105 ms without the loader, but its copies wait for the rest of the step before: with that
     the forecast is 118 ms. The run with 4 workers took 126.5 ms in the median and 139.7 in the mean, because the host
     was slower in everything else, which test_diff shows."""
-    plain, waiting, free, one, four = ask_real(
+    plain, waiting, free = ask_real(
         "resnet50_workers_0",
         (),
         (Change(kind="no-input-wait"),),
         (Change(kind="no-input-wait"), Change(kind="no-host-syncs")),
-        (Change(kind="loader-workers", workers_count=1),),
-        (Change(kind="loader-workers", workers_count=4),),
     )
     assert plain.steps_count == 6
     assert waiting.step_ns == pytest.approx(117.6e6, rel=0.01)
     assert free.step_ns == pytest.approx(105.1e6, rel=0.01)
     assert waiting.low_step_ns <= 118e6 <= waiting.high_step_ns <= 126.5e6
-    # One worker makes a batch in 69 ms, less than the rest of the step takes; taking it costs half a millisecond.
-    assert one.step_ns == four.step_ns
-    assert one.step_ns == pytest.approx(waiting.step_ns, rel=0.006)
 
 
 @needs_traces

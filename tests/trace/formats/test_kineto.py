@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hotloop.core.errors import HotloopError, TraceError
 from hotloop.core.trace import DEVICE_WORK, Category
-from hotloop.trace import byte_source, cache
+from hotloop.trace import byte_source
 from hotloop.trace.columns import TraceColumns
 from hotloop.trace.formats.kineto import read_kineto
 
@@ -59,7 +59,7 @@ def test_every_event_of_every_real_trace_is_there_to_the_nanosecond(real_traces:
     paths = [
         path
         for path in sorted(real_traces.rglob("*.json*"))
-        if path.parent.name not in ("expected", "memory") and path.is_file() and path.suffix != cache.SUFFIX
+        if path.parent.name not in ("expected", "memory") and path.is_file()
     ]
     assert len(paths) >= 30
     for path in paths:
@@ -124,10 +124,10 @@ def test_old_files_in_whole_microseconds_have_the_same_categories_as_new_ones(re
 
 def test_a_new_file_tells_its_rank_groups_base_time_and_devices(real_traces: Path) -> None:
     facts = read(real_traces / "mi300x_resnet_rccl" / "resnet_act_checkpoint.json.gz").facts
-    assert (facts.rank, facts.rank_source, facts.world_size, facts.backend) == (0, "distributedInfo", 8, "nccl")
+    assert (facts.rank, facts.rank_source, facts.world_size) == (0, "distributedInfo", 8)
     assert facts.process_groups == {"0": tuple(range(8))}
     assert (facts.unix_base_ns, facts.time_unit_ns) == (1767189312000000000, 1)
-    assert (facts.devices[0].vendor, facts.devices[0].sm_count, facts.devices[0].warp_size) == ("amd", 304, 64)
+    assert facts.devices[0].sm_count == 304
     assert facts.has_stacks
     assert facts.has_shapes
 
@@ -159,12 +159,9 @@ def test_a_kernel_without_args_lies_on_its_process_and_thread(real_traces: Path)
     assert "no-runtime-events" in codes(trace)
 
 
-def test_a_text_grid_and_a_zero_graph_are_kept_apart_from_real_ones(real_traces: Path) -> None:
+def test_a_text_grid_is_read(real_traces: Path) -> None:
     trace = read(real_traces / "odd" / "before_fix_trace.json")
-    assert len(trace.integers("graph_id")[0]) == 0, "graph 0 means that no graph launched the kernel"
     assert int(trace.duration_ns.max()) < 10**12
-    triton = read(real_traces / "odd" / "triton_example.json.gz")
-    assert triton.texts("kernel_file")[2][0].endswith(".py")
 
 
 # Layouts
@@ -186,7 +183,6 @@ def test_every_layout_of_the_same_events_gives_the_same_columns(tmp_path: Path, 
     trace = read(write(tmp_path, content), window_bytes=3000)
     assert names(trace) == [f"op {at}" for at in range(200)]
     assert trace.texts("shapes")[2][7] == "[[7,2],[]]"
-    assert trace.facts.extra["traceName"] == "x"
     assert not codes(trace) & {"truncated", "salvaged", "lost-events"}
 
 
@@ -207,19 +203,11 @@ def test_huge_integers_wrap_as_their_writer_would_have(tmp_path: Path) -> None:
 
 
 def test_numbers_in_quotes_are_numbers(tmp_path: Path) -> None:
-    args = {"bytes": "128", "correlation": "0x10", "device": "1", "memory bandwidth (GB/s)": "2.5"}
+    args = {"bytes": "128", "correlation": "0x10", "device": "1", "blocks per SM": "2.5"}
     trace = read(write(tmp_path, [gemm(cat="gpu_memcpy", args=args)]))
     assert (trace.correlation.tolist(), trace.device.tolist()) == ([16], [1])
     assert trace.integers("bytes")[1].tolist() == [128]
-    assert trace.numbers("bandwidth_bytes_per_s")[1].tolist() == [2.5e9]
-
-
-def test_threads_have_the_names_that_the_file_gives_them(tmp_path: Path) -> None:
-    meta = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "thread 1 (python)"}}
-    process = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python3"}}
-    trace = read(write(tmp_path, [op(), meta, process, {"ph": "M", "name": "thread_name", "args": 5}]))
-    assert trace.facts.threads == {int(trace.thread[0]): "thread 1 (python)"}
-    assert trace.facts.extra["process_names"] == {"1": "python3"}
+    assert trace.numbers("blocks_per_sm")[1].tolist() == [2.5]
 
 
 def test_memory_instants_become_columns(tmp_path: Path) -> None:

@@ -254,21 +254,18 @@ def test_every_table_becomes_events(tmp_path: Path, make: Any) -> None:
     assert trace.processes == ("4001",)
     assert trace.device.tolist().count(0) == 5
     assert facts_of(trace, "bytes") == {"Memcpy HtoD (Pinned -> Device)": 4096, "Memset (Device)": 512}
-    assert trace.facts.threads == {trace.thread_labels.index("4050"): "pt_autograd_0"}
     assert trace.facts.has_sync
     assert not [note for note in trace.notes if note.level != "info"]
 
 
-def test_launch_shapes_and_bandwidth_are_told(tmp_path: Path) -> None:
+def test_launch_shapes_are_read(tmp_path: Path) -> None:
     trace = read_one(make_late(tmp_path / "r.sqlite"))
     rows, values = trace.numbers("blocks_per_sm")
     assert values.tolist() == [2.0, 2.0]
-    assert trace.numbers("warps_per_sm")[1].tolist() == [16.0, 16.0]
     assert (trace.category[rows] == Category.KERNEL).all()
     _, indices, table = trace.texts("grid")
     assert [table[index] for index in indices] == ["[132,2,1]"] * 2
     assert trace.texts("block")[2] == ("[256,1,1]",)
-    assert trace.numbers("bandwidth_bytes_per_s")[1].tolist() == pytest.approx([4096 / 100e-9])
 
 
 def test_what_the_export_says_about_itself(tmp_path: Path) -> None:
@@ -279,14 +276,9 @@ def test_what_the_export_says_about_itself(tmp_path: Path) -> None:
     assert (facts.rank, facts.rank_source, facts.world_size) == (3, "environment", 8)
     assert (facts.epoch_ns, facts.unix_base_ns) == (1000, 1_750_000_000_000_000_000)
     (device,) = facts.devices
-    assert (device.index, device.name, device.sm_count, device.max_threads_per_sm) == (0, "NVIDIA H100", 132, 2048)
-    assert facts.extra == {
-        "nsys_version": "2025.5.2.266",
-        "nsys_schema_version": "3.24.0",
-        "nsys_cuda_graph_trace_options_mode": "Graph",
-    }
+    assert (device.index, device.name, device.sm_count) == (0, "NVIDIA H100", 132)
     early = read_one(make_early(tmp_path / "early.sqlite")).facts
-    assert (early.rank, early.unix_base_ns, early.extra) == (None, None, {"nsys_version": "2021.5.1.117"})
+    assert (early.rank, early.unix_base_ns) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -340,10 +332,6 @@ def test_ranges_domains_and_open_ranges(tmp_path: Path) -> None:
     export.nvtx("a category", None, None, eventType=33)
     trace = read_one(export.close())
     assert [name for _, name, *_ in rows_of(trace, Category.ANNOTATION)] == ["across threads", "ncclAllReduce"]
-    rows, indices, table = trace.texts("domain")
-    assert [(trace.names[trace.name[row]], table[index]) for row, index in zip(rows, indices, strict=True)] == [
-        ("ncclAllReduce", "NCCL")
-    ]
     assert {note.code: note.count for note in trace.notes} == {"open-ranges": 1, "nvtx-marks": 1}
 
 
@@ -390,8 +378,6 @@ def test_whole_graphs_are_device_work_with_a_warning(tmp_path: Path) -> None:
     export.kernel("inside", 130, 140, 2, graphNodeId=77, graphId=5)
     trace = read_one(export.close())
     assert [row[1:4] for row in rows_of(trace, Category.KERNEL)] == [("CUDA graph 5", 30, 60), ("inside", 130, 10)]
-    assert facts_of(trace, "graph_node_id") == {"inside": 77}
-    assert facts_of(trace, "graph_id") == {"inside": 5, "CUDA graph 5": 5}
     (note,) = [note for note in trace.notes if note.level == "warning"]
     assert (note.code, note.count) == ("whole-graphs", 1)
     assert "--cuda-graph-trace=node" in note.message

@@ -1,4 +1,4 @@
-"""StepGraph -> CriticalPath: what would have to be faster for a step to be shorter.
+"""StepGraph -> StepPath: what would have to be faster for a step to be shorter.
 
 The path is walked back from the end of the step: from every instant to the one that held it last. Its stretches lie end
 to end from the beginning of the step to its end, so what bounds it sums to the step exactly.
@@ -6,7 +6,7 @@ to end from the beginning of the step to its end, so what bounds it sums to the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from .step_graph import KIND, ROLE, StepGraph, StepWindowGraph
 from .steps import StepWindows
 
 NOTHING = "nothing recorded"
+MOST_PARTS, NAME_LENGTH = 20, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +38,6 @@ class Stretches:
     """Of the trace; -1 where no event covers a piece."""
 
 
-@dataclass(frozen=True, slots=True)
-class CriticalPath:
-    """The longest path through one step. ``summary`` has all its parts; neighbours of one row and kind are one
-    stretch."""
-
-    summary: StepPath
-    stretches: Stretches
-
-
 def choose_step(steps: StepWindows) -> int:
     """Place of the step to look at: the complete one of median length; the first of several."""
     if len(steps) == 0:
@@ -57,26 +49,6 @@ def choose_step(steps: StepWindows) -> int:
     return int(ordered[(len(ordered) - 1) // 2])
 
 
-def summarize_path(
-    trace: Trace,
-    links: Links,
-    classes: Classes,
-    steps: StepWindows,
-    window: StepWindowGraph | None = None,
-    top: int = 20,
-) -> StepPath | None:
-    """The critical path of the usual step without its rows; None where there is none or it is too large.
-
-    A graph of several steps around that one saves making another.
-    """
-    try:
-        path = find_critical_path(trace, links, classes, steps, window=window)
-    except UsageError:
-        return None
-    parts = tuple((name[:200], kind, total_ns) for name, kind, total_ns in path.summary.parts[:top])
-    return replace(path.summary, parts=parts)
-
-
 def find_critical_path(
     trace: Trace,
     links: Links,
@@ -84,7 +56,7 @@ def find_critical_path(
     steps: StepWindows,
     place: int | None = None,
     window: StepWindowGraph | None = None,
-) -> CriticalPath:
+) -> StepPath:
     """The path through the step at ``place`` (of median length by default). Raises UsageError for a step too large."""
     at = choose_step(steps) if place is None else place
     rows = count_rows(trace, steps, at, at)
@@ -140,9 +112,7 @@ def falls_behind(trace: Trace, links: Links, steps: StepWindows) -> bool:
     return int(ends[0] - links.start_ns[mine].min()) - host > BEHIND_RATIO * host
 
 
-def describe_path(
-    trace: Trace, graph: StepGraph, step: int, paced_by: str, end_node: int, start_ns: int
-) -> CriticalPath:
+def describe_path(trace: Trace, graph: StepGraph, step: int, paced_by: str, end_node: int, start_ns: int) -> StepPath:
     """The path from ``start_ns`` to a node of the graph."""
     walk = _walk_back(graph, end_node, start_ns)
     length = walk.end_ns - walk.begin_ns
@@ -151,21 +121,14 @@ def describe_path(
     parts = []
     for key, total_ns in zip(keys.tolist(), sum_groups(group, length, len(keys)).tolist(), strict=True):
         number, kind = divmod(key, len(BOUND_KINDS))
-        parts.append((trace.names[number] if number >= 0 else NOTHING, BOUND_KINDS[kind], total_ns))
-    changed = np.ones(len(walk.row), dtype=bool)
-    changed[1:] = (walk.row[1:] != walk.row[:-1]) | (walk.kind[1:] != walk.kind[:-1])
-    first = np.flatnonzero(changed)
-    last = np.append(first[1:], len(changed)) - 1 if len(first) else first
+        parts.append((trace.names[number][:NAME_LENGTH] if number >= 0 else NOTHING, BOUND_KINDS[kind], total_ns))
     by_kind = sum_groups(walk.kind, length, len(BOUND_KINDS)).tolist()
-    return CriticalPath(
-        StepPath(
-            step=step,
-            paced_by=paced_by,
-            bound_ns=dict(zip(BOUND_KINDS, by_kind, strict=True)),
-            parts=tuple(sorted(parts, key=lambda part: (-part[2], part[0]))),
-            has_sync_events=trace.facts.has_sync,
-        ),
-        Stretches(walk.begin_ns[first], walk.end_ns[last], walk.kind[first], walk.row[first]),
+    return StepPath(
+        step=step,
+        paced_by=paced_by,
+        bound_ns=dict(zip(BOUND_KINDS, by_kind, strict=True)),
+        parts=tuple(sorted(parts, key=lambda part: (-part[2], part[0]))[:MOST_PARTS]),
+        has_sync_events=trace.facts.has_sync,
     )
 
 

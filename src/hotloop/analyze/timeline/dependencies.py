@@ -171,9 +171,7 @@ class _Builder:
         is_call = category == Category.RUNTIME
         self.is_sync = is_call & match_names(trace, name, SYNC_CALL)
         is_moving = is_call & match_names(trace, name, _MOVING_CALL) & ~self.is_sync
-        is_loader = match_names(trace, name, LOADER_NEXT)
-        self.loaders = np.flatnonzero(is_loader)
-        inside_loader = self.host.find_nearest(is_loader) >= 0
+        inside_loader = self.host.find_nearest(match_names(trace, name, LOADER_NEXT)) >= 0
         role = np.where(
             self.is_sync,
             ROLE["sync_call"],
@@ -565,8 +563,6 @@ class _Builder:
         main = self.threads[self.main]
         ends = self.steps.end_ns[self.first : self.last + 1]
         boundaries = main.node[np.searchsorted(main.time_ns, ends)]
-        mine = self.loaders[self.host.thread[self.loaders] == self.main]
-        mine = mine[self.host.end_ns[mine] <= self.high]
         reach = np.full(len(time), np.iinfo(np.int64).min // 4, dtype=np.int64)
         np.maximum.at(reach, target, time[source] + weight)
         reach[0] = time[0]
@@ -586,7 +582,6 @@ class _Builder:
             work_end=self.end_node,
             work_step=work_step,
             boundaries=boundaries,
-            loader_ns=(self.host.end_ns - self.host.start_ns)[mine],
             unexplained=time - reach,
             inferred_count=int(guessed.sum()),
         )

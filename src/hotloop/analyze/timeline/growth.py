@@ -122,10 +122,6 @@ def split_growth(before: SideWork, after: SideWork) -> tuple[GrowthSplit | None,
         window=every[0].window,
         change=change,
         rest=rest,
-        before_matched_count=counts[0][0],
-        before_unmatched_count=counts[0][1],
-        after_matched_count=counts[1][0],
-        after_unmatched_count=counts[1][1],
         notes=tuple(_write_notes(sides, counts)),
     )
     return split, ""

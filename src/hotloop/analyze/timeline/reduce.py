@@ -6,6 +6,7 @@ With what else is sent of a file it is a ReducedRank; those of all ranks make th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -47,13 +48,13 @@ from .classes import (
 )
 from .collective_report import compare_ranks, describe_hosts
 from .collectives import collect_collectives
-from .critical_path import summarize_path
+from .critical_path import find_critical_path
 from .idle import explain_idle
 from .intervals import Int64s, cover_windows
 from .links import Links, link_device_work
 from .memory import describe_memory
 from .steps import DeviceSteps, StepWindows, assign_device_work, find_steps
-from .tables import measure_launches, measure_tensor_cores, tabulate_kernels, tabulate_modules, tabulate_ops
+from .tables import measure_launches, tabulate_kernels, tabulate_modules, tabulate_ops
 from .utilization import find_pageable_copies, measure_ratios, measure_utilization
 from .what_if import answer_asked, can_replay, forecast_for_rules, open_typical_window
 
@@ -133,7 +134,6 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
         ops=tuple(replace(o, shapes=_shorten_text(o.shapes), dtypes=_shorten_text(o.dtypes)) for o in ops.rows),
         ops_left_out_count=ops.left_out_count,
         modules=tabulate_modules(trace, links, top=chosen.top),
-        tensor_cores=measure_tensor_cores(trace, links, classes),
         flops=ops.flops,
         ratios=measure_ratios(trace, links, cover, steps),
         utilization=measure_utilization(trace, links, steps, cover, seen, ops.calls),
@@ -305,7 +305,8 @@ def describe_rank(
         forecasts, forecast_notes = forecast_for_rules(*parts, asked, window)
         rank, notes = replace(rank, forecasts=forecasts), [*notes, *forecast_notes]
     if rank.timeline.step_source != "whole trace":
-        rank = replace(rank, path=summarize_path(*parts, window))
+        with suppress(UsageError):  # a step that is too large has no path
+            rank = replace(rank, path=find_critical_path(*parts, window=window))
     if trace.memory is not None:
         phases = find_host_phases(trace, ground.links, ground.steps)
         rank = replace(rank, memory=describe_memory(trace, ground.links, ground.steps, phases))

@@ -64,8 +64,6 @@ class StepGraph:
     """Step that launched each work; -1 for work that was launched before the window."""
     boundaries: Int64s
     """Node of the end of each step of the window on the main thread."""
-    loader_ns: Int64s
-    """How long each call took in which the main thread got its next batch."""
     unexplained: Int64s
     """(n) Time by which each node came later than every edge explains, ns."""
     inferred_count: int

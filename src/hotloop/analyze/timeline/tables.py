@@ -15,11 +15,10 @@ from hotloop.core.timeline import (
     LaunchStats,
     ModuleRow,
     OpRow,
-    TensorCores,
 )
 from hotloop.core.trace import Category, Trace
 
-from .classes import CLASS_NAMES, COMPUTE, SOURCE_NAMES, Classes, DeviceCover
+from .classes import CLASS_NAMES, SOURCE_NAMES, Classes, DeviceCover
 from .flops import LEAVES, count_work
 from .intervals import Int64s, sum_groups
 from .links import NONE, TORCH_RANGE, Links, match_names, nest_rows, sum_outermost
@@ -35,19 +34,6 @@ MATRIX_KERNEL = re.compile(
 NO_MATRIX_KERNEL = re.compile(
     r"elementwise|reduce_kernel|CatArray|nchwToNhwc|nhwcToNchw|batch_?norm|\bbn_|computeOffsets|softmax", re.IGNORECASE
 )
-TENSOR_CORE = re.compile(
-    r"tensorop|s\d{3,5}(?:gemm|cudnn|fprop|dgrad|wgrad)|(?<!\d)(?:884|1688|16816|16832)(?!\d)|_hmma|hgmma|wgmma"
-    r"|xmma|nvjet|gmma|sm(?:80|90|100)_xmma|flash_fwd|flash_bwd|fmha_(?:cutlass|v2)|bf16gemm|_MI\d+x\d+x\d+|mfma",
-    re.IGNORECASE,
-)
-"""Names that only tensor cores have: the shape of the matrix instruction (884, 1688, 16816), hmma, gmma, tensorop; on
-AMD the MI16x16x.. of a Tensile kernel."""
-PLAIN_CORE = re.compile(
-    r"sgemm|dgemm|scudnn|_simt_|simt|gemv|gemm(?:SN|k1)_|winograd|implicit_convolve_sgemm|explicit_convolve_sgemm"
-    r"|[dw]grad\w*_engine<(?:float|double)",
-    re.IGNORECASE,
-)
-"""Names that only the ordinary cores have."""
 
 Int32s = NDArray[np.int32]
 
@@ -112,43 +98,9 @@ def tabulate_kernels(
                 mean_ns=int((2 * total[g] + count[g]) // (2 * count[g])),
                 occupancy_ratio=occupancy[g],
                 blocks_per_sm=blocks[g],
-                is_tensor_core=judge_tensor_core(name) if code // 4 % 4 == COMPUTE else None,
             )
         )
     return tuple(table), len(order) - len(kept)
-
-
-def judge_tensor_core(name: str) -> bool | None:
-    """Whether a kernel of this name runs on tensor cores; None for a matrix kernel whose name does not tell.
-
-    >>> judge_tensor_core("ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_tn"), judge_tensor_core("volta_sgemm_128x64_nt")
-    (True, False)
-    """
-    if NO_MATRIX_KERNEL.search(name) or not MATRIX_KERNEL.search(name):
-        return False
-    if TENSOR_CORE.search(name):
-        return True
-    return False if PLAIN_CORE.search(name) else None
-
-
-def measure_tensor_cores(trace: Trace, links: Links, classes: Classes) -> TensorCores | None:
-    """The tensor-core share of all compute kernels; None without kernels that multiply matrices."""
-    rows = links.device_rows[classes.kind == COMPUTE]
-    duration = trace.duration_ns[rows]
-    groups, inverse = np.unique(trace.name[rows], return_inverse=True)
-    total = sum_groups(inverse, duration, len(groups))
-    matrix = on_tensor = unknown = 0
-    for g, name_id in enumerate(groups.tolist()):
-        name = trace.names[name_id]
-        if NO_MATRIX_KERNEL.search(name) or not MATRIX_KERNEL.search(name):
-            continue
-        matrix += int(total[g])
-        known = judge_tensor_core(name)
-        on_tensor += int(total[g]) if known else 0
-        unknown += int(total[g]) if known is None else 0
-    if matrix == 0:
-        return None
-    return TensorCores(matrix_ns=matrix, tensor_core_ns=on_tensor, unknown_ns=unknown)
 
 
 def tabulate_ops(trace: Trace, links: Links, *, top: int | None = None, sort: str = "device_time") -> OpTable:

@@ -29,9 +29,8 @@ from .critical_path import choose_step, falls_behind
 from .dependencies import MAX_GRAPH_ROWS, build_graph, count_rows
 from .intervals import Int64s
 from .links import NONE, Links, match_names
-from .loading import Loading, measure_loading
 from .step_graph import KIND, ROLE, StepGraph, StepWindowGraph, replay
-from .steps import LOADER_NEXT, StepWindows
+from .steps import StepWindows
 from .tables import MATRIX_KERNEL, NO_MATRIX_KERNEL
 
 Bools = NDArray[np.bool_]
@@ -50,7 +49,6 @@ FEW_STEPS = 3
 TYPICAL_RATIO = 0.1
 """Costs are of the mean step. Where every fifth step waits for its batch, those around the median do not."""
 UNLIKE = "the steps vary a lot in length, and those around the median differ from the mean: savings are rules of thumb"
-_SINGLE_PROCESS = re.compile(r"SingleProcess")
 _GONE = -(1 << 61)
 
 
@@ -66,8 +64,8 @@ class Situation:
 def parse_change(text: str) -> Change:
     """The change that a user wrote as CHANGE[=VALUE]. Raises UsageError, which lists the kinds, for any other text.
 
-    >>> parse_change("faster=3:gemm").factor, parse_change("loader-workers=4").workers_count
-    (3.0, 4)
+    >>> parse_change("faster=3:gemm").factor
+    3.0
     """
     kind, _, value = text.partition("=")
     if kind not in CHANGES:
@@ -81,9 +79,6 @@ def parse_change(text: str) -> Change:
 
 
 def _read_value(kind: str, value: str) -> Change:
-    if kind == "loader-workers":
-        workers, _, cores = value.partition(":")
-        return Change(kind=kind, workers_count=int(workers), cores_count=int(cores) if cores else 0)
     if kind == "faster":
         factor, _, pattern = value.partition(":")
         if not pattern:
@@ -246,9 +241,9 @@ def _forecast_one(
 ) -> WhatIf:
     graph = at.graph
     _check(changes)
-    changed = _apply(at, changes)
-    retimed = replay(graph, changed.weight_ns)
-    stubborn = replay(graph, changed.weight_ns, np.maximum(graph.unexplained, 0))
+    weight_ns = _apply(at, changes)
+    retimed = replay(graph, weight_ns)
+    stubborn = replay(graph, weight_ns, np.maximum(graph.unexplained, 0))
     measured = _measure(graph, graph.time_ns)
     unchanged, after, worst = (_measure(graph, time) for time in (base, retimed, stubborn))
     period = measured.period(paced_by)
@@ -258,13 +253,12 @@ def _forecast_one(
     miss = abs(replayed - period) / period
     # Where the host sets the pace, the device's longer period in so few steps is only what it has fallen behind.
     behind = max(0, unchanged.period("device") - unchanged.period("host")) if paced_by == "host" else 0
-    new, bound_by = _slowest(after, changed.loader, "middle", behind)
-    slow, _ = _slowest(worst, changed.loader, "worst", behind)
-    best, _ = _slowest(after, changed.loader, "best", behind)
+    new, bound_by = _slowest(after, behind)
+    slow, _ = _slowest(worst, behind)
     # The unchanged replay's own error is in the changed one too: only their ratio counts.
     step = round(new * (period / replayed)) if replayed else new
     spread = _spread(unchanged, after, bound_by) + miss * period / 2
-    low = round(min(step, slow, best) - spread)
+    low = round(min(step, slow, new) - spread)
     high = round(max(step, slow) + spread)
     on_device = ("no-host-time", "free-launches", "no-host-syncs", "free-communication")
     idle = next((change.kind for change in changes if change.kind in on_device and not len(graph.work)), None)
@@ -274,9 +268,6 @@ def _forecast_one(
     reason = f"replayed unchanged, the graph gives {1 + (replayed - period) / period:.4f} of the measured step"
     if basis == "rule-of-thumb":
         reason += ": the steps wait for something that is not in the trace"
-    loader_doubt = changed.loader.doubts(after.period("host"), period) if changed.loader is not None else ""
-    if changed.doubt or (loader_doubt and basis == "simulated"):
-        basis, reason = "rule-of-thumb", changed.doubt or loader_doubt
     low, high = max(0, min(low, step)), max(high, step)
     return WhatIf(
         rank=at.trace.facts.rank,
@@ -306,10 +297,6 @@ def _check(changes: Sequence[Change]) -> None:
             raise UsageError(f"unknown change {change.kind}; choose from {list_forms()}")
         if not (change.factor > 0 and math.isfinite(change.factor)):
             raise UsageError(f"{change.kind}: factor {change.factor} is out of range")
-        if change.kind == "loader-workers" and change.workers_count < 1:
-            raise UsageError("loader-workers: give at least one worker")
-        if change.cores_count < 0:
-            raise UsageError(f"loader-workers: {change.cores_count} cores is out of range")
         if change.kind == "faster":
             try:
                 re.compile(change.pattern)
@@ -346,16 +333,11 @@ def _measure(graph: StepGraph, time: Int64s) -> _Periods:
     return _Periods(ends - graph.low_ns, device)
 
 
-def _slowest(after: _Periods, loader: Loading | None, case: str, behind: int) -> tuple[int, str]:
-    """The longest period, ns, and its name."""
-    limits = {"host": after.period("host")}
-    if loader is not None:
-        assumed = {"best": loader.best, "middle": loader.middle, "worst": loader.worst}[case]
-        limits = loader.limit(limits["host"], assumed)
-    if len(after.device_ns):
-        limits["device"] = max(0, after.period("device") - behind)
-    bound_by = max(limits, key=lambda name: limits[name])
-    return limits[bound_by], bound_by
+def _slowest(after: _Periods, behind: int) -> tuple[int, str]:
+    """The longer period, ns, and its name."""
+    host = after.period("host")
+    device = max(0, after.period("device") - behind) if len(after.device_ns) else 0
+    return (device, "device") if device > host else (host, "host")
 
 
 def _spread(unchanged: _Periods, after: _Periods, bound_by: str) -> float:
@@ -372,21 +354,9 @@ def _spread(unchanged: _Periods, after: _Periods, bound_by: str) -> float:
 # ---- the changes
 
 
-@dataclass(frozen=True, slots=True)
-class _Changed:
-    """The graph after some changes."""
-
-    weight_ns: Int64s
-    loader: Loading | None = None
-    """Workers beside the training."""
-    doubt: str = ""
-    """Why it is no forecast."""
-
-
-def _apply(at: Situation, changes: Sequence[Change]) -> _Changed:
+def _apply(at: Situation, changes: Sequence[Change]) -> Int64s:
+    """The weights of the graph's edges after the changes, ns."""
     weight = at.graph.weight_ns.astype(np.float64)
-    loader: Loading | None = None
-    doubt = ""
     for change in changes:
         edges = _find_edges(at, change)
         if change.kind == "no-host-syncs":
@@ -395,11 +365,7 @@ def _apply(at: Situation, changes: Sequence[Change]) -> _Changed:
             weight[edges] /= change.factor
         else:
             weight[edges] = 0
-        if change.kind == "loader-workers":
-            doubt = _doubt_workers(at)
-            counts = change.workers_count, change.cores_count
-            loader = None if doubt else measure_loading(at.trace, at.graph, *counts)
-    return _Changed(np.rint(weight).astype(np.int64), loader, doubt)
+    return np.rint(weight).astype(np.int64)
 
 
 def _find_edges(at: Situation, change: Change) -> Bools:
@@ -407,7 +373,7 @@ def _find_edges(at: Situation, change: Change) -> Bools:
     graph, trace = at.graph, at.trace
     edges: Bools
     match change.kind:
-        case "no-input-wait" | "loader-workers":
+        case "no-input-wait":
             edges = graph.role == ROLE["input"]
         case "free-communication":
             edges = (graph.role == ROLE["work"]) & (graph.kind == KIND["comm"])
@@ -430,20 +396,6 @@ def _find_edges(at: Situation, change: Change) -> Bools:
             pattern = re.compile(change.pattern)
             edges = _kernels_named(at, pattern) | _work_of_ops(at, pattern) | _host_ops_without_work(at, pattern)
     return edges
-
-
-def _doubt_workers(at: Situation) -> str:
-    """Why the main thread may wait longer than workers of the same speed make it wait."""
-    trace, graph = at.trace, at.graph
-    rows = graph.row[graph.role == ROLE["input"]]
-    names = {trace.names[i] for i in np.unique(trace.name[rows[rows >= 0]]).tolist()}
-    loaders = [name for name in names if LOADER_NEXT.search(name)]
-    if not loaders or any(_SINGLE_PROCESS.search(name) for name in loaders):
-        return ""
-    return (
-        "the batches are made in other processes, whose speed is not in the trace; the forecast assumes that the "
-        "next batch is always ready"
-    )
 
 
 def _kernels_named(at: Situation, pattern: re.Pattern[str]) -> Bools:

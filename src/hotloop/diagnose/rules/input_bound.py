@@ -239,7 +239,7 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
     batches = max(1.0, known_mean(rank, "micro_batches") or 1.0)
     compute_ns = max(1.0, rank.step_mean_ns - wait_ns)
     cores = _count_cores(rank, loader, work, wait_ns)
-    crowded = cores.taken >= CROWDED_RATIO * cores.all and not loader.counts_run_queue
+    crowded = cores.taken >= CROWDED_RATIO * cores.all
     cause = _cause_of(loader, work, compute_ns, fetch_work_ns(rank, loader, wait_ns), crowded=crowded)
     overlap = best_overlap(compute_ns=compute_ns, work=work, batches=batches, cores=cores.all, busy=cores.busy)
     lacks_cores = (cores.all - cores.own) * compute_ns < 0.5 * work.cpu_ns

@@ -81,10 +81,9 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     ## When it is wrong
     Work that needs the model (hard-example mining, self-play) cannot move into a worker. Augmentation that runs on the
     accelerator on purpose belongs in the loop. A forward written as plain functions, without any module call, looks
-    like a gap and is not judged. If all samples of the gap lie on `optimizer.zero_grad()` or the like, they may hide a
-    few milliseconds of Python code before that line: the severity is info, and the low forecast is zero. The same holds
-    if a function that is called like `next_batch` runs between forward and backward and the source does not show what
-    it gives to whom (an attribute, a queue).
+    like a gap and is not judged. If a function that is called like `next_batch` runs between forward and backward and
+    the source does not show what it gives to whom (an attribute, a queue), the severity is info and the low forecast
+    is zero.
     """
     rank = max(analysis.ranks, key=lambda one: _gap_ns(one) / max(1.0, one.step_mean_ns))
     if known_count(rank, "forwards") <= 0:
@@ -107,7 +106,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     work = _preparation(rank)
     cost_ratio = min(1.0, work.mean_ns / rank.step_mean_ns)
     if cost_ratio < threshold or not work.lines:
-        return _hidden_behind_bookkeeping(rank) if has_loader(rank) else _unclear_batches(rank)
+        return None if has_loader(rank) else _unclear_batches(rank)
     line = work.lines[0]
     return Finding(
         title=f"preparing the batch in the loop body takes {format_time(work.mean_ns)} ({format_share(cost_ratio)}) of "
@@ -130,27 +129,6 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     )
 
 
-def _hidden_behind_bookkeeping(rank: RankAnalysis) -> Finding | None:
-    """A gap whose samples all lie on a line such as ``optimizer.zero_grad()``, taken inside the training.
-
-    That sampler is a thread and waits for the interpreter's lock: Python code that holds it for less than its switch
-    interval (5 ms) is over when the sample is taken, and the sample lies on the next call that gives the lock away
-    (``late_ratio`` is the share of such samples). Where longer code lost the lock, such samples were counted there
-    already. So the time may belong to what stands before the line, or to the line itself: at most info.
-    """
-    found = time_of_kinds(rank, "after_input_ns", BOOKKEEPING)
-    cost_ratio = min(1.0, found.mean_ns / rank.step_mean_ns)
-    if cost_ratio < HIDDEN_RATIO or found.mean_ns < HIDDEN_NS or not found.lines or not found.lines[0].late_ratio:
-        return None
-    line = found.lines[0]
-    what = _describe_line(line.where.function, line.text)
-    title = (
-        f"{format_time(found.mean_ns)} ({format_share(cost_ratio)}) of every step passes between batch and "
-        f"forward, in Python code before {what} or in that line: stack samples cannot tell which"
-    )
-    return _in_doubt(rank, found, cost_ratio, title, has_loader=True)
-
-
 def _unclear_batches(rank: RankAnalysis) -> Finding | None:
     """Functions between forward and backward that look like making a batch, where the source shows no more: info."""
     found = time_of_unclear_batches(rank)
@@ -158,27 +136,15 @@ def _unclear_batches(rank: RankAnalysis) -> Finding | None:
     if cost_ratio < HIDDEN_RATIO or found.mean_ns < HIDDEN_NS:
         return None
     line = found.lines[0]
-    title = (
-        f"{format_time(found.mean_ns)} ({format_share(cost_ratio)}) of every step passes between forward and backward "
-        f"in what may be making the next batch: {_describe_line(line.where.function, line.text)}"
-    )
-    return _in_doubt(rank, found, cost_ratio, title, has_loader=False)
-
-
-def _in_doubt(rank: RankAnalysis, found: FieldShare, cost_ratio: float, title: str, *, has_loader: bool) -> Finding:
     return Finding(
-        title=title,
+        title=f"{format_time(found.mean_ns)} ({format_share(cost_ratio)}) of every step passes between forward and "
+        f"backward in what may be making the next batch: {_describe_line(line.where.function, line.text)}",
         phase="other",
         cost_ns=round(found.mean_ns),
         time_ns={"other": round(found.mean_ns)},
         cost_ratio=cost_ratio,
         saving=saving_within(cost_ratio, 0.0, cost_ratio / 2, cost_ratio, Basis.RULE_OF_THUMB),
-        evidence={
-            "samples": found.samples_count,
-            "late_ratio": round(found.lines[0].late_ratio, 2),
-            "has_loader": has_loader,
-            "cores": rank.cores,
-        },
+        evidence={"samples": found.samples_count, "has_loader": False, "cores": rank.cores},
         where=places(found.lines),
         fix=Fix(technique="preprocess-in-workers"),
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hotloop.core.findings import Value, Where
 from hotloop.core.memory_snapshot import MemoryFile
 from hotloop.core.report import Report
-from hotloop.core.timeline import DevicePartition, IdleCauses, KernelRow, LaunchStats, RankTimeline, TensorCores
+from hotloop.core.timeline import DevicePartition, IdleCauses, LaunchStats, RankTimeline
 from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
 from hotloop.report import text as t
 from hotloop.report.document import Section, Table
@@ -334,28 +334,12 @@ def _list_kernels(line: RankTimeline, whose: str, top: int) -> Section:
             row.mean_ns,
             row.occupancy_ratio,
             "" if row.blocks_per_sm is None else f"{row.blocks_per_sm:.3g}",
-            _name_cores(row) if line.tensor_cores is not None else "",
         )
         for row in line.kernels[:top]
     ]
     columns = {"kernel": "", "kind": "", "count": "count", "time": "ns", "share": "share", "mean": "ns"}
-    columns |= {"occupancy": "share", "blocks/SM": "", "tensor cores": ""}
-    note = _join("" if line.tensor_cores is None else _describe_tensor_cores(line.tensor_cores), whose)
-    return _section("Kernels", note, columns, rows, drop_blank=True)
-
-
-def _name_cores(row: KernelRow) -> str | None:
-    if row.kind != "compute":
-        return ""
-    return None if row.is_tensor_core is None else "yes" if row.is_tensor_core else "no"
-
-
-def _describe_tensor_cores(cores: TensorCores) -> str:
-    """How much of the products' time is on tensor cores, as far as names show."""
-    share = t.format_percent(cores.tensor_core_ns / max(1, cores.matrix_ns))
-    text = f"{share} of the time in matrix products and convolutions is on tensor cores, by kernel names"
-    unknown = cores.unknown_ns / max(1, cores.matrix_ns)
-    return text if unknown < 0.005 else f"{text} ({t.format_percent(unknown)} unknown)"
+    columns |= {"occupancy": "share", "blocks/SM": ""}
+    return _section("Kernels", whose, columns, rows, drop_blank=True)
 
 
 def _list_comm(line: RankTimeline, whose: str, top: int) -> Section:

@@ -51,7 +51,6 @@ UNKNOWN = -(2**63)
 
 MAX_TEXT_BYTES = 64 << 20
 """Of the distinct texts of one fact."""
-_MAX_NAMED_THREADS = 1 << 20
 _MAX_EXTRA_TEXT = 1024
 _HOUR_NS = 3600 * 10**9
 _ON_DEVICE = (*DEVICE_WORK, Category.DEVICE_ANNOTATION, Category.SYNC)
@@ -119,7 +118,6 @@ class _CollectiveArgs(_CallArgs, gc=False):
     process_group_description: Raw = msgspec.field(name="Process Group Description", default=ABSENT)
     process_group_id: Raw = msgspec.field(name="Process Group ID", default=ABSENT)
     process_group_ranks: Raw = msgspec.field(name="Process Group Ranks", default=ABSENT)
-    dtype: Raw = ABSENT
     group_size: Integer = msgspec.field(name="Group size", default=UNKNOWN)
     in_elements: Integer = msgspec.field(name="In msg nelems", default=UNKNOWN)
     out_elements: Integer = msgspec.field(name="Out msg nelems", default=UNKNOWN)
@@ -135,31 +133,19 @@ class _HostArgs(_CollectiveArgs, gc=False):
     dtypes: Raw = msgspec.field(name="Input type", default=ABSENT)
     concrete_inputs: Raw = msgspec.field(name="Concrete Inputs", default=ABSENT)
     call_stack: Raw = msgspec.field(name="Call stack", default=ABSENT)
-    module: Raw = msgspec.field(name="Module Hierarchy", default=ABSENT)
-    kernel_file: Raw = ABSENT
 
 
 class _DeviceArgs(_CollectiveArgs, gc=False):
-    queued_ns: Integer = msgspec.field(name="queued", default=UNKNOWN)
     device: Integer = UNKNOWN
     stream: Integer = UNKNOWN
     bytes: Integer = UNKNOWN
-    bandwidth_gb_per_s: Number = msgspec.field(name="memory bandwidth (GB/s)", default=math.nan)
     blocks_per_sm: Number = msgspec.field(name="blocks per SM", default=math.nan)
-    warps_per_sm: Number = msgspec.field(name="warps per SM", default=math.nan)
     grid: Raw = ABSENT
     block: Raw = ABSENT
     occupancy_percent: Number = msgspec.field(name="est. achieved occupancy %", default=math.nan)
-    graph_id: Integer = msgspec.field(name="graph id", default=UNKNOWN)
-    graph_node_id: Integer = msgspec.field(name="graph node id", default=UNKNOWN)
     sync_kind: Raw = msgspec.field(name="cuda_sync_kind", default=ABSENT)
     wait_on_stream: Integer = UNKNOWN
     wait_on_record_correlation: Integer = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=UNKNOWN)
-
-
-class _PythonArgs(Struct, gc=False):
-    python_parent_id: Integer = msgspec.field(name="Python parent id", default=UNKNOWN)
-    python_id: Integer = msgspec.field(name="Python id", default=UNKNOWN)
 
 
 class _MemoryArgs(Struct, gc=False):
@@ -177,50 +163,36 @@ class _ArgsKind:
 
     one: type[Any]
     categories: tuple[Category, ...]
-    integers: Mapping[str, str] = field(default_factory=dict)
-    """Sparse fact -> attribute."""
+    integers: tuple[str, ...] = ()
+    """Sparse facts, which are attributes of ``one`` too."""
     numbers: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Sparse fact -> (attribute, factor)."""
-    texts: Mapping[str, str] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
     may_communicate: bool = False
     """Some of them are collectives, with facts that only those have."""
 
 
 _COLLECTIVE_INTEGERS = ("group_size", "in_elements", "out_elements", "collective_sequence")
-_COLLECTIVE_TEXTS = ("collective", "process_group_ranks", "dtype")
+_COLLECTIVE_TEXTS = ("collective", "process_group_ranks")
 _PROCESS_GROUP = ("process_group_name", "process_group_description", "process_group_id")
 """In the order of preference."""
-_ZERO_MEANS_NONE = frozenset({"graph_id", "graph_node_id", "queued_ns"})
 
 _KINDS = (
     _ArgsKind(
         one=_HostArgs,
         categories=(Category.CPU_OP, Category.ANNOTATION),
-        integers={name: name for name in ("sequence_number", "forward_thread", "flops")},
-        texts={name: name for name in ("shapes", "dtypes", "concrete_inputs", "call_stack", "module", "kernel_file")},
+        integers=("sequence_number", "forward_thread", "flops"),
+        texts=("shapes", "dtypes", "concrete_inputs", "call_stack"),
         may_communicate=True,
     ),
     _ArgsKind(one=_CallArgs, categories=(Category.RUNTIME, Category.DEVICE_ANNOTATION, Category.OTHER)),
     _ArgsKind(
         one=_DeviceArgs,
         categories=(Category.KERNEL, Category.MEMCPY, Category.MEMSET, Category.SYNC),
-        integers={
-            **{name: name for name in ("queued_ns", "bytes", "graph_id", "graph_node_id", "wait_on_stream")},
-            "wait_on_record_correlation": "wait_on_record_correlation",
-        },
-        numbers={
-            "bandwidth_bytes_per_s": ("bandwidth_gb_per_s", 1e9),
-            "blocks_per_sm": ("blocks_per_sm", 1.0),
-            "warps_per_sm": ("warps_per_sm", 1.0),
-            "occupancy_ratio": ("occupancy_percent", 0.01),
-        },
-        texts={name: name for name in ("grid", "block", "sync_kind")},
+        integers=("bytes", "wait_on_stream", "wait_on_record_correlation"),
+        numbers={"blocks_per_sm": ("blocks_per_sm", 1.0), "occupancy_ratio": ("occupancy_percent", 0.01)},
+        texts=("grid", "block", "sync_kind"),
         may_communicate=True,
-    ),
-    _ArgsKind(
-        one=_PythonArgs,
-        categories=(Category.PYTHON,),
-        integers={name: name for name in ("python_id", "python_parent_id")},
     ),
 )
 
@@ -278,15 +250,15 @@ class _Reader:
         self.threads = Interner()
         self.streams = Interner()
         self.memory: list[tuple[Int64s, ...]] = []
-        self.thread_names: dict[tuple[Any, Any], str] = {}
-        self.process_names: dict[str, str] = {}
 
     # Events
 
     def add(self, events: list[Event]) -> None:
         complete = [event for event in events if event.ph == "X"]
         if len(complete) < len(events):
-            self._add_others([event for event in events if event.ph in _OTHER_PHASES])
+            memory = [event for event in events if event.name == "[memory]" and event.ph in _INSTANTS]
+            if memory:
+                self._add_memory(memory)
         if complete:
             self._add_complete(complete)
 
@@ -336,29 +308,24 @@ class _Reader:
 
     def _add_args(self, kind: _ArgsKind, rows: NDArray[np.intp], raws: list[Raw], columns: dict[str, Any]) -> None:
         values = self._decode_args(kind.one, raws)
-        if kind.one is not _PythonArgs:
-            external_id = _take_integers(values, "external_id", -1)
-            old = _take_integers(values, "old_external_id", -1)
-            external_id = np.where(external_id == -1, old, external_id)
-            columns["external_id"][rows] = _positive_or_unknown(external_id)
+        external_id = _take_integers(values, "external_id", -1)
+        old = _take_integers(values, "old_external_id", -1)
+        columns["external_id"][rows] = _positive_or_unknown(np.where(external_id == -1, old, external_id))
         if kind.one in (_CallArgs, _DeviceArgs):
             columns["correlation"][rows] = _positive_or_unknown(_take_integers(values, "correlation", -1))
         if kind.one is _DeviceArgs:
             self._add_places(rows, values, columns)
         global_rows = (rows + self.count).astype(np.int32)
-        for fact, attribute in kind.integers.items():
-            integers = _take_integers(values, attribute, UNKNOWN)
+        for fact in kind.integers:
+            integers = _take_integers(values, fact, UNKNOWN)
             if fact == "flops":
                 integers = np.where(integers == UNKNOWN, _take_integers(values, "kernel_flops", UNKNOWN), integers)
-            has = integers != UNKNOWN
-            if fact in _ZERO_MEANS_NONE:
-                has &= integers != 0
-            self._add_sparse(fact, global_rows, integers, has)
+            self._add_sparse(fact, global_rows, integers, integers != UNKNOWN)
         for fact, (attribute, factor) in kind.numbers.items():
             numbers = _take_numbers(values, attribute) * factor
             self._add_sparse(fact, global_rows, numbers, np.isfinite(numbers))
-        for fact, attribute in kind.texts.items():
-            self._add_texts(fact, global_rows, list(map(attrgetter(attribute), values)))
+        for fact in kind.texts:
+            self._add_texts(fact, global_rows, list(map(attrgetter(fact), values)))
         if kind.may_communicate:
             self._add_collectives(global_rows, values)
 
@@ -445,15 +412,6 @@ class _Reader:
 
     # Everything else that is an event
 
-    def _add_others(self, events: list[Event]) -> None:
-        """Memory and names are kept aside."""
-        memory = [event for event in events if event.name == "[memory]" and event.ph != "M"]
-        if memory:
-            self._add_memory(memory)
-        for event in events:
-            if event.ph == "M":
-                self._add_metadata(event)
-
     def _add_memory(self, events: list[Event]) -> None:
         time_ns, state = parse_microseconds([event.ts for event in events])
         values = self._decode_args(_MemoryArgs, [event.args for event in events])
@@ -461,20 +419,6 @@ class _Reader:
         keep = (integers[1] != UNKNOWN) & (state == OK)
         self.left_out["wrong-times"] += int((~keep).sum())
         self.memory.append(tuple(column[keep] for column in (time_ns, *integers)))
-
-    def _add_metadata(self, event: Event) -> None:
-        if event.name not in ("thread_name", "process_name") or len(self.thread_names) >= _MAX_NAMED_THREADS:
-            return
-        try:
-            name = msgspec.json.decode(event.args, type=dict[str, Any]).get("name")
-        except DAMAGE:
-            return
-        if not isinstance(name, str) or not name:
-            return
-        if event.name == "thread_name":
-            self.thread_names[event.pid, event.tid] = name
-        else:
-            self.process_names[str(event.pid)] = name
 
     # The end
 
@@ -507,10 +451,10 @@ class _Reader:
         epoch_ns = int(columns["start_ns"].min()) if len(columns["start_ns"]) else 0
         columns["start_ns"] -= epoch_ns
         names = self._finish_names(columns)
-        processes, thread_labels, threads = self._finish_threads(columns)
+        processes, thread_labels = self._finish_threads(columns)
         stream_labels = self._finish_streams(columns)
         memory = self._finish_memory(epoch_ns)
-        facts = _make_facts(self, header, epoch_ns, sparse, columns["category"], threads, memory)
+        facts = _make_facts(self, header, epoch_ns, sparse, columns["category"])
         trace = assemble_trace(
             facts=facts,
             notes=(),
@@ -575,16 +519,14 @@ class _Reader:
             columns["category"][operators & called[columns["name"]]] = Category.ANNOTATION
         return names
 
-    def _finish_threads(self, columns: dict[str, NDArray[Any]]) -> tuple[list[str], list[str], dict[int, str]]:
+    def _finish_threads(self, columns: dict[str, NDArray[Any]]) -> tuple[list[str], list[str]]:
         keys = [(_label(pid), _label(tid)) for pid, tid in self.threads]
         numbers, threads = merge_equal(keys)
         if len(threads) < len(keys):
             columns["thread"] = numbers[columns["thread"]]
         process_of, processes = merge_equal(pid for pid, _ in threads)
         columns["process"] = process_of[columns["thread"]] if len(process_of) else np.empty(0, dtype=np.int32)
-        named = {(_label(pid), _label(tid)): name for (pid, tid), name in self.thread_names.items()}
-        thread_names = {at: named[key] for at, key in enumerate(threads) if key in named}
-        return processes, [tid for _, tid in threads], thread_names
+        return processes, [tid for _, tid in threads]
 
     def _finish_streams(self, columns: dict[str, NDArray[Any]]) -> list[str]:
         keys = [(device, _label(stream)) for device, stream in self.streams]
@@ -638,11 +580,11 @@ _MEMORY_COLUMNS = (
 )  # fmt: skip
 _NO_STREAM = frozenset({"", "-1", "4294967295", "18446744073709551615"})
 """What CUPTI calls no stream in particular, -1 of three widths."""
-_OTHER_PHASES = frozenset({"M", "i", "I", "N"})
+_INSTANTS = frozenset({"i", "I", "N"})
 _NO_ARGS = Raw(b"{}")
 _EMPTY_TEXTS = (b"", b'""', b"null", b"[]")
 """Raw texts that say nothing. They stand first in every table, as -1."""
-_STRUCTS = (_CallArgs, _HostArgs, _DeviceArgs, _PythonArgs, _MemoryArgs)
+_STRUCTS = (_CallArgs, _HostArgs, _DeviceArgs, _MemoryArgs)
 _DECODERS: Mapping[type[Any], Callable[[bytes], list[Any]]] = {
     one: msgspec.json.Decoder(list[one]).decode  # type: ignore[valid-type]
     for one in _STRUCTS
@@ -727,21 +669,17 @@ def _make_facts(
     epoch_ns: int,
     sparse: Mapping[str, SparseColumn],
     category: NDArray[Any],
-    threads: Mapping[int, str],
-    memory: MemoryEvents | None,
 ) -> TraceFacts:
     distributed = header.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     rank = _small_integer(distributed.get("rank"))
     world_size = _small_integer(distributed.get("world_size"))
-    has_python = bool((category == Category.PYTHON).any())
     return TraceFacts(
         source=reader.file_name,
         format="kineto",
         rank=rank,
         rank_source="unknown" if rank is None else "distributedInfo",
         world_size=world_size,
-        backend=_short_text(distributed.get("backend")),
         host=_short_text(header.get("host_name")),
         time_unit_ns=1 if reader.has_fraction else 1000,
         epoch_ns=epoch_ns,
@@ -749,14 +687,8 @@ def _make_facts(
         devices=_read_devices(header),
         process_groups=_read_process_groups(distributed.get("pg_config"), world_size),
         has_shapes="shapes" in sparse,
-        has_stacks=has_python or "call_stack" in sparse,
-        has_modules="module" in sparse
-        or any(name.startswith("nn.Module: ") for name in reader.names if isinstance(name, str)),
-        has_flops="flops" in sparse,
-        has_memory=memory is not None,
+        has_stacks=bool((category == Category.PYTHON).any()) or "call_stack" in sparse,
         has_sync=bool((category == Category.SYNC).any()),
-        threads=threads,
-        extra=_read_extra(header, distributed, reader.process_names),
     )
 
 
@@ -777,7 +709,6 @@ def _short_text(value: Any) -> str | None:
 def _read_devices(header: Mapping[str, Any]) -> tuple[DeviceFacts, ...]:
     listed = header.get("deviceProperties")
     devices = []
-    is_amd = any(key in header for key in ("roctracer_version", "hip_runtime_version", "hip_driver_version"))
     for at, device in enumerate(listed if isinstance(listed, list) else ()):
         if not isinstance(device, dict):
             continue
@@ -787,29 +718,11 @@ def _read_devices(header: Mapping[str, Any]) -> tuple[DeviceFacts, ...]:
             DeviceFacts(
                 index=at if index is None else index,
                 name=name,
-                vendor=_guess_vendor(name, is_amd),
-                compute_major=_small_integer(device.get("computeMajor")),
-                compute_minor=_small_integer(device.get("computeMinor")),
                 sm_count=_small_integer(device.get("numSms")),
                 total_bytes=_time(device.get("totalGlobalMem")),
-                warp_size=_small_integer(device.get("warpSize")),
-                max_threads_per_sm=_small_integer(
-                    device.get("maxThreadsPerMultiprocessor", device.get("maxThreadsPerMultiProcessor"))
-                ),
             )
         )
     return tuple(devices)
-
-
-def _guess_vendor(name: str | None, is_amd: bool) -> str | None:
-    text = "amd" if is_amd else (name or "").lower()
-    for vendor, words in (
-        ("amd", ("amd", "radeon", "instinct")),
-        ("nvidia", ("nvidia", "tesla", "quadro", "geforce", "rtx", "titan")),
-    ):
-        if any(word in text for word in words):
-            return vendor
-    return None
 
 
 def _read_process_groups(listed: Any, world_size: int | None) -> dict[str, tuple[int, ...]]:
@@ -828,24 +741,6 @@ def _read_process_groups(listed: Any, world_size: int | None) -> dict[str, tuple
     return groups
 
 
-_READ_ELSEWHERE = frozenset({"distributedInfo", "deviceProperties", "host_name", "baseTimeNanoseconds", "traceEvents"})
-
-
-def _read_extra(
-    header: Mapping[str, Any], distributed: Mapping[str, Any], process_names: Mapping[str, str]
-) -> dict[str, Any]:
-    extra: dict[str, Any] = {
-        key: value[:_MAX_EXTRA_TEXT] if isinstance(value, str) else value
-        for key, value in header.items()
-        if key not in _READ_ELSEWHERE and isinstance(value, (str, int, float, bool))
-    }
-    if isinstance(distributed.get("nccl_version"), str):
-        extra["nccl_version"] = distributed["nccl_version"][:_MAX_EXTRA_TEXT]
-    if process_names:
-        extra["process_names"] = dict(process_names)
-    return extra
-
-
 _LOOKS_LIKE_TRACE = re.compile(rb'"(?:traceEvents|schemaVersion|deviceProperties|ph)"\s*:')
 
 
@@ -859,5 +754,4 @@ KINETO = TraceFormat(
     suffixes=(".json", ".json.gz", ".trace", ".trace.gz"),
     sniff=_sniff,
     read=read_kineto,
-    version=3,
 )

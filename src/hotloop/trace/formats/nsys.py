@@ -51,7 +51,7 @@ _ENV_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTAS
 
 _NVTX_PUSH_POP, _NVTX_START_END, _NVTXT_PUSH_POP, _NVTXT_START_END = 59, 60, 70, 71
 _NVTX_RANGES = (_NVTX_PUSH_POP, _NVTX_START_END, _NVTXT_PUSH_POP, _NVTXT_START_END)
-_NVTX_THREAD, _NVTX_DOMAIN, _NVTX_MARK = 39, 75, 34
+_NVTX_THREAD, _NVTX_MARK = 39, 34
 
 _COPY_KINDS = {
     0: "Unknown", 1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH",
@@ -91,16 +91,16 @@ class NsysLimits:
 DEFAULT_LIMITS = NsysLimits()
 
 _HOST_API = ("start", "end", "globalTid", "nameId")
-_DEVICE = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "graphNodeId")
+_DEVICE = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "CUPTI_ACTIVITY_KIND_KERNEL": (
-        *_DEVICE, "graphId", "demangledName", "mangledName", "shortName",
+        *_DEVICE, "demangledName", "mangledName", "shortName",
         "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
     ),
     "CUPTI_ACTIVITY_KIND_MEMCPY": (*_DEVICE, "bytes", "copyKind", "srcKind", "dstKind"),
     "CUPTI_ACTIVITY_KIND_MEMSET": (*_DEVICE, "bytes", "memKind"),
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (*_DEVICE[:-1], "graphId", "graphExecId"),
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (*_DEVICE[:-1], "eventId", "eventSyncId"),
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (*_DEVICE, "graphId", "graphExecId"),
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (*_DEVICE, "eventId", "eventSyncId"),
     "CUPTI_ACTIVITY_KIND_CUDA_EVENT": (
         "deviceId", "contextId", "streamId", "correlationId", "globalPid", "eventId", "eventSyncId",
     ),
@@ -117,7 +117,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Integer columns that are wanted of each table of events."""
 
-_NVTX_COLUMNS = ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId")
+_NVTX_COLUMNS = ("start", "end", "eventType", "globalTid", "textId")
 
 _TABLES = frozenset(_COLUMNS) | {
     "NVTX_EVENTS", "StringIds", "META_DATA_EXPORT", "META_DATA_CAPTURE", "EXPORT_META_DATA",
@@ -126,7 +126,7 @@ _TABLES = frozenset(_COLUMNS) | {
 }  # fmt: skip
 _OPTIONAL = frozenset(
     {
-        "graphId", "graphExecId", "graphNodeId", "mangledName", "shortName", "contextId", "eventSyncId", "overheadType",
+        "graphId", "graphExecId", "mangledName", "shortName", "contextId", "eventSyncId", "overheadType",
         "localMemoryPoolAddress", "localMemoryPoolSize",
     }
 )  # fmt: skip
@@ -319,7 +319,6 @@ class _Reader:
         self.events: list[_Events] = []
         self.table_rows: dict[str, int] = {}
         self.gpu = _read_gpus(database)
-        self.domains: dict[tuple[int, int], str] = {}
         self.thread_names: dict[tuple[int, int], str] = {}
         self.memory = _no_rows(_COLUMNS["CUDA_GPU_MEMORY_USAGE_EVENTS"])
 
@@ -375,10 +374,6 @@ class _Reader:
     def _add_device(self, category: Category, rows: Rows, name: Ints, **facts: Any) -> None:
         """Work of a device; ``facts`` as in _Events."""
         stream = _known(rows["streamId"])
-        integers = dict(facts.pop("integers", {}))
-        for column, fact in (("graphNodeId", "graph_node_id"), ("graphId", "graph_id")):
-            if column in rows:
-                integers[fact] = _known(rows[column])
         self._add(
             category, rows, name,
             pid=_pid(rows["globalPid"]),
@@ -386,7 +381,6 @@ class _Reader:
             context=_known(rows["contextId"]),
             stream=np.where(stream == _INVALID, -1, stream),
             correlation=_correlation(rows),
-            integers=integers,
             **facts,
         )  # fmt: skip
 
@@ -412,22 +406,18 @@ class _Reader:
         name = np.where(name < 0, self.names.intern("(unnamed kernel)"), name)
         grid, block = (np.stack([rows[f"{what}{axis}"] for axis in "XYZ"], axis=1) for what in ("grid", "block"))
         per_sm = np.full(count, np.nan)
-        warps_per_sm = np.full(count, np.nan)
         launched = (grid > 0).all(axis=1) & (block > 0).all(axis=1)
         pids = _pid(rows["globalPid"])
         for pid in np.unique(pids).tolist():
             for device, facts in self.gpu.facts(pid).items():
-                if facts.sm_count and facts.warp_size:
+                if facts.sm_count:
                     here = launched & (pids == pid) & (rows["deviceId"] == device)
-                    blocks = grid[here].astype(np.float64).prod(axis=1)
-                    per_sm[here] = blocks / facts.sm_count
-                    warps = blocks * block[here].astype(np.float64).prod(axis=1) / facts.warp_size
-                    warps_per_sm[here] = warps / facts.sm_count
+                    per_sm[here] = grid[here].astype(np.float64).prod(axis=1) / facts.sm_count
         self._add_device(
             Category.KERNEL,
             rows,
             name,
-            numbers={"blocks_per_sm": per_sm, "warps_per_sm": warps_per_sm},
+            numbers={"blocks_per_sm": per_sm},
             texts={"grid": self._triples(grid), "block": self._triples(block)},
         )
 
@@ -451,18 +441,8 @@ class _Reader:
             ends = _MEMORY_KINDS.get(source), _MEMORY_KINDS.get(target)
             return f"{text} ({ends[0]} -> {ends[1]})" if None not in ends else text
 
-        size = rows["bytes"]
-        duration_ns = rows["end"] - rows["start"]
-        known = (size >= 0) & (duration_ns > 0)
-        bandwidth = np.full(len(size), np.nan)
-        bandwidth[known] = size[known] / (duration_ns[known] * 1e-9)
-        self._add_device(
-            Category.MEMCPY,
-            rows,
-            self._described(kinds, describe),
-            integers={"bytes": _known(size)},
-            numbers={"bandwidth_bytes_per_s": bandwidth},
-        )
+        name = self._described(kinds, describe)
+        self._add_device(Category.MEMCPY, rows, name, integers={"bytes": _known(rows["bytes"])})
 
     def _read_sets(self) -> None:
         rows = self._rows("CUPTI_ACTIVITY_KIND_MEMSET")
@@ -549,16 +529,12 @@ class _Reader:
             self._note("info", "nvtx-marks", f"{marks} NVTX marks, which have no duration, were left out.", marks)
 
     def _read_nvtx_names(self, rows: Rows, kind: Ints, name: Ints, texts: list[str | None]) -> None:
-        for at in np.flatnonzero(np.isin(kind, (_NVTX_THREAD, _NVTX_DOMAIN))).tolist()[:_MAX_NAMED_ROWS]:
+        for at in np.flatnonzero(kind == _NVTX_THREAD).tolist()[:_MAX_NAMED_ROWS]:
             text = texts[at] or (self.names.texts[name[at]] if name[at] >= 0 else "")
             global_id = int(rows["globalTid"][at])
             if not text or global_id == _MISSING:
                 continue
-            pid, tid = global_id >> 24 & 0xFFFFFF, global_id & 0xFFFFFF
-            if kind[at] == _NVTX_THREAD:
-                self.thread_names[pid, tid] = text
-            else:
-                self.domains[pid, int(rows["domainId"][at])] = text
+            self.thread_names[global_id >> 24 & 0xFFFFFF, global_id & 0xFFFFFF] = text
 
     def _add_ranges(self, rows: Rows, name: Ints, closed: NDArray[np.bool_], texts: list[str | None]) -> None:
         count = len(name)
@@ -581,12 +557,7 @@ class _Reader:
             sequence[at] = operator[1]
             if operator[2]:
                 shapes[at] = self.names.intern(operator[2].replace(" ", ""))
-        keys = np.stack([_pid(rows["globalTid"]), rows["domainId"]], axis=1)
-        domain = self._described(keys, lambda pid, number: self.domains.get((pid, number), ""))
-        domain = np.where(domain == self.names.intern(""), -1, domain)
-        self._add_host(
-            category, rows, named, integers={"sequence_number": sequence}, texts={"shapes": shapes, "domain": domain}
-        )
+        self._add_host(category, rows, named, integers={"sequence_number": sequence}, texts={"shapes": shapes})
 
     def _read_thread_names(self) -> None:
         rows = self.database.integers("ThreadNames", ("globalTid", "nameId"))
@@ -686,9 +657,7 @@ class _Gpus:
         }
 
 
-_GPU_COLUMNS = (
-    "id", "cuDevice", "totalMemory", "smCount", "computeMajor", "computeMinor", "threadsPerWarp", "maxWarpsPerSm",
-)  # fmt: skip
+_GPU_COLUMNS = ("id", "cuDevice", "totalMemory", "smCount")
 
 
 def _read_gpus(database: _Database) -> _Gpus:
@@ -699,17 +668,11 @@ def _read_gpus(database: _Database) -> _Gpus:
             fact = {key: _or_none(int(values[at])) for key, values in rows.items()}
             card = fact["id"] if fact["id"] is not None else len(cards)
             by_id[fact["cuDevice"] if fact["cuDevice"] is not None else card] = card
-            warp, warps = fact["threadsPerWarp"], fact["maxWarpsPerSm"]
             cards[card] = DeviceFacts(
                 index=card,
                 name=name or None,
-                vendor="nvidia",
-                compute_major=fact["computeMajor"],
-                compute_minor=fact["computeMinor"],
                 sm_count=fact["smCount"],
                 total_bytes=fact["totalMemory"],
-                warp_size=warp,
-                max_threads_per_sm=warp * warps if warp and warps else None,
             )
     ordinals: dict[int, dict[int, int]] = {}
     rows = database.integers("TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId", "pid"))
@@ -733,17 +696,13 @@ class _About:
     unix_base_ns: int | None
     rank: int | None
     world_size: int | None
-    extra: Mapping[str, Any]
-
-
-_KEPT_SETTINGS = ("CUDA_GRAPH_TRACE_OPTIONS:MODE", "COLLECT_GPU_MEMORY_USAGE", "RUN_DURATION_MS")
-"""Settings of the capture that are kept. The environment is only asked for a rank: it can hold passwords."""
 
 
 def _read_about(database: _Database) -> _About:
     export = dict(_pairs(database, "META_DATA_EXPORT")) or dict(_pairs(database, "EXPORT_META_DATA"))
     capture = list(_pairs(database, "META_DATA_CAPTURE"))
     system = dict(_pairs(database, "TARGET_INFO_SYSTEM_ENV"))
+    # The environment is only asked for a rank: it can hold passwords.
     environment: dict[str, int] = {}
     for name, value in capture:
         if name.endswith(":ENVIRONMENT_VARIABLE"):
@@ -757,19 +716,11 @@ def _read_about(database: _Database) -> _About:
     shift = export.get("EXPORT_PARAM_TIME_SHIFT", "0")
     if unix_base_ns is not None and re.fullmatch(r"-?\d{1,18}", shift):
         unix_base_ns -= int(shift)
-    kept = {name.rpartition("PROCESS_0:")[2]: value for name, value in capture}
-    extra = {
-        "nsys_version": export.get("EXPORT_PRODUCT_VERSION"),
-        "nsys_schema_version": export.get("EXPORT_SCHEMA_VERSION"),
-        "cuda_driver_version": system.get("CudaDriverVersion"),
-        **{f"nsys_{key.lower().replace(':', '_')}": kept.get(key) for key in _KEPT_SETTINGS},
-    }
     return _About(
         host=system.get("Hostname") or None,
         unix_base_ns=unix_base_ns,
         rank=next((environment[name] for name in _ENV_RANK if name in environment), None),
         world_size=next((environment[name] for name in _ENV_WORLD_SIZE if name in environment), None),
-        extra={key: value for key, value in extra.items() if value is not None},
     )
 
 
@@ -949,7 +900,6 @@ def _build_trace(reader: _Reader, about: _About, pid: int, path: Path, *, alone:
         rank=rank,
         rank_source=rank_source,
         world_size=about.world_size,
-        backend=None,
         host=about.host,
         time_unit_ns=1,
         epoch_ns=epoch_ns,
@@ -958,16 +908,7 @@ def _build_trace(reader: _Reader, about: _About, pid: int, path: Path, *, alone:
         process_groups={},
         has_shapes="shapes" in sparse,
         has_stacks=False,
-        has_modules=False,
-        has_flops=False,
-        has_memory=memory is not None,
         has_sync=bool((category == Category.SYNC).any()),
-        threads={
-            index: reader.thread_names[owner, tid]
-            for index, (owner, tid) in enumerate(threads)
-            if (owner, tid) in reader.thread_names
-        },
-        extra=about.extra,
     )
     return assemble_trace(
         facts=facts,
@@ -1088,5 +1029,4 @@ NSYS = TraceFormat(
     suffixes=(*SQLITE_SUFFIXES, *REPORT_SUFFIXES),
     sniff=is_sqlite,
     read=lambda path, progress: read_nsys(path),
-    version=2,
 )
