@@ -230,7 +230,7 @@ def test_every_configuration_ends_with_a_verdict_of_its_own() -> None:
     text = rows_of(
         'name = "bf16"\ntechniques.bf16-autocast = {}',
         'name = "fsdp2"\ntechniques.fsdp2 = {}',
-        'name = "full"\ntechniques.keep-heap = {}',
+        'name = "full"\ntechniques.gc-freeze = {}',
         'name = "same"',
     )
     campaign, found, machine = measure(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.techniques import Context, Effect, MemoryForm, MemorySaving, NotApplicable, Setting, Stage, Technique
 
 
@@ -35,7 +35,6 @@ class Accumulation(Technique):
     summary = "use smaller micro-batches whose gradients add up to one step"
     effort = "medium"
     numerics = Numerics.REORDERED
-    safety = Safety.ASK
     stage = Stage.LOOP
     memory = MemorySaving(
         what="activations of the other micro-batches", forms=(MemoryForm(settings={"micro_batches": 2}),), turn=1

@@ -15,7 +15,7 @@ from hotloop.apply.modules import (
     unwrap,
 )
 from hotloop.apply.recompute import Recomputation
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import (
     Applied,
@@ -61,7 +61,6 @@ class ActivationCheckpointing(Technique):
     summary = "keep fewer activations and recompute them in backward"
     effort = "medium"
     numerics = Numerics.EXACT
-    safety = Safety.ASK
     stage = Stage.ACTIVATIONS
     memory = MemorySaving(
         what="activations except the inputs of blocks",

@@ -7,7 +7,7 @@ from typing import Any
 
 from hotloop.apply.forward import wrap_forward
 from hotloop.apply.modules import find_compilation, find_replication, is_inside_compiled_function
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Setting, Stage, Technique
 
 
@@ -32,9 +32,7 @@ class ActivationOffload(Technique):
 
     id = "activation-offload"
     summary = "keep activations in host memory until backward needs them"
-    effort = "easy"
     numerics = Numerics.EXACT
-    safety = Safety.ASK
     stage = Stage.ACTIVATIONS
     memory = MemorySaving(what="activations, which are moved to the host", needs="an accelerator")
     treats = ("memory-pressure",)

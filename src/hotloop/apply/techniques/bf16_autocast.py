@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.findings import Numerics, Saving, Value
 from hotloop.core.sources import ModelContext
 from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Setting, Stage, Technique
 
@@ -46,9 +46,7 @@ class Bf16Autocast(Technique):
 
     id = "bf16-autocast"
     summary = "run the forward and the loss under `torch.autocast(dtype=torch.bfloat16)`"
-    effort = "easy"
     numerics = Numerics.LOSSY
-    safety = Safety.ASK
     stage = Stage.PRECISION
     is_probed = True
     source = ModelContext(context='torch.autocast("{device}", dtype=torch.bfloat16)', value="device")

@@ -56,7 +56,6 @@ class Bf16Parameters(Technique):
 
     id = "bf16-parameters"
     summary = "store weights, gradients and optimizer state in bfloat16"
-    effort = "easy"
     numerics = Numerics.LOSSY
     safety = Safety.SHOW
     stage = Stage.PRECISION

@@ -9,7 +9,7 @@ from typing import Any
 
 from hotloop.apply.forecasts import forecast_kept_samples
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.findings import Numerics, Saving, Value
 from hotloop.core.sources import Wrapped
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
@@ -57,9 +57,7 @@ class CacheSamples(Technique):
 
     id = "cache-samples"
     summary = "cache the samples that the data set returns, in memory or in a folder, for the next epochs"
-    effort = "easy"
     numerics = Numerics.EXACT
-    safety = Safety.ASK
     stage = Stage.LOADER
     source = Wrapped(function="cache_samples", names=("most_bytes", "folder"))
     treats = ("input-bound",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety
+from hotloop.core.findings import Numerics
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 USUAL_INTERVAL = 2000
@@ -36,9 +36,7 @@ class CalmerScaler(Technique):
 
     id = "calmer-scaler"
     summary = "set the GradScaler so that it skips fewer steps"
-    effort = "easy"
     numerics = Numerics.LOSSY
-    safety = Safety.ASK
     stage = Stage.LOOP
     treats = ("loss-scaler-overhead",)
     conflicts = ("drop-scaler",)

@@ -9,7 +9,7 @@ from hotloop.apply.compiling import allow_failures, allow_kept_graphs, find_miss
 from hotloop.apply.forward import wrap_forward
 from hotloop.apply.gradient_use import find_second_derivative
 from hotloop.apply.modules import find_blocks, find_compilation, is_inside_compiled_function, is_sharded, unwrap
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.sources import ModelCompile
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
@@ -61,9 +61,7 @@ class CompileModel(Technique):
 
     id = "compile-model"
     summary = "compile the model with `torch.compile`"
-    effort = "easy"
     numerics = Numerics.REORDERED
-    safety = Safety.ASK
     stage = Stage.COMPILE
     is_probed = True
     source = ModelCompile(names=SOURCE_NAMES)

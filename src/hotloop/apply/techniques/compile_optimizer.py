@@ -10,7 +10,7 @@ from typing import Any
 from hotloop.apply.compiling import allow_failures, find_missing_compiler
 from hotloop.apply.modules import is_inside_compiled_function
 from hotloop.apply.optimizer_form import find_own_step
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 WITHOUT_COUNT = ("SGD", "RMSprop", "Adadelta")
@@ -41,9 +41,7 @@ class CompileOptimizer(Technique):
 
     id = "compile-optimizer"
     summary = "compile the optimizer's step"
-    effort = "easy"
     numerics = Numerics.LOSSY
-    safety = Safety.ASK
     stage = Stage.OPTIMIZER
     treats = ("slow-optimizer",)
     conflicts = ("fused-optimizer",)

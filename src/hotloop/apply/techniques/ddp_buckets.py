@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.sources import Arguments
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -31,9 +31,7 @@ class DdpBuckets(Technique):
 
     id = "ddp-buckets"
     summary = "send gradients in buckets of a different size"
-    effort = "easy"
     numerics = Numerics.REORDERED
-    safety = Safety.ASK
     stage = Stage.PARALLEL
     source = Arguments(of="DistributedDataParallel", names=("bucket_cap_mb",), needs="bucket_cap_mb")
     treats = ("small-buckets", "exposed-communication")

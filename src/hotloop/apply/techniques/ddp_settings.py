@@ -8,7 +8,7 @@ from typing import Any
 
 from hotloop.apply.forecasts import forecast_removal
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.findings import Numerics, Saving, Value
 from hotloop.core.sources import Arguments
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -41,10 +41,8 @@ class DdpSettings(Technique):
 
     id = "ddp-settings"
     summary = "change options of DistributedDataParallel"
-    effort = "easy"
     numerics = Numerics.REORDERED
     numerics_note = ", often exact"
-    safety = Safety.ASK
     stage = Stage.PARALLEL
     source = Arguments(
         of="DistributedDataParallel", names=("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
@@ -126,9 +124,6 @@ class DdpSettings(Technique):
         assert isinstance(steps, int)
         for ddp in found:
             _Watch(ddp, steps, partial(context.report, self.id))
-        return None
-
-    def after_step(self, context: Context) -> None:
         return None
 
 

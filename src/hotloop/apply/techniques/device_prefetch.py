@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Stage, Technique
 
 
@@ -32,7 +32,6 @@ class DevicePrefetch(Technique):
     summary = "copy the next batch to the device while the current one is processed"
     effort = "medium"
     numerics = Numerics.EXACT
-    safety = Safety.ASK
     stage = Stage.LOADER
     treats = ("pageable-transfer",)
 

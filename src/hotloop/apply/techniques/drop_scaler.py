@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value, saving_of_removal
+from hotloop.core.findings import Numerics, Saving, Value, saving_of_removal
 from hotloop.core.recording import CLOSED_BY_SCALER_SKIP
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -41,7 +41,6 @@ class DropScaler(Technique):
     effort = "medium"
     numerics = Numerics.REORDERED
     numerics_note = ", or lossy if float16 was used"
-    safety = Safety.ASK
     stage = Stage.LOOP
     treats = ("loss-scaler-overhead",)
     conflicts = ("calmer-scaler", "fp16-autocast")

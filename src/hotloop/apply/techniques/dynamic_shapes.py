@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
@@ -32,9 +32,7 @@ class DynamicShapes(Technique):
 
     id = "dynamic-shapes"
     summary = "compile once for all shapes"
-    effort = "easy"
     numerics = Numerics.REORDERED
-    safety = Safety.ASK
     stage = Stage.COMPILE
     treats = ("recompilation",)
     acts_on_start = True

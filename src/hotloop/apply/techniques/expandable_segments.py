@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Stage, Technique
 
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -37,9 +37,7 @@ class ExpandableSegments(Technique):
     summary = (
         "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, so that blocks of different sizes need no new segments"
     )
-    effort = "easy"
     numerics = Numerics.EXACT
-    safety = Safety.ASK
     stage = Stage.RUNTIME
     memory = MemorySaving(what="memory reserved in blocks too small to use", needs="an accelerator")
     treats = ("allocator-thrash", "memory-pressure")

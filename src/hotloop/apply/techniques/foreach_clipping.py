@@ -32,7 +32,6 @@ class ForeachClipping(Technique):
 
     id = "foreach-clipping"
     summary = "clip all tensors in one call (`torch._foreach_*`) instead of one by one"
-    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.AUTO
     stage = Stage.LOOP

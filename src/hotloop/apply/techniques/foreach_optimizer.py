@@ -34,7 +34,6 @@ class ForeachOptimizer(Technique):
 
     id = "foreach-optimizer"
     summary = "run one update for all tensors (`foreach=True`)"
-    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.AUTO
     stage = Stage.OPTIMIZER

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 
@@ -34,7 +34,6 @@ class Fp16Autocast(Technique):
     summary = "run the forward in float16 (autocast and a GradScaler)"
     effort = "medium"
     numerics = Numerics.LOSSY
-    safety = Safety.ASK
     stage = Stage.PRECISION
     is_probed = True
     treats = ("full-precision",)

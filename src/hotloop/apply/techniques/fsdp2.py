@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Setting, Stage, Technique
 
@@ -35,7 +35,6 @@ class Fsdp2(Technique):
     summary = "keep only a shard of the parameters, gradients and optimizer state on each rank (`fully_shard`)"
     effort = "hard"
     numerics = Numerics.REORDERED
-    safety = Safety.ASK
     stage = Stage.PARALLEL
     memory = MemorySaving(what="parameters, gradients and optimizer state of the other ranks", needs="ranks")
     needs_library = True

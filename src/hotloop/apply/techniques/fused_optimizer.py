@@ -33,7 +33,6 @@ class FusedOptimizer(Technique):
 
     id = "fused-optimizer"
     summary = "update all tensors in one kernel (`fused=True`)"
-    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.AUTO
     stage = Stage.OPTIMIZER

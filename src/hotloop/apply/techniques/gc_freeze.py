@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value, saving_of_removal
+from hotloop.core.findings import Numerics, Saving, Value, saving_of_removal
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -40,9 +40,7 @@ class GcFreeze(Technique):
 
     id = "gc-freeze"
     summary = "stop Python's garbage collector from scanning long-lived objects"
-    effort = "easy"
     numerics = Numerics.EXACT
-    safety = Safety.ASK
     stage = Stage.LOOP
     treats = ("gc-pause",)
     watch_steps = True

@@ -9,7 +9,7 @@ from typing import Any
 from hotloop.apply.forecasts import forecast_removal
 from hotloop.apply.modules import unwrap
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.findings import Numerics, Saving, Value
 from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable, Stage, Technique
 
 OWN_KEYS = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state")
@@ -40,9 +40,7 @@ class KeepActivations(Technique):
 
     id = "keep-activations"
     summary = "do not recompute activations that fit in memory"
-    effort = "easy"
     numerics = Numerics.EXACT
-    safety = Safety.ASK
     stage = Stage.ACTIVATIONS
     treats = ("needless-recompute",)
     conflicts = ("activation-checkpointing",)

@@ -9,7 +9,7 @@ from typing import Any
 
 from hotloop.apply.forecasts import forecast_workers
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.findings import Numerics, Saving, Value
 from hotloop.core.sources import Arguments, WrittenArgument
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -72,9 +72,7 @@ class LoaderWorkers(Technique):
     summary = (
         "load batches in worker processes, or in more of them: `num_workers`, `persistent_workers`, `prefetch_factor`"
     )
-    effort = "easy"
     numerics = Numerics.RESAMPLED
-    safety = Safety.ASK
     stage = Stage.LOADER
     source = Arguments(
         of="DataLoader",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.sources import TorchCall
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -35,9 +35,7 @@ class MatmulPrecision(Technique):
 
     id = "matmul-precision"
     summary = "compute float32 matrix products with fewer bits (TF32 or bfloat16)"
-    effort = "easy"
     numerics = Numerics.LOSSY
-    safety = Safety.ASK
     stage = Stage.RUNTIME
     is_probed = True
     source = TorchCall(function="set_float32_matmul_precision", value="precision")

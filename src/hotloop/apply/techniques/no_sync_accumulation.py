@@ -7,7 +7,7 @@ from typing import Any
 
 from hotloop.apply.forecasts import forecast_removal
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value, saving_within
+from hotloop.core.findings import Numerics, Saving, Value, saving_within
 from hotloop.core.sources import NoSource
 from hotloop.core.techniques import Applied, Call, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -37,7 +37,6 @@ class NoSyncAccumulation(Technique):
     summary = "average gradients once per step instead of after every micro-batch"
     effort = "medium"
     numerics = Numerics.REORDERED
-    safety = Safety.ASK
     stage = Stage.LOOP
     source = NoSource(why="it changes the structure of the loop, which cannot be derived from the observed lines")
     treats = ("sync-every-microstep",)
@@ -100,9 +99,6 @@ class NoSyncAccumulation(Technique):
         rhythm = context.memory(self.id).get("rhythm")
         if rhythm is not None:
             rhythm.before_use(False)
-        return None
-
-    def after_step(self, context: Context) -> None:
         return None
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Stage, Technique
 
 
@@ -33,7 +33,6 @@ class OptimizerStateOffload(Technique):
     summary = "keep the optimizer's state in host memory"
     effort = "hard"
     numerics = Numerics.EXACT
-    safety = Safety.ASK
     stage = Stage.OPTIMIZER
     memory = MemorySaving(what="optimizer state, which is moved to the host", needs="an accelerator")
     treats = ("memory-pressure",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.sources import Arguments
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, CopyChange, Effect, NotApplicable, Setting, Stage, Technique
@@ -39,7 +39,6 @@ class PinnedMemory(Technique):
     summary = "copy batches to the device from pinned memory without waiting for the copy"
     effort = "medium"
     numerics = Numerics.EXACT
-    safety = Safety.ASK
     stage = Stage.LOADER
     source = Arguments(of="DataLoader", names=("pin_memory",))
     treats = ("pageable-transfer",)

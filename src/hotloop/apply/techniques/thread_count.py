@@ -39,7 +39,6 @@ class ThreadCount(Technique):
 
     id = "thread-count"
     summary = "use as many compute threads as this process has cores"
-    effort = "easy"
     numerics = Numerics.REORDERED
     safety = Safety.AUTO
     stage = Stage.RUNTIME

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.sources import OtherLiteral
 from hotloop.core.techniques import Applied, Call, Context, Effect, MemorySaving, NotApplicable, Stage, Technique
 
@@ -35,9 +35,7 @@ class ZeroGradToNone(Technique):
 
     id = "zero-grad-to-none"
     summary = "free gradients between steps (`set_to_none=True`)"
-    effort = "easy"
     numerics = Numerics.EXACT
-    safety = Safety.ASK
     stage = Stage.LOOP
     memory = MemorySaving(what="gradients between two steps")
     functions = ("torch.optim.optimizer:Optimizer.zero_grad", "torch.nn.modules.module:Module.zero_grad")

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Stage, Technique
 
 NEEDS_ALL = ("LBFGS", "SparseAdam")
@@ -38,7 +38,6 @@ class ZeroOptimizer(Technique):
     summary = "keep only a shard of the optimizer's state on each rank (`ZeroRedundancyOptimizer`)"
     effort = "medium"
     numerics = Numerics.REORDERED
-    safety = Safety.ASK
     stage = Stage.OPTIMIZER
     memory = MemorySaving(what="optimizer state of the other ranks", needs="ranks")
     needs_library = True
