@@ -521,12 +521,12 @@ def test_a_loader_stands_in_a_call_of_hotloop() -> None:
     ).replace("import DataLoader\n", "import DataLoader\nimport hotloop\n")
 
 
-def test_the_cached_loader_has_its_folder_and_workers_beside() -> None:
+def test_the_cached_loader_has_its_bound_and_workers_beside() -> None:
     workers = replace(load_record("loader-workers"), values={"num_workers": 2})
-    changed, left_out, _ = patch_source(LOADS, [load_record("cache-samples", folder="kept"), workers])
+    changed, left_out, _ = patch_source(LOADS, [load_record("cache-samples", most_bytes=4096), workers])
     assert left_out == ()
     assert "hotloop.cache_samples(DataLoader(" in changed
-    assert '), folder="kept")' in changed
+    assert "), most_bytes=4096)" in changed
     assert "num_workers=2" in changed
 
 

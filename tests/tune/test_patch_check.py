@@ -133,7 +133,6 @@ def test_a_patch_that_was_never_run_says_so(tmp_path: Path) -> None:
         variables={},
         cwd=tmp_path,
         folder=tmp_path / "out",
-        store=tmp_path / "s",
         budget_s=1.0,
         goal="speed",
         techniques=dict(TECHNIQUES.items()),

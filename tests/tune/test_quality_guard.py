@@ -20,8 +20,7 @@ from hotloop.tune.quality import (
     make_bands,
     make_norm_bands,
 )
-from hotloop.tune.trials import ran_from_json, ran_to_json
-from tests.tune.records import applied, measurement, ok
+from tests.tune.records import applied, measurement
 
 LOSSES = tuple(2.0 * math.exp(-i / 50) for i in range(160))
 NORMS = tuple((row, 1.0 + 0.1 * math.sin(row)) for row in (*range(8), *range(16, 160, 16)))
@@ -120,13 +119,3 @@ def test_the_curves_are_bounded_and_hold_the_step_where_the_band_was_left() -> N
     }
     assert 102 in curve["steps"]  # type: ignore[operator]
     assert len(json.dumps(summary)) < 12_000
-
-
-def test_norms_survive_the_store_and_stores_without_them_do_too() -> None:
-    ran = ok(SAME)
-    assert ran_from_json(ran_to_json(ran)) == ran
-    old = json.loads(ran_to_json(ran))
-    del old["measured"]["norms"], old["measured"]["norms_unseen"]
-    kept = ran_from_json(json.dumps(old)).measured
-    assert kept is not None
-    assert kept.norms == ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +16,7 @@ from hotloop.core.techniques import Setting, Stage, Technique
 from hotloop.core.tuning import TrialVerdict
 from hotloop.tune.goals import compare_speed
 from hotloop.tune.search import BASELINE, Candidate, find_candidates, schedule_round
-from hotloop.tune.study import Store
-from hotloop.tune.trials import CRASH, HANG, OOM, Ran, pick_unit, ran_together, time_per_unit
+from hotloop.tune.trials import CRASH, HANG, OOM, Ran, pick_unit, time_per_unit
 from hotloop.tune.tuner import (
     Arm,
     BaselineFailed,
@@ -244,32 +242,6 @@ def test_what_was_proven_before_the_baseline_fails_is_kept() -> None:
     assert not end_early(machine.campaign(), "it failed"), "nothing was compared"
 
 
-def test_a_stored_process_of_another_day_is_no_side_of_a_pair() -> None:
-    machine = FakeMachine({"a": 0.6})
-
-    def run(strategy: Strategy, number: int) -> Ran:
-        ran = machine.run(strategy, number)
-        assert ran.measured is not None
-        began_wall_s = float(number) if not strategy and number < 3 else 1e6 + machine.now_s
-        return replace(ran, measured=replace(ran.measured, began_wall_s=began_wall_s, duration_s=10.0))
-
-    campaign, found = tune(machine, [candidate("a")], run=run)
-    (arm,) = campaign.arms
-    assert len(arm.own) == len(arm.baseline) >= 4
-    assert arm.run_count > len(arm.own)
-    assert all((one.began_wall_s or 0.0) > 1e6 for one in arm.baseline)
-    assert found["a"].verdict is TrialVerdict.FASTER
-
-
-def test_processes_ran_together_when_they_began_within_a_round() -> None:
-    unknown = measurement()
-    one = replace(unknown, began_wall_s=1000.0, duration_s=100.0)
-    assert ran_together(unknown, unknown), "old rows of one tuning"
-    assert not ran_together(unknown, one)
-    assert ran_together(one, replace(one, began_wall_s=1399.0))
-    assert not ran_together(one, replace(one, began_wall_s=1401.0))
-
-
 def test_parts_that_undo_each_other_do_not_win_together() -> None:
     machine = FakeMachine({"a": 0.6, "b": 0.8})
 
@@ -352,20 +324,6 @@ def test_forecasts_and_checks_prune() -> None:
     assert "forecast" in small.why_not
     (wrong,) = find_candidates([finding("stub", 0.4)], {"stub": Stub()}, refuse)
     assert wrong.why_not == "size is too large"
-
-
-def test_a_stored_process_comes_back_whole(tmp_path: Path) -> None:
-    store = Store(tmp_path / "tune.sqlite")
-    ran = ok(measurement(names=("a",)))
-    store.put("study", "key", 0, ran)
-    store.put("study", "key", 1, failed(OOM))
-    store.close()
-    again = Store(tmp_path / "tune.sqlite")
-    assert again.get("study", "key", 0) == ran
-    assert again.get("study", "key", 1) == failed(OOM)
-    assert again.get("study", "key", 2) is None
-    assert again.get("other", "key", 0) is None
-    again.close()
 
 
 def test_units_are_counted_only_where_steps_differ() -> None:

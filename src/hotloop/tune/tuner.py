@@ -40,7 +40,7 @@ from .search import (
     schedule_round,
     urgency,
 )
-from .trials import Budget, Ran, pick_unit, ran_together, time_per_unit
+from .trials import Budget, Ran, pick_unit, time_per_unit
 
 BASELINE_PROCESSES = 2
 """Before any candidate, at most: with the observed run they make the three that the quality guard needs. One is enough
@@ -63,7 +63,7 @@ HALVING_ROUNDS = (1, 2, 4, 8)
 BUDGET_USED_UP = "the budget ran out"
 
 RunArm = Callable[[Strategy, int], Ran]
-"""A strategy and the number of its process -> how that process went; a stored one when there is one."""
+"""A strategy and the number of its process -> how that process went."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,8 +380,7 @@ def _pair(
 ) -> None:
     for arm in active:
         measured, base = own.get(arm.candidate.id), baselines.get(beside[arm.candidate.id])
-        # One of them may be stored, and not be of the other's time.
-        if measured is not None and base is not None and ran_together(base, measured):
+        if measured is not None and base is not None:
             arm.baseline.append(base)
             arm.own.append(measured)
 
@@ -394,13 +393,20 @@ def end_arm(campaign: Campaign, arm: Arm, verdict: TrialVerdict, reason: str) ->
 
 def run_baseline(campaign: Campaign) -> Measurement:
     """One more process of the unchanged command. Raises BaselineFailed."""
+    measured = run_unchanged(campaign).measured
+    assert measured is not None
+    return measured
+
+
+def run_unchanged(campaign: Campaign) -> Ran:
+    """As ``run_baseline``, with how it ended."""
     ran, took_s = _run(campaign, Strategy(), campaign.baseline_count)
     campaign.process_s = max(took_s, DECAY_RATIO * campaign.process_s) if campaign.baseline else took_s
     campaign.baseline_count += 1
     if ran.measured is None:
         raise BaselineFailed(f"the unchanged command failed in a trial: {ran.ended}, {ran.reason}")
     campaign.baseline.append(ran.measured)
-    return ran.measured
+    return ran
 
 
 def run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
@@ -432,7 +438,7 @@ def run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
 
 
 def _run(campaign: Campaign, strategy: Strategy, number: int) -> tuple[Ran, float]:
-    """The process, and how many seconds it took: one from the store as long as it took when it ran."""
+    """The process, and how many seconds it took."""
     begun_s = campaign.clock_s()
     ran = campaign.run(strategy, number)
     return ran, max(campaign.clock_s() - begun_s, ran.duration_s)
