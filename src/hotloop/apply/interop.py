@@ -1,4 +1,4 @@
-"""Strategy <-> the configuration of another training library, with a warning for whatever the other side cannot say."""
+"""Strategy -> the configuration of another training library, with a warning for whatever that cannot say."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hotloop.apply import TECHNIQUES, check_strategy
+from hotloop.apply import TECHNIQUES
 from hotloop.core.catalogue import Catalogue
-from hotloop.core.findings import Value
 from hotloop.core.sources import Arguments
-from hotloop.core.strategy import Choice, Strategy, StrategyError
+from hotloop.core.strategy import Strategy
 
-MOST_CHARACTERS = 1 << 16
 INSTEAD = "left out; use `hotloop run --strategy` or change it by hand"
 DDP = "DistributedDataParallel"
 
@@ -30,20 +28,6 @@ class ForeignConfig:
     text: str
     arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedStrategy:
-    """A strategy that another library's configuration asks for.
-
-    ``batch_size`` and ``accumulate`` belong to the training rather than to a strategy; None where they are not said.
-    ``warnings`` names every key that was left out, and every one that is not quite the same here.
-    """
-
-    strategy: Strategy
-    batch_size: int | None
-    accumulate: int | None
-    warnings: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -98,27 +82,15 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """What a foreign configuration says: techniques with their settings. ``warnings`` names the keys left out."""
-
-    choices: Mapping[str, Mapping[str, Value]]
-    batch_size: int | None = None
-    accumulate: int | None = None
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     """One library's configuration.
 
     ``write(chosen, batch_size, accumulate)`` takes what it can say out of ``chosen``; what is left there becomes
-    warnings. ``parse(text)`` raises ValueError, or ImportError where it needs a package.
+    warnings.
     """
 
     id: str
-    parse: Callable[[str], Any]
     write: Callable[[Chosen, int | None, int | None], ForeignConfig]
-    read: Callable[[Mapping[str, Any]], Read]
 
 
 FORMATS: Catalogue[Format] = Catalogue(Format, "hotloop.apply.formats")
@@ -163,67 +135,9 @@ def _defaults_of(technique: str) -> dict[str, Any]:
     return {one.name: one.default for one in TECHNIQUES[technique].settings}
 
 
-def import_strategy(text: str, format: str, *, source: str = "configuration") -> ImportedStrategy:
-    """What the configuration ``text`` asks for, as a strategy that hotloop can apply.
-
-    Raises StrategyError where the text is not what its format says, or asks for techniques that conflict.
-
-    >>> import_strategy('{"bf16": {"enabled": true}, "steps_per_print": 3}', "deepspeed").warnings[-1]
-    'steps_per_print = 3: no hotloop technique corresponds to it; left out'
-    """
-    theirs = FORMATS[format]
-    if len(text) > MOST_CHARACTERS:
-        raise StrategyError(f"{source}: larger than {MOST_CHARACTERS} characters; a configuration must be a short file")
-    try:
-        content = theirs.parse(text)
-    except (ValueError, RecursionError) as error:
-        raise StrategyError(f"{source}: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise StrategyError(f"{source}: contains {type(content).__name__}; a {format} configuration must be a table")
-    read = theirs.read(content)
-    strategy = Strategy(
-        choices=tuple(
-            Choice(technique=technique, settings={key: value for key, value in settings.items() if value is not None})
-            for technique, settings in read.choices.items()
-        )
-    )
-    check_strategy(strategy, TECHNIQUES, source=source)
-    return ImportedStrategy(
-        strategy=strategy, batch_size=read.batch_size, accumulate=read.accumulate, warnings=read.warnings
-    )
-
-
-def positive(value: Any, key: str, warnings: list[str]) -> int | None:
-    """A whole number of at least 1; anything else becomes a warning."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value
-    if value is not None:
-        warnings.append(f"{key} is {show(value)}: not a whole number of at least 1; left out")
-    return None
-
-
-def leave_out(content: Mapping[str, Any], known: set[str], prefix: str = "") -> list[str]:
-    """A warning for every key that no technique answers to."""
-    return [
-        f"{prefix}{key} = {show(value)}: no hotloop technique corresponds to it; left out"
-        for key, value in content.items()
-        if key not in known
-    ]
-
-
 def show(value: Any) -> str:
     """A foreign value in a few characters."""
     if isinstance(value, (dict, list)):
         return f"{'a table' if isinstance(value, dict) else 'a list'} of {len(value)}"
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def table(content: Mapping[str, Any], key: str, warnings: list[str]) -> Mapping[str, Any]:
-    """The table under ``key``, empty where there is none; anything else becomes a warning."""
-    value = content.get(key)
-    if isinstance(value, Mapping):
-        return value
-    if value is not None:
-        warnings.append(f"{key} is {show(value)}, not a table; left out")
-    return {}

@@ -1,15 +1,16 @@
-"""A strategy in other libraries' words and back: what is said, and what becomes a warning."""
+"""A strategy in other libraries' words: what is said, and what becomes a warning."""
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
-from hotloop import export_strategy, import_strategy
+from hotloop import export_strategy
 from hotloop.apply import TECHNIQUES
 from hotloop.apply.interop import FORMATS, ForeignConfig
-from hotloop.core.strategy import Choice, Strategy, StrategyError
+from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.techniques import Setting, Technique
 
 BESIDE = (None, "fsdp2", "compile-model")
@@ -20,33 +21,23 @@ def strategy_of(**choices: dict[str, Any]) -> Strategy:
     return Strategy(choices=tuple(Choice(technique=k.replace("_", "-"), settings=v) for k, v in choices.items()))
 
 
-def test_accelerate_there_and_back() -> None:
+def test_accelerate_says_precision_compiling_and_arguments() -> None:
     strategy = strategy_of(
         bf16_autocast={}, compile_model={"backend": "inductor", "mode": "max-autotune"}, fused_optimizer={}
     )
     exported = export_strategy(strategy, "accelerate", accumulate=2)
     assert exported.arguments["Accelerator"] == {"mixed_precision": "bf16", "gradient_accumulation_steps": 2}
     assert exported.arguments["optimizer"] == {"fused": True}
-    back = import_strategy(exported.text, "accelerate").strategy
-    assert [one.technique for one in back.choices] == ["bf16-autocast", "compile-model"]
-    assert back.choices[1].settings["mode"] == "max-autotune"
+    content = yaml.safe_load(exported.text)
+    assert content["mixed_precision"] == "bf16"
+    assert content["dynamo_config"]["dynamo_mode"] == "max-autotune"
 
 
-def test_deepspeed_there_and_back() -> None:
+def test_deepspeed_says_the_stage() -> None:
     strategy = strategy_of(bf16_autocast={}, zero_optimizer={})
     exported = export_strategy(strategy, "deepspeed", batch_size=8, accumulate=2)
     assert json.loads(exported.text)["zero_optimization"] == {"stage": 1}
     assert exported.warnings == ()
-    back = import_strategy(exported.text, "deepspeed")
-    assert (back.strategy, back.batch_size, back.accumulate, back.warnings) == (strategy, 8, 2, ())
-
-
-@pytest.mark.parametrize("name", list(FORMATS))
-def test_offloading_goes_there_and_back(name: str) -> None:
-    exported = export_strategy(strategy_of(fsdp2={"cpu_offload": True}), name, batch_size=8)
-    choice = import_strategy(exported.text, name).strategy.get("fsdp2")
-    assert choice is not None
-    assert choice.settings["cpu_offload"] is True
 
 
 @pytest.mark.parametrize("name", list(FORMATS))
@@ -57,38 +48,6 @@ def test_what_a_format_cannot_say_is_a_warning(name: str) -> None:
     said = " ".join(export_strategy(strategy, name).warnings)
     assert f"gc-freeze: {name} has no key for it" in said
     assert f"bf16-autocast: {name} cannot limit it to train.py:3" in said
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "said"),
-    [
-        ('{"zero_optimization": {"stage": 2}}', "deepspeed", "stage = 2"),
-        ('{"zero_optimization": 7}', "deepspeed", "zero_optimization is 7, not a table"),
-        ('{"gradient_accumulation_steps": "auto"}', "deepspeed", "gradient_accumulation_steps is 'auto'"),
-        ('{"optimizer": {"type": "Adam"}}', "deepspeed", "optimizer = a table of 1"),
-        ("mixed_precision: fp8", "accelerate", "mixed_precision = 'fp8'"),
-        ("num_machines: 2", "accelerate", "num_machines = 2"),
-    ],
-)
-def test_what_hotloop_cannot_say_is_a_warning(text: str, name: str, said: str) -> None:
-    imported = import_strategy(text, name)
-    assert any(said in warning for warning in imported.warnings), imported.warnings
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "said"),
-    [
-        ("{", "deepspeed", "theirs: not JSON"),
-        ("[1]", "deepspeed", "contains list"),
-        ("a: [", "accelerate", "theirs: not YAML"),
-        ("a: !!python/object/apply:os.system [ls]", "accelerate", "theirs: not YAML"),
-        ("x" * (1 << 16) + "y", "accelerate", "larger than"),
-    ],
-)
-def test_bad_configurations_are_one_clear_error(text: str, name: str, said: str) -> None:
-    with pytest.raises(StrategyError) as raised:
-        import_strategy(text, name, source="theirs")
-    assert said in str(raised.value)
 
 
 # -- every setting of every technique: it changes what is written, or a warning names it -----------------------------

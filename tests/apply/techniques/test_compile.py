@@ -1,4 +1,4 @@
-"""compile-model, compile-optimizer and dynamic-shapes: in place, never twice, no trace in what is kept."""
+"""compile-model and dynamic-shapes: in place, never twice, no trace in what is kept."""
 
 import copy
 import importlib
@@ -235,31 +235,6 @@ def test_under_fsdp2_the_blocks_are_compiled_inside_their_hooks(tmp_path: Any) -
         assert counters["stats"]["unique_graphs"] >= 1
     finally:
         dist.destroy_process_group()
-
-
-@pytest.mark.parametrize("scheduled", ["before", "after"])
-def test_a_compiled_step_trains_the_same_and_schedules_go_on(scheduled: str) -> None:
-    def run(compiled: bool) -> list[Any]:
-        model = without_dropout(make_net(depth=1))
-        optimizer = torch.optim.NAdam(model.parameters(), lr=1e-2)
-
-        def schedule() -> Any:
-            return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (step + 1))
-
-        scheduler = schedule() if scheduled == "before" else None
-        if compiled:
-            assert statuses(apply_one("compile-optimizer", EAGER, optimizer=optimizer)) == ["applied"]
-        scheduler = scheduler or schedule()
-        seen = []
-        for _ in range(5):
-            seen += train(model, optimizer, steps=1)
-            scheduler.step()
-        copied = copy.deepcopy(optimizer)
-        assert "step" not in vars(copied)
-        return seen
-
-    assert is_close(run(True), run(False))
-    assert counters["stats"]["unique_graphs"] >= 1
 
 
 def call_compile(override: bool, **options: Any) -> tuple[Any, list[Any]]:

@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.apply.interop import DDP, Chosen, ForeignConfig, Format, Read, leave_out, positive, show, table
-from hotloop.core.findings import Value
+from hotloop.apply.interop import DDP, Chosen, ForeignConfig, Format
 
 COMPILE = {
     "backend": "dynamo_backend",
@@ -59,47 +58,6 @@ def write(chosen: Chosen, batch_size: int | None, accumulate: int | None) -> For
     return ForeignConfig(format="accelerate", text=to_yaml(content), arguments=arguments, warnings=tuple(warnings))
 
 
-def read(content: Mapping[str, Any]) -> Read:
-    warnings: list[str] = []
-    choices: dict[str, Mapping[str, Value]] = {}
-    precision = content.get("mixed_precision")
-    if precision in ("bf16", "fp16"):
-        choices[f"{precision}-autocast"] = {}
-    elif precision not in (None, "no", False):
-        warnings.append(f"mixed_precision = {show(precision)}: no hotloop technique corresponds to it; left out")
-    dynamo = table(content, "dynamo_config", warnings)
-    backend = str(dynamo.get("dynamo_backend", "no")).lower()
-    if backend != "no":
-        settings = {ours: dynamo[theirs] for ours, theirs in COMPILE.items() if theirs in dynamo}
-        choices["compile-model"] = settings | {"backend": backend}
-        warnings += leave_out(dynamo, set(COMPILE.values()), "dynamo_config.")
-    fsdp = table(content, "fsdp_config", warnings)
-    kind = content.get("distributed_type")
-    if fsdp and kind == "FSDP":
-        choices["fsdp2"] = {ours: fsdp[theirs] for ours, theirs in FSDP.items() if theirs in fsdp}
-        if fsdp.get("fsdp_version", 1) != 2:
-            warnings.append("fsdp_config.fsdp_version is not 2: hotloop shards with FSDP2")
-        if fsdp.get("fsdp_activation_checkpointing") is True:
-            choices["activation-checkpointing"] = {}
-        known = {*FSDP.values(), "fsdp_version", "fsdp_activation_checkpointing"}
-        warnings += leave_out(fsdp, known, "fsdp_config.")
-    elif fsdp:
-        warnings.append("fsdp_config: distributed_type is not FSDP; left out")
-    accumulate = positive(content.get("gradient_accumulation_steps"), "gradient_accumulation_steps", warnings)
-    known = {"compute_environment", "mixed_precision", "dynamo_config", "fsdp_config", "gradient_accumulation_steps"}
-    warnings += leave_out(content, known | ({"distributed_type"} if kind in (None, "NO", "FSDP") else set()))
-    return Read(choices=choices, accumulate=accumulate, warnings=tuple(warnings))
-
-
-def parse(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"not YAML: {error}") from error
-
-
 def to_yaml(content: Mapping[str, Any], indent: str = "") -> str:
     """Tables of scalars as YAML; strings are quoted as JSON, which YAML reads.
 
@@ -115,4 +73,4 @@ def to_yaml(content: Mapping[str, Any], indent: str = "") -> str:
     return "".join(lines)
 
 
-FORMAT = Format(id="accelerate", parse=parse, write=write, read=read)
+FORMAT = Format(id="accelerate", write=write)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hotloop.apply.compiling import set_option
 from hotloop.apply.modules import (
     find_blocks,
     find_buffer_changer,
@@ -156,21 +157,14 @@ def _set_compiler_budget(budget: float) -> Effect:
     import torch._functorch.config
 
     config: Any = torch._functorch.config
-    if not hasattr(config, "activation_memory_budget"):
-        return NotApplicable(why="this torch's compiler has no activation_memory_budget")
     before = config.activation_memory_budget
     if before != 1.0:
         return NotApplicable(why=f"the script sets activation_memory_budget={before}")
-    config.activation_memory_budget = budget
-
-    def undo() -> None:
-        config.activation_memory_budget = before
-
     return Applied(
         text="the compiler keeps {budget:.0%} of the activations (activation_memory_budget)",
         values={"budget": budget},
         numerics=Numerics.REORDERED,
-        undo=undo,
+        undo=set_option(config, "activation_memory_budget", budget),
     )
 
 

@@ -92,7 +92,7 @@ class Bf16Parameters(Technique):
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         if _is_plain(settings):
             return None
-        for other in ("compile-optimizer", "optimizer-state-offload", "zero-optimizer"):
+        for other in ("optimizer-state-offload", "zero-optimizer"):
             if strategy.get(other) is not None:
                 return (
                     f"weights is {settings['weights']!r}: updates run in float32 on a few tensors at a time, which "
