@@ -291,16 +291,10 @@ criterion = nn.CrossEntropyLoss().to(device)
         "out = model(x)\nloss = out[0]",
         "out = model(x)\nloss = out[-1]",
         "loss_dict = model(images, targets)\nloss = sum(one for one in loss_dict.values())",
-        "output, hidden = model(data, hidden)\nloss = criterion(output, y)",
-        "outputs = model(samples)\nloss_dict = matcher(outputs, targets)",
         "loss = matcher(*model(samples))",
         "out = model(x)\nlogits, extra = out",
-        "out = model(x)\nif out is not None:\n    loss = criterion(out, y)",
         "out = model(x)\nloss = criterion(**out)",
         "loss = model(x).log_prob(action)",
-        "out = model(x)\nif isinstance(out, dict):\n    loss = F.mse_loss(out, y)",
-        "kept = model(x)\nheld.append(kept)",
-        "loss = torch.cat(model(x))",
     ],
 )
 def test_an_output_that_may_be_no_tensor_is_not_cast(text: str) -> None:
