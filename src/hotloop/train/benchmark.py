@@ -18,6 +18,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from hotloop.apply.device_batches import leaves, move_batch
+
 FEWEST_BLOCKS = 3
 KEPT_BATCHES = 4
 """Batches that the compute parts take turns with."""
@@ -74,8 +78,6 @@ def benchmark_training(
     Without ``optimizer`` an AdamW is made for the measurement. The model must be on ``device`` already (None: where it
     is). Inside DDP all ranks must call it; compute is then timed with synchronisation and without.
     """
-    import torch
-
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise ValueError("the model has no trainable parameter; give a model with trainable parameters")
@@ -206,8 +208,6 @@ class _Clock:
     """Wall time of a call and of the device work that it started."""
 
     def __init__(self, device: Any) -> None:
-        import torch
-
         backend = None if device.type == "cpu" else getattr(torch, device.type, None)
         self._wait: Callable[[], Any] = getattr(backend, "synchronize", lambda: None)
 
@@ -259,8 +259,6 @@ class _Batches:
 def _measure_memory(
     model: Any, optimizer: Any, parameters: list[Any], compute_loss: Callable[[], Any], device: Any
 ) -> TrainingMemory:
-    import torch
-
     backend = getattr(torch, device.type, None) if device.type != "cpu" else None
     reset = getattr(backend, "reset_peak_memory_stats", None)
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
@@ -312,44 +310,25 @@ def loss_of(model: Any, batch: Any, loss: Callable[[Any, Any], Any] | None) -> A
 
 
 def _mean_square(output: Any) -> Any:
-    import torch
-
-    found = [t for t in _tensors(output) if isinstance(t, torch.Tensor) and t.is_floating_point() and t.requires_grad]
+    found = [t for t in leaves(output) if isinstance(t, torch.Tensor) and t.is_floating_point() and t.requires_grad]
     if not found:
         raise ValueError(f"the model's output ({type(output).__name__}) contains no tensor with gradients; give a loss")
     return sum(t.float().square().mean() for t in found)
 
 
-def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _tensors(one)
-    else:
-        yield value
-
-
-def move(value: Any, device: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: move(one, device) for key, one in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(move(one, device) for one in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(move(one, device) for one in value)
-    return value.to(device, non_blocking=True) if hasattr(value, "to") else value
+def move(batch: Any, device: Any) -> Any:
+    """The batch with its tensors on the device."""
+    return move_batch(batch, lambda leaf: leaf.to(device, non_blocking=True))
 
 
 def _batch_size(batch: Any) -> int | None:
-    first = next((t for t in _tensors(batch) if hasattr(t, "shape") and len(t.shape) > 0), None)
+    first = next((t for t in leaves(batch) if hasattr(t, "shape") and len(t.shape) > 0), None)
     return None if first is None else int(first.shape[0])
 
 
 @contextlib.contextmanager
 def _kept(model: Any, optimizer: Any, loader: Any, device: Any) -> Iterator[None]:
     """Whatever happens inside, everything is as it was afterwards: the same objects with the same bits."""
-    import torch
-
     # An optimizer may step parameters that are not the model's, and a forward may put new objects in a module's names.
     groups = [] if optimizer is None else optimizer.param_groups
     mappings = [names for module in model.modules() for names in (module._parameters, module._buffers)]

@@ -71,9 +71,7 @@ def test_a_model_wrapped_in_one_line_trains_and_goes_on(found: dict[str, Any]) -
     one = found["one line"]
     assert one["agree"]
     assert one["goes_on"]
-    assert one["compression"] == "topk: 0.05 of the elements with their indices, the rest is kept"
     assert one["shown"]
-    assert "it was kept by TopKHook, and this is Int8Hook" in one["refused"]
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,5 @@ def test_an_unknown_optimizer_that_comes_later_takes_the_cast_back() -> None:
     applied = apply(model, None)
     assert model[0].weight.dtype == torch.bfloat16
     applied.applier.change_optimizer(Own(model.parameters(), 0.1))
-    assert applied.applier.records[-1].detail.startswith("reverted: Own may use several tensors")
     assert equal(model.parameters(), before)
     assert "forward" not in vars(model)

@@ -196,7 +196,5 @@ def test_an_unmodified_script_under_torchrun(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out.json").read_text())
     told = {one["technique"]: one for one in report["strategy"]}
     assert {key: one["status"] for key, one in told.items()} == dict.fromkeys(told, "applied"), told
-    assert told["ddp-buckets"]["detail"] == "bucket_cap_mb 25 instead of the script's 0.001"
     assert told["ddp-buckets"]["where"]["line"] == 12
-    assert "once per 3 backwards" in told["no-sync-accumulation"]["detail"]
     assert "sync-every-microstep" not in [finding["rule"] for finding in report["findings"]]

