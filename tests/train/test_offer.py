@@ -81,9 +81,3 @@ def test_a_built_optimizer_and_a_batch_that_cannot_be_split_do_not_end_the_train
     assert told["accumulation"][0] == "not applicable"
     assert "cannot be split" in told["accumulation"][1]
     assert trainer.place.step == 3
-
-
-def test_without_an_offer_nothing_is_taken() -> None:
-    trainer, _ = train()
-    assert trainer.split == 1
-    assert not trainer.strategy

@@ -203,8 +203,8 @@ def test_losses_that_do_not_repeat_need_two_processes_before_the_first_candidate
     other = tuple(1.001 * loss for loss in LOSSES)
     campaign, _ = tune(machine, [candidate("a")], observed=[measurement(losses=other)])
     assert machine.ran[:3] == [(), (), ("a",)]
-    assert campaign.bands is not None
-    assert campaign.bands.process_count == 3
+    assert campaign.guard is not None
+    assert campaign.guard.loss.process_count == 3
 
 
 def test_noise_that_hides_the_difference_ends_the_trial_with_the_time_that_it_would_take() -> None:

@@ -1,8 +1,7 @@
 """A model, its batches and an optimizer -> what data, forward, backward, optimizer and all of them take, each alone.
 
 Everything that the measurement changes is put back, bit for bit: weights, gradients, buffers, optimizer state, random
-states, modes and the loader. The file stands alone (torch inside functions, nothing else of hotloop): a probe loads it
-in the user's Python.
+states, modes and the loader. The file stands alone (nothing else of hotloop): a probe loads it in the user's Python.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-
-from hotloop.apply.device_batches import leaves, move_batch
 
 FEWEST_BLOCKS = 3
 KEPT_BATCHES = 4
@@ -310,19 +307,34 @@ def loss_of(model: Any, batch: Any, loss: Callable[[Any, Any], Any] | None) -> A
 
 
 def _mean_square(output: Any) -> Any:
-    found = [t for t in leaves(output) if isinstance(t, torch.Tensor) and t.is_floating_point() and t.requires_grad]
+    found = [t for t in _tensors(output) if isinstance(t, torch.Tensor) and t.is_floating_point() and t.requires_grad]
     if not found:
         raise ValueError(f"the model's output ({type(output).__name__}) contains no tensor with gradients; give a loss")
     return sum(t.float().square().mean() for t in found)
 
 
-def move(batch: Any, device: Any) -> Any:
-    """The batch with its tensors on the device."""
-    return move_batch(batch, lambda leaf: leaf.to(device, non_blocking=True))
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _tensors(one)
+    else:
+        yield value
+
+
+def move(value: Any, device: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: move(one, device) for key, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(move(one, device) for one in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(move(one, device) for one in value)
+    return value.to(device, non_blocking=True) if hasattr(value, "to") else value
 
 
 def _batch_size(batch: Any) -> int | None:
-    first = next((t for t in leaves(batch) if hasattr(t, "shape") and len(t.shape) > 0), None)
+    first = next((t for t in _tensors(batch) if hasattr(t, "shape") and len(t.shape) > 0), None)
     return None if first is None else int(first.shape[0])
 
 

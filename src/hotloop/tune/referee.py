@@ -11,7 +11,7 @@ from hotloop.core.proof import ProofVerdict
 from hotloop.core.tuning import TrialVerdict
 
 from . import goals, statistics
-from .quality import GuardBands, Quality, first_unseen, judge_measured, make_bands, make_norm_bands
+from .quality import Quality, judge_measured, make_guard
 from .trials import Ran, pick_unit, time_per_unit
 
 LEVEL = 0.003
@@ -138,10 +138,7 @@ def _say_why(found: statistics.PairComparison) -> str:
 def _judge_numbers(match: Match) -> tuple[Quality, bool]:
     """What the losses of B say beside those of A, and whether that can end the proof."""
     references = [*([match.observed] if match.observed else []), *match.a]
-    bands = GuardBands(
-        loss=make_bands([one.losses for one in references], first_unseen([one.losses_unseen for one in match.a])),
-        norm=make_norm_bands([one.norms for one in references], first_unseen([one.norms_unseen for one in match.a])),
-    )
+    bands = make_guard(references, match.a)
     qualities = [judge_measured(bands, process, match.numerics).quality for process in match.b]
     rejected = [quality for quality in qualities if quality.status == "rejected"]
     if not rejected:

@@ -16,14 +16,11 @@ from hotloop.core.tuning import Trial, TrialVerdict, forecast_of
 
 from . import goals, statistics
 from .quality import (
-    Bands,
     GuardBands,
     Guarded,
     Quality,
-    first_unseen,
     judge_measured,
-    make_bands,
-    make_norm_bands,
+    make_guard,
     repeats_bit_for_bit,
     widest_numerics,
 )
@@ -122,8 +119,7 @@ class Campaign:
     emit: Callable[[str], None]
     baseline: list[Measurement] = field(default_factory=list)
     baseline_count: int = 0
-    bands: Bands | None = None
-    norm_bands: Bands | None = None
+    guard: GuardBands | None = None
     arms: list[Arm] = field(default_factory=list)
     level: float = statistics.DECISION_LEVEL
     keeps_all: bool = False
@@ -215,13 +211,7 @@ def run_references(campaign: Campaign, observed: Sequence[Measurement]) -> None:
         run_baseline(campaign)
         if repeats_bit_for_bit([one.losses for one in (*observed, *campaign.baseline)]):
             break
-    processes = (*observed, *campaign.baseline)
-    campaign.bands = make_bands(
-        [one.losses for one in processes], first_unseen([one.losses_unseen for one in campaign.baseline])
-    )
-    campaign.norm_bands = make_norm_bands(
-        [one.norms for one in processes], first_unseen([one.norms_unseen for one in campaign.baseline])
-    )
+    campaign.guard = make_guard((*observed, *campaign.baseline), campaign.baseline)
 
 
 def go_on(campaign: Campaign, until_s: float) -> None:
@@ -476,9 +466,8 @@ def numerics_of(candidate: Candidate, measured: Sequence[Measurement]) -> Numeri
 
 def judge_numbers(campaign: Campaign, measured: Measurement, numerics: Numerics) -> Guarded:
     """Losses and gradient norms of a process against the bands of the campaign."""
-    assert campaign.bands is not None
-    assert campaign.norm_bands is not None
-    return judge_measured(GuardBands(loss=campaign.bands, norm=campaign.norm_bands), measured, numerics)
+    assert campaign.guard is not None
+    return judge_measured(campaign.guard, measured, numerics)
 
 
 def _next_combination(campaign: Campaign) -> Arm | None:

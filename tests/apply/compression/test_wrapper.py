@@ -46,8 +46,3 @@ def test_one_rank_trains_as_ddp_does_and_says_so() -> None:
 def test_what_cannot_be_is_refused_with_its_value(make: Any, message: str) -> None:
     with pytest.raises(HotloopError, match=message):
         make()
-
-
-def test_without_a_process_group_it_says_what_to_call() -> None:
-    with pytest.raises(HotloopError, match="call init_process_group, and start with torchrun"):
-        CompressedDDP(nn.Linear(2, 2))

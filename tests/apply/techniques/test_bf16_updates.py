@@ -135,19 +135,6 @@ def test_a_training_goes_on_from_its_checkpoint_with_the_same_bits(weights: str,
         assert equal(weights_of(again, resumed), weights_of(whole, optimizer))
 
 
-def test_a_checkpoint_goes_on_without_the_technique_in_float32() -> None:
-    model = small_model()
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    apply(model, optimizer)
-    before = train(model, optimizer, 20)[-1]
-    plain = small_model()
-    plain.load_state_dict(model.state_dict())
-    ordinary = torch.optim.AdamW(plain.parameters(), 1e-2)
-    ordinary.load_state_dict(optimizer.state_dict())
-    assert train(plain, ordinary, 1)[0] == pytest.approx(before, rel=0.1)
-    assert {p.dtype for p in plain.parameters()} == {torch.float32}
-
-
 def test_a_closure_is_called_once_and_a_scheduler_sees_the_step() -> None:
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -12,7 +12,6 @@ import torch
 from hotloop.apply import TECHNIQUES
 from hotloop.apply.applier import Applier, make_context
 from hotloop.apply.compression import METHODS
-from hotloop.apply.gradient_use import gradient_line
 from hotloop.core.strategy import Choice, Strategy
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -109,20 +108,6 @@ def test_the_scan_stays_where_a_parameter_may_be_unused(found: dict[str, Any], s
     assert one["scans"] is True
     assert one["equal"]
     assert why in one["told"][0]
-
-
-@pytest.mark.parametrize(
-    ("source", "line"),
-    [
-        ("p.grad = None", None),
-        ("torch.autograd.grad(a, b)", None),
-        ("x = 1\np.grad /= 2", 2),
-        ("n = [p.grad.norm() for p in ps]", 1),
-        ("getattr(p, 'grad')", 1),
-    ],
-)
-def test_gradients_used_by_hand_are_found_in_source(source: str, line: int | None) -> None:
-    assert gradient_line(source) == line
 
 
 @pytest.mark.parametrize(

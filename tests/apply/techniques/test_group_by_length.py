@@ -183,17 +183,6 @@ def test_refusals(make: Callable[[], Any], why: str) -> None:
     assert detail.startswith(why)
 
 
-def test_a_data_set_that_takes_too_long_is_refused_with_how_far_it_came() -> None:
-    class Slow(Sentences):
-        def __getitem__(self, i: int) -> Any:
-            sum(range(100_000))
-            return super().__getitem__(i)
-
-    status, detail = told(apply_one("group-by-length", {"measure_s": 0.3}, loader=make_loader(Slow(5000))))
-    assert status == "not applicable"
-    assert "measur" in detail
-
-
 def apply_on_ranks(loader: Any, ranks: int) -> list[tuple[str, str]]:
     strategy = strategy_of("group-by-length")
     context = replace(make_context(strategy, from_outside=True), world_size=ranks)

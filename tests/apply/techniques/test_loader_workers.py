@@ -277,13 +277,6 @@ def test_a_read_that_kills_its_process_is_a_reason() -> None:
     assert (status, detail) == ("not applicable", "a forked process crashed while reading samples (exit code 7)")
 
 
-def test_workers_that_would_be_spawned_are_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multiprocessing.get_start_method", lambda allow_none=False: "spawn")
-    loader = make_loader()
-    status, detail, _ = record_of(apply_workers(loader))
-    assert (status, "would be started by spawn" in detail) == ("not applicable", True)
-
-
 def test_a_stream_is_left_alone() -> None:
     loader: DataLoader[Any] = DataLoader(Stream(), batch_size=4)
     assert record_of(apply_workers(loader))[0] == "not applicable"

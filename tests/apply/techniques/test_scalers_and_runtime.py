@@ -197,14 +197,6 @@ def test_a_number_of_threads_holds_against_later_calls_with_override_alone(
     assert (last["status"], last["explicit"], last["where"]["line"]) == (status, "set_num_threads(5)", 17)
 
 
-@pytest.mark.usefixtures("_threads")
-def test_without_a_number_what_the_environment_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    applier = outside("thread-count")
-    applier.start()
-    assert "OMP_NUM_THREADS=3 is set" in applier.records[0].detail
-
-
 @pytest.mark.parametrize(
     ("technique", "settings", "before", "after"),
     [
@@ -256,16 +248,6 @@ def test_garbage_is_frozen_after_the_warm_up_and_collected_on_schedule() -> None
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0
     assert said(applied)[0][1].startswith("after 2 steps: ")
-
-
-def test_a_run_that_ends_in_the_warm_up_says_so() -> None:
-    applier = outside("gc-freeze")
-    applier.start()
-    applier.after_step()
-    applier.finish()
-    assert [(one.status, one.detail) for one in applier.records] == [
-        ("not applicable", "the training had too few steps")
-    ]
 
 
 # -- from outside -----------------------------------------------------------------------------------------------------
