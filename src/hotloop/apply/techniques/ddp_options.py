@@ -36,7 +36,7 @@ class DdpBuckets(Technique):
     summary = "send gradients in buckets of a different size"
     numerics = Numerics.REORDERED
     stage = Stage.PARALLEL
-    source = Arguments(of="DistributedDataParallel", names=("bucket_cap_mb",), needs="bucket_cap_mb")
+    source = Arguments(names=("bucket_cap_mb",))
     treats = ("small-buckets", "exposed-communication")
     settings = (
         Setting(
@@ -114,9 +114,7 @@ class DdpSettings(Technique):
     numerics = Numerics.REORDERED
     numerics_note = ", often exact"
     stage = Stage.PARALLEL
-    source = Arguments(
-        of="DistributedDataParallel", names=("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
-    )
+    source = Arguments(names=("find_unused_parameters", "static_graph", "gradient_as_bucket_view"))
     treats = ("unused-parameter-scan",)
     watch_steps = True
     settings = (

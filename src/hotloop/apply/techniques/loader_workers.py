@@ -74,14 +74,12 @@ class LoaderWorkers(Technique):
     numerics = Numerics.RESAMPLED
     stage = Stage.LOADER
     source = Arguments(
-        of="DataLoader",
         names=("num_workers", "prefetch_factor", "persistent_workers"),
         written={
             "niceness": WrittenArgument(
                 name="worker_init_fn", code="lambda _: os.nice({})", module="os", why_not=UNWRITTEN
             )
         },
-        needs="num_workers",
     )
     treats = ("input-bound", "worker-restart")
     settings = (

@@ -37,7 +37,7 @@ class FusedOptimizer(Technique):
     safety = Safety.AUTO
     stage = Stage.OPTIMIZER
     is_probed = True
-    source = Arguments(of="optimizer", names=("fused",), most_positional=99, excludes="foreach")
+    source = Arguments(names=("fused",), most_positional=99, excludes="foreach")
     treats = ("slow-optimizer",)
     conflicts = ("foreach-optimizer",)
     settings = (
@@ -88,7 +88,7 @@ class ForeachOptimizer(Technique):
     safety = Safety.AUTO
     stage = Stage.OPTIMIZER
     is_probed = True
-    source = Arguments(of="optimizer", names=("foreach",), most_positional=99, excludes="fused")
+    source = Arguments(names=("foreach",), most_positional=99, excludes="fused")
     treats = ("slow-optimizer",)
     conflicts = ("fused-optimizer",)
     settings = (

@@ -40,7 +40,7 @@ class PinnedMemory(Technique):
     effort = "medium"
     numerics = Numerics.EXACT
     stage = Stage.LOADER
-    source = Arguments(of="DataLoader", names=("pin_memory",))
+    source = Arguments(names=("pin_memory",))
     treats = ("pageable-transfer",)
     settings = (
         Setting(name="pin_memory", kind=bool, default=True, help="put batches into page-locked memory"),

@@ -37,7 +37,7 @@ class Fsdp2(Technique):
     effort = "hard"
     numerics = Numerics.REORDERED
     stage = Stage.PARALLEL
-    memory = MemorySaving(what="parameters, gradients and optimizer state of the other ranks", needs="ranks")
+    memory = MemorySaving(what="parameters, gradients and optimizer state of the other ranks")
     needs_library = True
     treats = ("memory-pressure",)
     conflicts = ("zero-optimizer", "ddp-buckets", "ddp-settings", "no-sync-accumulation")
@@ -163,7 +163,7 @@ class ZeroOptimizer(Technique):
     effort = "medium"
     numerics = Numerics.REORDERED
     stage = Stage.OPTIMIZER
-    memory = MemorySaving(what="optimizer state of the other ranks", needs="ranks")
+    memory = MemorySaving(what="optimizer state of the other ranks")
     needs_library = True
     treats = ("memory-pressure",)
     conflicts = ("fsdp2", "optimizer-state-offload")
