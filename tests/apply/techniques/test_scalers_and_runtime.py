@@ -133,6 +133,7 @@ def test_a_scaler_whose_dtype_cannot_be_seen_is_kept() -> None:
 
 def test_a_calmer_scaler_grows_less_often_and_never_more_often() -> None:
     restless = torch.amp.GradScaler("cpu", growth_interval=2)
+    assert said(apply("calmer-scaler", scaler=restless))[0][0] == "applied"
     assert restless.get_growth_interval() == 2000
     calm = torch.amp.GradScaler("cpu", growth_interval=5000)
     assert said(apply("calmer-scaler", scaler=calm))[0][0] == "not applicable"
