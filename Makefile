@@ -154,16 +154,15 @@ preemption: setup
 	$(BIN)/python benchmarks/preemption.py
 
 
-# Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py; DeepSpeed besides, for
-# tests/apply/formats/test_real_libraries.py. torch is that of the bare environment: one copy serves both.
+# Accelerate, Transformers and Lightning, for tests/end_to_end/test_frameworks.py. torch is that of the bare environment:
+# one copy serves both.
 frameworks: $(VENV)-frameworks/.ready
 
 $(VENV)-frameworks/.ready: $(VENV)-bare/.ready
 	test -x $(VENV)-frameworks/bin/python || $(PYTHON) -m venv $(VENV)-frameworks
 	$(VENV)-bare/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(VENV)-frameworks/bin/python \
 	  -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/bare.pth"
-	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install $(TORCH) accelerate transformers lightning \
-	  deepspeed==0.19.8 pyyaml
+	$(VENV)-frameworks/bin/python -m pip --disable-pip-version-check -q install $(TORCH) accelerate transformers lightning
 	touch $@
 
 # The tests of the hooks and of what reads them in every Python on the PATH from 3.11 on.

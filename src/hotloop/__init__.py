@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from hotloop.apply.api import apply_strategy as apply_strategy
     from hotloop.apply.compression.compressor import GradientCompressor as GradientCompressor
     from hotloop.apply.compression.methods import CompressedDDP as CompressedDDP
-    from hotloop.apply.interop import export_strategy as export_strategy
-    from hotloop.apply.interop import import_strategy as import_strategy
     from hotloop.core.errors import HotloopError as HotloopError
     from hotloop.core.findings import Finding as Finding
     from hotloop.core.findings import Skipped as Skipped
@@ -57,8 +55,6 @@ _HOME = {
     "Skipped": "hotloop.core.findings",
     "benchmark_training": "hotloop.train.benchmark",
     "apply_strategy": "hotloop.apply.api",
-    "export_strategy": "hotloop.apply.interop",
-    "import_strategy": "hotloop.apply.interop",
     "load_strategy": "hotloop.core.strategy",
     "cache_samples": "hotloop.train.loader",
     "group_by_length": "hotloop.train.loader",

@@ -13,7 +13,7 @@ from hotloop.core.techniques import Stage
 
 BATTERY = Path(__file__).with_name("battery.py")
 NEEDS_AN_ACCELERATOR = {
-    "activation-offload", "device-prefetch", "fp16-autocast", "optimizer-state-offload",
+    "activation-offload", "fp16-autocast", "optimizer-state-offload",
     "pinned-memory",
 }  # fmt: skip
 

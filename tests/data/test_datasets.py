@@ -161,16 +161,6 @@ def test_a_url_is_streamed_through_a_bounded_buffer(
     assert pickle.loads(pickle.dumps(dataset))[3].tolist() == mapped[3].tolist()
 
 
-def test_a_url_without_tokens_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"nothing/manifest\.json cannot be read: FileNotFoundError"):
-        hotloop.TokenDataset(f"file://{tmp_path}/nothing", 8)
-    (tmp_path / "manifest.json").write_text("{")
-    with pytest.raises(UsageError, match=r"manifest\.json is damaged"):
-        hotloop.TokenDataset(f"file://{tmp_path}", 8)
-    with pytest.raises(UsageError, match="verify=True reads every file first"):
-        hotloop.TokenDataset(f"file://{tmp_path}", 8, verify=True)
-
-
 def test_a_state_of_another_order_is_refused(tmp_path: Path) -> None:
     save_tokens(tmp_path / "t", 1609)
     dataset = hotloop.TokenDataset(tmp_path / "t", 8)

@@ -225,21 +225,6 @@ def test_files_behind_a_url_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert read([f"local://{tmp_path}/a.jsonl"])[0] == TEXTS
 
 
-def test_files_of_unknown_format_are_counted_in_a_folder_and_refused_alone(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "a.jsonl")
-    (tmp_path / "readme.md").write_text("x")
-    (tmp_path / ".hidden.jsonl").write_text("{}")
-    files, left_out_count = find_files([str(tmp_path)])
-    assert ([Path(one.path).name for one in files], left_out_count) == (["a.jsonl"], 1)
-    with pytest.raises(UsageError, match=r"readme\.md: cannot tell the format from the name; give --source-format"):
-        find_files([str(tmp_path / "readme.md")])
-    with pytest.raises(UsageError, match="no such file or folder"):
-        find_files([str(tmp_path / "nothing")])
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="no file to read"):
-        find_files([str(tmp_path / "empty")])
-
-
 def test_a_missing_column_is_refused_before_the_work(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", column="body")
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
@@ -251,24 +236,3 @@ def test_a_missing_column_is_refused_before_the_work(tmp_path: Path) -> None:
         check_first_file(files, make_rules(column="body"))
     with pytest.raises(UsageError, match="column 'id' holds int64, not text"):
         read([tmp_path / "c.parquet"], column="id")
-
-
-def test_a_json_array_is_named_as_such(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('[\n{"text": "x"}\n]')
-    with pytest.raises(UsageError, match="is a JSON array, not one object a line; convert it: jq"):
-        check_first_file(find_files([str(tmp_path / "a.json")])[0], make_rules())
-
-
-def test_a_table_that_is_none_is_refused(tmp_path: Path) -> None:
-    for name in ("a.parquet", "b.arrow"):
-        (tmp_path / name).write_text("no table at all")
-        with pytest.raises(UsageError, match=f"{name} is no {name.split('.')[1]} file, or a damaged one"):
-            read([tmp_path / name])
-
-
-@pytest.mark.parametrize(("module", "name"), [("pyarrow", "a.parquet"), ("zstandard", "a.jsonl.zst")])
-def test_a_missing_package_is_named(module: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / name).write_bytes(b"x")
-    monkeypatch.setitem(__import__("sys").modules, module, None)
-    with pytest.raises(UsageError, match=rf"{module}, which is not installed; run: pip install 'hotloop\[data\]'"):
-        read([tmp_path / name])

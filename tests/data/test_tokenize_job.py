@@ -149,17 +149,6 @@ def test_another_job_may_not_write_into_the_folder(tokenizer: Path, tmp_path: Pa
         tokenize(make_job([source], tokenizer), tmp_path / "out")
 
 
-def test_a_folder_with_foreign_files_is_refused(tokenizer: Path, tmp_path: Path) -> None:
-    source = write_jsonl(tmp_path / "a.jsonl")
-    job = make_job([source], tokenizer)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.tex").write_text("")
-    with pytest.raises(UsageError, match=r"holds other files \(thesis\.tex\)"):
-        tokenize(job, tmp_path / "out")
-    with pytest.raises(UsageError, match=r"holds the source .*a\.jsonl"):
-        tokenize(job, tmp_path)
-
-
 def test_a_resumed_folder_that_lost_or_changed_data_is_refused(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,10 +204,3 @@ def test_two_jobs_at_once_in_one_folder_are_refused(tokenizer: Path, tmp_path: P
 
     tokenize(job, tmp_path / "out", notice=try_again)
     assert len(refused) == 1
-
-
-def test_no_document_at_all_is_an_error(tokenizer: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("")
-    (tmp_path / "b.jsonl").write_text('\n{"text": ""}\nnot json\n')
-    with pytest.raises(UsageError, match=r"no document in 2 files \(1 not a JSON object, 2 empty\)"):
-        tokenize(make_job([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], tokenizer), tmp_path / "out")

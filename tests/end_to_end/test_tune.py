@@ -1,13 +1,11 @@
 """`hotloop tune` on an unmodified script: baseline, trials, and the files that it leaves."""
 
 import json
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 from hotloop.core.strategy import load_strategy
-from hotloop.observe.gradients import is_noted
 
 from .training import HOTLOOP, clean_environment
 
@@ -70,15 +68,8 @@ def test_a_training_without_end_is_tuned_within_its_budget(tmp_path: Path) -> No
     assert "nothing was applied: no change of the source was proven" in done.stderr
     assert (tmp_path / "train.py").read_text() == SCRIPT
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "train.py"]
-    stored = sqlite3.connect(tmp_path / "out/tune.sqlite")
-    (row,) = [json.loads(text)["measured"] for (text,) in stored.execute("select ran from process")]
     assert "fast.toml, patch.diff, report.html and report.json are in out" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("Next: `hotloop tune --budget 1m --no-probe -o out -- ")
-    stored.close()
-    noted = [number for number in range(len(row["losses"])) if is_noted(number)]
-    assert [number for number, _ in row["norms"]] == noted
-    assert len(noted) >= 9
-    assert all(norm > 0 for _, norm in row["norms"])
+    assert done.stderr.splitlines()[-1].startswith("Next: `hotloop tune --budget 1m --no-probe -- ")
 
 
 RANKS = """\
@@ -111,11 +102,6 @@ def test_ranks_under_torchrun_stop_together_and_repeat_their_losses(tmp_path: Pa
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert [rank["world_size"] for rank in report["ranks"]] == [2, 2]
     assert any(one["techniques"] == ["ddp-settings"] for one in report["tune"]["trials"])
-    stored = sqlite3.connect(tmp_path / "out/tune.sqlite")
-    (ran,) = (json.loads(text) for (text,) in stored.execute("select ran from process"))
-    stored.close()
-    assert ran["ended"] == "ok"
-    assert 20 <= len(ran["measured"]["losses"]) <= 400  # how many fit into the budget is the machine's affair
     assert report["tune"]["baseline"]["losses_repeat"] is True
 
 

@@ -1,4 +1,4 @@
-"""A rule, a technique and an act by hand, one new file each, reach report, tuning, patch, export and pages unaided."""
+"""A rule, a technique and an act by hand, one new file each, reach report, tuning, patch and pages unaided."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 from hotloop.analyze.facts import read_applied
 from hotloop.apply import ACTS, BY_HAND, TECHNIQUES, check_strategy
 from hotloop.apply.applier import Applier, make_context
-from hotloop.apply.interop import export_strategy
 from hotloop.cli import main
 from hotloop.core.findings import Finding, Fix, Numerics
 from hotloop.core.strategy import Choice, Strategy
@@ -46,7 +45,7 @@ def judge(analysis) -> None:
     return None
 '''
 DECLARED = """
-    source = Arguments(of="DataLoader", names=("kettles",))
+    source = Arguments(names=("kettles",))
     memory = MemorySaving(what="cold water")
 """
 TECHNIQUE = '''
@@ -124,8 +123,6 @@ def find_stations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> set[str
     )
     found |= {"memory"} if "warm-kettle" in {one.id for one in saving} else set()
     found |= {"patch"} if "Loader(d, kettles=3)" in patch_script(tmp_path, strategy) else set()
-    exported = export_strategy(strategy, "accelerate")
-    found |= {"export"} if exported.arguments.get("DataLoader") == {"kettles": 3} else set()
     return found
 
 
@@ -156,7 +153,7 @@ def test_one_file_each_is_all_that_a_rule_and_its_acts_take(
     add_files: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_files(DECLARED)
-    assert find_stations(tmp_path, capsys) == {"report", "tune", "memory", "patch", "export"}
+    assert find_stations(tmp_path, capsys) == {"report", "tune", "memory", "patch"}
     (applied, by_hand), text = report_trace(tmp_path, capsys)
     assert (applied["kind"], applied["unit"], applied["next"]) == ("opportunity", "step", "hotloop rule slow-kettle")
     assert applied["fix"] == {

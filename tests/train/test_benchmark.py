@@ -69,39 +69,6 @@ def test_a_head_that_only_the_optimizer_knows_is_put_back() -> None:
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(after, before, strict=True))
 
 
-def test_names_that_a_forward_gives_to_new_objects_are_put_back() -> None:
-    class Codes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(3, 3)
-            self.codes = nn.Parameter(torch.ones(3), requires_grad=False)
-            self.register_buffer("mean", torch.zeros(3))
-            self.register_buffer("count", None)
-
-        def forward(self, x: Any) -> Any:
-            self.codes = nn.Parameter(self.codes * 0.9, requires_grad=False)
-            self.mean = self.mean + 1
-            self.count = torch.ones(1)
-            return self.linear(x) + self.codes + self.mean
-
-    model = Codes()
-    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    values = {name: one.detach().clone() for name, one in held.items()}
-    benchmark_training(model, DataLoader([torch.randn(3) for _ in range(6)], batch_size=2), budget_s=0.05)  # type: ignore[arg-type]
-    now = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    assert now.keys() == held.keys()
-    assert all(now[name] is held[name] and torch.equal(now[name], values[name]) for name in held)
-    assert model.count is None
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_scripted_model_is_measured() -> None:
-    model = torch.jit.script(nn.Linear(3, 1))
-    before = [p.detach().clone() for p in model.parameters()]
-    benchmark_training(model, DataLoader([torch.randn(3) for _ in range(6)], batch_size=2), budget_s=0.05)  # type: ignore[arg-type]
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
-
-
 def test_everything_is_put_back_after_an_error() -> None:
     model, loader = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

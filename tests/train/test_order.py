@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,11 +57,3 @@ def test_epochs_differ_and_seeds_differ() -> None:
     one.set_position(1, 0)
     assert first != list(one)
     assert [s for batch in BatchOrder(layout, shuffle=False, seed=1) for s in batch] == list(range(50))
-
-
-@pytest.mark.parametrize("rest", [1, 2, 3, 7, 8])
-def test_parts_of_the_last_step_differ_by_one_at_most(rest: int) -> None:
-    layout = Layout(samples_count=0, batch_size=2, world_size=4)
-    sizes = [size for rank in range(4) for _, size in replace(layout, rank=rank).rest_parts(rest)]
-    assert sum(sizes) == rest
-    assert max(sizes) - min(sizes) <= 1

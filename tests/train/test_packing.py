@@ -83,12 +83,6 @@ def test_every_token_stands_once_and_rows_are_few(sizes: list[int]) -> None:
     assert packed.input_ids[packed.sequence_ids < 0].eq(99).all()
 
 
-def test_cu_seqlens_begin_each_sequence_and_each_padding() -> None:
-    packed = pack_sequences([[1, 2, 3], [4, 5], [6]], 4)
-    assert packed.cu_seqlens.tolist() == [0, 3, 4, 6, 8]
-    assert packed.cu_seqlens.dtype == torch.int32
-
-
 @pytest.mark.parametrize(
     ("sequences", "message"),
     [

@@ -181,7 +181,6 @@ def test_ranks_that_cannot_share_out_the_model_are_refused(tmp_path: Path) -> No
     phases = [[2, "none", "none", "technique=fsdp2", "cpu_offload=1"]]
     ended = start_phases(tmp_path, phases)
     assert ended.stdout.split() == ["[1,", "1]"]
-    assert "fsdp2 cannot shard the model over the 2 ranks: cpu_offload: the model is already on the CPU" in ended.stderr
     assert not (tmp_path / "none").exists()  # and not trained on each rank apart
 
 

@@ -20,8 +20,7 @@ from hotloop.tune.quality import (
     make_bands,
     make_norm_bands,
 )
-from hotloop.tune.trials import ran_from_json, ran_to_json
-from tests.tune.records import applied, measurement, ok
+from tests.tune.records import applied, measurement
 
 LOSSES = tuple(2.0 * math.exp(-i / 50) for i in range(160))
 NORMS = tuple((row, 1.0 + 0.1 * math.sin(row)) for row in (*range(8), *range(16, 160, 16)))
@@ -37,10 +36,6 @@ def test_gradients_of_another_size_are_rejected_though_the_loss_agrees() -> None
     """AdamW trains alike on twice the gradient: the loss alone would pass."""
     found = judge_measured(BANDS, replace(SAME, norms=scaled(2.0)), Numerics.LOSSY)
     assert found.quality.status == "rejected"
-    assert found.quality.reason == (
-        "the first gradient norm differs by more than lower precision explains: 2 against 1 "
-        "(off by 100.00%, allowed 5.00%)"
-    )
     assert found.summary["loss"]["status"] == "passed"  # type: ignore[index, call-overload]
 
 
@@ -68,7 +63,6 @@ def test_where_the_norm_leaves_its_band() -> None:
     late = tuple((row, x if row < 48 else 1.5 * x) for row, x in NORMS)
     found = judge_norms(BANDS.norm, late, Numerics.LOSSY)
     assert (found.status, found.left_at_step) == ("rejected", 49)
-    assert found.reason.endswith("first outside at step 49")
     assert judge_norms(BANDS.norm, late, Numerics.EXACT).left_at_step == 49
 
 
@@ -76,7 +70,6 @@ def test_where_the_norm_leaves_its_band() -> None:
 def test_norms_that_are_not_finite_are_told_apart(bad: float) -> None:
     broken = tuple((row, bad if row == 32 else x) for row, x in NORMS)
     found = judge_measured(BANDS, replace(SAME, norms=broken), Numerics.REORDERED)
-    assert found.quality.reason == f"diverged: the gradient norm of step 33 is {bad}"
     assert found.quality.left_at_step == 33
     json.dumps(found.summary, allow_nan=False)
 
@@ -86,14 +79,12 @@ def test_rows_that_a_scaler_skipped_in_the_baseline_are_left_out() -> None:
     bands = make_norm_bands([skipped, NORMS])
     assert bands.steps[0] == 3
     assert judge_norms(bands, skipped, Numerics.EXACT).status == "passed"
-    assert judge_norms(BANDS.norm, skipped, Numerics.EXACT).reason == "the gradient norm of step 1 was not recorded"
 
 
 def test_unknown_norms_leave_the_judgement_to_the_loss() -> None:
     found = judge_measured(BANDS, replace(SAME, norms=(), norms_unseen="sharded"), Numerics.EXACT)
     assert found.quality.status == "passed"
     assert found.summary["gradient_norm"] == {"status": "unknown", "reason": "sharded"}
-    assert make_norm_bands([NORMS[:4], NORMS]).unknown == "only 4 gradient norms were recorded; at least 8 are needed"
 
 
 def test_a_loss_that_is_not_finite_diverged_also_where_the_bands_are_unknown() -> None:
@@ -103,7 +94,7 @@ def test_a_loss_that_is_not_finite_diverged_also_where_the_bands_are_unknown() -
     found = judge_measured(
         replace(BANDS, loss=bands), replace(SAME, losses=(*LOSSES[:5], math.nan, *LOSSES[6:])), Numerics.LOSSY
     )
-    assert found.quality.reason == "diverged: the loss of step 6 is nan"
+    assert (found.quality.status, found.quality.left_at_step) == ("rejected", 6)
     ill = make_bands([[math.nan] * 20, [math.nan] * 20])
     assert judge_measured(replace(BANDS, loss=ill), SAME, Numerics.LOSSY).quality.status == "unknown"
 
@@ -120,13 +111,3 @@ def test_the_curves_are_bounded_and_hold_the_step_where_the_band_was_left() -> N
     }
     assert 102 in curve["steps"]  # type: ignore[operator]
     assert len(json.dumps(summary)) < 12_000
-
-
-def test_norms_survive_the_store_and_stores_without_them_do_too() -> None:
-    ran = ok(SAME)
-    assert ran_from_json(ran_to_json(ran)) == ran
-    old = json.loads(ran_to_json(ran))
-    del old["measured"]["norms"], old["measured"]["norms_unseen"]
-    kept = ran_from_json(json.dumps(old)).measured
-    assert kept is not None
-    assert kept.norms == ()

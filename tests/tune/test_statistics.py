@@ -160,7 +160,6 @@ def test_no_gain_worth_having_ends_a_comparison_before_it_is_proven_slower() -> 
     base = [10.0, 10.3, 9.7, 10.1]
     found = compare(base, [x * y for x, y in zip(base, (1.04, 1.09, 1.07, 1.035), strict=True)], level=0.05)
     assert (found.verdict, found.decided) == (TrialVerdict.CANNOT_TELL, True)
-    assert "any gain is below 2%" in found.reason
 
 
 def test_the_pairs_still_needed_shrink_with_the_difference() -> None:
@@ -241,4 +240,3 @@ def test_the_report_says_that_pairs_were_compared_at_equal_crowding() -> None:
     found = compare(base, own, covariates=[crowded(shares, shares[::-1], list(zip(base, shares, strict=True)))])
     assert found.verdict is TrialVerdict.FASTER
     assert found.speedup_ratio == pytest.approx(1.25)
-    assert "corrected for changes in the CPU use of other programs" in found.reason

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +16,7 @@ from hotloop.core.techniques import Setting, Stage, Technique
 from hotloop.core.tuning import TrialVerdict
 from hotloop.tune.goals import compare_speed
 from hotloop.tune.search import BASELINE, Candidate, find_candidates, schedule_round
-from hotloop.tune.study import Store
-from hotloop.tune.trials import CRASH, HANG, OOM, Ran, pick_unit, ran_together, time_per_unit
+from hotloop.tune.trials import CRASH, HANG, OOM, Ran, pick_unit, time_per_unit
 from hotloop.tune.tuner import (
     Arm,
     BaselineFailed,
@@ -81,7 +79,6 @@ def test_bad_candidates_end_alone_and_the_others_finish() -> None:
     assert [found[n].verdict.value for n in names] == ["failed", "faster", "failed", "failed", "rejected", "rejected"]
     assert found["oom"].reason == "oom: why"
     assert "diverged" in found["nan"].reason
-    assert "found nothing to change" in found["nothing"].reason
     for name in ("oom", "hang", "segfault", "nan", "nothing"):
         assert machine.ran.count((name,)) == 1
 
@@ -158,7 +155,6 @@ def test_a_setting_of_the_script_that_no_rule_judged_stays() -> None:
     _, found = tune(machine, [candidate("a", judged=("train.py:12",))], run=run)
     trial = found["a"]
     assert trial.verdict is TrialVerdict.REJECTED
-    assert "fused=False was chosen in the script" in trial.reason
     assert machine.ran.count(("a",)) == 1
 
 
@@ -184,7 +180,6 @@ def test_the_speed_of_what_was_rejected_is_told() -> None:
     _, found = tune(machine, [candidate("a")])
     trial = found["a"]
     assert trial.verdict is TrialVerdict.REJECTED
-    assert "differs by more than a different summation order explains" in trial.reason
     assert (trial.n, trial.speedup_ratio, trial.low_ratio) == (0, pytest.approx(2.0), None)
 
 
@@ -208,8 +203,8 @@ def test_losses_that_do_not_repeat_need_two_processes_before_the_first_candidate
     other = tuple(1.001 * loss for loss in LOSSES)
     campaign, _ = tune(machine, [candidate("a")], observed=[measurement(losses=other)])
     assert machine.ran[:3] == [(), (), ("a",)]
-    assert campaign.bands is not None
-    assert campaign.bands.process_count == 3
+    assert campaign.guard is not None
+    assert campaign.guard.loss.process_count == 3
 
 
 def test_noise_that_hides_the_difference_ends_the_trial_with_the_time_that_it_would_take() -> None:
@@ -242,32 +237,6 @@ def test_what_was_proven_before_the_baseline_fails_is_kept() -> None:
     assert campaign.why_ended == "it failed"
     assert best_id(campaign) == "a"
     assert not end_early(machine.campaign(), "it failed"), "nothing was compared"
-
-
-def test_a_stored_process_of_another_day_is_no_side_of_a_pair() -> None:
-    machine = FakeMachine({"a": 0.6})
-
-    def run(strategy: Strategy, number: int) -> Ran:
-        ran = machine.run(strategy, number)
-        assert ran.measured is not None
-        began_wall_s = float(number) if not strategy and number < 3 else 1e6 + machine.now_s
-        return replace(ran, measured=replace(ran.measured, began_wall_s=began_wall_s, duration_s=10.0))
-
-    campaign, found = tune(machine, [candidate("a")], run=run)
-    (arm,) = campaign.arms
-    assert len(arm.own) == len(arm.baseline) >= 4
-    assert arm.run_count > len(arm.own)
-    assert all((one.began_wall_s or 0.0) > 1e6 for one in arm.baseline)
-    assert found["a"].verdict is TrialVerdict.FASTER
-
-
-def test_processes_ran_together_when_they_began_within_a_round() -> None:
-    unknown = measurement()
-    one = replace(unknown, began_wall_s=1000.0, duration_s=100.0)
-    assert ran_together(unknown, unknown), "old rows of one tuning"
-    assert not ran_together(unknown, one)
-    assert ran_together(one, replace(one, began_wall_s=1399.0))
-    assert not ran_together(one, replace(one, began_wall_s=1401.0))
 
 
 def test_parts_that_undo_each_other_do_not_win_together() -> None:
@@ -351,21 +320,7 @@ def test_forecasts_and_checks_prune() -> None:
     (small,) = find_candidates([finding("stub", 0.001)], {"stub": Stub()}, lambda s: s)
     assert "forecast" in small.why_not
     (wrong,) = find_candidates([finding("stub", 0.4)], {"stub": Stub()}, refuse)
-    assert wrong.why_not == "size is too large"
-
-
-def test_a_stored_process_comes_back_whole(tmp_path: Path) -> None:
-    store = Store(tmp_path / "tune.sqlite")
-    ran = ok(measurement(names=("a",)))
-    store.put("study", "key", 0, ran)
-    store.put("study", "key", 1, failed(OOM))
-    store.close()
-    again = Store(tmp_path / "tune.sqlite")
-    assert again.get("study", "key", 0) == ran
-    assert again.get("study", "key", 1) == failed(OOM)
-    assert again.get("study", "key", 2) is None
-    assert again.get("other", "key", 0) is None
-    again.close()
+    assert "too large" in wrong.why_not
 
 
 def test_units_are_counted_only_where_steps_differ() -> None:
@@ -382,7 +337,6 @@ def test_other_steps_of_a_drifting_run_prove_no_gain() -> None:
     later = replace(base, step_ns=1.6e6, samples_per_step=16.0)
     found = compare_speed([base] * 6, [later] * 6, [base] * 6, level=0.05)
     assert (found.verdict, found.low_ratio, found.decided) == (TrialVerdict.CANNOT_TELL, None, True)
-    assert "the number of samples per step drifts over the run" in found.reason
     faster = replace(base, step_ns=0.6e6)  # of as many samples
     assert compare_speed([base] * 6, [faster] * 6, [base] * 6, level=0.05).verdict is TrialVerdict.FASTER
 
@@ -407,5 +361,4 @@ def test_nothing_is_spent_on_a_lesser_way_to_do_what_is_proven() -> None:
     _, found = tune(machine, [candidate("a", 0.5), candidate("b", 0.05)], budget_s=200, check=exclusive)
     assert found["a"].verdict is TrialVerdict.FASTER
     assert found["b"].n == 0
-    assert "it conflicts with a, which already gains more" in found["b"].reason
     assert ("b",) not in machine.ran

@@ -50,15 +50,6 @@ def test_small_files_are_copies_large_ones_links_and_checkpoints_copies(tmp_path
     assert (source / "data/large.bin").exists()
 
 
-def test_the_hash_follows_the_code_and_nothing_else(tmp_path: Path) -> None:
-    source = build(tmp_path)
-    before = plan_workspace(source).code_hash
-    (source / "log.txt").write_text("a line")
-    assert plan_workspace(source).code_hash == before
-    (source / "train.py").write_text("print(2)")
-    assert plan_workspace(source).code_hash != before
-
-
 def test_what_a_trial_wrote_through_a_link_is_named(tmp_path: Path) -> None:
     source = build(tmp_path)
     plan = plan_workspace(source)
@@ -138,13 +129,11 @@ def test_a_trial_runs_the_code_that_was_read_first(tmp_path: Path) -> None:
     (source / "train.py").chmod(0o750)
     os.utime(source / "train.py", (1_000_000, 1_000_000))
     plan = plan_workspace(source)
-    before = plan.code_hash
     (source / "train.py").write_text("print(2)")
     copy = make_workspace(plan, tmp_path / "work")
     assert (copy / "train.py").read_text() == "print(1)"
     assert (copy / "train.py").stat().st_mode & 0o777 == 0o750
     assert (copy / "train.py").stat().st_mtime == 1_000_000
-    assert plan.code_hash == before
     assert changed_code(plan) == ()
     assert changed_files(plan, ["train.py"]) == ("train.py",)
 
@@ -161,7 +150,6 @@ def test_code_that_is_linked_is_hashed_and_looked_at_again(tmp_path: Path) -> No
     assert changed_code(plan) == (), "only the time of the change is another one"
     (tmp_path / "shared.py").write_text("other")
     assert [one.path.name for one in changed_code(plan)] == ["shared.py"]
-    assert plan_workspace(source).code_hash != plan.code_hash
 
 
 def test_code_outside_that_the_command_names_is_found(tmp_path: Path) -> None:
@@ -172,9 +160,9 @@ def test_code_outside_that_the_command_names_is_found(tmp_path: Path) -> None:
     found = code_outside(command, source)
     assert {path.name for path in found} == {"train.py", "layers.py", "large.yaml"}
     assert all(path.parent == tmp_path for path in found)
-    before = plan_workspace(source, outside=found).code_hash
+    plan = plan_workspace(source, outside=found)
     (tmp_path / "layers.py").write_text("other")
-    assert plan_workspace(source, outside=found).code_hash != before
+    assert [file.path.name for file in changed_code(plan)] == ["layers.py"]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +204,6 @@ def test_files_that_cannot_be_read_are_linked_with_a_warning(tmp_path: Path, mon
     real = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: "theirs" not in str(path) and real(path, mode))
     plan = plan_workspace(source)
-    assert any("cannot be read: theirs.py, theirs.dat" in warning for warning in plan.warnings)
     copy = make_workspace(plan, tmp_path / "work")
     assert (copy / "theirs.py").is_symlink()
     assert (copy / "theirs.dat").is_symlink()

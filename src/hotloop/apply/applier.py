@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -170,7 +170,7 @@ class Applier:
                 technique.after_step(self.context)
             except Exception as error:
                 self.step_watchers.remove(technique)
-                self._record(technique, {}, FAILED, f"{type(error).__name__}: {error}", None, None, None)
+                self._note(technique, {}, error)
                 return
 
     def functions(self) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ class Applier:
                 effect = technique.change_call(call, settings, self.context)
             except Exception as error:
                 call.function, call.args, call.kwargs = before
-                self._record(technique, settings, FAILED, f"{type(error).__name__}: {error}", shown, where, None)
+                self._note(technique, settings, error, shown, where)
                 continue
             if effect is not None and (key, technique.id, type(effect)) not in self._reported_calls:
                 self._reported_calls.add((key, technique.id, type(effect)))
@@ -214,9 +214,9 @@ class Applier:
             if hooks:
                 asked = self.context.memory(technique.id).get("why_not", "it found nothing to change")
                 why = asked if technique.id in self._asked else MEETINGS[hooks[0]]
-                self._record(technique, settings, NOT_APPLICABLE, why, None, None, None)
+                self._note(technique, settings, NotApplicable(why=why))
             elif technique.watch_steps and self.context.from_outside:  # by API the steps are still to come
-                self._record(technique, settings, NOT_APPLICABLE, "the training had too few steps", None, None, None)
+                self._note(technique, settings, NotApplicable(why="the training had too few steps"))
 
     def give_up(self, techniques: Collection[str]) -> None:
         """Leave these to somebody else, who also says what became of them."""
@@ -237,7 +237,7 @@ class Applier:
                 arguments = (settings, self.context) if hook == "start" else (target, settings, self.context)
                 effect: Effect = getattr(technique, hook)(*arguments)
             except Exception as error:
-                self._record(technique, settings, FAILED, f"{type(error).__name__}: {error}", name, where, None)
+                self._note(technique, settings, error, name, where)
                 continue
             self._note(technique, settings, effect, name, where)
             if isinstance(effect, Applied) and effect.replacement is not None:
@@ -253,43 +253,48 @@ class Applier:
                 self._note(technique, settings, effect, target, where)
 
     def _note(
-        self, technique: Technique, settings: Mapping[str, Value], effect: Effect, name: str, where: Where | None
-    ) -> None:
-        if isinstance(effect, NotApplicable):
-            self._record(technique, settings, NOT_APPLICABLE, effect.why, name, where, None, effect.explicit)
-        elif isinstance(effect, Applied):
-            numerics = (effect.numerics or technique.numerics).value
-            values = dict(effect.values)
-            self._record(technique, settings, APPLIED, effect.detail, name, where, numerics, effect.explicit, values)
-            if effect.undo is not None:
-                self._undo.append(effect.undo)
-
-    def _record(
         self,
         technique: Technique,
         settings: Mapping[str, Value],
-        status: str,
-        detail: str,
-        target: str | None,
-        where: Where | None,
-        numerics: str | None,
-        explicit: str | None = None,
-        values: Mapping[str, Value] | None = None,
+        effect: Effect | Exception,
+        target: str | None = None,
+        where: Where | None = None,
     ) -> None:
-        record = AppliedTechnique(
-            technique=technique.id,
-            settings=dict(settings),
-            status=status,
-            detail=detail,
-            target=target,
-            where=where,
-            numerics=numerics,
-            explicit=explicit,
-            values=values or {},
-        )
+        """Record what came of a technique; ``effect`` is an error where its hook failed."""
+        if effect is None:
+            return
+        record = describe_effect(technique, settings, effect, target, where)
         if record not in self.records:
             self.records.append(record)
             self._emit(record)
+        if isinstance(effect, Applied) and effect.undo is not None:
+            self._undo.append(effect.undo)
+
+
+def describe_effect(
+    technique: Technique,
+    settings: Mapping[str, Value],
+    effect: Applied | NotApplicable | Exception,
+    target: str | None,
+    where: Where | None = None,
+) -> AppliedTechnique:
+    """The record of an effect, or of the error that a hook raised."""
+    record = AppliedTechnique(
+        technique=technique.id,
+        settings=dict(settings),
+        status=FAILED,
+        detail=f"{type(effect).__name__}: {effect}",
+        target=target,
+        where=where,
+        numerics=None,
+    )
+    if isinstance(effect, Applied):
+        numerics = (effect.numerics or technique.numerics).value
+        record = replace(record, status=APPLIED, detail=effect.detail, numerics=numerics, values=dict(effect.values))
+        return replace(record, explicit=effect.explicit)
+    if isinstance(effect, NotApplicable):
+        return replace(record, status=NOT_APPLICABLE, detail=effect.why, explicit=effect.explicit)
+    return record
 
 
 def _is_meant(choice: Choice, where: Where | None) -> bool:

@@ -31,13 +31,7 @@ def allow_failures(fullgraph: bool) -> Callable[[], None]:
     import torch._dynamo
 
     config: Any = torch._dynamo.config
-    before = config.suppress_errors
-    config.suppress_errors = before or not fullgraph
-
-    def undo() -> None:
-        config.suppress_errors = before
-
-    return undo
+    return set_option(config, "suppress_errors", config.suppress_errors or not fullgraph)
 
 
 def allow_kept_graphs() -> Callable[[], None]:
@@ -47,13 +41,11 @@ def allow_kept_graphs() -> Callable[[], None]:
     """
     import torch._functorch.config
 
-    config: Any = torch._functorch.config
-    before = getattr(config, "donated_buffer", None)
-    if before:
-        config.donated_buffer = False
+    return set_option(torch._functorch.config, "donated_buffer", False)
 
-    def undo() -> None:
-        if before:
-            config.donated_buffer = before
 
-    return undo
+def set_option(config: Any, name: str, value: Any) -> Callable[[], None]:
+    """Set an option of torch's; returns what takes it back."""
+    before = getattr(config, name)
+    setattr(config, name, value)
+    return lambda: setattr(config, name, before)

@@ -6,8 +6,16 @@ which all ranks reach after the same exchanges, whatever else they do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hotloop.apply.forward import wrap_forward
+from hotloop.core.findings import Numerics
+from hotloop.core.techniques import Applied, Effect, NotApplicable
 
 CHUNK_BYTES = 64 << 20
 """Gradients are exchanged in pieces of about this size where hotloop does it."""
@@ -57,9 +65,6 @@ def reduced_parameters(ddp: Any) -> list[Any]:
 
 def agree(ddp: Any, values: Sequence[int]) -> list[tuple[int, int]]:
     """Least and greatest of each value over all ranks. All ranks must call this at the same place."""
-    import torch
-    import torch.distributed as dist
-
     device = next(ddp.parameters()).device
     both = torch.tensor([sign * value for value in values for sign in (1, -1)], dtype=torch.int64, device=device)
     dist.all_reduce(both, op=dist.ReduceOp.MAX, group=ddp.process_group)
@@ -69,8 +74,6 @@ def agree(ddp: Any, values: Sequence[int]) -> list[tuple[int, int]]:
 
 def average_gradients(ddp: Any, parameters: Sequence[Any]) -> None:
     """Replace every gradient by its mean over all ranks, as DDP would have. All ranks must call this."""
-    import torch
-    import torch.distributed as dist
     from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
     group = ddp.process_group
@@ -114,3 +117,71 @@ def _chunks(tensors: Sequence[Any]) -> list[list[Any]]:
         found[index].append(tensor)
         sizes_bytes[index] += tensor.numel() * tensor.element_size()
     return found
+
+
+class UsedParameters:
+    """Counts which parameters get gradients, until it can decide. All ranks decide at the same forward."""
+
+    def __init__(self, ddp: Any, steps: int, emit: Callable[[Effect], None]) -> None:
+        self._ddp = ddp
+        self._steps = steps
+        self._emit = emit
+        self._count = 0
+        self._fired: set[int] = set()
+        self._parameters = reduced_parameters(ddp)
+        self._missing: int | None = None
+        self._handles = [
+            parameter.register_post_accumulate_grad_hook(partial(self._got, index))
+            for index, parameter in enumerate(self._parameters)
+        ]
+        self._unwrap = wrap_forward(ddp, self._around)
+
+    def _got(self, index: int, parameter: Any) -> None:
+        self._fired.add(index)
+
+    def _around(self, call: Any, args: Any, kwargs: Any) -> Any:
+        if self._ddp is not None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self._before_forward()
+        return call(*args, **kwargs)
+
+    def _before_forward(self) -> None:
+        if not self._fired:
+            return
+        self._count += 1
+        if len(self._fired) < len(self._parameters) and self._missing is None:
+            self._missing = next(i for i in range(len(self._parameters)) if i not in self._fired)
+        self._fired.clear()
+        if self._count >= self._steps:
+            self._decide()
+
+    def _decide(self) -> None:
+        ddp, self._ddp = self._ddp, None
+        for handle in self._handles:
+            handle.remove()
+        self._unwrap()
+        special = why_special(ddp)
+        if ddp._join_config.enable:  # ranks that have run out of data would not take part
+            self._emit(NotApplicable(why=str(special)))
+            return
+        usable = special is None and ddp.find_unused_parameters
+        (least, _), (all_used, _), (_, ranks) = agree(ddp, [int(usable), int(self._missing is None), 1])
+        if not all_used:
+            which = next((name for name, p in ddp.module.named_parameters() if self._is_missing(p)), "one")
+            where = "on another rank" if self._missing is None else f"({which})"
+            self._emit(NotApplicable(why=f"a parameter got no gradient in the first {self._count} backwards {where}"))
+            return
+        if not least or not ranks:
+            self._emit(NotApplicable(why=special or "the script changed DDP's settings during training"))
+            return
+        ddp.find_unused_parameters = False
+        rebuild_reducer(ddp)
+        text = (
+            "find_unused_parameters is off from backward {backward} on: all {parameters} parameters got their "
+            "gradients in the {watched} backwards before, on all ranks"
+        )
+        values = {"backward": self._count + 1, "parameters": len(self._parameters), "watched": self._count}
+        two = dist.get_world_size(ddp.process_group) <= 2
+        self._emit(Applied(text=text, values=values, numerics=Numerics.EXACT if two else None))
+
+    def _is_missing(self, parameter: Any) -> bool:
+        return self._missing is not None and parameter is self._parameters[self._missing]

@@ -80,6 +80,18 @@ def tensors_of(batch: Any) -> list[torch.Tensor]:
     return found
 
 
+def leaves(value: Any) -> Iterator[Any]:
+    """What nested lists, tuples and dictionaries hold."""
+    if isinstance(value, Mapping):
+        for one in value.values():
+            yield from leaves(one)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from leaves(one)
+    else:
+        yield value
+
+
 def _default_device() -> torch.device:
     if not torch.accelerator.is_available():
         return torch.device("cpu")

@@ -51,11 +51,11 @@ KEPT_LOW_RATIO, KEPT_MID_RATIO = 0.5, 0.75
 hotloop/diagnose/loading.py: 0.73 to 1.09 of it was won)."""
 
 
-def forecast_kept_samples(analysis: Analysis, *, is_on_disk: bool = False) -> Saving | None:
+def forecast_kept_samples(analysis: Analysis) -> Saving | None:
     """What samples that are read once and kept win, over the epochs of this run: the first one reads them.
 
-    On disk it is what a later run wins, which finds them all. None where samples must not be kept (drawn at random, an
-    iterable data set) or where the time of reading them, the epochs or the draws are not known.
+    None where samples must not be kept (drawn at random, an iterable data set) or where the time of reading them, the
+    epochs or the draws are not known.
     """
     rank = analysis.lead
     loaders = [one for one in rank.loaders if one.feeds_backward]
@@ -67,7 +67,5 @@ def forecast_kept_samples(analysis: Analysis, *, is_on_disk: bool = False) -> Sa
     if wait_ns <= 0 or not loader.batches or rank.step_mean_ns <= 0:
         return None
     fetch_ns = wait_ns * loader.fetch_ns / (loader.fetch_ns + (loader.collate_ns or 0.0))
-    won = fetch_ns / rank.step_mean_ns
-    if not is_on_disk:
-        won *= found_ratio(loader.batches / loader.length, max(1, rank.world_size))
+    won = fetch_ns / rank.step_mean_ns * found_ratio(loader.batches / loader.length, max(1, rank.world_size))
     return saving_within(min(1.0, won), KEPT_LOW_RATIO * won, KEPT_MID_RATIO * won, won, Basis.SIMULATED)

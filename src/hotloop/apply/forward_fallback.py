@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from hotloop.apply.forward import Around
 
 LONGEST_REASON = 160
@@ -22,8 +24,6 @@ def on_trial(
 
     ``settle()`` is called after the first forward that succeeded under it (never where torch.compile traces it).
     """
-    import torch
-
     proved = over = False
 
     def run(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -58,8 +58,6 @@ def _nothing() -> None:
 
 def _state_of(model: Any) -> Callable[[], None]:
     """What puts the random numbers and the model's buffers back as they are now."""
-    import torch
-
     drawn = random.getstate()
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

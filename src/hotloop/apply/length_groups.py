@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch.utils.data import DistributedSampler, Sampler
 
-from hotloop.apply.loader_samples import ask_forked, leaves
+from hotloop.apply.device_batches import leaves
+from hotloop.apply.loader_samples import ask_forked
 
 MEGA_BATCHES = 50
 """Batches that are sorted together, as in fairseq and Transformers: enough to find neighbours of like length, and few

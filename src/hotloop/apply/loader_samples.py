@@ -17,12 +17,13 @@ import sys
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
+from hotloop.apply.device_batches import leaves
 from hotloop.apply.sample_store import NotPlain, encode
 from hotloop.apply.shareable import find_generators
 
@@ -345,18 +346,6 @@ def _threaded_operators(read: Any, batched: bool) -> tuple[str, ...]:
 def _is_large(name: str, tensor: torch.Tensor) -> bool:
     products = ("mm", "bmm", "addmm", "convolution", "matmul", "linear", "dot", "mv", "linalg", "_fft", "conv")
     return tensor.numel() >= GRAIN_ELEMENTS or name.startswith(products)
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    """What nested lists, tuples and dictionaries hold."""
-    if isinstance(value, Mapping):
-        for one in value.values():
-            yield from leaves(one)
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from leaves(one)
-    else:
-        yield value
 
 
 def alike(a: Any, b: Any) -> bool:

@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
+import torch
+
 from hotloop.apply.forward import wrap_forward
 from hotloop.apply.forward_fallback import on_trial
 from hotloop.apply.modules import find_replication
+from hotloop.apply.own_backward import find_mixed_backward
 
 MOST_LAYERS = 8
 """So many wrappers of one forward are looked through."""
@@ -24,8 +27,6 @@ def why_not_autocast(model: Any, device_type: str | None) -> str | None:
 
     ``device_type`` is the one that the strategy names, if it does.
     """
-    import torch
-
     parameters = [p for p in model.parameters() if p.is_floating_point()]
     if not parameters:
         return "the model has no floating-point parameters"
@@ -66,10 +67,6 @@ def autocast_forward(
     ``give_up(why)`` is called when a forward fails under it that succeeds without: from then on it is left alone.
     ``evaluation`` False leaves forwards without gradients as they were; ``settle`` is that of ``on_trial``.
     """
-    import torch
-
-    from hotloop.apply.own_backward import find_mixed_backward
-
     device = device_of(model)
     is_checked = False
 
@@ -101,7 +98,6 @@ def autocast_part(part: Any, device: str, dtype: Any, give_up: Callable[[str], N
 
     For weights that were cast for good: a script may call a part by itself, past the model's forward.
     """
-    import torch
 
     def under_autocast(call: Any, args: Any, kwargs: Any) -> Any:
         with torch.autocast(device, dtype=dtype):
@@ -118,8 +114,6 @@ def autocast_part(part: Any, device: str, dtype: Any, give_up: Callable[[str], N
 
 def _is_taken(device: str) -> bool:
     """Whether this forward belongs to somebody else: an autocast of the script, an outer module of ours, an export."""
-    import torch
-
     if torch.compiler.is_compiling():
         return bool(torch.compiler.is_exporting() or torch.is_autocast_enabled(device))
     return autocast_depth() > 0 or torch._C._get_tracing_state() is not None
@@ -127,8 +121,6 @@ def _is_taken(device: str) -> bool:
 
 def autocast_depth() -> int:
     """How many autocast regions this thread is in, those with enabled=False included."""
-    import torch
-
     depth = int(torch.autocast_increment_nesting()) - 1
     torch.autocast_decrement_nesting()
     return depth
@@ -136,8 +128,6 @@ def autocast_depth() -> int:
 
 def to_float32(value: Any) -> Any:
     """The same nested value with its bfloat16 and float16 tensors in float32."""
-    import torch
-
     if isinstance(value, torch.Tensor):
         return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
     if isinstance(value, dict):

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from hotloop.apply.forward import wrap_forward
 
 KEPT_OPERATORS = (
@@ -45,7 +47,6 @@ class Recomputation:
             take_back()
 
     def _run(self, block: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        import torch
         from torch.utils.checkpoint import checkpoint
 
         if self._is_off or not block.training or not torch.is_grad_enabled():
@@ -82,7 +83,6 @@ def make_context_fn(policy: str) -> Callable[[], Any] | None:
     """checkpoint()'s ``context_fn`` for 'matmuls'; None for 'all'."""
     if policy == "all":
         return None
-    import torch
     from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
     packets = [getattr(torch.ops.aten, name, None) for name in KEPT_OPERATORS]
@@ -113,8 +113,6 @@ def watch_state(block: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 def _state_of(value: Any, levels: int) -> Any:
     """What is equal before and after a call only where the call did not change the value in place."""
-    import torch
-
     if isinstance(value, torch.Tensor):
         return (id(value), 0 if value.is_inference() else value._version)
     if isinstance(value, (bool, int, float, str, bytes, type(None))):

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import torch
+
 from hotloop.apply.ddp import agree, average_gradients, reduced_parameters, why_no_average
 from hotloop.apply.forward import wrap_forward
 from hotloop.apply.gradient_use import GradientReads, find_gradient_use
@@ -94,8 +96,6 @@ class Rhythm:
         self._problem = self._problem or f"the script changes gradients itself ({place})"
 
     def _around(self, call: Any, args: Any, kwargs: Any) -> Any:
-        import torch
-
         ddp = self._ddp()
         if ddp is None or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return call(*args, **kwargs)

@@ -1,16 +1,12 @@
-"""Samples as records in memory that forked processes share, or in a folder; both bounded, and without locks.
+"""Samples as records in memory that forked processes share: bounded, and without locks.
 
-A record is a header (key, length, checksum) and a pickle whose only functions are two of this module, which build
-tensors and arrays: reading one runs nothing else. Lists, tuples, dictionaries, strings, bytes, numbers, tensors and
-numpy arrays have a record; whatever else a sample holds raises NotPlain.
+A record is a header (key, length) and a pickle. Lists, tuples, dictionaries, strings, bytes, numbers, tensors and numpy
+arrays have a record; whatever else a sample holds raises NotPlain.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import inspect
-import io
 import math
 import mmap
 import os
@@ -18,9 +14,6 @@ import pickle
 import struct
 import sys
 import threading
-import types
-import zlib
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -31,25 +24,21 @@ DEEPEST = 32
 MOST_PIECES = 256
 LEAST_IN_PIECE = 4
 """Samples that a piece has room for, as far as the budget allows: its rest is lost."""
-MEMORY_PART, DISK_PART = 4, 2
+MEMORY_PART = 4
 """A cache takes this part of what is free, unless it is given a size."""
 UNKNOWN_BYTES = 1 << 28
 """Its size where the system does not tell what is free."""
-FORMAT = 2
-"""Of the records in a folder."""
 
-_HEADER = struct.Struct("<QQI")  # key, bytes of the whole record, crc32 of what follows the header
+_HEADER = struct.Struct("<QQ")  # key, bytes of the whole record
 _NUMBER = struct.Struct("<I")
 _UNIT = 64
 _NUMPY_KINDS = "biufcSU"
+MISSING = object()
+"""What a store returns for a sample that it does not hold."""
 
 
 class NotPlain(Exception):
     """A sample holds something without a plain form; the text names it."""
-
-
-class BadRecord(Exception):
-    """Bytes that are no record of this key: cut short, overwritten, or made by somebody else."""
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
@@ -62,33 +51,19 @@ def encode(sample: Any, key: int) -> bytes:
     {'x': tensor([1., 1.]), 'y': (3, 'four')}
     """
     content = pickle.dumps(_pack(sample, 0), protocol=5)
-    return _HEADER.pack(key, _HEADER.size + len(content), zlib.crc32(content)) + content
+    return _HEADER.pack(key, _HEADER.size + len(content)) + content
 
 
-def decode(record: Any, key: int, *, check: bool = True) -> Any:
+def decode(record: Any, key: int) -> Any:
     """The sample of a buffer that begins with its record: new objects, which share no memory with it.
 
-    Raises BadRecord. ``check`` False trusts the checksum, for memory that only this training writes to.
+    MISSING where no record of this key stands there: another process has put it in the index, but this one does not see
+    its bytes yet.
     """
-    if len(record) < _HEADER.size:
-        raise BadRecord(f"{len(record)} bytes are no record")
-    its_key, length, checksum = _HEADER.unpack_from(record, 0)
+    its_key, length = _HEADER.unpack_from(record, 0)
     if its_key != key or not _HEADER.size < length <= len(record):
-        raise BadRecord(f"no record of sample {key}")
-    content = bytes(record[_HEADER.size : length])
-    if check and zlib.crc32(content) != checksum:
-        raise BadRecord(f"the checksum of sample {key} is wrong")
-    try:
-        return _Reader(io.BytesIO(content)).load()
-    except Exception as error:  # whatever damaged bytes make of a pickle
-        raise BadRecord(f"sample {key} cannot be read ({type(error).__name__}: {str(error)[:100]})") from error
-
-
-class _Reader(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if module != __name__ or name not in ("build_tensor", "build_array"):
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in a record")
-        return globals()[name]
+        return MISSING
+    return pickle.loads(record[_HEADER.size : length])
 
 
 class _Built:
@@ -155,14 +130,10 @@ def build_array(name: str, shape: Any, strides: Any, content: bytes, is_array: b
     return array if is_array else array[()]
 
 
-# -- stores ------------------------------------------------------------------------------------------------------------
+# -- the store ---------------------------------------------------------------------------------------------------------
 
 
-MISSING = object()
-"""What a store answers for a sample that it does not hold."""
-
-
-class MemoryStore:
+class SampleStore:
     """Records of samples 0..count-1 in anonymous shared memory: made before the workers fork, filled by all of them.
 
     Pages take memory when they are first written. ``most_bytes`` bounds records and index together; ``sample_bytes`` is
@@ -180,10 +151,7 @@ class MemoryStore:
         if not place:
             return MISSING
         with memoryview(self._data)[(place - 1) * _UNIT :] as record:
-            try:
-                return decode(record, key, check=False)
-            except BadRecord:  # another process has put it in the index, but this one does not see its bytes yet
-                return MISSING
+            return decode(record, key)
 
     def put(self, key: int, record: bytes) -> bool:
         """Keep a record; False where the budget is used up."""
@@ -197,62 +165,6 @@ class MemoryStore:
     def count(self) -> int:
         """Samples that are held."""
         return sum(1 for place in self._index if place)
-
-
-class FolderStore:
-    """Records as files below a folder, written whole or not at all; what earlier runs left there is read again.
-
-    ``most_bytes`` bounds all files of the folder together, ``sample_bytes`` is what one is expected to take. A file
-    that is no record of its sample counts as missing. Raises OSError where the folder cannot be made.
-    """
-
-    def __init__(self, folder: str, most_bytes: int, sample_bytes: int = 0) -> None:
-        os.makedirs(folder, exist_ok=True)
-        self.folder = folder
-        used_bytes = 0
-        for path in self._files():
-            with contextlib.suppress(OSError):  # another process has just replaced it
-                used_bytes += os.stat(path).st_size
-        self.room = SharedRoom(most_bytes - used_bytes, sample_bytes)
-
-    def get(self, key: int) -> Any:
-        """As MemoryStore's."""
-        try:
-            with open(self._path(key), "rb", buffering=0) as file:
-                return decode(file.readall(), key)
-        except (OSError, BadRecord, MemoryError):
-            return MISSING
-
-    def put(self, key: int, record: bytes) -> bool:
-        """As MemoryStore's."""
-        if self.room.take(len(record)) is None:
-            return False
-        path = self._path(key)
-        draft = f"{path}.{os.getpid()}.{threading.get_ident()}.draft"
-        try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(draft, "wb", buffering=0) as file:
-                file.write(record)
-            os.replace(draft, path)
-        except OSError:  # the disk is full, or the folder is gone
-            self.room.is_over = True
-            with contextlib.suppress(OSError):
-                os.unlink(draft)
-            return False
-        return True
-
-    def count(self) -> int:
-        """As MemoryStore's."""
-        return sum(path.endswith(".sample") for path in self._files())
-
-    def _files(self) -> Iterable[str]:
-        return (os.path.join(root, name) for root, _, names in os.walk(self.folder) for name in names)
-
-    def _path(self, key: int) -> str:
-        return os.path.join(self.folder, f"{key >> 10:x}", f"{key:x}.sample")
-
-
-SampleStore = MemoryStore | FolderStore
 
 
 class SharedRoom:
@@ -308,84 +220,3 @@ def choose_memory_bytes(processes: int = 1) -> int:
     """Size of a cache in memory for each of so many processes of this host."""
     free = read_free_bytes()
     return UNKNOWN_BYTES // processes if free is None else free // MEMORY_PART // processes
-
-
-def choose_disk_bytes(folder: str, processes: int = 1) -> int:
-    """Size of a cache below a folder, which exists or will, for each of so many processes of this host."""
-    path = os.path.abspath(folder)
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    room = os.statvfs(path)
-    return room.f_bavail * room.f_frsize // DISK_PART // processes
-
-
-# -- the name of a data set's folder -----------------------------------------------------------------------------------
-
-
-def identify(dataset: Any) -> str:
-    """A digest of all that is known to decide what a sample is: code, length, and the values of attributes.
-
-    Two data sets of one digest may still differ in the files that they read. What has no plain value (an open file, an
-    object of a library) counts by its class and by its own attributes.
-    """
-    digest = hashlib.sha256(f"{FORMAT} {torch.__version__} {len(dataset)}".encode())
-    _add(digest, dataset, set(), depth=6)
-    return digest.hexdigest()[:24]
-
-
-def _add(digest: Any, value: Any, seen: set[int], depth: int) -> None:
-    kind = type(value)
-    digest.update(f"|{kind.__module__}.{kind.__qualname__}:".encode())
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-        digest.update(value if isinstance(value, bytes) else repr(value).encode(errors="replace"))
-        return
-    if depth == 0 or id(value) in seen:
-        return
-    seen.add(id(value))
-    for one in _parts(digest, value):
-        _add(digest, one, seen, depth - 1)
-
-
-def _parts(digest: Any, value: Any) -> Iterable[Any]:
-    """What a value is made of; what it is itself goes into the digest."""
-    if isinstance(value, torch.Tensor):
-        digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        if value.device.type == "cpu" and value.layout is torch.strided:
-            flat = value.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8)
-            content = bytearray(flat.numel())
-            if content:
-                torch.frombuffer(content, dtype=torch.uint8).copy_(flat)
-            digest.update(content)
-        return []
-    if hasattr(value, "tobytes") and hasattr(value, "dtype"):
-        return [f"{value.dtype}{value.shape}", value.tobytes()]
-    if isinstance(value, (set, frozenset)):
-        return sorted(map(repr, value))
-    if isinstance(value, (list, tuple)):
-        return value
-    if isinstance(value, Mapping):
-        return [one for item in value.items() for one in item]
-    function = getattr(value, "__func__", value)
-    if isinstance(function, types.FunctionType):
-        _add_source(digest, function)
-        return [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
-    for owner in value.__mro__ if isinstance(value, type) else type(value).__mro__:
-        if owner.__module__ not in ("builtins", "typing"):
-            _add_source(digest, owner)
-    attributes = {} if isinstance(value, type) else getattr(value, "__dict__", {})
-    return [one for item in sorted(attributes.items(), key=lambda item: str(item[0])) for one in item]
-
-
-def _add_source(digest: Any, thing: Any) -> None:
-    try:
-        digest.update(inspect.getsource(thing).encode(errors="replace"))
-    except (OSError, TypeError):  # typed at a prompt, or written in C
-        digest.update(thing.__qualname__.encode())
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dis
-import inspect
 import io
 import random
 import threading
@@ -99,32 +97,6 @@ def uses_worker_number(dataset: Any) -> bool:
             return False
         dataset = inner
     return False
-
-
-def find_setter(dataset: Any) -> str | None:
-    """The method of a data set (or of one that it wraps) that sets an attribute while it is iterated, if any does.
-
-    Attributes of other objects count too: whose they are, the code does not tell.
-    """
-    for _ in range(4):
-        waiting, seen = ["__iter__", "__next__"], set()
-        while waiting:
-            name = waiting.pop()
-            method = inspect.getattr_static(type(dataset), name, None)
-            function = getattr(method, "fget", None) or getattr(method, "__func__", method)
-            if name in seen or not isinstance(function, types.FunctionType):
-                continue
-            seen.add(name)
-            if function.__module__.partition(".")[0] == "torch":
-                continue
-            for code in _codes(function.__code__):
-                if any(one.opname in ("STORE_ATTR", "DELETE_ATTR") for one in dis.get_instructions(code)):
-                    return function.__qualname__
-                waiting.extend(code.co_names)
-        dataset = getattr(dataset, "dataset", None)
-        if dataset is None:
-            return None
-    return None
 
 
 def _problem(thing: Any) -> str | None:

@@ -40,11 +40,7 @@ def apply_to_process(options: dict[str, Any], session: Session) -> dict[Site, Wr
     for fact in options.get("variables") or ():
         session.record_when_started(dict(fact))
     applier.start()
-    for_library = tuple(
-        one
-        for one in strategy.choices
-        if TECHNIQUES[one.technique].needs_library or TECHNIQUES[one.technique].suits_library
-    )
+    for_library = tuple(choice for choice in strategy.choices if TECHNIQUES[choice.technique].needs_library)
     if for_library:
         chosen = Strategy(choices=for_library, name=strategy.name)
         offer_choices(Offer(strategy=chosen, emit=functools.partial(_record, session), give_up=applier.give_up))

@@ -93,7 +93,6 @@ def execute(arguments: argparse.Namespace) -> int:
         variables=dict(os.environ),
         cwd=Path.cwd(),
         folder=folder,
-        store=(folder.parent if arguments.out is None else folder) / "tune.sqlite",
         budget_s=budget_s,
         goal=arguments.goal,
         techniques=dict(TECHNIQUES.items()),
@@ -223,7 +222,7 @@ def make_folder(out: str | None, kind: str = "tune") -> Path:
             return folder
         raise UsageError(f"{root} is full of folders of this second; remove old ones")
     folder = Path(out).resolve()
-    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "tune.sqlite").exists())):
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "trials").is_dir())):
         raise UsageError(f"{out} exists and is not a tuning folder: choose another with -o DIR")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -259,7 +258,7 @@ def _write(request: Request, progress: Progress, arguments: argparse.Namespace) 
     strategy_file = folder / "fast.toml"
     patch = settle_patch(progress, request)
     report, strategy = finish_report(request, progress, os.path.relpath(strategy_file))
-    report = keep_history(report, request.store.parent)
+    report = keep_history(report, folder.parent if arguments.out is None else folder)
     write_text(str(strategy_file), strategy_text(strategy, list_overrides(progress)))
     for name, one in front_strategies(progress).items():
         (folder / "front").mkdir(exist_ok=True)

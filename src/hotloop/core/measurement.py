@@ -40,8 +40,6 @@ class Measurement:
     """Compute threads of a rank."""
     exchanges: bool | None = None
     """Whether the ranks were seen to exchange anything: DistributedDataParallel or collectives of the training."""
-    began_wall_s: float | None = None
-    """When its process began; None where that was not noted."""
     work_drifts: bool = False
     """Whether the tokens or samples of a step grow or shrink over its steady steps."""
     whole_ns: int | None = None

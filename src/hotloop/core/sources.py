@@ -25,8 +25,6 @@ class WrittenArgument:
 class Arguments:
     """Keyword arguments of the call that builds the object, named like the values."""
 
-    of: str
-    """What is called: ``DataLoader``, ``DistributedDataParallel`` or ``optimizer``."""
     names: tuple[str, ...]
     most_positional: int = 5
     """More positional arguments than this may already hold one of the names."""
@@ -34,8 +32,6 @@ class Arguments:
     """The argument that torch refuses beside these."""
     written: Mapping[str, WrittenArgument] = field(default_factory=dict)
     """By the value's name."""
-    needs: str | None = None
-    """The setting without which hotloop chooses when the training runs, so that a configuration cannot say it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from .acts import Act
 from .analysis import Analysis
-from .findings import Numerics, Saving, Value, saving_within
+from .findings import Effort, Numerics, Safety, Saving, Value, saving_within
 from .sources import NoSource, Source
 from .strategy import Strategy
 
@@ -166,6 +166,8 @@ class Technique(Act):
     MANUAL_HEADINGS: ClassVar[tuple[str, ...]] = ("What it does", "When it helps", "When it does not", "Numerics")
 
     is_technique: ClassVar[bool] = True
+    effort: Effort = "easy"
+    safety = Safety.ASK
     stage: ClassVar[Stage]
     treats: ClassVar[tuple[str, ...]] = ()
     """Rule ids whose fault it treats."""
@@ -209,10 +211,6 @@ class Technique(Act):
     needs_library: ClassVar[bool] = False
     """An unmodified script cannot be changed so from outside, unless it trains with hotloop's Trainer, which takes the
     choice over."""
-
-    suits_library: ClassVar[bool] = False
-    """It can be done from outside, but where the script trains with hotloop's Trainer, that takes the choice over: its
-    checkpoints then hold what the technique keeps."""
 
     # -- hooks, in the order in which a training meets them ------------------------------------------------------------
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotloop.analyze.measurement import list_facts, measure_training
+from hotloop.analyze.measurement import measure_training
 from hotloop.analyze.trainings import analyze_run
 from hotloop.apply import TECHNIQUES, check_strategy
 from hotloop.attach.launching import prepare_environment
@@ -25,7 +25,7 @@ from hotloop.tune.attempt import OBSERVED, Search, TuningAttempt, observe_baseli
 from hotloop.tune.matrix import Configuration, begin_with_first, try_rows
 from hotloop.tune.quality import excuse_norms
 from hotloop.tune.search import least_steps
-from hotloop.tune.study import FACTS, CodeChanged, Progress, Request, Store, drop_outputs, open_study
+from hotloop.tune.study import CodeChanged, Progress, Request, Study, choose_limits, drop_outputs
 from hotloop.tune.supervisor import CORES_FILE
 from hotloop.tune.trials import PATCH_RATIO, AttachTrial, Bench, Budget, read_left
 from hotloop.tune.tuner import BaselineFailed, Campaign
@@ -71,28 +71,27 @@ def tune_command(
         progress.warnings += ("the script overwrites your files: " + ", ".join(written),)
     bench = replace(bench, plan=drop_outputs(plan))
     try:
-        with closing(Store(request.store)) as store:
-            facts, least = list_facts(run.processes, FACTS), least_steps(progress.report.findings)
-            study = open_study(request, store, bench, facts, observed, ran.duration_s, least)
-            progress.campaign = Campaign(
-                goal=request.goal,
-                check=check,
-                run=study.run_strategy,
-                clock_s=time.monotonic,
-                budget=budget,
-                emit=emit,
-                process_s=ran.duration_s,
-                price_per_hour=request.price_per_hour,
-            )
-            attempt = TuningAttempt(
-                study=study,
-                campaign=progress.campaign,
-                observed=observed,
-                report=progress.report,
-                techniques=request.techniques,
-                attach=attach,
-            )
-            run_attempt(attempt, search, request, progress)
+        limits = choose_limits(observed, ran.duration_s, least_steps(progress.report.findings))
+        study = Study(bench=bench, limits=limits)
+        progress.campaign = Campaign(
+            goal=request.goal,
+            check=check,
+            run=study.run_strategy,
+            clock_s=time.monotonic,
+            budget=budget,
+            emit=emit,
+            process_s=ran.duration_s,
+            price_per_hour=request.price_per_hour,
+        )
+        attempt = TuningAttempt(
+            study=study,
+            campaign=progress.campaign,
+            observed=observed,
+            report=progress.report,
+            techniques=request.techniques,
+            attach=attach,
+        )
+        run_attempt(attempt, search, request, progress)
     except (BaselineFailed, CodeChanged, WorkspaceError) as error:
         stop_early(request, progress, error)
     finally:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from hotloop.apply.device_batches import leaves
 from hotloop.core.errors import HotloopError
 
 
@@ -93,18 +94,11 @@ def take(batch: Any, start: int, stop: int, size: int) -> Any:
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(take(value, start, stop, size) for value in batch))
     if isinstance(batch, list | tuple):
-        if len(batch) == size and not any(True for _ in _tensors(batch)):
+        if len(batch) == size and not _tensors(batch):
             return batch[start:stop]
         return type(batch)(take(value, start, stop, size) for value in batch)
     return batch
 
 
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from _tensors(value)
-    elif isinstance(batch, list | tuple):
-        for value in batch:
-            yield from _tensors(value)
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor)]

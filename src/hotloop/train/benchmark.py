@@ -1,8 +1,7 @@
 """A model, its batches and an optimizer -> what data, forward, backward, optimizer and all of them take, each alone.
 
 Everything that the measurement changes is put back, bit for bit: weights, gradients, buffers, optimizer state, random
-states, modes and the loader. The file stands alone (torch inside functions, nothing else of hotloop): a probe loads it
-in the user's Python.
+states, modes and the loader. The file stands alone (nothing else of hotloop): a probe loads it in the user's Python.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 FEWEST_BLOCKS = 3
 KEPT_BATCHES = 4
@@ -74,8 +75,6 @@ def benchmark_training(
     Without ``optimizer`` an AdamW is made for the measurement. The model must be on ``device`` already (None: where it
     is). Inside DDP all ranks must call it; compute is then timed with synchronisation and without.
     """
-    import torch
-
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise ValueError("the model has no trainable parameter; give a model with trainable parameters")
@@ -206,8 +205,6 @@ class _Clock:
     """Wall time of a call and of the device work that it started."""
 
     def __init__(self, device: Any) -> None:
-        import torch
-
         backend = None if device.type == "cpu" else getattr(torch, device.type, None)
         self._wait: Callable[[], Any] = getattr(backend, "synchronize", lambda: None)
 
@@ -259,8 +256,6 @@ class _Batches:
 def _measure_memory(
     model: Any, optimizer: Any, parameters: list[Any], compute_loss: Callable[[], Any], device: Any
 ) -> TrainingMemory:
-    import torch
-
     backend = getattr(torch, device.type, None) if device.type != "cpu" else None
     reset = getattr(backend, "reset_peak_memory_stats", None)
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
@@ -312,8 +307,6 @@ def loss_of(model: Any, batch: Any, loss: Callable[[Any, Any], Any] | None) -> A
 
 
 def _mean_square(output: Any) -> Any:
-    import torch
-
     found = [t for t in _tensors(output) if isinstance(t, torch.Tensor) and t.is_floating_point() and t.requires_grad]
     if not found:
         raise ValueError(f"the model's output ({type(output).__name__}) contains no tensor with gradients; give a loss")
@@ -348,8 +341,6 @@ def _batch_size(batch: Any) -> int | None:
 @contextlib.contextmanager
 def _kept(model: Any, optimizer: Any, loader: Any, device: Any) -> Iterator[None]:
     """Whatever happens inside, everything is as it was afterwards: the same objects with the same bits."""
-    import torch
-
     # An optimizer may step parameters that are not the model's, and a forward may put new objects in a module's names.
     groups = [] if optimizer is None else optimizer.param_groups
     mappings = [names for module in model.modules() for names in (module._parameters, module._buffers)]

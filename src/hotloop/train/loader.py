@@ -90,12 +90,12 @@ def group_by_length(loader: L, *, mega_batches: int = 50, measure_s: float = 10.
     return _change(loader, "group-by-length", {"mega_batches": mega_batches, "measure_s": measure_s})
 
 
-def cache_samples(loader: L, *, most_bytes: int | None = None, folder: str | None = None) -> L:
+def cache_samples(loader: L, *, most_bytes: int | None = None) -> L:
     """The DataLoader, whose data set returns kept samples from the second epoch on (technique cache-samples).
 
     Raises UsageError with the reason where samples cannot be kept: leave the call out then.
     """
-    return _change(loader, "cache-samples", {"most_bytes": most_bytes, "folder": folder})
+    return _change(loader, "cache-samples", {"most_bytes": most_bytes})
 
 
 def _change(loader: L, technique: str, settings: dict[str, Value]) -> L:

@@ -16,9 +16,10 @@ from hotloop.core.tuning import PatchCheck, TrialVerdict
 from . import goals, statistics
 from .goals import MEMORY, PARETO
 from .patch import CANNOT_TELL, NOT_CHECKED, NOT_REPRODUCED, REPRODUCED, Patch, make_patch
+from .referee import SideFailed, run_pairs
 from .search import Candidate, Room, add_memory_candidates, find_candidates, leave_out_unjudged, trial_s
 from .study import CodeChanged, Progress, Request, Study, TuneError
-from .trials import LOST, OK, AttachTrial, Bench, Budget, Ran, pick_unit, ran_together, run_trial
+from .trials import LOST, OK, AttachTrial, Bench, Budget, Ran, pick_unit, run_trial
 from .tuner import (
     Arm,
     BaselineFailed,
@@ -30,7 +31,7 @@ from .tuner import (
     judge_numbers,
     judge_pairs,
     numerics_of,
-    run_baseline,
+    run_unchanged,
     tune_candidates,
 )
 from .workspace import changed_code, changed_files
@@ -73,40 +74,28 @@ def check_patch(campaign: Campaign, arm: Arm, run_patched: RunPatched, before: P
     baseline: list[Measurement] = []
     own: list[Measurement] = []
     numerics = numerics_of(arm.candidate, arm.own[-1:])
-    number = 0
-    while len(own) < MOST_PAIRS:
-        if campaign.clock_s() + 2 * campaign.process_s > campaign.budget.until_s:
-            break
-        try:
-            pair = _run_pair(campaign, run_patched, number)
-        except BaselineFailed as error:
-            return replace(found, status=CANNOT_TELL, reason=str(error))
-        unchanged, ran = pair
-        if ran.ended == LOST:
-            return replace(found, status=CANNOT_TELL, reason=f"the patched copy: {ran.ended}: {ran.reason}")
-        if ran.measured is None:
-            return replace(found, status=NOT_REPRODUCED, reason=f"the patched copy: {ran.ended}: {ran.reason}")
-        number += 1
-        if not ran_together(unchanged, ran.measured):
-            continue  # one of them is stored
-        baseline.append(unchanged)
-        own.append(ran.measured)
-        found = _judge(campaign, found, wanted, baseline, own, numerics)
-        campaign.emit(f"the patched source: {found.status}, {found.reason}")
-        if found.status == NOT_REPRODUCED or _compare(campaign, wanted, baseline, own).decided:
-            break
+    until_s, process_s = campaign.budget.until_s, campaign.process_s
+
+    def run(side: str, number: int) -> Ran:
+        return run_patched(number) if side == "B" else run_unchanged(campaign)
+
+    try:
+        pairs = run_pairs(run, MOST_PAIRS, until_s=until_s, process_s=process_s, clock_s=campaign.clock_s)
+        for unchanged, patched in pairs:
+            baseline.append(unchanged)
+            own.append(patched)
+            found = _judge(campaign, found, wanted, baseline, own, numerics)
+            campaign.emit(f"the patched source: {found.status}, {found.reason}")
+            if found.status == NOT_REPRODUCED or _compare(campaign, wanted, baseline, own).decided:
+                break
+    except BaselineFailed as error:
+        return replace(found, status=CANNOT_TELL, reason=str(error))
+    except SideFailed as failure:
+        status = CANNOT_TELL if failure.ran.ended == LOST else NOT_REPRODUCED
+        return replace(found, status=status, reason=f"the patched copy: {failure}")
     if not own:
         return replace(found, reason="the budget ran out before the patched source could be run")
     return found
-
-
-def _run_pair(campaign: Campaign, run_patched: RunPatched, number: int) -> tuple[Measurement, Ran]:
-    """Every second pair runs backwards, so that a drift of the machine cancels."""
-    if number % 2:
-        ran = run_patched(number)
-        return run_baseline(campaign), ran
-    unchanged = run_baseline(campaign)
-    return unchanged, run_patched(number)
 
 
 def _judge(

@@ -19,8 +19,6 @@ the processes it was to change is ``not applicable``, never a baseline under ano
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -45,8 +43,7 @@ from .quality import ORDER
 from .search import BASELINE, Candidate, Check
 from .study import Progress, Request, Study, TuneError
 from .trials import Bench, Ran
-from .tuner import Arm, Campaign, end_arm, run_references, run_rounds, strategy_key
-from .workspace import code_outside, watch
+from .tuner import Arm, Campaign, end_arm, run_references, run_rounds
 
 SCHEMA = "hotloop.matrix/1"
 PRESET = "preset"
@@ -451,11 +448,8 @@ def _run_row(
     """One process of a configuration, which its strategy names; that of the first one where it names none."""
     row = rows[strategy.name or first]
     bench = benches[row.name]
-    # Its own arguments may name code outside the folder: that of the first configuration is in the study.
-    named = [(str(one.path), one.digest) for one in watch(code_outside(bench.command, bench.plan.source))]
-    described = json.dumps([row.name, row.launch, named], sort_keys=True)
-    key = hashlib.sha256(f"{strategy_key(row.strategy)} {described}".encode()).hexdigest()[:16]
-    return study.run(key, bench, row.strategy, number, is_reference=row.name == first)
+    key = f"configuration-{list(rows).index(row.name)}"
+    return study.run(key, bench, row.strategy, number)
 
 
 def _not_applied(row: Configuration, attempt: TuningAttempt) -> str:

@@ -197,7 +197,9 @@ def _describe_baseline(campaign: Campaign) -> dict[str, Any]:
         "n": len(times),
         "step_ns": sum(times) / len(times),
         "spread_ratio": spread_of(times),
-        "losses_repeat": None if campaign.bands is None or campaign.bands.unknown else campaign.bands.is_repeatable,
+        "losses_repeat": None
+        if campaign.guard is None or campaign.guard.loss.unknown
+        else campaign.guard.loss.is_repeatable,
         "decision_level": campaign.level,
         "ended": campaign.why_ended or None,
     }

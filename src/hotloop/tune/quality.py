@@ -308,6 +308,14 @@ class GuardBands:
     norm: Bands
 
 
+def make_guard(references: Sequence[Measurement], seen: Sequence[Measurement]) -> GuardBands:
+    """The bands of the unchanged command's processes; ``seen`` are those whose losses and norms have to be known."""
+    return GuardBands(
+        loss=make_bands([one.losses for one in references], first_unseen([one.losses_unseen for one in seen])),
+        norm=make_norm_bands([one.norms for one in references], first_unseen([one.norms_unseen for one in seen])),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarded:
     """The judgement that counts, and ``summary``: it with both curves, as the report holds it."""

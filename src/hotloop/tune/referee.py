@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hotloop.core.findings import Numerics
@@ -11,8 +11,8 @@ from hotloop.core.proof import ProofVerdict
 from hotloop.core.tuning import TrialVerdict
 
 from . import goals, statistics
-from .quality import GuardBands, Quality, first_unseen, judge_measured, make_bands, make_norm_bands
-from .trials import Ran, pick_unit, ran_together, time_per_unit
+from .quality import Quality, judge_measured, make_guard
+from .trials import Ran, pick_unit, time_per_unit
 
 LEVEL = 0.003
 """Two-sided probability of a wrong ``faster`` or ``slower`` over all looks: at most one in 300 equal variants."""
@@ -47,6 +47,36 @@ class Match:
         return tuple(time_per_unit(process, self.unit) for process in side)
 
 
+class SideFailed(Exception):
+    """A process of one side did not train."""
+
+    def __init__(self, side: str, ran: Ran) -> None:
+        super().__init__(f"{ran.ended}: {ran.reason}")
+        self.side, self.ran = side, ran
+
+
+def run_pairs(
+    run: RunSide, most: int, *, until_s: float, process_s: float, clock_s: Callable[[], float]
+) -> Iterator[tuple[Measurement, Measurement]]:
+    """A process of each side, at most so many times and as long as another pair fits in. Raises SideFailed.
+
+    Every second pair runs backwards, so that a drift of the machine cancels. ``process_s`` is how long a process may
+    take at first.
+    """
+    for number in range(most):
+        begun_s = clock_s()
+        if begun_s + 2 * process_s > until_s:
+            return
+        pair: dict[str, Measurement] = {}
+        for side in ("B", "A") if number % 2 else ("A", "B"):
+            ran = run(side, number)
+            if ran.measured is None:
+                raise SideFailed(side, ran)
+            pair[side] = ran.measured
+        process_s = (clock_s() - begun_s) / 2
+        yield pair["A"], pair["B"]
+
+
 def referee(
     match: Match,
     run: RunSide,
@@ -56,35 +86,21 @@ def referee(
     clock_s: Callable[[], float],
     emit: Callable[[str], None],
 ) -> None:
-    """Run pairs until a verdict. ``match`` holds the outcome, whatever ends this.
-
-    Every second pair runs backwards, so that a drift of the machine cancels. ``process_s`` is how long a process may
-    take at first.
-    """
-    number = 0
-    while len(match.b) < statistics.MOST_PAIRS:
-        if clock_s() + 2 * process_s > until_s:
-            match.reason = f"the budget is used up: {match.reason}"
-            return
-        pair: dict[str, Measurement] = {}
-        begun_s = clock_s()
-        for side in ("B", "A") if number % 2 else ("A", "B"):
-            ran = run(side, number)
-            if ran.measured is None:
-                match.verdict = "refused" if side == "B" else "cannot tell"
-                match.reason = f"{side} failed: {ran.ended}, {ran.reason}"
+    """Run pairs until a verdict. ``match`` holds the outcome, whatever ends this."""
+    try:
+        for a, b in run_pairs(run, statistics.MOST_PAIRS, until_s=until_s, process_s=process_s, clock_s=clock_s):
+            match.a.append(a)
+            match.b.append(b)
+            judge(match)
+            emit(f"pair {len(match.b)}: {match.verdict}, {match.reason}")
+            if match.verdict != "cannot tell":
                 return
-            pair[side] = ran.measured
-        process_s = (clock_s() - begun_s) / 2
-        number += 1
-        if not ran_together(pair["A"], pair["B"]):
-            continue
-        match.a.append(pair["A"])
-        match.b.append(pair["B"])
-        judge(match)
-        emit(f"pair {number}: {match.verdict}, {match.reason}")
-        if match.verdict != "cannot tell":
-            return
+    except SideFailed as failure:
+        match.verdict = "refused" if failure.side == "B" else "cannot tell"
+        match.reason = f"{failure.side} failed: {failure.ran.ended}, {failure.ran.reason}"
+        return
+    if len(match.b) < statistics.MOST_PAIRS:
+        match.reason = f"the budget is used up: {match.reason}"
 
 
 def judge(match: Match) -> None:
@@ -122,10 +138,7 @@ def _say_why(found: statistics.PairComparison) -> str:
 def _judge_numbers(match: Match) -> tuple[Quality, bool]:
     """What the losses of B say beside those of A, and whether that can end the proof."""
     references = [*([match.observed] if match.observed else []), *match.a]
-    bands = GuardBands(
-        loss=make_bands([one.losses for one in references], first_unseen([one.losses_unseen for one in match.a])),
-        norm=make_norm_bands([one.norms for one in references], first_unseen([one.norms_unseen for one in match.a])),
-    )
+    bands = make_guard(references, match.a)
     qualities = [judge_measured(bands, process, match.numerics).quality for process in match.b]
     rejected = [quality for quality in qualities if quality.status == "rejected"]
     if not rejected:

@@ -31,127 +31,30 @@ MOVES = frozenset(
     ("to", "cuda", "cpu", "long", "int", "view", "reshape", "unsqueeze", "squeeze", "flatten", "contiguous")
 )
 """Methods of a tensor that compute nothing."""
-_TENSOR_METHODS = MOVES | frozenset(
-    (
-        *("abs", "abs_", "add", "add_", "all", "amax", "amin", "any", "argmax", "argmin", "argsort", "backward"),
-        *("bfloat16", "bool", "chunk", "clamp", "clamp_min", "clone", "cos", "cumsum", "detach", "detach_", "diff"),
-        *("dim", "div", "div_", "double", "eq", "exp", "expand", "expand_as", "flip", "float", "gather", "ge", "gt"),
-        *("half", "is_contiguous", "isfinite", "isnan", "item", "le", "log", "log_softmax", "logsumexp", "lt"),
-        *("masked_fill", "masked_select", "matmul", "max", "mean", "median", "min", "mm", "movedim", "mul", "mul_"),
-        *("nelement", "norm", "numel", "numpy", "permute", "pow", "prod", "register_hook", "relu", "repeat"),
-        *("requires_grad_", "retain_grad", "round", "rsub", "scatter", "sigmoid", "sign", "sin", "size", "softmax"),
-        *("sort", "split", "sqrt", "square", "std", "sub", "sub_", "sum", "swapaxes", "t", "tanh", "tolist", "topk"),
-        *("transpose", "type", "type_as", "unbind", "unflatten", "unfold", "var", "view_as", "zero_"),
-    )
-)
-"""Methods that tensors have, and outputs of other kinds hardly."""
-_TORCH_OF_ANYTHING = frozenset(
-    ("cat", "compile", "concat", "concatenate", "hstack", "is_tensor", "save", "stack", "vstack")
-)
-"""Functions of torch that take more than one tensor, or anything."""
-_TAKE_ANYTHING = ("print", "len", "type", "id", "repr", "str")
+_OTHER_METHODS = frozenset(("get", "items", "keys", "log_prob", "sample", "values"))
+"""Methods of dictionaries and distributions."""
 BUILTINS = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
 
 
-def refuse_other_use(script: Script, call: ast.Call, name: str) -> None:
-    """Raises Refusal where what ``call`` answers under this name is used, and not as a tensor.
-
-    A name that is only handed on to code which is not understood may hold a dictionary or an object of the model's own.
-    """
-    uses = []
-    for node in ast.walk(script.scope(call)):
-        if not isinstance(node, ast.Name) or node.id != name or not isinstance(node.ctx, ast.Load):
-            continue
-        uses.append(is_tensor_use(script, node, call))
-        if uses[-1] is False:
-            raise Refusal(doubt_of(script, node))
-    if uses and True not in uses:
-        raise Refusal(NOT_SHOWN.format(name))
-
-
-NOT_SHOWN = "the script does not show that {} is a tensor"
-
-
-def doubt_of(script: Script, value: ast.expr) -> str:
-    """What is said of a value that is used as no tensor is."""
-    line, _, _ = ast.unparse(script.parents[value]).strip().partition("\n")
-    return f"the script uses `{line}`: {ast.unparse(value)} may not be a plain tensor"
-
-
-def is_tensor_use(script: Script, value: ast.expr, call: ast.Call) -> bool | None:
-    """Whether the expression around ``value`` (the model's ``call``, or a name that holds its outcome) is one for a
-    tensor; None where it is passed on, or other types support it too."""
+def refuse_other_use(script: Script, value: ast.expr) -> None:
+    """Raises Refusal where what the model returns is used as no plain tensor is. Of what is left, a run of the patched
+    source shows whether it is one."""
     parent = script.parents[value]
-    above = script.parents.get(parent)
     if isinstance(parent, ast.Attribute):
+        above = script.parents[parent]
         is_method = isinstance(above, ast.Call) and above.func is parent
-        return parent.attr in (_TENSOR_METHODS if is_method else _TENSOR_ATTRIBUTES)
-    if isinstance(parent, ast.Subscript) and parent.value is value:
-        return _is_tensor_index(parent.slice)
-    if isinstance(parent, ast.Compare):
-        return _is_tensor_comparison(parent, value)
-    if isinstance(parent, ast.BinOp):
-        return None if isinstance(parent.op, ast.BitOr | ast.Mod) else True
-    if isinstance(parent, ast.keyword):
-        return False if parent.arg is None else _is_tensor_argument(script, above, call)
-    if isinstance(parent, ast.Call):
-        return _is_tensor_argument(script, parent, call)
-    if isinstance(parent, ast.Assign) and any(isinstance(one, ast.Tuple | ast.List) for one in parent.targets):
-        return False
-    if isinstance(parent, ast.Starred | ast.For | ast.comprehension):
-        return False
-    if isinstance(parent, ast.UnaryOp | ast.AugAssign):
-        return None if isinstance(parent.op, ast.Not) else True
-    return None
-
-
-def _is_tensor_index(index: ast.expr) -> bool | None:
-    """``[:, -1]`` has only a tensor; ``[0]`` a tuple and ``["x"]`` a dictionary."""
-    if isinstance(index, ast.Tuple):
-        return True
-    plain = index.operand if isinstance(index, ast.UnaryOp) else index
-    return False if isinstance(plain, ast.Constant) else None
-
-
-def _is_tensor_comparison(comparison: ast.Compare, value: ast.expr) -> bool | None:
-    if any(isinstance(one, ast.Is | ast.IsNot) for one in comparison.ops):
-        return False
-    if any(isinstance(one, ast.In | ast.NotIn) for one in comparison.ops):
-        return None if comparison.left is value else False
-    return True
-
-
-def _is_tensor_argument(script: Script, taker: ast.AST | None, call: ast.Call) -> bool | None:
-    """What it says of a value that ``taker`` gets it as an argument."""
-    assert isinstance(taker, ast.Call)
-    function = taker.func
-    if ast.unparse(function) == ast.unparse(call.func):
-        return False  # a hidden state that the model gets back: of an LSTM it is a tuple
-    name = script.dotted(function)
-    if name is not None:
-        package, _, last = name.rpartition(".")
-        is_of_tensors = package == "torch.nn.functional" or (package == "torch" and last not in _TORCH_OF_ANYTHING)
-        return True if is_of_tensors else None
-    built = [
-        node.value
-        for node in ast.walk(script.tree)
-        if isinstance(node, ast.Assign) and any(ast.unparse(one) == ast.unparse(function) for one in node.targets)
-    ]
-    if built:
-        return True if all(_is_torch_loss(script, one) for one in built) else None
-    if isinstance(function, ast.Name) and function.id in BUILTINS:
-        return True if function.id in ("float", "int", "abs") else None if function.id in _TAKE_ANYTHING else False
-    return None
-
-
-def _is_torch_loss(script: Script, value: ast.expr) -> bool:
-    """``nn.CrossEntropyLoss()``, also moved to a device, or ``F.cross_entropy``."""
-    while isinstance(value, ast.Call) and script.dotted(value.func) is None and isinstance(value.func, ast.Attribute):
-        value = value.func.value
-    if isinstance(value, ast.Call):
-        name = script.dotted(value.func) or ""
-        return name.startswith("torch.nn.") and name.endswith("Loss")
-    return (script.dotted(value) or "").startswith("torch.nn.functional.")
+        is_other = parent.attr in _OTHER_METHODS if is_method else parent.attr not in _TENSOR_ATTRIBUTES
+    elif isinstance(parent, ast.Subscript) and parent.value is value:
+        index = parent.slice.operand if isinstance(parent.slice, ast.UnaryOp) else parent.slice
+        is_other = isinstance(index, ast.Constant)  # of a tuple or a dictionary
+    elif isinstance(parent, ast.Assign):
+        is_other = any(isinstance(target, ast.Tuple | ast.List) for target in parent.targets)
+    else:
+        is_keywords = isinstance(parent, ast.keyword) and parent.arg is None
+        is_other = is_keywords or isinstance(parent, ast.Starred | ast.For | ast.comprehension)
+    if is_other:
+        line, _, _ = ast.unparse(parent).strip().partition("\n")
+        raise Refusal(f"the script uses `{line}`: {ast.unparse(value)} may not be a plain tensor")
 
 
 NO_FORM = "it cannot be written in the source; it remains in the strategy file"
@@ -407,14 +310,14 @@ def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext
     end_line = statement.end_lineno or statement.lineno
     if isinstance(statement, ast.Assign) and statement.value is call and len(statement.targets) == 1:
         names = _plain_names(statement.targets[0])
-        for one in names:
-            refuse_other_use(script, call, one)
+        for node in ast.walk(script.scope(call)):
+            if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load):
+                refuse_other_use(script, node)
         lines = [ScriptEdit(script.starts[at], script.starts[at], unit) for at in range(statement.lineno - 1, end_line)]
         statement_text = ", ".join(names) + " = " + ", ".join(f"{name}.float()" for name in names)
         return [ScriptEdit(begin, begin, head + unit), *lines[1:], *insert_after(script, statement, statement_text)]
     _refuse_evaluated_before(statement, call)
-    if not (use := is_tensor_use(script, call, call)):
-        raise Refusal(NOT_SHOWN.format(ast.unparse(call)) if use is None else doubt_of(script, call))
+    refuse_other_use(script, call)
     used = {node.id for node in ast.walk(script.tree) if isinstance(node, ast.Name)}
     name = next((one for one in ("output", "model_output", "autocast_output") if one not in used), None)
     if name is None:

@@ -17,12 +17,11 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hotloop.core.applied import AppliedTechnique
-from hotloop.core.findings import Where
 from hotloop.core.measurement import Measurement
 from hotloop.core.recording import OUTCOME_FILE, outcome_to_json
 from hotloop.core.strategy import Strategy
@@ -37,10 +36,6 @@ SUPERVISOR = Path(__file__).with_name("supervisor.py")
 OK, OOM, CRASH, HANG, TIMEOUT, NO_TRAINING = "ok", "oom", "crash", "hang", "timeout", "no training"
 LOST = "lost"
 """How a process of a trial ended; what was lost says nothing of the command."""
-TOGETHER_RATIO = 4.0
-TOGETHER_S = 20.0
-"""Processes that began further apart than the longer one's time that often, and this, did not run beside each other."""
-
 _MEMORY_WORDS = re.compile(
     r"out of memory|OutOfMemoryError|can't allocate memory|Cannot allocate memory|\bMemoryError\b|std::bad_alloc", re.I
 )
@@ -55,7 +50,6 @@ class Ran:
     reason: str
     duration_s: float
     measured: Measurement | None
-    began_wall_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +85,7 @@ def run_trial(bench: Bench, strategy: Strategy, limits: TrialLimits, name: str) 
     shutil.rmtree(run_folder, ignore_errors=True)
     shutil.rmtree(bench.folder / "work" / name, ignore_errors=True)
     (run_folder / "processes").mkdir(parents=True, exist_ok=True)
-    began_wall_s, began_s = time.time(), time.monotonic()
+    began_s = time.monotonic()
     workspace = make_workspace(bench.plan, bench.folder / "work" / name)
     try:
         write_files(workspace, bench.patched)
@@ -118,12 +112,12 @@ def run_trial(bench: Bench, strategy: Strategy, limits: TrialLimits, name: str) 
     finally:
         remove_workspace(workspace)
     write_outcome(run_folder, answer)
-    ran = replace(_judge_end(answer, run_folder, bench.measure), began_wall_s=began_wall_s)
+    ran = _judge_end(answer, run_folder, bench.measure)
     if ran.measured is None:
         return ran
     took_s = time.monotonic() - began_s
     applied = tuple(_restore_place(one, str(workspace), str(bench.plan.source)) for one in ran.measured.applied)
-    return replace(ran, measured=replace(ran.measured, began_wall_s=began_wall_s, duration_s=took_s, applied=applied))
+    return replace(ran, measured=replace(ran.measured, duration_s=took_s, applied=applied))
 
 
 def _restore_place(one: AppliedTechnique, workspace: str, source: str) -> AppliedTechnique:
@@ -131,18 +125,6 @@ def _restore_place(one: AppliedTechnique, workspace: str, source: str) -> Applie
     if one.where is None:
         return one
     return replace(one, where=replace(one.where, file=one.where.file.replace(workspace, source, 1)))
-
-
-def ran_together(one: Measurement, other: Measurement) -> bool:
-    """Whether two processes ran beside each other, on a machine that was the same to both.
-
-    A stored process of another day is no other side for one that runs now. Where neither time is known, they are old
-    rows of one tuning.
-    """
-    if one.began_wall_s is None or other.began_wall_s is None:
-        return one.began_wall_s == other.began_wall_s
-    apart_s = abs(one.began_wall_s - other.began_wall_s)
-    return apart_s <= max(TOGETHER_S, TOGETHER_RATIO * max(one.duration_s, other.duration_s))
 
 
 def write_files(workspace: Path, files: Mapping[str, bytes]) -> None:
@@ -268,35 +250,6 @@ def last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
     return (named or lines or [""])[-1][:200]
-
-
-def ran_to_json(ran: Ran) -> str:
-    return json.dumps(asdict(ran))
-
-
-def ran_from_json(text: str) -> Ran:
-    """What ``ran_to_json`` wrote. Raises ValueError when it is something else."""
-    try:
-        content = json.loads(text)
-        measured = content["measured"]
-        if measured is not None:
-            measured = Measurement(
-                **{
-                    **measured,
-                    "losses": tuple(measured["losses"]),
-                    "norms": tuple((int(row), value) for row, value in measured.get("norms", ())),
-                    "applied": tuple(_applied_from_json(one) for one in measured["applied"]),
-                }
-            )
-        return Ran(**{**content, "measured": measured})
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"not a stored trial: {error}") from error
-
-
-def _applied_from_json(content: Mapping[str, Any]) -> AppliedTechnique:
-    where = content["where"]
-    kept = {**content, "where": None if where is None else Where(**where), "ranks": tuple(content["ranks"])}
-    return AppliedTechnique(**kept)
 
 
 def pick_unit(measured: Sequence[Measurement]) -> str:

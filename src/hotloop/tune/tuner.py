@@ -16,14 +16,11 @@ from hotloop.core.tuning import Trial, TrialVerdict, forecast_of
 
 from . import goals, statistics
 from .quality import (
-    Bands,
     GuardBands,
     Guarded,
     Quality,
-    first_unseen,
     judge_measured,
-    make_bands,
-    make_norm_bands,
+    make_guard,
     repeats_bit_for_bit,
     widest_numerics,
 )
@@ -40,7 +37,7 @@ from .search import (
     schedule_round,
     urgency,
 )
-from .trials import Budget, Ran, pick_unit, ran_together, time_per_unit
+from .trials import Budget, Ran, pick_unit, time_per_unit
 
 BASELINE_PROCESSES = 2
 """Before any candidate, at most: with the observed run they make the three that the quality guard needs. One is enough
@@ -63,7 +60,7 @@ HALVING_ROUNDS = (1, 2, 4, 8)
 BUDGET_USED_UP = "the budget ran out"
 
 RunArm = Callable[[Strategy, int], Ran]
-"""A strategy and the number of its process -> how that process went; a stored one when there is one."""
+"""A strategy and the number of its process -> how that process went."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +119,7 @@ class Campaign:
     emit: Callable[[str], None]
     baseline: list[Measurement] = field(default_factory=list)
     baseline_count: int = 0
-    bands: Bands | None = None
-    norm_bands: Bands | None = None
+    guard: GuardBands | None = None
     arms: list[Arm] = field(default_factory=list)
     level: float = statistics.DECISION_LEVEL
     keeps_all: bool = False
@@ -215,13 +211,7 @@ def run_references(campaign: Campaign, observed: Sequence[Measurement]) -> None:
         run_baseline(campaign)
         if repeats_bit_for_bit([one.losses for one in (*observed, *campaign.baseline)]):
             break
-    processes = (*observed, *campaign.baseline)
-    campaign.bands = make_bands(
-        [one.losses for one in processes], first_unseen([one.losses_unseen for one in campaign.baseline])
-    )
-    campaign.norm_bands = make_norm_bands(
-        [one.norms for one in processes], first_unseen([one.norms_unseen for one in campaign.baseline])
-    )
+    campaign.guard = make_guard((*observed, *campaign.baseline), campaign.baseline)
 
 
 def go_on(campaign: Campaign, until_s: float) -> None:
@@ -380,8 +370,7 @@ def _pair(
 ) -> None:
     for arm in active:
         measured, base = own.get(arm.candidate.id), baselines.get(beside[arm.candidate.id])
-        # One of them may be stored, and not be of the other's time.
-        if measured is not None and base is not None and ran_together(base, measured):
+        if measured is not None and base is not None:
             arm.baseline.append(base)
             arm.own.append(measured)
 
@@ -394,13 +383,20 @@ def end_arm(campaign: Campaign, arm: Arm, verdict: TrialVerdict, reason: str) ->
 
 def run_baseline(campaign: Campaign) -> Measurement:
     """One more process of the unchanged command. Raises BaselineFailed."""
+    measured = run_unchanged(campaign).measured
+    assert measured is not None
+    return measured
+
+
+def run_unchanged(campaign: Campaign) -> Ran:
+    """As ``run_baseline``, with how it ended."""
     ran, took_s = _run(campaign, Strategy(), campaign.baseline_count)
     campaign.process_s = max(took_s, DECAY_RATIO * campaign.process_s) if campaign.baseline else took_s
     campaign.baseline_count += 1
     if ran.measured is None:
         raise BaselineFailed(f"the unchanged command failed in a trial: {ran.ended}, {ran.reason}")
     campaign.baseline.append(ran.measured)
-    return ran.measured
+    return ran
 
 
 def run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
@@ -432,7 +428,7 @@ def run_candidate(campaign: Campaign, arm: Arm) -> Measurement | None:
 
 
 def _run(campaign: Campaign, strategy: Strategy, number: int) -> tuple[Ran, float]:
-    """The process, and how many seconds it took: one from the store as long as it took when it ran."""
+    """The process, and how many seconds it took."""
     begun_s = campaign.clock_s()
     ran = campaign.run(strategy, number)
     return ran, max(campaign.clock_s() - begun_s, ran.duration_s)
@@ -470,9 +466,8 @@ def numerics_of(candidate: Candidate, measured: Sequence[Measurement]) -> Numeri
 
 def judge_numbers(campaign: Campaign, measured: Measurement, numerics: Numerics) -> Guarded:
     """Losses and gradient norms of a process against the bands of the campaign."""
-    assert campaign.bands is not None
-    assert campaign.norm_bands is not None
-    return judge_measured(GuardBands(loss=campaign.bands, norm=campaign.norm_bands), measured, numerics)
+    assert campaign.guard is not None
+    return judge_measured(campaign.guard, measured, numerics)
 
 
 def _next_combination(campaign: Campaign) -> Arm | None:

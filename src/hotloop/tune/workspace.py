@@ -74,17 +74,6 @@ class WorkspacePlan:
     warnings: tuple[str, ...]
     watched: tuple[WatchedFile, ...] = ()
 
-    @property
-    def code_hash(self) -> str:
-        """The same for the same code, copied or watched."""
-        digest = hashlib.sha256()
-        for entry in self.entries:
-            if entry.content is not None:
-                digest.update(os.fsencode(entry.path) + b"\0" + hashlib.sha256(entry.content).digest())
-        for one in self.watched:
-            digest.update(os.fsencode(one.path) + b"\0" + (one.digest or repr(one.stamp)).encode())
-        return digest.hexdigest()
-
 
 class _Allowance:
     """How much of one kind may still be copied."""

@@ -1,11 +1,9 @@
 """Tensors there and back: any shape and floating dtype, and the ratio and error that are reported."""
 
-import re
-
 import pytest
 import torch
 
-from hotloop import GradientCompressor, HotloopError
+from hotloop import GradientCompressor
 from hotloop.apply.compression.compressor import DTYPES
 from hotloop.apply.compression.selection import EXACT_COUNT
 
@@ -40,12 +38,6 @@ def test_what_comes_back_has_the_shape_and_dtype_and_the_error_that_was_reported
     assert torch.equal(tensor.double(), before.double())
 
 
-def test_a_view_with_gaps_that_needs_a_gradient_is_compressed() -> None:
-    tensor = draw(40, 30).requires_grad_()[::2].t()
-    small = COMPRESSOR.compress_quantize(tensor)
-    assert error_of(tensor.detach(), COMPRESSOR.decompress_quantize(small)) < 0.01
-
-
 def test_ratios_count_what_is_sent() -> None:
     tensor = draw(1 << 16)
     assert COMPRESSOR.compress_quantize(tensor, 8).ratio == (65536 + 64 * 4) / 262144
@@ -73,25 +65,3 @@ def test_a_block_that_holds_nan_comes_back_as_nan_and_the_error_is_unknown() -> 
     small = COMPRESSOR.compress_quantize(tensor, 4)
     assert COMPRESSOR.decompress_quantize(small).isnan().nonzero().flatten().tolist() == list(range(1024, 2048))
     assert small.error is None
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: COMPRESSOR.compress_topk(draw(3), 0.0), "ratio is 0.0: give the part of the elements"),
-        (lambda: COMPRESSOR.compress_topk(draw(3), float("nan")), "ratio is nan"),
-        (lambda: COMPRESSOR.compress_quantize(draw(3), 1), "num_bits is 1: give 2, 4 or 8"),
-        (lambda: COMPRESSOR.compress_quantize(draw(3), 4.0), "num_bits is 4.0"),  # type: ignore[arg-type]
-        (lambda: COMPRESSOR.compress_topk(torch.ones(3, dtype=torch.int32)), "a tensor of torch.int32"),
-        (lambda: COMPRESSOR.compress_quantize(torch.ones(3).to_sparse()), "(torch.sparse_coo) cannot be compressed"),
-        (lambda: COMPRESSOR.compress_quantize([1.0]), "a list cannot be compressed; give a torch.Tensor"),  # type: ignore[arg-type]
-        (
-            lambda: COMPRESSOR.decompress_topk(COMPRESSOR.compress_quantize(draw(3))),  # type: ignore[arg-type]
-            "QuantizedForm is not what compress_topk returns",
-        ),
-    ],
-)
-def test_bad_input_is_refused_with_its_value(call: "object", message: str) -> None:
-    assert callable(call)
-    with pytest.raises(HotloopError, match=re.escape(message)):
-        call()

@@ -28,7 +28,6 @@ def test_one_rank_trains_as_ddp_does_and_says_so() -> None:
     x = torch.randn(3, 4)
     model(x).sum().backward()
     assert torch.equal(model.module.weight.grad, x.sum(0).expand(2, 4))
-    assert model.compression == "none: one rank, nothing is sent"
     assert hooks_of(model) == []
     assert model.compression_state() == {}
     model.load_compression_state({})
@@ -47,8 +46,3 @@ def test_one_rank_trains_as_ddp_does_and_says_so() -> None:
 def test_what_cannot_be_is_refused_with_its_value(make: Any, message: str) -> None:
     with pytest.raises(HotloopError, match=message):
         make()
-
-
-def test_without_a_process_group_it_says_what_to_call() -> None:
-    with pytest.raises(HotloopError, match="call init_process_group, and start with torchrun"):
-        CompressedDDP(nn.Linear(2, 2))

@@ -135,19 +135,6 @@ def test_a_training_goes_on_from_its_checkpoint_with_the_same_bits(weights: str,
         assert equal(weights_of(again, resumed), weights_of(whole, optimizer))
 
 
-def test_a_checkpoint_goes_on_without_the_technique_in_float32() -> None:
-    model = small_model()
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    apply(model, optimizer)
-    before = train(model, optimizer, 20)[-1]
-    plain = small_model()
-    plain.load_state_dict(model.state_dict())
-    ordinary = torch.optim.AdamW(plain.parameters(), 1e-2)
-    ordinary.load_state_dict(optimizer.state_dict())
-    assert train(plain, ordinary, 1)[0] == pytest.approx(before, rel=0.1)
-    assert {p.dtype for p in plain.parameters()} == {torch.float32}
-
-
 def test_a_closure_is_called_once_and_a_scheduler_sees_the_step() -> None:
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -198,6 +185,5 @@ def test_an_unknown_optimizer_that_comes_later_takes_the_cast_back() -> None:
     applied = apply(model, None)
     assert model[0].weight.dtype == torch.bfloat16
     applied.applier.change_optimizer(Own(model.parameters(), 0.1))
-    assert applied.applier.records[-1].detail.startswith("reverted: Own may use several tensors")
     assert equal(model.parameters(), before)
     assert "forward" not in vars(model)

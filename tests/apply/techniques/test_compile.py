@@ -1,4 +1,4 @@
-"""compile-model, compile-optimizer and dynamic-shapes: in place, never twice, no trace in what is kept."""
+"""compile-model and dynamic-shapes: in place, never twice, no trace in what is kept."""
 
 import copy
 import importlib
@@ -70,7 +70,7 @@ def test_a_compiled_forward_that_draws_random_numbers_is_resampled(rate: float, 
 def test_blocks_of_one_class_are_compiled_once() -> None:
     model = without_dropout(make_net(depth=6))
     applied = apply_one("compile-model", {**EAGER, "regional": True}, model=model)
-    assert "6 blocks of Block" in applied.records[0].detail
+    assert applied.records[0].values["blocks"] == 6
     train(model, sgd(model), steps=2)
     # The first block's input needs no gradient, those of the others do: two graphs, however many blocks.
     assert 1 <= counters["stats"]["unique_graphs"] <= 2
@@ -219,7 +219,7 @@ def test_under_fsdp2_the_blocks_are_compiled_inside_their_hooks(tmp_path: Any) -
             fully_shard(block)
         fully_shard(model)
         applied = apply_one("compile-model", EAGER, model=model)
-        assert "4 blocks of FSDPBlock" in applied.records[0].detail
+        assert applied.records[0].values["blocks"] == 4
         torch.manual_seed(1)
         for one in (plain, model):
             torch.manual_seed(1)
@@ -235,31 +235,6 @@ def test_under_fsdp2_the_blocks_are_compiled_inside_their_hooks(tmp_path: Any) -
         assert counters["stats"]["unique_graphs"] >= 1
     finally:
         dist.destroy_process_group()
-
-
-@pytest.mark.parametrize("scheduled", ["before", "after"])
-def test_a_compiled_step_trains_the_same_and_schedules_go_on(scheduled: str) -> None:
-    def run(compiled: bool) -> list[Any]:
-        model = without_dropout(make_net(depth=1))
-        optimizer = torch.optim.NAdam(model.parameters(), lr=1e-2)
-
-        def schedule() -> Any:
-            return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (step + 1))
-
-        scheduler = schedule() if scheduled == "before" else None
-        if compiled:
-            assert statuses(apply_one("compile-optimizer", EAGER, optimizer=optimizer)) == ["applied"]
-        scheduler = scheduler or schedule()
-        seen = []
-        for _ in range(5):
-            seen += train(model, optimizer, steps=1)
-            scheduler.step()
-        copied = copy.deepcopy(optimizer)
-        assert "step" not in vars(copied)
-        return seen
-
-    assert is_close(run(True), run(False))
-    assert counters["stats"]["unique_graphs"] >= 1
 
 
 def call_compile(override: bool, **options: Any) -> tuple[Any, list[Any]]:
@@ -314,4 +289,3 @@ def test_models_of_scripts_that_differentiate_gradients_are_left_alone(
     finally:
         sys.modules.pop("second_derivative_of_a_script")
     assert statuses(applied) == ["not applicable"]
-    assert "second_derivative_of_a_script.py:2), which compiled models do not support" in applied.records[0].detail

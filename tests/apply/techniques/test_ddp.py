@@ -12,7 +12,6 @@ import torch
 from hotloop.apply import TECHNIQUES
 from hotloop.apply.applier import Applier, make_context
 from hotloop.apply.compression import METHODS
-from hotloop.apply.gradient_use import gradient_line
 from hotloop.core.strategy import Choice, Strategy
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -112,20 +111,6 @@ def test_the_scan_stays_where_a_parameter_may_be_unused(found: dict[str, Any], s
 
 
 @pytest.mark.parametrize(
-    ("source", "line"),
-    [
-        ("p.grad = None", None),
-        ("torch.autograd.grad(a, b)", None),
-        ("x = 1\np.grad /= 2", 2),
-        ("n = [p.grad.norm() for p in ps]", 1),
-        ("getattr(p, 'grad')", 1),
-    ],
-)
-def test_gradients_used_by_hand_are_found_in_source(source: str, line: int | None) -> None:
-    assert gradient_line(source) == line
-
-
-@pytest.mark.parametrize(
     ("chosen", "override", "status", "becomes"),
     [
         ({"bucket_cap_mb": 1}, False, "not applicable", 1),
@@ -196,7 +181,5 @@ def test_an_unmodified_script_under_torchrun(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out.json").read_text())
     told = {one["technique"]: one for one in report["strategy"]}
     assert {key: one["status"] for key, one in told.items()} == dict.fromkeys(told, "applied"), told
-    assert told["ddp-buckets"]["detail"] == "bucket_cap_mb 25 instead of the script's 0.001"
     assert told["ddp-buckets"]["where"]["line"] == 12
-    assert "once per 3 backwards" in told["no-sync-accumulation"]["detail"]
     assert "sync-every-microstep" not in [finding["rule"] for finding in report["findings"]]

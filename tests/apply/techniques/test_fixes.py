@@ -50,13 +50,6 @@ SOURCES = [Path(hotloop.bench.probe.__file__), *sorted(Path(hotloop.diagnose.rul
 PRESCRIBED = sorted({(name, tuple(settings.items())) for path in SOURCES for name, settings in settings_in(path)})
 
 
-def test_the_rules_were_found() -> None:
-    assert {name for name, _ in PRESCRIBED} >= {
-        "fused-optimizer", "foreach-optimizer", "compile-model", "dynamic-shapes", "keep-activations",
-        "foreach-clipping", "bf16-autocast", "loader-workers",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(("technique", "settings"), PRESCRIBED)
 def test_a_prescribed_fix_is_a_valid_strategy(technique: str, settings: tuple[tuple[str, Any], ...]) -> None:
     assert check_strategy(strategy_of(technique, **dict(settings)), TECHNIQUES)

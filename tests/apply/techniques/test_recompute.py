@@ -12,8 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hotloop.apply import TECHNIQUES
 from hotloop.apply.applier import Applier, make_context
-from hotloop.apply.modules import find_blocks
-from hotloop.apply.techniques.activation_offload import offload
+from hotloop.apply.techniques.offload import offload
 
 from .small import Block, Net, apply_one, is_equal, make_net, statuses, strategy_of, train
 
@@ -139,13 +138,6 @@ def test_recomputing_adds_no_graph_break_under_compile() -> None:
     assert is_equal(train(model, sgd(model), steps=3), train(plain, sgd(plain), steps=3))
 
 
-def test_the_blocks_of_a_model_are_found_outermost_first() -> None:
-    nested = torch.nn.Sequential(*(torch.nn.Sequential(Block(), Block()) for _ in range(2)))
-    assert [type(one).__name__ for one in find_blocks(nested)] == ["Sequential", "Sequential"]
-    assert len(find_blocks(make_net())) == 4
-    assert len(find_blocks(torch.nn.ModuleList([make_net(), Block()]), "Block")) == 5
-
-
 def test_checkpoints_that_a_transformers_switch_makes_are_not_the_script_s() -> None:
     class Switched(Net):
         supports_gradient_checkpointing = True
@@ -213,12 +205,6 @@ def test_a_reentrant_call_that_trains_nothing_stays_untrained() -> None:
     assert model.blocks[0].up.weight.grad is None
     assert plain.blocks[0].up.weight.grad is None
     assert "trains no parameters" in records[0].detail
-
-
-def test_other_random_draws_are_said() -> None:
-    model, records = keep_activations(use_reentrant=False, preserve_rng_state=False)
-    model(torch.ones(1, 16))
-    assert records[0].numerics == "resampled"
 
 
 def test_offloading_gives_equal_bits_and_the_cpu_has_nowhere_to_go() -> None:
@@ -296,7 +282,6 @@ def test_a_block_that_changes_its_arguments_is_left_alone(settings: dict[str, An
     assert is_equal(train(model, sgd(model), steps=3), expected)
     told = applied.applier.records[1]
     assert told.status == "not applicable"
-    assert "changes its argument cache" in told.detail
     assert model.config.use_cache is True
 
 
@@ -309,4 +294,3 @@ def test_copies_of_data_parallel_on_several_gpus_are_left_alone(technique: str, 
     model.device_ids = [0, 1]
     applied = apply_one(technique, settings, model=model)
     assert statuses(applied) == ["not applicable"]
-    assert "copies of the model on 2 GPUs" in applied.records[0].detail

@@ -56,7 +56,6 @@ class Bf16Parameters(Technique):
 
     id = "bf16-parameters"
     summary = "store weights, gradients and optimizer state in bfloat16"
-    effort = "easy"
     numerics = Numerics.LOSSY
     safety = Safety.SHOW
     stage = Stage.PRECISION
@@ -93,7 +92,7 @@ class Bf16Parameters(Technique):
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
         if _is_plain(settings):
             return None
-        for other in ("compile-optimizer", "optimizer-state-offload", "zero-optimizer"):
+        for other in ("optimizer-state-offload", "zero-optimizer"):
             if strategy.get(other) is not None:
                 return (
                     f"weights is {settings['weights']!r}: updates run in float32 on a few tensors at a time, which "

@@ -1,17 +1,15 @@
-"""cache-samples: each sample is read once and kept, in memory or in a folder."""
+"""cache-samples: each sample is read once and kept in memory."""
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Mapping
 from typing import Any
 
 from hotloop.apply.forecasts import forecast_kept_samples
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.findings import Numerics, Saving, Value
 from hotloop.core.sources import Wrapped
-from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 
@@ -19,19 +17,19 @@ class CacheSamples(Technique):
     """
     ## What it does
     Keeps what `dataset[i]` returns the first time. Later epochs copy the sample from the cache and do not call the data
-    set's code. The cache is shared memory, which forked loader workers fill and read together, or files in `folder`,
-    which also serve later runs. Both have a size bound (`most_bytes`); once it is reached, further samples are read as
-    before. Every read from the cache is a new copy, so that changing a sample in place changes nothing in the cache.
+    set's code. The cache is shared memory, which forked loader workers fill and read together. It has a size bound
+    (`most_bytes`); once it is reached, further samples are read as before. Every read from the cache is a new copy, so
+    that changing a sample in place changes nothing in the cache.
 
-    Records hold lists, tuples, dictionaries, strings, numbers, tensors and numpy arrays; reading one runs no code that
-    it names. The script's data set object stays the same, and its attributes, copies and pickles are not affected.
+    Records hold lists, tuples, dictionaries, strings, numbers, tensors and numpy arrays. The script's data set object
+    stays the same, and its attributes, copies and pickles are not affected.
 
     In a script of your own, `loader = hotloop.cache_samples(loader)` does the same.
 
     ## When it helps
     Reading a sample (decoding, resizing, tokenising) takes much longer than copying it, and the training has several
     epochs. It pays from the second epoch on; the first one also fills the cache, which adds the time of copying every
-    sample once. With a `folder` it pays from the first epoch of the next run on.
+    sample once.
 
     ## When it does not
     A run of one epoch wins nothing. With several ranks each keeps the samples that it read itself, and a sampler that
@@ -48,20 +46,15 @@ class CacheSamples(Technique):
     the samples that it keeps reading twice (the first ones of each process, then one in 128) has changed, if the script
     changes the data set, or if reading a sample takes less than twice as long as copying it.
 
-    A `folder` is used again only for a data set of the same class, code, length and plain attributes. It does not
-    notice that files changed on disk, except in the samples that are read twice: delete it when your data changes.
-
     ## Numerics
     Exact: the samples have equal bits, and no random number is drawn or left out.
     """
 
     id = "cache-samples"
-    summary = "cache the samples that the data set returns, in memory or in a folder, for the next epochs"
-    effort = "easy"
+    summary = "cache the samples that the data set returns, in shared memory, for the next epochs"
     numerics = Numerics.EXACT
-    safety = Safety.ASK
     stage = Stage.LOADER
-    source = Wrapped(function="cache_samples", names=("most_bytes", "folder"))
+    source = Wrapped(function="cache_samples", names=("most_bytes",))
     treats = ("input-bound",)
     watch_steps = True
     settings = (
@@ -69,24 +62,14 @@ class CacheSamples(Technique):
             name="most_bytes",
             kind=int,
             default=None,
-            help="size of the cache of each training process; by default its share of a quarter of the free memory, or "
-            "of half of the free disk",
+            help="size of the cache of each training process; by default its share of a quarter of the free memory",
             least=1 << 16,
-        ),
-        Setting(
-            name="folder",
-            kind=str,
-            default=None,
-            help="keep samples in files here, also for later runs; by default in memory",
         ),
     )
 
-    def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
-        return "folder is an empty string; write a path" if settings["folder"] == "" else None
-
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
         """From the measured time of fetching, for the epochs of this run that read samples again."""
-        return forecast_kept_samples(analysis, is_on_disk=settings.get("folder") is not None)
+        return forecast_kept_samples(analysis)
 
     def change_loader(self, loader: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         from hotloop.apply.sample_cache import is_read_through_cache
@@ -130,14 +113,8 @@ def _keep(loader: Any, settings: Mapping[str, Value], context: Context, memory: 
     if why is not None:
         return NotApplicable(why=why)
     count, size = len(dataset), reads.record_bytes or 0
-    folder = settings["folder"]
-    if isinstance(folder, str):
-        try:
-            os.makedirs(folder, exist_ok=True)
-        except OSError as error:
-            return NotApplicable(why=f"the folder {folder} cannot be created: {error.strerror or error}")
     try:
-        bound, store = _open_store(dataset, count, size, settings, context, memory)
+        bound, store = _open_store(count, size, settings, context, memory)
     except OSError as error:
         return NotApplicable(why=f"the cache cannot be opened: {error.strerror or error}")
     need = count * size
@@ -153,17 +130,15 @@ def _keep(loader: Any, settings: Mapping[str, Value], context: Context, memory: 
         return NotApplicable(why=f"{type(dataset).__name__} cannot be read through a cache: {error}")
     memory.setdefault("caches", []).append(cache)
     memory["given_bytes"] = memory.get("given_bytes", 0) + min(bound, need)
-    where = "in memory" if folder is None else f"in {folder}"
     part = f", of which about {bound / need:.0%} fit" if need > bound else ""
     return Applied(
-        text="keeps {samples:,} samples of about {sample_size} {where}{part}, at most {most_size}",
+        text="keeps {samples:,} samples of about {sample_size} in memory{part}, at most {most_size}",
         values={
             "samples": count,
             "sample_bytes": size,
             "sample_size": _format_size(size),
             "most_bytes": bound,
             "most_size": _format_size(bound),
-            "where": where,
             "part": part,
         },
         numerics=Numerics.EXACT,
@@ -220,25 +195,15 @@ def _why_not_kept(reads: Any) -> str | None:
 
 
 def _open_store(
-    dataset: Any,
-    count: int,
-    sample_bytes: int,
-    settings: Mapping[str, Value],
-    context: Context,
-    memory: Mapping[str, Any],
+    count: int, sample_bytes: int, settings: Mapping[str, Value], context: Context, memory: Mapping[str, Any]
 ) -> tuple[int, Any]:
     """The bound in bytes and the store; None in its place where not even one sample fits. Raises OSError."""
-    from hotloop.apply.sample_store import FolderStore, MemoryStore, choose_disk_bytes, choose_memory_bytes, identify
+    from hotloop.apply.sample_store import SampleStore, choose_memory_bytes
 
-    asked, folder, ranks = settings["most_bytes"], settings["folder"], max(1, context.local_world_size)
-    if isinstance(folder, str):
-        bound = asked if isinstance(asked, int) else choose_disk_bytes(folder, ranks)
-        if bound < sample_bytes:
-            return bound, None
-        return bound, FolderStore(os.path.join(folder, identify(dataset)), bound, sample_bytes)
-    index_bytes = 8 * count
-    bound = asked if isinstance(asked, int) else choose_memory_bytes(ranks) - memory.get("given_bytes", 0)
+    asked, index_bytes = settings["most_bytes"], 8 * count
+    free_bytes = choose_memory_bytes(max(1, context.local_world_size)) - memory.get("given_bytes", 0)
+    bound = asked if isinstance(asked, int) else free_bytes
     bound = min(bound, index_bytes + 4 * count * sample_bytes + (1 << 24))  # address space that could never be filled
     if bound - index_bytes < sample_bytes:
         return bound, None
-    return bound, MemoryStore(count, bound, sample_bytes)
+    return bound, SampleStore(count, bound, sample_bytes)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotloop.apply.method_settings import READ_BY, why_unread
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -52,9 +52,7 @@ class CompressGradients(Technique):
 
     id = "compress-gradients"
     summary = "send gradients with fewer bits"
-    effort = "easy"
     numerics = Numerics.LOSSY
-    safety = Safety.ASK
     stage = Stage.LOOP
     treats = ("slow-link",)
     settings = (

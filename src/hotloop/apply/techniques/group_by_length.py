@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.sources import Wrapped
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -53,7 +53,6 @@ class GroupByLength(Technique):
     summary = "put samples of similar length into a batch"
     effort = "medium"
     numerics = Numerics.RESAMPLED
-    safety = Safety.ASK
     stage = Stage.LOADER
     source = Wrapped(function="group_by_length", names=("mega_batches",))
     treats = ("padding-waste",)

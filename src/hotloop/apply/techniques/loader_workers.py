@@ -9,7 +9,7 @@ from typing import Any
 
 from hotloop.apply.forecasts import forecast_workers
 from hotloop.core.analysis import Analysis
-from hotloop.core.findings import Numerics, Safety, Saving, Value
+from hotloop.core.findings import Numerics, Saving, Value
 from hotloop.core.sources import Arguments, WrittenArgument
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
@@ -48,8 +48,7 @@ class LoaderWorkers(Technique):
     All cores compute all the time: make the loading itself cheaper instead. If other programs want the cores, workers
     of low priority come last (`niceness = 0` leaves them as they are). It refuses, with the reason:
 
-    - an IterableDataset that would get several workers and does not split itself among them (each would repeat the
-      data; one worker is allowed), or one whose position can be saved or whose iteration sets attributes;
+    - an IterableDataset, which has to split itself among its workers;
     - data pipes, and open files, databases, sockets and threads inside the data set;
     - accelerator tensors in samples, and batches that cannot be sent between processes;
     - a data set with its own random generator (every worker would repeat its draws), or whose reads set its attributes;
@@ -60,7 +59,7 @@ class LoaderWorkers(Technique):
 
     If the script changes the data set between passes, new workers get it, unless it has since opened something that a
     fork must not share; within a pass, the main process loads the rest. Elements replaced inside a list, or writes to a
-    numpy array, go unnoticed. An IterableDataset gets new workers for every pass.
+    numpy array, go unnoticed.
 
     ## Numerics
     Exact if reading and collating draw no random numbers, as seen from the states of torch, random and numpy around a
@@ -72,19 +71,15 @@ class LoaderWorkers(Technique):
     summary = (
         "load batches in worker processes, or in more of them: `num_workers`, `persistent_workers`, `prefetch_factor`"
     )
-    effort = "easy"
     numerics = Numerics.RESAMPLED
-    safety = Safety.ASK
     stage = Stage.LOADER
     source = Arguments(
-        of="DataLoader",
         names=("num_workers", "prefetch_factor", "persistent_workers"),
         written={
             "niceness": WrittenArgument(
                 name="worker_init_fn", code="lambda _: os.nice({})", module="os", why_not=UNWRITTEN
             )
         },
-        needs="num_workers",
     )
     treats = ("input-bound", "worker-restart")
     settings = (
@@ -146,7 +141,7 @@ class LoaderWorkers(Technique):
         if not is_plain(loader):
             return NotApplicable(why=f"{type(loader).__name__} overrides how iterators are created")
         if loader._dataset_kind == 1:
-            return _change_iterable(loader, settings, workers, niceness)
+            return NotApplicable(why=f"{type(loader.dataset).__name__} is iterable, and splits its data itself")
         method = start_method(loader)
         refused = _refusal(loader, method)
         if refused is not None:
@@ -385,55 +380,6 @@ def _allow_open_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     except (ImportError, ValueError, OSError):
         return
-
-
-def _change_iterable(loader: Any, settings: Mapping[str, Value], workers: int, niceness: int) -> Effect:
-    """torch's own iterator: the data set itself decides what a worker reads.
-
-    Workers that stayed from pass to pass would not see what the script sets in between (an epoch to shuffle by).
-    """
-    from hotloop.apply.shareable import find_setter, find_unshareable, uses_worker_number
-    from hotloop.apply.worker_passes import LowPriority, start_method
-
-    name = type(loader.dataset).__name__
-    if loader.num_workers and niceness:
-        return _lower(loader, niceness)
-    if loader.num_workers:
-        return NotApplicable(why=f"the script sets num_workers={loader.num_workers} for an IterableDataset")
-    method = start_method(loader)
-    refused = _refusal(loader, method)
-    if refused is not None:
-        return NotApplicable(why=refused)
-    shards = uses_worker_number(loader.dataset) or loader.worker_init_fn is not None
-    if not shards and settings["num_workers"] is not None and workers > 1:
-        return NotApplicable(
-            why=f"{name} does not split its data among workers (it does not use get_worker_info), so {workers} would "
-            "repeat the data; num_workers=1 is possible"
-        )
-    if hasattr(loader.dataset, "state_dict"):
-        return NotApplicable(
-            why=f"{name} can be saved, and the position of the script's copy would not follow the workers"
-        )
-    setter = find_setter(loader.dataset)
-    if setter is not None:
-        return NotApplicable(why=f"{setter} sets attributes during iteration, but workers have copies")
-    problem = find_unshareable((f"{name}.__iter__", type(loader.dataset).__iter__))
-    if problem is not None:
-        return NotApplicable(why=problem)
-    count = workers if shards else 1
-    loader.num_workers = count
-    loader.prefetch_factor = int(settings["prefetch_factor"] or 2)  # type: ignore[arg-type]
-    loader.multiprocessing_context = method
-    if niceness:
-        object.__setattr__(loader, "_get_iterator", LowPriority(loader, niceness))
-    values: dict[str, Value] = {
-        "num_workers": count,
-        "prefetch_factor": loader.prefetch_factor,
-        "start_method": method,
-    }
-    lower = _add_niceness(values, niceness)
-    text = f"num_workers={{num_workers}} for an IterableDataset, {{start_method}}{lower}"
-    return Applied(text=text, values=values, numerics=Numerics.RESAMPLED)
 
 
 def _add_niceness(values: dict[str, Value], niceness: int) -> str:

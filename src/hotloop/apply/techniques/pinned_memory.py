@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.core.findings import Numerics, Safety, Value
+from hotloop.core.findings import Numerics, Value
 from hotloop.core.sources import Arguments
 from hotloop.core.strategy import Strategy
 from hotloop.core.techniques import Applied, Context, CopyChange, Effect, NotApplicable, Setting, Stage, Technique
@@ -39,9 +39,8 @@ class PinnedMemory(Technique):
     summary = "copy batches to the device from pinned memory without waiting for the copy"
     effort = "medium"
     numerics = Numerics.EXACT
-    safety = Safety.ASK
     stage = Stage.LOADER
-    source = Arguments(of="DataLoader", names=("pin_memory",))
+    source = Arguments(names=("pin_memory",))
     treats = ("pageable-transfer",)
     settings = (
         Setting(name="pin_memory", kind=bool, default=True, help="put batches into page-locked memory"),

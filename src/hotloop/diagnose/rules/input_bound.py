@@ -58,10 +58,7 @@ PREPARED_SAMPLE_NS = 5_000.0
 
 LEAST_EPOCHS = 2.0
 """From so many epochs in this run on, keeping samples is the fix; in a shorter one they are prepared ahead of it."""
-CACHE_IN_ONE_EPOCH = (
-    "too few samples were read twice in this run: in memory it pays from the second epoch on, with a folder from the "
-    "next run on"
-)
+CACHE_IN_ONE_EPOCH = "too few samples were read twice in this run: it pays from the second epoch on"
 
 NO_CORE_MID_RATIO = 0.15
 """Rule of thumb: part of the wait that is expected back from workers where no core is free for them."""
@@ -159,8 +156,8 @@ def input_bound(analysis: Analysis) -> Sequence[Finding] | Finding | None:
 
     A tokenizer written in Python is reported as `slow_tokenizer`: `use_fast=True` selects the one in Rust.
 
-    `cache-samples` keeps the samples of the first epoch for the later ones, in memory or in a folder. It is the fix if
-    the samples draw no random numbers and this run had two epochs or more. Its forecast is for the epochs of this run,
+    `cache-samples` keeps the samples of the first epoch for the later ones, in memory. It is the fix if the
+    samples draw no random numbers and this run had two epochs or more. Its forecast is for the epochs of this run,
     of which the first wins nothing; `saving_in_later_epochs_ratio` is what a longer training approaches.
 
     The forecast for preparing samples counts the part of `__getitem__` that stack samples show before its first random

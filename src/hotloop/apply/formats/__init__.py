@@ -1,1 +1,0 @@
-"""What other training libraries call a strategy: one file per format, found by hotloop.apply.interop."""
