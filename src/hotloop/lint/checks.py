@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding, LintRule, lint_rule
 
+HIGH, MEDIUM, LOW = Severity.HIGH, Severity.MEDIUM, Severity.LOW
+LIKELY = Confidence.LIKELY
+
 
 class ReadPlace(NamedTuple):
     """A line of a file and what stands there; a Field and a ShellCommand have both too."""

@@ -139,13 +139,17 @@ class Task:
     @cached_property
     def options(self) -> list[tuple[str, str, int]]:
         """Options of the started programs with their values, and the line; those of Hydra (``a.b=c``) too."""
-        found = []
-        for command, launch in self.launches:
-            for word, following in zip(launch.arguments, (*launch.arguments[1:], ""), strict=False):
-                name, equals, value = word.partition("=")
-                if name.startswith("-") or (equals and re.match(r"\+*[a-z][\w.]+$", name)):
-                    found.append((f"--{name.lstrip('-+')}", value if equals else following, command.line))
-        return found
+        pairs = [
+            (word, following, command.line)
+            for command, launch in self.launches
+            for word, following in zip(launch.arguments, (*launch.arguments[1:], ""), strict=False)
+            if re.match(r"-|\+*[a-z][\w.]+=", word)
+        ]
+        split = [(*word.partition("="), following, line) for word, following, line in pairs]
+        return [
+            (f"--{name.lstrip('-+')}", value if equals else following, line)
+            for name, equals, value, following, line in split
+        ]
 
     def _most(self, names: re.Pattern[str]) -> int:
         """The largest number that an option of such a name has; 0 without one."""

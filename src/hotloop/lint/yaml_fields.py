@@ -76,17 +76,14 @@ class Field:
     @property
     def items(self) -> list[tuple[str, Field]]:
         """The entries of a mapping, in order."""
-        if not self.is_mapping:
-            return []
-        pairs = self.node.value
+        pairs = self.node.value if self.is_mapping else ()
         return [(str(k.value), Field(v, k.start_mark.line + 1)) for k, v in pairs if isinstance(k.value, str)]
 
     @property
     def elements(self) -> list[Field]:
         """The elements of a list."""
-        if self.node is None or self.node.id != "sequence":
-            return []
-        return [Field(one, one.start_mark.line + 1) for one in self.node.value]
+        elements = self.node.value if self.node is not None and self.node.id == "sequence" else ()
+        return [Field(element, element.start_mark.line + 1) for element in elements]
 
     @property
     def children(self) -> list[Field]:
@@ -153,25 +150,21 @@ def _read(node: Any, known: dict[int, Any]) -> Any:
     if id(node) in known:
         return known[id(node)]
     if node.id == "scalar":
-        is_number = not node.style and _NUMBER.fullmatch(node.value)
+        kind = "float" if not node.style and _NUMBER.fullmatch(node.value) else node.tag.rpartition(":")[2]
         try:
-            return float(node.value) if is_number else _KINDS.get(node.tag.rpartition(":")[2], str)(node.value)
+            return _KINDS.get(kind, str)(node.value)
         except ValueError:
             return node.value
+    value: Any = [] if node.id == "sequence" else {}
+    known[id(node)] = value
     if node.id == "sequence":
-        elements: list[Any] = []
-        known[id(node)] = elements
-        elements += [_read(one, known) for one in node.value]
-        return elements
-    entries: dict[str, Any] = {}
-    known[id(node)] = entries
-    for key, value in node.value:
-        read = _read(value, known)
-        if key.value == "<<" and isinstance(read, dict):
-            entries |= {name: one for name, one in read.items() if name not in entries}
-        else:
-            entries[str(key.value)] = read
-    return entries
+        value += [_read(element, known) for element in node.value]
+        return value
+    for name, part in node.value:
+        read = _read(part, known)
+        is_merged = name.value == "<<" and isinstance(read, dict)
+        value |= {**read, **value} if is_merged else {str(name.value): read}
+    return value
 
 
 def _nesting(text: str) -> int:

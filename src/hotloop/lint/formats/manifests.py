@@ -18,23 +18,8 @@ from hotloop.lint.yaml_fields import Field, read_documents
 
 GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi")
 TRAINING_KINDS = ("PyTorchJob", "TrainJob")
-WIRED_KINDS = (
-    "PyTorchJob",
-    "TrainJob",
-    "MPIJob",
-    "RayJob",
-    "RayCluster",
-    "TFJob",
-    "XGBoostJob",
-    "TrainingRuntime",
-    "ClusterTrainingRuntime",
-    "LeaderWorkerSet",
-    "RayService",
-    "Workflow",
-    "HyperPodPyTorchJob",
-)
-"""Kinds whose operator gives each pod its rank, or the address of the first."""
 BUILT_IN = ("Job", "CronJob", "Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "JobSet")
+"""Kinds of which no operator gives each pod its rank, or the address of the first."""
 _SHARED_DISK = re.compile(r"nfs|lustre|shared|efs|fsx|gpfs|weka")
 _WARNED = re.compile(r"(?i)sigterm|sigusr|preempt|graceful|on-signal")
 RUNS_TO_END = ("Job", "CronJob", "Pod", "JobSet", "PyTorchJob", "MPIJob", "TrainJob")
@@ -111,8 +96,10 @@ class Container:
     @cached_property
     def mounts(self) -> list[tuple[str, str, Field]]:
         """Path, name of the volume and mount."""
-        mounts = self["volumeMounts"].elements
-        return [((mount["mountPath"].text or "").rstrip("/"), mount["name"].text or "", mount) for mount in mounts]
+        return [
+            ((mount["mountPath"].text or "").rstrip("/"), mount["name"].text or "", mount)
+            for mount in self["volumeMounts"].elements
+        ]
 
     @cached_property
     def amounts(self) -> list[Amount]:
@@ -242,10 +229,6 @@ class Manifests:
         """Every pod of every object, those in the templates of controllers and custom resources too."""
         return tuple(pod for one in self.objects for pod in find_pods(one))
 
-    @cached_property
-    def near_pods(self) -> tuple[Pod, ...]:
-        return tuple(pod for one in self.near for pod in find_pods(one))
-
     def find(self, kind: str, name: str | None = None) -> list[Field]:
         """Objects of the folder by kind; of a name those of the file, if it has any."""
         named = [one for one in self.near if one["kind"].text == kind and name in (None, one["metadata.name"].text)]
@@ -279,7 +262,7 @@ class Manifests:
             shared_bytes=shared,
             variables=container.variables,
             mounts=tuple(_mounts(pod, container)),
-            is_wired=pod.kind in WIRED_KINDS or bool(pod.owner["spec.plugins"]) or pod.kind not in BUILT_IN,
+            is_wired=pod.kind not in BUILT_IN or bool(pod.owner["spec.plugins"]),
             is_warned=bool(_WARNED.search(container.text))
             or (pod.spec["terminationGracePeriodSeconds"].number or 0) > 30,
             spot_line=pod.spot.line if pod.spot is not None else None,
@@ -296,13 +279,14 @@ def _mounts(pod: Pod, container: Container) -> Iterator[Mount]:
     for path, name, mount in container.mounts:
         volume = pod.volumes.get(name, Field(None, mount.line))
         is_fixed = mount["readOnly"].is_true or volume["persistentVolumeClaim.readOnly"].is_true
-        loss = ""
-        if is_fixed or volume["configMap"] or volume["secret"]:
-            loss = "is mounted read-only, so the first save fails"
-        elif volume["emptyDir"] and name not in others:
-            loss = "is an emptyDir, which is deleted with its pod"
-        elif volume["hostPath"] and not is_pinned and not _SHARED_DISK.search(read_all(volume["hostPath"])):
-            loss = "is a hostPath: a pod that starts again on another node does not find it"
+        losses = {
+            "is mounted read-only, so the first save fails": is_fixed or volume["configMap"] or volume["secret"],
+            "is an emptyDir, which is deleted with its pod": volume["emptyDir"] and name not in others,
+            "is a hostPath: a pod that starts again on another node does not find it": volume["hostPath"]
+            and not is_pinned
+            and not _SHARED_DISK.search(read_all(volume["hostPath"])),
+        }
+        loss = next((loss for loss, is_so in losses.items() if is_so), "")
         yield Mount(path, loss, mount.line)
 
 

@@ -7,9 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from hotloop.core.findings import Severity
-from hotloop.core.lint import Confidence
-from hotloop.lint.checks import FieldCheck, ReadPlace, only, table_rule
+from hotloop.lint.checks import HIGH, LIKELY, LOW, MEDIUM, FieldCheck, ReadPlace, only, table_rule
 from hotloop.lint.formats.manifests import (
     GIB,
     GPUS,
@@ -24,8 +22,6 @@ from hotloop.lint.formats.manifests import (
 )
 from hotloop.lint.yaml_fields import Field
 
-HIGH, MEDIUM, LOW = Severity.HIGH, Severity.MEDIUM, Severity.LOW
-LIKELY = Confidence.LIKELY
 NATIVE = re.compile(r"(cpu|memory|ephemeral-storage|storage|pods|hugepages-\w+|attachable-volumes-.+)$")
 SHARES = re.compile(r"shared|gpu-?(cores|mem)|mig-|\.(share|mem)|vgpu")
 MOST_GPUS = 16

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from hotloop.core.findings import Severity
-from hotloop.core.lint import Confidence, LintFinding, lint_rule
-from hotloop.lint.checks import FieldCheck, only, table_rule
+from hotloop.core.lint import LintFinding, lint_rule
+from hotloop.lint.checks import HIGH, LIKELY, MEDIUM, FieldCheck, only, table_rule
 from hotloop.lint.field_tables import judge_fields
+from hotloop.lint.formats.settings import SettingsFile
 from hotloop.lint.yaml_fields import Field
 
-HIGH, MEDIUM, LOW = Severity.HIGH, Severity.MEDIUM, Severity.LOW
-LIKELY = Confidence.LIKELY
 SPREADS = ("MULTI_GPU", "FSDP", "DEEPSPEED")
 """Kinds of accelerate's ``distributed_type`` that train on several GPUs."""
 
@@ -27,8 +24,9 @@ def when(path: str, is_faulty: Callable[[Field], object]) -> Callable[[Field], t
     "unknown-setting",
     "a setting is unknown, missing, or of another type",
     reads="deepspeed accelerate lightning skypilot dstack",
+    each="tables",
 )
-def unknown_setting(file: Any) -> Iterator[LintFinding]:
+def unknown_setting(file: SettingsFile, known: tuple[Field, str]) -> Iterator[LintFinding]:
     """## What it does
     Compares the fields of a SkyPilot or dstack file, of DeepSpeed's JSON, accelerate's YAML and Lightning's trainer
     with those that exist.
@@ -45,8 +43,7 @@ def unknown_setting(file: Any) -> Iterator[LintFinding]:
     ## When it is wrong
     If the program is newer than the tables.
     """
-    for root, table in file.tables:
-        yield from judge_fields(root, table)
+    yield from judge_fields(*known)
 
 
 def _offloads(root: Field, *devices: str) -> list[tuple[Field, int]]:
@@ -76,7 +73,7 @@ DEEPSPEED_SETTINGS = table_rule(
     If the script changes the settings before it passes them on.
     """,
     reads="deepspeed",
-    about=lambda settings: [(settings.root,)],
+    each="documents",
     checks=(
         FieldCheck(
             at=lambda root: only(root["bf16.enabled"], root["bf16.enabled"].is_true and root["fp16.enabled"].is_true),
@@ -157,13 +154,10 @@ def _machines(root: Field) -> float:
     return root["num_machines"].number or 1
 
 
-def _stated_gpus(notes: str) -> float:
-    """GPUs of each machine, as a comment says ("8 H100 each", "4 GPUs per node"); 0 without one."""
-    count = (
-        r"(?i)\b(\d+) ?x? ?(?:[\w-]+ )?(?:GPUs?|[AHBLV]\d{2,3}s?)(?: GPUs?)? (?:each|per|on each|a (?:node|machine))"
-    )
-    match = re.search(count, notes)
-    return float(match[1]) if match else 0.0
+STATED_GPUS = re.compile(
+    r"(?i)\b(\d+) ?x? ?(?:[\w-]+ )?(?:GPUs?|[AHBLV]\d{2,3}s?)(?: GPUs?)? (?:each|per|on each|a (?:node|machine))"
+)
+"""GPUs of each machine in a comment: "8 H100 each", "4 GPUs per node"."""
 
 
 ACCELERATE_SETTINGS = table_rule(
@@ -185,7 +179,8 @@ ACCELERATE_SETTINGS = table_rule(
     If `accelerate launch` is given other values.
     """,
     reads="accelerate",
-    about=lambda settings: [(settings.root, settings.notes, settings.root["distributed_type"].text or "")],
+    each="documents",
+    about=lambda file, root: [(root, file.notes, root["distributed_type"].text or "")],
     checks=(
         FieldCheck(
             at=lambda root, notes, kind: only(
@@ -202,7 +197,9 @@ ACCELERATE_SETTINGS = table_rule(
         FieldCheck(
             at=lambda root, notes, kind: only(
                 root["num_processes"],
-                kind != "NO" and 0 < root["num_processes"].amount < _machines(root) * _stated_gpus(notes),
+                kind != "NO"
+                and (stated := STATED_GPUS.search(notes))
+                and 0 < root["num_processes"].amount < _machines(root) * int(stated[1]),
             ),
             severity=HIGH,
             message=(
@@ -387,7 +384,7 @@ LIGHTNING_SETTINGS = table_rule(
     If the file is for debugging only.
     """,
     reads="lightning",
-    about=lambda settings: [(settings.root,)],
+    each="documents",
     checks=(
         FieldCheck(
             at=when("fast_dev_run", lambda field: field.is_true or field.amount > 0),

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding, lint_rule
-from hotloop.lint.checks import FieldCheck, ReadPlace, only, table_rule
+from hotloop.lint.checks import HIGH, LIKELY, MEDIUM, FieldCheck, ReadPlace, only, table_rule
 from hotloop.lint.launch_lines import LaunchLine
 from hotloop.lint.shell import ShellCommand
 from hotloop.lint.tasks import TRAINS, Task
 
-HIGH, MEDIUM, LOW = Severity.HIGH, Severity.MEDIUM, Severity.LOW
-LIKELY = Confidence.LIKELY
 JOBS = "kubernetes skypilot dstack"
 LOCAL = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)?(:\d+)?$")
 KNOWS_NODES = re.compile(

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hotloop.core.findings import Severity
-from hotloop.core.lint import Confidence, LintFinding, lint_rule
-from hotloop.lint.checks import FieldCheck, ReadPlace, only, table_rule
+from hotloop.core.lint import LintFinding, lint_rule
+from hotloop.lint.checks import HIGH, LIKELY, LOW, MEDIUM, FieldCheck, ReadPlace, only, table_rule
 from hotloop.lint.field_tables import GIVEN, judge_fields
 from hotloop.lint.formats.manifests import BUILT_IN, GPUS, Manifests, Pod, find_pods, quantity, read_all
 from hotloop.lint.yaml_fields import Field
 
-HIGH, MEDIUM, LOW = Severity.HIGH, Severity.MEDIUM, Severity.LOW
-LIKELY = Confidence.LIKELY
 REMOVED = frozenset(
     [
         "extensions/v1beta1",
@@ -686,7 +683,8 @@ IDLE_AUTOSCALER = table_rule(
 def _selected(manifests: Manifests, one: Field) -> list[Pod]:
     """Pods of the folder that a selector takes."""
     wanted = [(key, value.text) for key, value in (one["spec.selector.matchLabels"] or one["spec.selector"]).items]
-    return [pod for pod in manifests.near_pods if wanted and all(pod.labels.get(key) == text for key, text in wanted)]
+    pods = [pod for near in manifests.near for pod in find_pods(near)]
+    return [pod for pod in pods if wanted and all(pod.labels.get(key) == text for key, text in wanted)]
 
 
 BLOCKING_BUDGET = table_rule(
