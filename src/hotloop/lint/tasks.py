@@ -31,7 +31,7 @@ _SAVES = re.compile(
 _NO_FOLDER = re.compile(r"(?i)resume|load|init|from|pretrained|on[-_]|data|base")
 _SAVE_VARIABLE = re.compile(r"(?i)(^|_)(CKPT|CHECKPOINTS?|OUTPUT|SAVE|SNAPSHOTS?)(_?(DIR|PATH|FOLDER|ROOT))?$")
 _WORKERS = re.compile(r"(?i)--?[\w.]*?(num[-_]?)?(loader|data|dataloader)?[-_]?(num[-_])?workers([-_]per[-_]\w+)?$")
-_SPLITS = re.compile(r"--(tensor[-_]parallel[-_]size|tp([-_]size)?)$")
+_SPLITS = re.compile(r"--(?:tensor[-_]parallel[-_]size|tp(?:[-_]size)?)[= ]['\"]?(\d+)\b")
 _NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "ten": 10, "twenty": 20}
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _TIME = re.compile(
@@ -151,21 +151,17 @@ class Task:
             for name, equals, value, following, line in split
         ]
 
-    def _most(self, names: re.Pattern[str]) -> int:
-        """The largest number that an option of such a name has; 0 without one."""
-        return max(
-            (int(value) for name, value, _ in self.options if value.isdecimal() and names.match(name)), default=0
-        )
-
     @cached_property
     def workers(self) -> int:
         """Loader workers of each process, where an option says so."""
-        return self._most(_WORKERS)
+        return max(
+            [int(value) for name, value, _ in self.options if value.isdecimal() and _WORKERS.match(name)], default=0
+        )
 
     @cached_property
     def tensor_parallel(self) -> int:
         """GPUs that a server splits its model over, where an option says so."""
-        return self._most(_SPLITS)
+        return max(map(int, _SPLITS.findall(self.text)), default=0)
 
     @cached_property
     def processes(self) -> int | None:

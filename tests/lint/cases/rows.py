@@ -194,6 +194,7 @@ MET = change(
 )
 SPLIT = change(TRAINED, "[python, train.py", "[python, serve.py, --tensor-parallel-size, '4'")
 PROBES = "".join(f"{line}\n" for line in SERVER.splitlines() if "ports:" in line or "Probe:" in line)
+SHARING = change(HIDING, "--port", "--tensor-parallel-size=4, --port").replace("/scratch", "/dev/shm")
 K = "kubernetes"
 ROWS: list[tuple[str, str, str, str, str, str]] = [
     # kind, rule, severity, sound text, old, new
@@ -598,6 +599,8 @@ ROWS: list[tuple[str, str, str, str, str, str]] = [
     (K, "inconsistent-pod", "high", HIDING, "mountPath: /scratch", "mountPath: /app"),
     (K, "workload-settings", "high", ORDERED, "Parallel", "OrderedReady"),
     (K, "processes-and-gpus", "high", SPLIT, "'4'", "'8'"),
+    (K, "processes-and-gpus", "high", SPLIT, "'4'", "'2'"),
+    (K, "small-shared-memory", "high", SHARING, "mountPath: /dev/shm", "mountPath: /models"),
     (
         "skypilot",
         "lone-nodes",

@@ -366,7 +366,7 @@ SMALL_SHARED_MEMORY = table_rule(
     "small-shared-memory",
     "a training has too little shared memory",
     """## What it does
-    Looks for training containers with GPUs and no volume at `/dev/shm`, or one of less than 1 GiB.
+    Looks for trainings and servers on several GPUs with no volume at `/dev/shm`, or one of less than 1 GiB.
 
     ## Why it costs
     A container's `/dev/shm` has 64 MiB. DataLoader workers hand batches over in it, and NCCL connects the GPUs of a
@@ -386,7 +386,10 @@ SMALL_SHARED_MEMORY = table_rule(
     each="tasks",
     about=lambda file, task: (
         [(task,)]
-        if task.is_training and task.gpus and task.shared_bytes is not None and task.shared_bytes < GIB
+        if (task.is_training or task.tensor_parallel > 1)
+        and task.gpus
+        and task.shared_bytes is not None
+        and task.shared_bytes < GIB
         else []
     ),
     checks=(

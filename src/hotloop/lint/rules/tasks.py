@@ -187,6 +187,8 @@ def _visible(task: Task, launch: LaunchLine) -> int | None:
     return None if "$" in shown else len([one for one in shown.split(",") if one.strip() not in ("", "-1")])
 
 
+SERVER = LaunchLine(launcher="", script="", is_module=False, arguments=())
+"""Stands for a program that is no Python script."""
 PROCESSES_AND_GPUS = table_rule(
     "processes-and-gpus",
     "the launcher starts more or fewer processes than there are GPUs",
@@ -209,8 +211,8 @@ PROCESSES_AND_GPUS = table_rule(
     reads=JOBS,
     each="tasks",
     about=lambda file, task: (
-        [(task, *task.training)]
-        if task.training and task.gpus and (task.is_training or task.processes is not None or task.tensor_parallel)
+        [(task, *(task.training or (task.script.commands[0], SERVER)))]
+        if task.gpus and (task.tensor_parallel or (task.training and (task.is_training or task.processes is not None)))
         else []
     ),
     checks=(
@@ -221,6 +223,17 @@ PROCESSES_AND_GPUS = table_rule(
                 "--tensor-parallel-size is above the {0.gpus} GPUs that are asked for: the server fails when it starts"
             ),
             advice="ask for as many GPUs",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                0 < task.tensor_parallel < task.gpus
+                and not re.search(r"pipeline|data[-_]parallel|--[pd]p\b|expert|replica", task.text),
+            ),
+            severity=HIGH,
+            message="--tensor-parallel-size {0.tensor_parallel} on {0.gpus} GPUs: the server leaves the others idle",
+            advice="--tensor-parallel-size {0.gpus}, or ask for fewer GPUs",
+            confidence=LIKELY,
         ),
         FieldCheck(
             at=lambda task, command, launch: only(command, (_visible(task, launch) or 99) < task.gpus),
