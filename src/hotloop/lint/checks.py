@@ -1,4 +1,4 @@
-"""Check: a row of a table that says where a file is faulty, what it costs and what to do; the findings of such rows."""
+"""Check: a row of a rule's table that says where a file is faulty, what it costs and what to do; rules of such rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hotloop.core.findings import Severity
-from hotloop.core.lint import Confidence, LintFinding
+from hotloop.core.lint import Confidence, LintFinding, LintRule, lint_rule
+
+HIGH, MEDIUM, LOW = Severity.HIGH, Severity.MEDIUM, Severity.LOW
+LIKELY = Confidence.LIKELY
 
 
 class ReadPlace(NamedTuple):
@@ -32,17 +35,33 @@ class FieldCheck:
     confidence: Confidence = Confidence.CERTAIN
 
 
-def run_checks(checks: Iterable[FieldCheck], *subject: Any) -> Iterator[LintFinding]:
-    """One finding for each faulty place of each row."""
-    for check in checks:
-        for place in filter(None, check.at(*subject)):
-            yield LintFinding(
-                severity=check.severity,
-                line=place.line,
-                message=check.message.format(*subject, text=place.text or ""),
-                advice=check.advice.format(*subject, text=place.text or ""),
-                confidence=check.confidence,
-            )
+def table_rule(
+    rule_id: str,
+    summary: str,
+    manual: str,
+    *,
+    reads: str,
+    checks: Iterable[FieldCheck],
+    each: str | None = None,
+    about: Callable[..., Iterable[tuple[Any, ...]]] = lambda *parts: [parts[-1:]],
+) -> LintRule:
+    """A rule with one finding for each faulty place of each row. ``about`` makes of the file, and of ``each`` of its
+    values, what the rows are given: by default the value alone."""
+
+    def judge(*parts: Any) -> Iterator[LintFinding]:
+        for subject in about(*parts):
+            for check in checks:
+                for place in filter(None, check.at(*subject)):
+                    yield LintFinding(
+                        severity=check.severity,
+                        line=place.line,
+                        message=check.message.format(*subject, text=place.text or ""),
+                        advice=check.advice.format(*subject, text=place.text or ""),
+                        confidence=check.confidence,
+                    )
+
+    judge.__doc__ = manual
+    return lint_rule(rule_id, summary, reads=reads, each=each)(judge)
 
 
 def only(place: Any, is_faulty: object) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -30,7 +30,8 @@ _SAVES = re.compile(
 )
 _NO_FOLDER = re.compile(r"(?i)resume|load|init|from|pretrained|on[-_]|data|base")
 _SAVE_VARIABLE = re.compile(r"(?i)(^|_)(CKPT|CHECKPOINTS?|OUTPUT|SAVE|SNAPSHOTS?)(_?(DIR|PATH|FOLDER|ROOT))?$")
-_WORKERS = re.compile(r"(?i)--?[\w.]*?(num[-_]?)?(loader|data|dataloader)?[-_]?(num[-_])?workers$")
+_WORKERS = re.compile(r"(?i)--?[\w.]*?(num[-_]?)?(loader|data|dataloader)?[-_]?(num[-_])?workers([-_]per[-_]\w+)?$")
+_SPLITS = re.compile(r"--(?:tensor[-_]parallel[-_]size|tp(?:[-_]size)?)[= ]['\"]?(\d+)\b")
 _NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "ten": 10, "twenty": 20}
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _TIME = re.compile(
@@ -91,9 +92,13 @@ class Task:
     @cached_property
     def launches(self) -> tuple[tuple[ShellCommand, LaunchLine], ...]:
         """The commands that start a Python program, variables replaced where their value is known."""
-        commands = [one for one in self.script.commands if one.words and "substitution" not in one.blocks]
-        found = [(one, read_launch([self.expand(word.text) for word in one.words])) for one in commands]
-        return tuple((command, launch) for command, launch in found if launch is not None)
+        read = [(command, read_launch([self.expand(word.text) for word in command.words])) for command in self.commands]
+        return tuple((command, launch) for command, launch in read if launch is not None)
+
+    @cached_property
+    def commands(self) -> list[ShellCommand]:
+        """Those that run by themselves, not to be the words of another."""
+        return [command for command in self.script.commands if command.words and "substitution" not in command.blocks]
 
     @cached_property
     def assigned(self) -> list[TaskVariable]:
@@ -134,20 +139,29 @@ class Task:
     @cached_property
     def options(self) -> list[tuple[str, str, int]]:
         """Options of the started programs with their values, and the line; those of Hydra (``a.b=c``) too."""
-        found = []
-        for command, launch in self.launches:
-            for word, following in zip(launch.arguments, (*launch.arguments[1:], ""), strict=False):
-                name, equals, value = word.partition("=")
-                if name.startswith("-") or (equals and re.match(r"\+*[a-z][\w.]+$", name)):
-                    found.append((f"--{name.lstrip('-+')}", value if equals else following, command.line))
-        return found
+        pairs = [
+            (word, following, command.line)
+            for command, launch in self.launches
+            for word, following in zip(launch.arguments, (*launch.arguments[1:], ""), strict=False)
+            if re.match(r"-|\+*[a-z][\w.]+=", word)
+        ]
+        split = [(*word.partition("="), following, line) for word, following, line in pairs]
+        return [
+            (f"--{name.lstrip('-+')}", value if equals else following, line)
+            for name, equals, value, following, line in split
+        ]
 
     @cached_property
     def workers(self) -> int:
         """Loader workers of each process, where an option says so."""
         return max(
-            (int(value) for name, value, _ in self.options if value.isdecimal() and _WORKERS.match(name)), default=0
+            [int(value) for name, value, _ in self.options if value.isdecimal() and _WORKERS.match(name)], default=0
         )
+
+    @cached_property
+    def tensor_parallel(self) -> int:
+        """GPUs that a server splits its model over, where an option says so."""
+        return max(map(int, _SPLITS.findall(self.text)), default=0)
 
     @cached_property
     def processes(self) -> int | None:
@@ -181,13 +195,10 @@ class Task:
             if re.search(r"://|\$|^-|^\d*$", path) or not re.match(r"[/.]|[\w-]+(/|$)", path):
                 continue
             place = posixpath.normpath(posixpath.join(self.folder, path))
-            fitting = [one for one in self.mounts if f"{place}/".startswith(f"{one.path.rstrip('/')}/")]
-            mount = max(fitting, key=lambda one: len(one.path), default=None)
-            if mount is None and self.loses_disk:
-                found[path] = ReadPlace(
-                    line, f"{path}: it is on the disk of the container or machine, which goes with it"
-                )
-            elif mount is not None and mount.loss:
+            fitting = [mount for mount in self.mounts if f"{place}/".startswith(f"{mount.path.rstrip('/')}/")]
+            loss = "is on the disk of the container or machine, which goes with it" if self.loses_disk else ""
+            mount = max(fitting, key=lambda mount: len(mount.path), default=Mount("it", loss, line))
+            if mount.loss:
                 found[path] = ReadPlace(mount.line, f"{path}: {mount.path} {mount.loss}")
         return list(found.values())
 
@@ -224,6 +235,11 @@ def read_notes(text: str) -> str:
     return "\n".join(match[1] for match in re.finditer(r"(?m)(?:^|\s)#(?!!)(.*)$", text))
 
 
-def read_variables(entries: Sequence[tuple[str, Field]]) -> Iterator[TaskVariable]:
-    """Of the entries of a mapping."""
-    yield from (TaskVariable(name, value.text, value.line) for name, value in entries)
+def read_variables(env: Field) -> list[TaskVariable]:
+    """Of a mapping, of a list of ``NAME=value`` and bare names, or of one of mappings with ``name`` and ``value``."""
+    variables = [TaskVariable(name, value.text, value.line) for name, value in env.items]
+    for entry in env.elements:
+        name, equals, value = (entry.text or "").partition("=")
+        named = TaskVariable(entry["name"].text or "", entry["value"].text, entry["value"].line)
+        variables.append(named if entry.is_mapping else TaskVariable(name, value if equals else None, entry.line))
+    return variables

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from math import isfinite
 from typing import Any
 
@@ -33,9 +34,18 @@ class Field:
 
     def __getitem__(self, key: str) -> Field:
         """The value under a key of a mapping; a dotted key goes down several."""
-        found = self
-        for part in key.split("."):
-            found = found._child(part)
+        return self.at(key.split("."))
+
+    def all(self, path: str) -> list[Field]:
+        """What is there under a dotted path, in which ``*`` stands for each element or value and ``a|b`` for both."""
+        found = [self]
+        for part in path.split("."):
+            found = [
+                child
+                for field in found
+                for child in (field.children if part == "*" else map(field._child, part.split("|")))
+                if child
+            ]
         return found
 
     def _child(self, key: str) -> Field:
@@ -48,7 +58,11 @@ class Field:
             holder = next((value for name, value in pairs if name.value == "<<"), None)
         return Field(None, self.line)
 
-    def at(self, path: tuple[str | int, ...]) -> Field:
+    def texts(self, path: str) -> list[str]:
+        """The scalars that are there under such a path."""
+        return [field.text for field in self.all(path) if field.text is not None]
+
+    def at(self, path: Iterable[str | int]) -> Field:
         """What a path of keys and positions leads to; what is absent, at the line of what holds it."""
         found = self
         for part in path:
@@ -62,17 +76,19 @@ class Field:
     @property
     def items(self) -> list[tuple[str, Field]]:
         """The entries of a mapping, in order."""
-        if not self.is_mapping:
-            return []
-        pairs = self.node.value
+        pairs = self.node.value if self.is_mapping else ()
         return [(str(k.value), Field(v, k.start_mark.line + 1)) for k, v in pairs if isinstance(k.value, str)]
 
     @property
     def elements(self) -> list[Field]:
         """The elements of a list."""
-        if self.node is None or self.node.id != "sequence":
-            return []
-        return [Field(one, one.start_mark.line + 1) for one in self.node.value]
+        elements = self.node.value if self.node is not None and self.node.id == "sequence" else ()
+        return [Field(element, element.start_mark.line + 1) for element in elements]
+
+    @property
+    def children(self) -> list[Field]:
+        """The elements of a list, or the values of a mapping."""
+        return self.elements + [value for _, value in self.items]
 
     @property
     def text(self) -> str | None:
@@ -88,6 +104,11 @@ class Field:
         except ValueError:
             return None
         return value if isfinite(value) else None
+
+    @property
+    def amount(self) -> float:
+        """A finite number; 0 for anything else."""
+        return self.number or 0.0
 
     @property
     def is_true(self) -> bool:
@@ -129,37 +150,25 @@ def _read(node: Any, known: dict[int, Any]) -> Any:
     if id(node) in known:
         return known[id(node)]
     if node.id == "scalar":
-        is_number = not node.style and _NUMBER.fullmatch(node.value)
+        kind = "float" if not node.style and _NUMBER.fullmatch(node.value) else node.tag.rpartition(":")[2]
         try:
-            return float(node.value) if is_number else _KINDS.get(node.tag.rpartition(":")[2], str)(node.value)
+            return _KINDS.get(kind, str)(node.value)
         except ValueError:
             return node.value
+    value: Any = [] if node.id == "sequence" else {}
+    known[id(node)] = value
     if node.id == "sequence":
-        elements: list[Any] = []
-        known[id(node)] = elements
-        elements += [_read(one, known) for one in node.value]
-        return elements
-    entries: dict[str, Any] = {}
-    known[id(node)] = entries
-    for key, value in node.value:
-        read = _read(value, known)
-        if key.value == "<<" and isinstance(read, dict):
-            entries |= {name: one for name, one in read.items() if name not in entries}
-        else:
-            entries[str(key.value)] = read
-    return entries
+        value += [_read(element, known) for element in node.value]
+        return value
+    for name, part in node.value:
+        read = _read(part, known)
+        is_merged = name.value == "<<" and isinstance(read, dict)
+        value |= {**read, **value} if is_merged else {str(name.value): read}
+    return value
 
 
 def _nesting(text: str) -> int:
-    """An upper bound of the depth of nested collections."""
-    depth = most = 0
-    for match in re.finditer(r"[\[{\]}]", text):
-        depth = depth + 1 if match.group() in "[{" else max(0, depth - 1)
-        most = max(most, depth)
-    blocks = 0
-    for line in text.split("\n"):
-        stripped = line.lstrip(" ")
-        if len(line) - len(stripped) > blocks or stripped.startswith(("- ", "? ")):
-            lead = re.match(r"(?:[-?:]\s+)*", stripped)
-            blocks = max(blocks, len(line) - len(stripped) + (lead.end() if lead else 0))
-    return most + blocks
+    """An upper bound of the depth of nested collections: of open brackets, and of what a line begins with."""
+    brackets = (1 if mark in "[{" else -1 for mark in re.findall(r"[\[{\]}]", text))
+    depths = accumulate(brackets, lambda depth, step: max(0, depth + step), initial=0)
+    return max(depths) + max(map(len, re.findall(r"(?m)^[ \t?:-]*", text)))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from . import batch, dockerfiles, manifests, scripts, settings, tasks
-from .texts import WARNED
+from .rows import QUEUED
+from .texts import WARNED, change
 
 CASES: dict[str, tuple[str, str]] = {**scripts.CASES, **dockerfiles.CASES, **batch.CASES, **manifests.CASES}
 CASES |= tasks.CASES | settings.CASES
+CASES["unadmitted-job"] = (change(QUEUED, "queue-name: main", "queue-name: other"), QUEUED)
 
 BESIDE = {"unhandled-signal": {"job.sbatch": WARNED}}
 """Files that lie beside the text, for the rules that look at several."""

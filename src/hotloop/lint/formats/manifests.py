@@ -10,33 +10,19 @@ from functools import cached_property, lru_cache
 from math import prod
 from typing import NamedTuple
 
+from hotloop.core.manifest_tables import TABLES, read_types
 from hotloop.lint.files import LintFormat, SourceFile, Surroundings
 from hotloop.lint.shell import ShellScript
-from hotloop.lint.tasks import IDLES, SERVES, TRAINS, Mount, Task, TaskVariable, read_notes, read_words
+from hotloop.lint.tasks import IDLES, SERVES, TRAINS, Mount, Task, TaskVariable, read_notes, read_variables, read_words
 from hotloop.lint.yaml_fields import Field, read_documents
 
 GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi")
 TRAINING_KINDS = ("PyTorchJob", "TrainJob")
-WIRED_KINDS = (
-    "PyTorchJob",
-    "TrainJob",
-    "MPIJob",
-    "RayJob",
-    "RayCluster",
-    "TFJob",
-    "XGBoostJob",
-    "TrainingRuntime",
-    "ClusterTrainingRuntime",
-    "LeaderWorkerSet",
-    "RayService",
-    "Workflow",
-    "HyperPodPyTorchJob",
-)
-"""Kinds whose operator gives each pod its rank, or the address of the first."""
 BUILT_IN = ("Job", "CronJob", "Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "JobSet")
+"""Kinds of which no operator gives each pod its rank, or the address of the first."""
+_SHARED_DISK = re.compile(r"nfs|lustre|shared|efs|fsx|gpfs|weka")
 _WARNED = re.compile(r"(?i)sigterm|sigusr|preempt|graceful|on-signal")
 RUNS_TO_END = ("Job", "CronJob", "Pod", "JobSet", "PyTorchJob", "MPIJob", "TrainJob")
-_COUNTS = ("replicas", "parallelism", "size")
 _SUFFIXES = {
     "": 1.0,
     "m": 1e-3,
@@ -57,6 +43,11 @@ _TEMPLATE = re.compile(
 )
 SPOT = re.compile(r"(?i)spot|preemptible")
 SHARED = "/dev/shm"
+NODE_RULES = (
+    "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms.*.matchExpressions.*"
+)
+"""Where a pod's spec says which nodes it may run on."""
+MIB, GIB = 2.0**20, 2.0**30
 MOST_BESIDE = 40
 """Files of a folder that are looked at together."""
 
@@ -72,12 +63,11 @@ class Amount(NamedTuple):
     container: Container
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Container:
-    """``words`` are its command and args; ``shell`` is what reads ``script``, empty without one."""
+    """``words`` are its command and args, ``read`` the script in them and the shell that reads it, or none."""
 
     field: Field
-    is_initial: bool
 
     def __getitem__(self, key: str) -> Field:
         return self.field[key]
@@ -88,7 +78,7 @@ class Container:
 
     @cached_property
     def words(self) -> list[Field]:
-        return self["command"].elements + self["args"].elements
+        return self.field.all("command|args.*")
 
     @cached_property
     def read(self) -> tuple[ShellScript, str]:
@@ -96,9 +86,7 @@ class Container:
 
     @cached_property
     def variables(self) -> tuple[TaskVariable, ...]:
-        return tuple(
-            TaskVariable(one["name"].text or "", one["value"].text, one["value"].line) for one in self["env"].elements
-        )
+        return tuple(read_variables(self["env"]))
 
     @cached_property
     def gpu_count(self) -> int:
@@ -108,8 +96,10 @@ class Container:
     @cached_property
     def mounts(self) -> list[tuple[str, str, Field]]:
         """Path, name of the volume and mount."""
-        entries = self["volumeMounts"].elements
-        return [((one["mountPath"].text or "").rstrip("/"), one["name"].text or "", one) for one in entries]
+        return [
+            ((mount["mountPath"].text or "").rstrip("/"), mount["name"].text or "", mount)
+            for mount in self["volumeMounts"].elements
+        ]
 
     @cached_property
     def amounts(self) -> list[Amount]:
@@ -145,12 +135,11 @@ class Pod:
 
     @cached_property
     def containers(self) -> list[Container]:
-        return [Container(field=one, is_initial=False) for one in self.spec["containers"].elements]
+        return [Container(field) for field in self.spec.all("containers.*")]
 
     @cached_property
     def every_container(self) -> list[Container]:
-        initial = [Container(field=one, is_initial=True) for one in self.spec["initContainers"].elements]
-        return initial + self.containers
+        return [Container(field) for field in self.spec.all("initContainers|containers.*")]
 
     @cached_property
     def labels(self) -> dict[str, str | None]:
@@ -158,9 +147,21 @@ class Pod:
 
     @cached_property
     def volumes(self) -> dict[str, Field]:
-        templates = self.owner["spec.volumeClaimTemplates"].elements
-        own = {one["metadata.name"].text or "": one for one in templates}
-        return own | {one["name"].text or "": one for one in self.spec["volumes"].elements}
+        volumes = self.owner.all("spec.volumeClaimTemplates.*") + self.spec.all("volumes.*")
+        return {(volume["metadata.name"] or volume["name"]).text or "": volume for volume in volumes}
+
+    def lacks_port(self, port: Field, *, is_spoken: bool) -> bool:
+        """Whether no container declares a port, or speaks of it; ``is_spoken``: a number is only missed where their
+        commands name the one that they declare."""
+        names = [
+            field.text or "" for one in self.every_container for field in one.field.all("ports.*.name|containerPort")
+        ]
+        declared = [name for name in names if name.isdecimal()]
+        text = " ".join(one.text for one in self.every_container)
+        if not port.text or "$" in port.text or port.text in names:
+            return False
+        is_other = len(declared) == 1 and port.text not in text and (declared[0] in text or not is_spoken)
+        return not port.text.isdecimal() or is_other
 
     @cached_property
     def amounts(self) -> list[Amount]:
@@ -172,26 +173,18 @@ class Pod:
 
     def shared_memory(self, container: Container) -> tuple[float | None, int]:
         """Bytes of /dev/shm and the line that says so; None where it has no bound of its own."""
-        mount = next(
-            (mount for path, _, mount in container.mounts if path in (SHARED, "/dev")),
-            Field(None, container["name"].line),
-        )
+        mounts = [mount for path, _, mount in container.mounts if path in (SHARED, "/dev")]
+        mount = mounts[0] if mounts else container["volumeMounts"]
         size = quantity(self.volumes.get(mount["name"].text or "", mount)["emptyDir.sizeLimit"])
-        return (size if mount or self.spec["hostIPC"].is_true else 64 * 2.0**20), mount.line
-
-    @cached_property
-    def is_serving(self) -> bool:
-        text = " ".join(f"{one.text} {one['image'].text}" for one in self.containers)
-        return bool(SERVES.search(text)) or any(one["readinessProbe"] for one in self.containers)
+        return (size if mounts or self.spec["hostIPC"].is_true else 64 * MIB), mount.line
 
     @cached_property
     def is_training(self) -> bool:
-        if self.kind in TRAINING_KINDS or any(TRAINS.search(one.text) for one in self.containers):
-            return not (self.is_serving and self.kind in ("Deployment", "StatefulSet", "DaemonSet"))
         shown = " ".join(f"{one.text} {one['image'].text}" for one in self.containers)
-        return (
-            self.kind in ("Job", "JobSet") and bool(self.gpu_count) and not self.is_serving and not IDLES.search(shown)
-        )
+        is_serving = bool(SERVES.search(shown)) or any(one["readinessProbe"] for one in self.containers)
+        if self.kind in TRAINING_KINDS or any(TRAINS.search(one.text) for one in self.containers):
+            return not (is_serving and self.kind in ("Deployment", "StatefulSet", "DaemonSet"))
+        return self.kind in ("Job", "JobSet") and bool(self.gpu_count) and not is_serving and not IDLES.search(shown)
 
     @property
     def job(self) -> Field:
@@ -201,21 +194,18 @@ class Pod:
     @property
     def retries(self) -> bool:
         """Whether a pod that was evicted is made again."""
-        if self.kind == "JobSet":
-            return (self.owner["spec.failurePolicy.maxRestarts"].number or 0) > 0 or self.job[
-                "backoffLimit"
-            ].number != 0
         is_never = self.kind == "PyTorchJob" and self.replica["restartPolicy"].text == "Never"
-        return self.kind != "Pod" and not is_never and self.job["backoffLimit"].number != 0
+        is_limited = self.job["backoffLimit"].number == 0 and not self.owner["spec.failurePolicy.maxRestarts"].amount
+        return self.kind != "Pod" and not is_never and not is_limited
 
     @cached_property
     def spot(self) -> Field | None:
         """What selects nodes that may be taken away; None where nothing does."""
-        selectors = [(f"{key} {value.text}", value) for key, value in self.spec["nodeSelector"].items]
-        selectors += [(read_all(one), one) for one in node_requirements(self.spec) if one["operator"].text == "In"]
-        chosen = [value for text, value in selectors if SPOT.search(text) and "on-demand" not in text.lower()]
-        tolerated = [one for one in self.spec["tolerations"].elements if SPOT.search(read_all(one))]
-        return next(iter(chosen + tolerated), None)
+        asked = [(f"{key} {value.text}", value) for key, value in self.spec["nodeSelector"].items]
+        asked += [(read_all(rule), rule) for rule in self.spec.all(NODE_RULES) if rule["operator"].text == "In"]
+        asked += [(read_all(rule), rule) for rule in self.spec["tolerations"].elements]
+        chosen = [value for text, value in asked if SPOT.search(text) and "on-demand" not in text.lower()]
+        return chosen[0] if chosen else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +218,7 @@ class Manifests:
     near: tuple[Field, ...] = ()
     notes: str = ""
     is_part: bool = False
-    """Whether the file is a patch that kustomize merges into another."""
+    """Whether the file is a patch that is merged into another: by its name, or as no container has an image."""
     is_based: bool = False
     """Whether kustomize may complete it: a kustomization is in its folder."""
     is_template: bool = False
@@ -239,19 +229,17 @@ class Manifests:
         """Every pod of every object, those in the templates of controllers and custom resources too."""
         return tuple(pod for one in self.objects for pod in find_pods(one))
 
-    @cached_property
-    def near_pods(self) -> tuple[Pod, ...]:
-        return tuple(pod for one in self.near for pod in find_pods(one))
-
-    @cached_property
-    def _named(self) -> list[tuple[str | None, str | None, Field]]:
-        return [(one["kind"].text, one["metadata.name"].text, one) for one in self.near]
-
     def find(self, kind: str, name: str | None = None) -> list[Field]:
         """Objects of the folder by kind; of a name those of the file, if it has any."""
-        found = [one for known, own, one in self._named if known == kind and name in (None, own)]
-        own = [one for one in found if name is not None and any(one.node is other.node for other in self.objects)]
-        return own or found
+        named = [one for one in self.near if one["kind"].text == kind and name in (None, one["metadata.name"].text)]
+        own = {id(one.node) for one in self.objects}
+        return (name is not None and [one for one in named if id(one.node) in own]) or named
+
+    @cached_property
+    def tables(self) -> list[tuple[Field, str]]:
+        """What is compared with a table of fields: objects of a kind and version that has one."""
+        named = [(one, find_table(one["kind"].text or "", one["apiVersion"].text or "")) for one in self.objects]
+        return [(one, table) for one, table in named if table]
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
@@ -274,7 +262,7 @@ class Manifests:
             shared_bytes=shared,
             variables=container.variables,
             mounts=tuple(_mounts(pod, container)),
-            is_wired=pod.kind in WIRED_KINDS or bool(pod.owner["spec.plugins"]) or pod.kind not in BUILT_IN,
+            is_wired=pod.kind not in BUILT_IN or bool(pod.owner["spec.plugins"]),
             is_warned=bool(_WARNED.search(container.text))
             or (pod.spec["terminationGracePeriodSeconds"].number or 0) > 30,
             spot_line=pod.spot.line if pod.spot is not None else None,
@@ -286,49 +274,38 @@ class Manifests:
 
 
 def _mounts(pod: Pod, container: Container) -> Iterator[Mount]:
-    others = [one for one in pod.every_container if one.name != container.name]
-    shared = [mount["name"].text for other in others for mount in other["volumeMounts"].elements]
-    for mount in container["volumeMounts"].elements:
-        volume = pod.volumes.get(mount["name"].text or "", Field(None, mount.line))
-        is_fixed = (
-            mount["readOnly"].is_true
-            or volume["persistentVolumeClaim.readOnly"].is_true
-            or volume["configMap"]
-            or volume["secret"]
-        )
-        is_scratch = volume["emptyDir"] and mount["name"].text not in shared
-        is_pinned = pod.spec["nodeName"] or "hostname" in read_all(pod.spec["nodeSelector"])
-        is_local = (
-            volume["hostPath"]
+    others = [name for one in pod.every_container if one.name != container.name for _, name, _ in one.mounts]
+    is_pinned = pod.spec["nodeName"] or "hostname" in read_all(pod.spec["nodeSelector"])
+    for path, name, mount in container.mounts:
+        volume = pod.volumes.get(name, Field(None, mount.line))
+        is_fixed = mount["readOnly"].is_true or volume["persistentVolumeClaim.readOnly"].is_true
+        losses = {
+            "is mounted read-only, so the first save fails": is_fixed or volume["configMap"] or volume["secret"],
+            "is an emptyDir, which is deleted with its pod": volume["emptyDir"] and name not in others,
+            "is a hostPath: a pod that starts again on another node does not find it": volume["hostPath"]
             and not is_pinned
-            and not re.search(r"nfs|lustre|shared|efs|fsx|gpfs|weka", read_all(volume["hostPath"]))
-        )
-        loss = (
-            "is mounted read-only, so the first save fails"
-            if is_fixed
-            else "is an emptyDir, which is deleted with its pod"
-            if is_scratch
-            else "is a hostPath: a pod that starts again on another node does not find it"
-            if is_local
-            else ""
-        )
-        yield Mount(mount["mountPath"].text or "", loss, mount.line)
+            and not _SHARED_DISK.search(read_all(volume["hostPath"])),
+        }
+        loss = next((loss for loss, is_so in losses.items() if is_so), "")
+        yield Mount(path, loss, mount.line)
 
 
 def parse_manifests(file: SourceFile, around: Surroundings) -> Manifests | None:
     """None for YAML that holds no Kubernetes object. Raises NotRead for a template or broken YAML."""
     folder = around.objects.get(os.path.dirname(file.path), {})
-    found = folder[file.path] if file.path in folder else read_objects(file.text)
+    found = folder.get(file.path) or read_objects(file.text)
     if not found:
         return None
+    images = [bool(container["image"]) for one in found for pod in find_pods(one) for container in pod.containers]
+    is_part = "patch" in os.path.basename(file.path) or (bool(images) and not any(images))
     beside = [objects for path, objects in folder.items() if path != file.path]
     return Manifests(
         objects=found,
         save_s=around.save_s,
         near=(*found, *(one for objects in beside[:MOST_BESIDE] for one in objects)),
         notes=read_notes(file.text),
-        is_part=_is_patch(file.path),
-        is_based=os.path.exists(os.path.join(os.path.dirname(file.path), "kustomization.yaml")) or _is_patch(file.path),
+        is_part=is_part,
+        is_based=is_part or os.path.exists(os.path.join(os.path.dirname(file.path), "kustomization.yaml")),
         is_template=_TEMPLATE.search(file.text) is not None,
     )
 
@@ -336,41 +313,37 @@ def parse_manifests(file: SourceFile, around: Surroundings) -> Manifests | None:
 def read_objects(text: str) -> tuple[Field, ...]:
     """The objects of a file, those of a List too. Raises NotRead."""
     documents = read_documents(text)
-    objects = [item for one in documents for item in (one["items"].elements if one["kind"].text == "List" else [one])]
+    objects = [item for one in documents for item in (one.all("items.*") if one["kind"].text == "List" else [one])]
     return tuple(one for one in objects if one["kind"].text and one["apiVersion"].text)
-
-
-def _is_patch(path: str) -> bool:
-    folder, name = os.path.split(path)
-    try:
-        with open(os.path.join(folder, "kustomization.yaml"), encoding="utf-8") as file:
-            parts = re.split(r"(?m)^(?=\w)", file.read(1 << 16))
-    except (OSError, ValueError):
-        parts = []
-    return "patch" in name or any(part.startswith("patch") and name in part for part in parts)
 
 
 @lru_cache(4096)
 def find_pods(one: Field) -> tuple[Pod, ...]:
     """Mappings with a list of containers, wherever they are; each once, so that aliases cost nothing."""
     seen: set[int] = set()
-    waiting: list[tuple[Field, Field, Field, tuple[float, ...]]] = [(one, one, one["spec"], ())]
+    waiting = [(one, one, one["spec"], 1.0)]
     kind = one["kind"].text or ""
-    found = []
+    pods = []
     while waiting:
-        field, holder, replica, counts = waiting.pop()
-        if field.node is None or id(field.node) in seen:
+        field, holder, replica, count = waiting.pop()
+        if not field or id(field.node) in seen:
             continue
         seen.add(id(field.node))
-        if field.is_mapping and any(c.is_mapping and c["name"].text for c in field["containers"].elements):
-            count = max(1, int(min(prod(counts), 1e6))) if kind != "DaemonSet" else 1
-            found.append(Pod(kind=kind, spec=field, owner=one, holder=holder, count=count, replica=replica))
+        if field.texts("containers.*.name"):
+            count = max(count, 1) if kind != "DaemonSet" else 1
+            pods.append(Pod(kind=kind, spec=field, owner=one, holder=holder, count=int(count), replica=replica))
             continue
-        given = [field[name].number for name in _COUNTS if field[name].number is not None] if field.is_mapping else []
-        counts = (*counts, *(number for number in given if number is not None))[:20]
-        replica = field if given or field["template"] else replica
-        waiting += [(child, field, replica, counts) for child in [value for _, value in field.items] + field.elements]
-    return tuple(found)
+        sizes = [float(size) for size in field.texts("replicas|parallelism|size") if size.isdecimal()]
+        replica = field if sizes or field["template"] else replica
+        waiting += [(child, field, replica, min(count * prod(sizes), 1e6)) for child in field.children]
+    return tuple(pods)
+
+
+def find_table(kind: str, version: str) -> str | None:
+    """The table of fields of such objects; None where there is none."""
+    table = "volcano" if kind == "Job" and version.startswith("batch.volcano.sh/") else TABLES.get(kind)
+    is_known = table == "volcano" or (table and read_types(table)["root"]["apiVersion!"] == version)
+    return table if is_known else None
 
 
 def quantity(field: Field) -> float | None:
@@ -379,16 +352,9 @@ def quantity(field: Field) -> float | None:
     return float(match[1]) * _SUFFIXES[match[2] or ""] if match else None
 
 
-def node_requirements(spec: Field) -> list[Field]:
-    """The match expressions of a required node affinity."""
-    terms = spec["affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"]
-    return [one for term in terms.elements for one in term["matchExpressions"].elements]
-
-
 def read_all(field: Field) -> str:
     """Every scalar of a small mapping, keys too, in one text."""
-    inner = [f"{key} {value.text or ' '.join(one.text or '' for one in value.elements)}" for key, value in field.items]
-    return " ".join(inner)
+    return " ".join(f"{key} {' '.join([value.text or '', *value.texts('*')])}" for key, value in field.items)
 
 
 _KIND, _VERSION = re.compile(rb"(?m)^ *kind:"), re.compile(rb"(?m)^ *apiVersion:")

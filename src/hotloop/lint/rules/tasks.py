@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding, lint_rule
-from hotloop.lint.checks import FieldCheck, ReadPlace, only, run_checks
+from hotloop.lint.checks import HIGH, LIKELY, MEDIUM, FieldCheck, ReadPlace, only, table_rule
 from hotloop.lint.launch_lines import LaunchLine
 from hotloop.lint.shell import ShellCommand
 from hotloop.lint.tasks import TRAINS, Task
 
-HIGH, MEDIUM, LOW = Severity.HIGH, Severity.MEDIUM, Severity.LOW
-LIKELY = Confidence.LIKELY
 JOBS = "kubernetes skypilot dstack"
 LOCAL = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)?(:\d+)?$")
 KNOWS_NODES = re.compile(
@@ -25,20 +22,12 @@ STARTS_ITSELF = re.compile(
 """What shows that a script that python starts may use several GPUs all the same."""
 
 
-def _check_start(checks: tuple[FieldCheck, ...], task: Task) -> Iterator[LintFinding]:
-    if task.training is not None:
-        yield from run_checks(checks, task, *task.training)
-
-
-def _is_launcher(launch: LaunchLine) -> bool:
-    return launch.launcher in ("torchrun", "accelerate") and "config-file" not in launch.options
-
-
 def _meets(task: Task, launch: LaunchLine) -> bool:
     """Whether the nodes are to meet: the launcher is given their number, and several run it."""
     nodes = launch.options.get("nnodes", "1")
     return (
-        _is_launcher(launch)
+        launch.launcher in ("torchrun", "accelerate")
+        and "config-file" not in launch.options
         and task.nodes != 1
         and nodes != "1"
         and not launch.is_standalone
@@ -53,116 +42,9 @@ def _is_first_only(task: Task, command: ShellCommand) -> bool:
     return "if" in command.blocks and is_asked is not None and not re.search(r"(?i)\bray\b|hostfile|mpirun", task.text)
 
 
-NODES = (
-    FieldCheck(
-        at=lambda task, command, launch: only(
-            command, task.nodes > 1 and len(task.launches) == 1 and _is_first_only(task, command)
-        ),
-        severity=HIGH,
-        message="the node of rank 0 alone starts {2.script}: the other of {0.nodes} nodes are paid for and stay idle",
-        advice="start it on each node, with its rank",
-        confidence=LIKELY,
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(
-            command,
-            launch.launcher == "python"
-            and task.nodes > 1
-            and task.gpus
-            and task.is_training
-            and not KNOWS_NODES.search(task.text),
-        ),
-        severity=HIGH,
-        message="each of {0.nodes} nodes trains alone: {2.script} is started without a node rank or an address",
-        advice="start it by torchrun with --nnodes, --node-rank and --master-addr",
-        confidence=LIKELY,
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(command, task.nodes > 1 and launch.is_standalone),
-        severity=HIGH,
-        message="--standalone on {0.nodes} nodes: each node trains alone",
-        advice="give --nnodes={0.nodes} and --rdzv-endpoint or --node-rank and --master-addr",
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(
-            command,
-            task.nodes > 1
-            and _is_launcher(launch)
-            and not launch.is_standalone
-            and "nnodes" not in launch.options
-            and not re.search(r"PET_NNODES|ACCELERATE_CONFIG", task.given),
-        ),
-        severity=HIGH,
-        message="{2.launcher} without --nnodes: each of {0.nodes} nodes trains alone",
-        advice="give --nnodes={0.nodes}, --node-rank and --master-addr",
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(
-            command, launch.nodes and task.nodes and launch.nodes != task.nodes and launch.launcher != "deepspeed"
-        ),
-        severity=HIGH,
-        message=(
-            "--nnodes={2.nodes}, but the number of nodes (pods) that run it is {0.nodes}: they wait for nodes that "
-            "never come, or some are left out"
-        ),
-        advice="--nnodes={0.nodes}",
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(
-            command,
-            _meets(task, launch)
-            and launch.options.get("node-rank", "").isdecimal()
-            and not re.search(
-                r"RANK|INDEX",
-                "".join(word.text for one in task.script.commands if "condition" in one.blocks for word in one.words),
-            ),
-        ),
-        severity=HIGH,
-        message="--node-rank={2.options[node-rank]} on each of {0.nodes} nodes: they all claim the same rank",
-        advice="take it from the node's index: $SKYPILOT_NODE_RANK, $DSTACK_NODE_RANK, $(JOB_COMPLETION_INDEX)",
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(
-            command, _meets(task, launch) and not {"node-rank", "rdzv-backend", "rdzv-endpoint"} & set(launch.options)
-        ),
-        severity=HIGH,
-        message="no --node-rank on {0.nodes} nodes: they all are rank 0",
-        advice="take it from the node's index: $SKYPILOT_NODE_RANK, $DSTACK_NODE_RANK, $(JOB_COMPLETION_INDEX)",
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(
-            command, _meets(task, launch) and LOCAL.match(launch.address) and "MASTER_ADDR" not in task.given
-        ),
-        severity=HIGH,
-        message=(
-            "the address of the rendezvous (--master-addr, --rdzv-endpoint) is missing or local: each of {0.nodes} "
-            "nodes waits for the others at itself"
-        ),
-        advice="give the address of the first node",
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(
-            command,
-            _meets(task, launch)
-            and re.search(r"\$\(?\{?(hostname|HOSTNAME|POD_IP|POD_NAME)|tail -n? ?-?1\b", launch.address),
-        ),
-        severity=HIGH,
-        message="{2.address} is another address on each node, or not that of rank 0: they do not meet",
-        advice="give the address of the first node",
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(
-            command, _meets(task, launch) and re.match(r"\$\{?(SKYPILOT_NODE_IPS|DSTACK_NODES_IPS)", launch.address)
-        ),
-        severity=HIGH,
-        message="{2.address} is the list of all addresses, not one",
-        advice='take its first line: $(echo "$SKYPILOT_NODE_IPS" | head -n1)',
-    ),
-)
-
-
-@lint_rule("lone-nodes", "each node trains alone, or waits for nodes that never come", reads=JOBS, each="tasks")
-def lone_nodes(file: object, task: Task) -> Iterator[LintFinding]:
+LONE_NODES = table_rule(
+    "lone-nodes",
+    "each node trains alone, or waits for nodes that never come",
     """## What it does
     Compares `--nnodes`, `--node-rank`, `--master-addr` and `--standalone` of torchrun, accelerate and deepspeed with
     the number of pods (`parallelism`, `replicas`) or nodes (`num_nodes`, `nodes`) that run the command.
@@ -180,9 +62,123 @@ def lone_nodes(file: object, task: Task) -> Iterator[LintFinding]:
 
     ## When it is wrong
     If each node is meant to work alone, such as one shard of a search each.
-    """
-    if not task.is_wired:
-        yield from _check_start(NODES, task)
+    """,
+    reads=JOBS,
+    each="tasks",
+    about=lambda file, task: [(task, *task.training)] if task.training and not task.is_wired else [],
+    checks=(
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command, task.nodes > 1 and len(task.launches) == 1 and _is_first_only(task, command)
+            ),
+            severity=HIGH,
+            message=(
+                "the node of rank 0 alone starts {2.script}: the other of {0.nodes} nodes are paid for and stay idle"
+            ),
+            advice="start it on each node, with its rank",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                launch.launcher == "python"
+                and task.nodes > 1
+                and task.gpus
+                and task.is_training
+                and not KNOWS_NODES.search(task.text),
+            ),
+            severity=HIGH,
+            message="each of {0.nodes} nodes trains alone: {2.script} is started without a node rank or an address",
+            advice="start it by torchrun with --nnodes, --node-rank and --master-addr",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(command, task.nodes > 1 and launch.is_standalone),
+            severity=HIGH,
+            message="--standalone on {0.nodes} nodes: each node trains alone",
+            advice="give --nnodes={0.nodes} and --rdzv-endpoint or --node-rank and --master-addr",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                task.nodes > 1
+                and launch.launcher in ("torchrun", "accelerate")
+                and "config-file" not in launch.options
+                and not launch.is_standalone
+                and "nnodes" not in launch.options
+                and not re.search(r"PET_NNODES|ACCELERATE_CONFIG", task.given),
+            ),
+            severity=HIGH,
+            message="{2.launcher} without --nnodes: each of {0.nodes} nodes trains alone",
+            advice="give --nnodes={0.nodes}, --node-rank and --master-addr",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command, launch.nodes and task.nodes and launch.nodes != task.nodes and launch.launcher != "deepspeed"
+            ),
+            severity=HIGH,
+            message=(
+                "--nnodes={2.nodes}, but the number of nodes (pods) that run it is {0.nodes}: they wait for nodes that "
+                "never come, or some are left out"
+            ),
+            advice="--nnodes={0.nodes}",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                _meets(task, launch)
+                and launch.options.get("node-rank", "").isdecimal()
+                and not re.search(
+                    r"RANK|INDEX",
+                    "".join(
+                        word.text for one in task.script.commands if "condition" in one.blocks for word in one.words
+                    ),
+                ),
+            ),
+            severity=HIGH,
+            message="--node-rank={2.options[node-rank]} on each of {0.nodes} nodes: they all claim the same rank",
+            advice="take it from the node's index: $SKYPILOT_NODE_RANK, $DSTACK_NODE_RANK, $(JOB_COMPLETION_INDEX)",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                _meets(task, launch) and not {"node-rank", "rdzv-backend", "rdzv-endpoint"} & set(launch.options),
+            ),
+            severity=HIGH,
+            message="no --node-rank on {0.nodes} nodes: they all are rank 0",
+            advice="take it from the node's index: $SKYPILOT_NODE_RANK, $DSTACK_NODE_RANK, $(JOB_COMPLETION_INDEX)",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command, _meets(task, launch) and LOCAL.match(launch.address) and "MASTER_ADDR" not in task.given
+            ),
+            severity=HIGH,
+            message=(
+                "the address of the rendezvous (--master-addr, --rdzv-endpoint) is missing or local: each of {0.nodes} "
+                "nodes waits for the others at itself"
+            ),
+            advice="give the address of the first node",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                _meets(task, launch)
+                and re.search(r"\$\(?\{?(hostname|HOSTNAME|POD_IP|POD_NAME)|tail -n? ?-?1\b", launch.address),
+            ),
+            severity=HIGH,
+            message="{2.address} is another address on each node, or not that of rank 0: they do not meet",
+            advice="give the address of the first node",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command, _meets(task, launch) and re.match(r"\$\{?(SKYPILOT_NODE_IPS|DSTACK_NODES_IPS)", launch.address)
+            ),
+            severity=HIGH,
+            message="{2.address} is the list of all addresses, not one",
+            advice='take its first line: $(echo "$SKYPILOT_NODE_IPS" | head -n1)',
+        ),
+    ),
+)
 
 
 def _visible(task: Task, launch: LaunchLine) -> int | None:
@@ -191,69 +187,11 @@ def _visible(task: Task, launch: LaunchLine) -> int | None:
     return None if "$" in shown else len([one for one in shown.split(",") if one.strip() not in ("", "-1")])
 
 
-def _parallel(task: Task) -> int:
-    """GPUs that a server of a model splits it over."""
-    sizes = [
-        value for name, value, _ in task.options if re.match(r"--(tensor[-_]parallel[-_]size|tp([-_]size)?)$", name)
-    ]
-    return max((int(one) for one in sizes if one.isdecimal()), default=0)
-
-
-PROCESSES = (
-    FieldCheck(
-        at=lambda task, command, launch: only(command, _parallel(task) > task.gpus),
-        severity=HIGH,
-        message="--tensor-parallel-size is above the {0.gpus} GPUs that are asked for: the server fails when it starts",
-        advice="ask for as many GPUs",
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(command, (_visible(task, launch) or 99) < task.gpus),
-        severity=HIGH,
-        message="CUDA_VISIBLE_DEVICES hides some of {0.gpus} GPUs: they stay idle",
-        advice="remove CUDA_VISIBLE_DEVICES",
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(command, (task.processes or 0) > task.gpus),
-        severity=HIGH,
-        message="{0.processes} processes and {0.gpus} GPUs: those without a GPU fail (invalid device ordinal)",
-        advice="--nproc-per-node={0.gpus}, or ask for {0.processes} GPUs",
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(command, 0 < (task.processes or 0) <= task.gpus / 2),
-        severity=HIGH,
-        message=(
-            "{0.processes} of {0.gpus} GPUs get a process (--nproc-per-node, --num_processes): the others stay idle"
-        ),
-        advice="--nproc-per-node={0.gpus}, or ask for fewer GPUs",
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(command, task.gpus / 2 < (task.processes or 0) < task.gpus),
-        severity=MEDIUM,
-        message=(
-            "{0.processes} of {0.gpus} GPUs get a process (--nproc-per-node, --num_processes): the others stay idle"
-        ),
-        advice="--nproc-per-node={0.gpus}, or ask for fewer GPUs",
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(
-            command,
-            launch.launcher == "python"
-            and task.gpus > 1
-            and TRAINS.search(launch.script)
-            and not STARTS_ITSELF.search(f"{' '.join(launch.arguments)} {launch.script} {task.given} {launch.step}"),
-        ),
-        severity=HIGH,
-        message="one python process for {0.gpus} GPUs: the others stay idle",
-        advice="torchrun --nproc-per-node={0.gpus}",
-        confidence=LIKELY,
-    ),
-)
-
-
-@lint_rule(
-    "processes-and-gpus", "the launcher starts more or fewer processes than there are GPUs", reads=JOBS, each="tasks"
-)
-def processes_and_gpus(file: object, task: Task) -> Iterator[LintFinding]:
+SERVER = LaunchLine(launcher="", script="", is_module=False, arguments=())
+"""Stands for a program that is no Python script."""
+PROCESSES_AND_GPUS = table_rule(
+    "processes-and-gpus",
+    "the launcher starts more or fewer processes than there are GPUs",
     """## What it does
     Compares the processes of torchrun, accelerate, deepspeed or a plain `python`, and `CUDA_VISIBLE_DEVICES`, with the
     GPUs that the pod or machine asks for.
@@ -269,29 +207,84 @@ def processes_and_gpus(file: object, task: Task) -> Iterator[LintFinding]:
 
     ## When it is wrong
     If one process drives several GPUs, as model parallel inference does.
-    """
-    if task.gpus and (task.is_training or task.processes is not None or _parallel(task)):
-        yield from _check_start(PROCESSES, task)
-
-
-CPUS = (
-    FieldCheck(
-        at=lambda task: only(
-            ReadPlace(task.lines["cpus"], f"{task.cpus:g}"),
-            task.cpus < max(task.gpus, task.gpus * (1 + task.workers) / 2),
+    """,
+    reads=JOBS,
+    each="tasks",
+    about=lambda file, task: (
+        [(task, *(task.training or (task.script.commands[0], SERVER)))]
+        if task.gpus and (task.tensor_parallel or (task.training and (task.is_training or task.processes is not None)))
+        else []
+    ),
+    checks=(
+        FieldCheck(
+            at=lambda task, command, launch: only(command, task.tensor_parallel > task.gpus),
+            severity=HIGH,
+            message=(
+                "--tensor-parallel-size is above the {0.gpus} GPUs that are asked for: the server fails when it starts"
+            ),
+            advice="ask for as many GPUs",
         ),
-        severity=MEDIUM,
-        message=(
-            "{text} CPUs for {0.gpus} GPUs and {0.workers} loader workers of each rank: the ranks wait for their "
-            "batches"
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                0 < task.tensor_parallel < task.gpus
+                and not re.search(r"pipeline|data[-_]parallel|--[pd]p\b|expert|replica", task.text),
+            ),
+            severity=HIGH,
+            message="--tensor-parallel-size {0.tensor_parallel} on {0.gpus} GPUs: the server leaves the others idle",
+            advice="--tensor-parallel-size {0.gpus}, or ask for fewer GPUs",
+            confidence=LIKELY,
         ),
-        advice="ask for 8 or more CPUs per GPU, or use fewer workers",
+        FieldCheck(
+            at=lambda task, command, launch: only(command, (_visible(task, launch) or 99) < task.gpus),
+            severity=HIGH,
+            message="CUDA_VISIBLE_DEVICES hides some of {0.gpus} GPUs: they stay idle",
+            advice="remove CUDA_VISIBLE_DEVICES",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(command, (task.processes or 0) > task.gpus),
+            severity=HIGH,
+            message="{0.processes} processes and {0.gpus} GPUs: those without a GPU fail (invalid device ordinal)",
+            advice="--nproc-per-node={0.gpus}, or ask for {0.processes} GPUs",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(command, 0 < (task.processes or 0) <= task.gpus / 2),
+            severity=HIGH,
+            message=(
+                "{0.processes} of {0.gpus} GPUs get a process (--nproc-per-node, --num_processes): the others stay idle"
+            ),
+            advice="--nproc-per-node={0.gpus}, or ask for fewer GPUs",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(command, task.gpus / 2 < (task.processes or 0) < task.gpus),
+            severity=MEDIUM,
+            message=(
+                "{0.processes} of {0.gpus} GPUs get a process (--nproc-per-node, --num_processes): the others stay idle"
+            ),
+            advice="--nproc-per-node={0.gpus}, or ask for fewer GPUs",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                launch.launcher == "python"
+                and task.gpus > 1
+                and TRAINS.search(launch.script)
+                and not STARTS_ITSELF.search(
+                    f"{' '.join(launch.arguments)} {launch.script} {task.given} {launch.step}"
+                ),
+            ),
+            severity=HIGH,
+            message="one python process for {0.gpus} GPUs: the others stay idle",
+            advice="torchrun --nproc-per-node={0.gpus}",
+            confidence=LIKELY,
+        ),
     ),
 )
 
 
-@lint_rule("few-cpus", "ranks and loader workers share too few CPUs", reads=JOBS, each="tasks")
-def few_cpus(file: object, task: Task) -> Iterator[LintFinding]:
+FEW_CPUS = table_rule(
+    "few-cpus",
+    "ranks and loader workers share too few CPUs",
     """## What it does
     Compares the CPU limit with the GPUs and with the loader workers that an option asks for.
 
@@ -307,46 +300,32 @@ def few_cpus(file: object, task: Task) -> Iterator[LintFinding]:
 
     ## When it is wrong
     If the data is on the GPU already and the loader has nothing to do.
-    """
-    if task.cpus is not None and task.gpus and (task.is_training or task.workers):
-        yield from run_checks(CPUS, task)
-
-
-def _commands(task: Task) -> list[ShellCommand]:
-    return [one for one in task.script.commands if one.words and "substitution" not in one.blocks]
-
-
-def _is_handed_on(task: Task, command: ShellCommand, launch: LaunchLine) -> bool:
-    return "exec" in launch.prefixes or command.name == "exec" or bool(task.script.named("trap", "tini", "dumb-init"))
-
-
-SIGNALS = (
-    FieldCheck(
-        at=lambda task, command, launch: only(command, command.before in ("|", "|&")),
-        severity=MEDIUM,
-        message=(
-            "the pipe keeps SIGTERM from {2.script}: the shell is process 1 and hands no signal on, so nothing is "
-            "saved before the kill"
-        ),
-        advice="exec > >(tee -a LOG) 2>&1, then exec the training",
+    """,
+    reads=JOBS,
+    each="tasks",
+    about=lambda file, task: (
+        [(task,)] if task.cpus is not None and task.gpus and (task.is_training or task.workers) else []
     ),
-    FieldCheck(
-        at=lambda task, command, launch: only(
-            command, "|" not in command.before and (task.shell == "sh" or len(_commands(task)) > 1)
+    checks=(
+        FieldCheck(
+            at=lambda task: only(
+                ReadPlace(task.lines["cpus"], f"{task.cpus:g}"),
+                task.cpus < max(task.gpus, task.gpus * (1 + task.workers) / 2),
+            ),
+            severity=MEDIUM,
+            message=(
+                "{text} CPUs for {0.gpus} GPUs and {0.workers} loader workers of each rank: the ranks wait for their "
+                "batches"
+            ),
+            advice="ask for 8 or more CPUs per GPU, or use fewer workers",
         ),
-        severity=MEDIUM,
-        message=(
-            "{0.shell} keeps SIGTERM from {2.script}, which is started without exec: the shell is process 1 and "
-            "hands no signal on, so nothing is saved before the kill"
-        ),
-        advice="exec the training as the last command",
-        confidence=LIKELY,
     ),
 )
 
 
-@lint_rule("swallowed-signal", "a shell keeps the signal from the training", reads="kubernetes dstack", each="tasks")
-def swallowed_signal(file: object, task: Task) -> Iterator[LintFinding]:
+SWALLOWED_SIGNAL = table_rule(
+    "swallowed-signal",
+    "a shell keeps the signal from the training",
     """## What it does
     Looks for a training that a shell starts without `exec`, in a pipe or with commands after it, where the file shows
     that the training is to save when it is stopped (a grace period, `--save-on-sigterm`).
@@ -364,9 +343,42 @@ def swallowed_signal(file: object, task: Task) -> Iterator[LintFinding]:
 
     ## When it is wrong
     If the image has an init that signals the whole group (`tini -g`), or the pod shares its process namespace.
-    """
-    if task.shell and task.is_warned and task.training is not None and not _is_handed_on(task, *task.training):
-        yield from _check_start(SIGNALS, task)
+    """,
+    reads="kubernetes dstack",
+    each="tasks",
+    about=lambda file, task: (
+        [(task, *task.training)]
+        if task.shell
+        and task.is_warned
+        and task.training
+        and not task.script.named("trap", "tini", "dumb-init")
+        and "exec" not in (task.training[0].name, *task.training[1].prefixes)
+        else []
+    ),
+    checks=(
+        FieldCheck(
+            at=lambda task, command, launch: only(command, command.before in ("|", "|&")),
+            severity=MEDIUM,
+            message=(
+                "the pipe keeps SIGTERM from {2.script}: the shell is process 1 and hands no signal on, so nothing is "
+                "saved before the kill"
+            ),
+            advice="exec > >(tee -a LOG) 2>&1, then exec the training",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command, "|" not in command.before and (task.shell == "sh" or len(task.commands) > 1)
+            ),
+            severity=MEDIUM,
+            message=(
+                "{0.shell} keeps SIGTERM from {2.script}, which is started without exec: the shell is process 1 and "
+                "hands no signal on, so nothing is saved before the kill"
+            ),
+            advice="exec the training as the last command",
+            confidence=LIKELY,
+        ),
+    ),
+)
 
 
 def _after(task: Task, command: ShellCommand) -> list[ShellCommand]:
@@ -376,56 +388,12 @@ def _after(task: Task, command: ShellCommand) -> list[ShellCommand]:
     ]
 
 
-def _set_options(task: Task) -> str:
-    return " ".join(one.text for one in task.script.named("set", "shopt"))
-
-
 _HOLDS = re.compile(r"sleep\s+(inf|\d{4,}|\d+[hd])|tail\s+-f\s+/dev/null")
-EXIT_CODES = (
-    FieldCheck(
-        at=lambda task, command, launch: only(
-            command,
-            command.before in ("|", "|&") and "pipefail" not in _set_options(task) and "PIPESTATUS" not in task.text,
-        ),
-        severity=MEDIUM,
-        message="the exit code of the pipe is that of its last command: where {2.script} fails, the job counts as done",
-        advice="set -o pipefail before it",
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(
-            command,
-            command.before == "||" and re.match(r"true|:|echo|exit 0", (_after(task, command) or [command])[0].text),
-        ),
-        severity=MEDIUM,
-        message=(
-            "|| hides the exit code of {2.script}: where it fails, the job counts as done and nothing starts it again"
-        ),
-        advice="let it fail",
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: [one for one in _after(task, command) if _HOLDS.match(one.text)],
-        severity=HIGH,
-        message="{text} after {2.script}: the GPUs are held when the training has ended, for ever",
-        advice="remove it",
-    ),
-    FieldCheck(
-        at=lambda task, command, launch: only(
-            command,
-            command.is_background
-            and not any(one.name in ("wait", "tail", "sleep", "fg") for one in _after(task, command))
-            and all(one.is_background or one.name in ("echo", "jobs", "disown") for one in _after(task, command)),
-        ),
-        severity=HIGH,
-        message=(
-            "{2.script} runs in the background and the script ends: it is killed at once, and the job counts as done"
-        ),
-        advice="remove the &, or end with wait",
-    ),
-)
 
 
-@lint_rule("lost-task-exit-code", "a failed training counts as a success or goes unseen", reads=JOBS, each="tasks")
-def lost_exit_code(file: object, task: Task) -> Iterator[LintFinding]:
+LOST_EXIT_CODE = table_rule(
+    "lost-task-exit-code",
+    "a failed training counts as a success or goes unseen",
     """## What it does
     Looks at what the script does with the training's exit code: pipes without `pipefail`, `|| true`, `&` without
     `wait`, `sleep infinity` after it.
@@ -442,30 +410,62 @@ def lost_exit_code(file: object, task: Task) -> Iterator[LintFinding]:
 
     ## When it is wrong
     If somebody reads the log, or keeps the pod to look into it.
-    """
-    if task.shell and task.is_training:
-        yield from _check_start(EXIT_CODES, task)
-
-
-BASHISMS = (
-    FieldCheck(
-        at=lambda task: [
-            one
-            for one in task.script.commands
-            if one.name in ("source", "[[", "pushd", "shopt")
-            or "<(" in one.text
-            or (one.name == "set" and "pipefail" in one.text)
-        ][:1],
-        severity=HIGH,
-        message="sh is dash in most images and knows bash's {text} not: the command fails",
-        advice="start the script by bash -c",
-        confidence=LIKELY,
+    """,
+    reads=JOBS,
+    each="tasks",
+    about=lambda file, task: [(task, *task.training)] if task.shell and task.is_training and task.training else [],
+    checks=(
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                command.before in ("|", "|&") and not re.search("pipefail|PIPESTATUS", task.text),
+            ),
+            severity=MEDIUM,
+            message=(
+                "the exit code of the pipe is that of its last command: where {2.script} fails, the job counts as done"
+            ),
+            advice="set -o pipefail before it",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                command.before == "||"
+                and re.match(r"true|:|echo|exit 0", (_after(task, command) or [command])[0].text),
+            ),
+            severity=MEDIUM,
+            message=(
+                "|| hides the exit code of {2.script}: where it fails, the job counts as done and nothing starts "
+                "it again"
+            ),
+            advice="let it fail",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: [one for one in _after(task, command) if _HOLDS.match(one.text)],
+            severity=HIGH,
+            message="{text} after {2.script}: the GPUs are held when the training has ended, for ever",
+            advice="remove it",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                command.is_background
+                and not any(one.name in ("wait", "tail", "sleep", "fg") for one in _after(task, command))
+                and all(one.is_background or one.name in ("echo", "jobs", "disown") for one in _after(task, command)),
+            ),
+            severity=HIGH,
+            message=(
+                "{2.script} runs in the background and the script ends: it is killed at once, and the job counts "
+                "as done"
+            ),
+            advice="remove the &, or end with wait",
+        ),
     ),
 )
 
 
-@lint_rule("bash-in-sh", "sh reads what only bash knows", reads="kubernetes dstack", each="tasks")
-def bash_in_sh(file: object, task: Task) -> Iterator[LintFinding]:
+BASH_IN_SH = table_rule(
+    "bash-in-sh",
+    "sh reads what only bash knows",
     """## What it does
     Looks for `source`, `[[`, `set -o pipefail` and `<( )` in a script that `sh -c` reads.
 
@@ -481,25 +481,34 @@ def bash_in_sh(file: object, task: Task) -> Iterator[LintFinding]:
 
     ## When it is wrong
     If sh is bash in the image, as in those of Red Hat, or busybox knows it.
-    """
-    if task.shell == "sh":
-        yield from run_checks(BASHISMS, task)
-
-
-_UPLOADS = re.compile(r"\b(aws s3|gsutil|gcloud storage|rclone|azcopy|(huggingface-cli|hf) upload|push_to_hub|s5cmd)\b")
-LOSSES = (
-    FieldCheck(
-        at=lambda task: task.losses,
-        severity=HIGH,
-        message="checkpoints and output do not last in {text}",
-        advice="mount a claim, or a bucket in mode MOUNT or MOUNT_CACHED, at that folder, or save to a bucket",
-        confidence=LIKELY,
+    """,
+    reads="kubernetes dstack",
+    each="tasks",
+    about=lambda file, task: [(task,)] if task.shell == "sh" else [],
+    checks=(
+        FieldCheck(
+            at=lambda task: [
+                one
+                for one in task.script.commands
+                if one.name in ("source", "[[", "pushd", "shopt")
+                or "<(" in one.text
+                or (one.name == "set" and "pipefail" in one.text)
+            ][:1],
+            severity=HIGH,
+            message="sh is dash in most images and knows bash's {text} not: the command fails",
+            advice="start the script by bash -c",
+            confidence=LIKELY,
+        ),
     ),
 )
 
 
-@lint_rule("lost-checkpoints", "checkpoints are written where they do not last", reads=JOBS, each="tasks")
-def lost_checkpoints(file: object, task: Task) -> Iterator[LintFinding]:
+_UPLOADS = re.compile(r"\b(aws s3|gsutil|gcloud storage|rclone|azcopy|(huggingface-cli|hf) upload|push_to_hub|s5cmd)\b")
+
+
+LOST_CHECKPOINTS = table_rule(
+    "lost-checkpoints",
+    "checkpoints are written where they do not last",
     """## What it does
     Follows the folders that the training is given for checkpoints and output (`--ckpt`, `--output-dir`, `CKPT_DIR`) to
     the volume, bucket or disk that they lie on.
@@ -517,59 +526,29 @@ def lost_checkpoints(file: object, task: Task) -> Iterator[LintFinding]:
 
     ## When it is wrong
     If the program uploads what it saves, or nothing of it is wanted.
-    """
-    if task.is_training and not _UPLOADS.search(task.text):
-        yield from run_checks(LOSSES, task)
+    """,
+    reads=JOBS,
+    each="tasks",
+    about=lambda file, task: [(task,)] if task.is_training and not _UPLOADS.search(task.text) else [],
+    checks=(
+        FieldCheck(
+            at=lambda task: task.losses,
+            severity=HIGH,
+            message="checkpoints and output do not last in {text}",
+            advice="mount a claim, or a bucket in mode MOUNT or MOUNT_CACHED, at that folder, or save to a bucket",
+            confidence=LIKELY,
+        ),
+    ),
+)
 
 
 _SAVES = re.compile(r"(?i)ckpt|checkpoint|save|output|resume|snapshot|persist|\.sh\b|\.ya?ml\b|\.json\b")
 _RESUMES = re.compile(r"(?i)resume|restart|restore|load|latest|continue|auto|\.sh\b|\.ya?ml\b|\.json\b|recover")
 
 
-def _shown(task: Task) -> str:
-    return f"{task.text} {' '.join(one.path for one in task.mounts)}"
-
-
-SPOTS = (
-    FieldCheck(
-        at=lambda task: only(ReadPlace(task.spot_line, ""), not task.retries),
-        severity=HIGH,
-        message=(
-            "the first interruption of a spot machine ends the training: no retry (backoffLimit, retry, "
-            "job_recovery) starts it again"
-        ),
-        advice="allow retries: backoffLimit, retry with on_events: [interruption], sky jobs launch",
-    ),
-    FieldCheck(
-        at=lambda task: only(ReadPlace(task.spot_line, ""), task.retries and not _SAVES.search(_shown(task))),
-        severity=HIGH,
-        message="on spot machines without a checkpoint: each interruption starts the training from nothing",
-        advice="save to a volume or bucket, and resume from the newest checkpoint",
-        confidence=LIKELY,
-    ),
-    FieldCheck(
-        at=lambda task: only(
-            ReadPlace(task.spot_line, ""),
-            task.retries and task.options and _SAVES.search(_shown(task)) and not _RESUMES.search(_shown(task)),
-        ),
-        severity=MEDIUM,
-        message=(
-            "on spot machines it saves checkpoints, but nothing tells it to resume: each interruption starts it "
-            "from nothing"
-        ),
-        advice="--resume from the newest checkpoint",
-        confidence=LIKELY,
-    ),
-)
-
-
-@lint_rule(
+SPOT_WITHOUT_RETRY = table_rule(
     "spot-without-retry",
     "a training on spot nodes is not started again, or from its beginning",
-    reads=JOBS,
-    each="tasks",
-)
-def spot_without_retry(file: object, task: Task) -> Iterator[LintFinding]:
     """## What it does
     Looks for spot or preemptible machines with retries that are off, and for a training there that saves nothing or
     never resumes.
@@ -587,35 +566,54 @@ def spot_without_retry(file: object, task: Task) -> Iterator[LintFinding]:
 
     ## When it is wrong
     If the script saves and resumes by itself, without an option.
-    """
-    if task.spot_line is not None and task.is_training:
-        yield from run_checks(SPOTS, task)
-
-
-_LONG = r"train|takes|runs?\b|epoch|hours|days|max[-_.]?(time|hours)|duration"
-LIMITS = (
-    FieldCheck(
-        at=lambda task: only(ReadPlace(task.lines["limit"], f"{task.limit_s:g}"), task.limit_s < task.stated_s(_LONG)),
-        severity=HIGH,
-        message="killed after {text} s, retries included, and the file says that it takes longer",
-        advice="raise the limit above the longest run, or remove it",
-        confidence=LIKELY,
+    """,
+    reads=JOBS,
+    each="tasks",
+    about=lambda file, task: (
+        [(task, f"{task.text} {' '.join(mount.path for mount in task.mounts)}")]
+        if task.spot_line is not None and task.is_training
+        else []
     ),
-    FieldCheck(
-        at=lambda task: only(
-            ReadPlace(task.lines["limit"], f"{task.limit_s:g}"),
-            task.limit_s < 3600 and not task.stated_s(_LONG) and task.gpus,
+    checks=(
+        FieldCheck(
+            at=lambda task, shown: only(ReadPlace(task.spot_line, ""), not task.retries),
+            severity=HIGH,
+            message=(
+                "the first interruption of a spot machine ends the training: no retry (backoffLimit, retry, "
+                "job_recovery) starts it again"
+            ),
+            advice="allow retries: backoffLimit, retry with on_events: [interruption], sky jobs launch",
         ),
-        severity=MEDIUM,
-        message="killed after {text} s, retries included: short for a training",
-        advice="raise the limit above the longest run, or remove it",
-        confidence=LIKELY,
+        FieldCheck(
+            at=lambda task, shown: only(ReadPlace(task.spot_line, ""), task.retries and not _SAVES.search(shown)),
+            severity=HIGH,
+            message="on spot machines without a checkpoint: each interruption starts the training from nothing",
+            advice="save to a volume or bucket, and resume from the newest checkpoint",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda task, shown: only(
+                ReadPlace(task.spot_line, ""),
+                task.retries and task.options and _SAVES.search(shown) and not _RESUMES.search(shown),
+            ),
+            severity=MEDIUM,
+            message=(
+                "on spot machines it saves checkpoints, but nothing tells it to resume: each interruption starts it "
+                "from nothing"
+            ),
+            advice="--resume from the newest checkpoint",
+            confidence=LIKELY,
+        ),
     ),
 )
 
 
-@lint_rule("early-deadline", "a time limit ends the training before it is done", reads=JOBS, each="tasks")
-def early_deadline(file: object, task: Task) -> Iterator[LintFinding]:
+_LONG = r"train|takes|runs?\b|epoch|hours|days|max[-_.]?(time|hours)|duration"
+
+
+EARLY_DEADLINE = table_rule(
+    "early-deadline",
+    "a time limit ends the training before it is done",
     """## What it does
     Compares `activeDeadlineSeconds` or `max_duration` with the duration that a comment or an option of the file states,
     or with an hour for a training on GPUs.
@@ -631,9 +629,32 @@ def early_deadline(file: object, task: Task) -> Iterator[LintFinding]:
 
     ## When it is wrong
     If the job is a short test, or its limit is meant to stop it.
-    """
-    if task.limit_s is not None and task.is_training:
-        yield from run_checks(LIMITS, task)
+    """,
+    reads=JOBS,
+    each="tasks",
+    about=lambda file, task: [(task,)] if task.limit_s is not None and task.is_training else [],
+    checks=(
+        FieldCheck(
+            at=lambda task: only(
+                ReadPlace(task.lines["limit"], f"{task.limit_s:g}"), task.limit_s < task.stated_s(_LONG)
+            ),
+            severity=HIGH,
+            message="killed after {text} s, retries included, and the file says that it takes longer",
+            advice="raise the limit above the longest run, or remove it",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda task: only(
+                ReadPlace(task.lines["limit"], f"{task.limit_s:g}"),
+                task.limit_s < 3600 and not task.stated_s(_LONG) and task.gpus,
+            ),
+            severity=MEDIUM,
+            message="killed after {text} s, retries included: short for a training",
+            advice="raise the limit above the longest run, or remove it",
+            confidence=LIKELY,
+        ),
+    ),
+)
 
 
 _TRUE = r"(?i)(1|true|yes|on)$"
@@ -686,17 +707,22 @@ def left_over_variable(file: object, task: Task) -> Iterator[LintFinding]:
     ## When it is wrong
     If the machine needs it: no InfiniBand, or GPUs that cannot reach each other.
     """
-    for one in task.assigned if task.gpus or task.is_training else ():
-        for known, faulty, severity, least, effect in LEFT_OVER:
+    for variable in task.assigned if task.gpus or task.is_training else ():
+        for names, faulty, severity, least, effect in LEFT_OVER:
             matters = (
                 task.gpus >= -least if least < 0 else task.nodes >= least and not (task.is_wired and effect == _RANK)
             )
-            if matters and re.fullmatch(known, one.name) and one.value is not None and re.match(faulty, one.value):
+            if (
+                matters
+                and re.fullmatch(names, variable.name)
+                and variable.value is not None
+                and re.match(faulty, variable.value)
+            ):
                 yield LintFinding(
                     severity=severity,
-                    line=one.line,
-                    message=f"{one.name}={one.value}: {effect}",
-                    advice=f"remove {one.name}",
+                    line=variable.line,
+                    message=f"{variable.name}={variable.value}: {effect}",
+                    advice=f"remove {variable.name}",
                     confidence=LIKELY if least != 1 else Confidence.CERTAIN,
                 )
 
@@ -706,23 +732,11 @@ _PLACEHOLDER = re.compile(
     r"(?i)^\W|[<>{}$ ]|your|change|example|replace|placeholder|todo|xxx|\*\*|\.\.\.|dummy|none|null|empty|fake|test"
     r"|_here|(?-i:KEY|TOKEN|SECRET)$|^(token|secret|password|key|true|false)$|my[-_]|/|insert"
 )
-SECRETS = (
-    FieldCheck(
-        at=lambda task: [
-            ReadPlace(one.line, one.name)
-            for one in task.assigned
-            if len(one.value or "") >= 8 and _SECRET.search(one.name) and not _PLACEHOLDER.search(one.value or "")
-        ],
-        severity=HIGH,
-        message="{text} stands here in plain text: everybody who reads the file or the object has this secret",
-        advice="take it from a secret (secretKeyRef, secrets, a bare name), and revoke this one",
-        confidence=LIKELY,
-    ),
-)
 
 
-@lint_rule("plain-secret", "a secret stands in the file in plain text", reads=JOBS, each="tasks")
-def plain_secret(file: object, task: Task) -> Iterator[LintFinding]:
+PLAIN_SECRET = table_rule(
+    "plain-secret",
+    "a secret stands in the file in plain text",
     """## What it does
     Looks for variables that are named like a secret and have a literal value.
 
@@ -737,5 +751,22 @@ def plain_secret(file: object, task: Task) -> Iterator[LintFinding]:
 
     ## When it is wrong
     If the value is public, such as a key for a local test.
-    """
-    yield from run_checks(SECRETS, task)
+    """,
+    reads=JOBS,
+    each="tasks",
+    checks=(
+        FieldCheck(
+            at=lambda task: [
+                ReadPlace(variable.line, variable.name)
+                for variable in task.assigned
+                if len(variable.value or "") >= 8
+                and _SECRET.search(variable.name)
+                and not _PLACEHOLDER.search(variable.value or "")
+            ],
+            severity=HIGH,
+            message="{text} stands here in plain text: everybody who reads the file or the object has this secret",
+            advice="take it from a secret (secretKeyRef, secrets, a bare name), and revoke this one",
+            confidence=LIKELY,
+        ),
+    ),
+)

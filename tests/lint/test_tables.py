@@ -1,0 +1,24 @@
+"""Each row of the tables of YAML and JSON finds its fault at its severity, and nothing where the text is sound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .cases.rows import ROWS
+from .cases.texts import change
+from .test_rules import lint_text
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "severity", "sound", "old", "new"), ROWS, ids=[f"{row[1]}-{at}" for at, row in enumerate(ROWS)]
+)
+def test_a_row_finds_its_fault(
+    kind: str, rule: str, severity: str, sound: str, old: str, new: str, tmp_path: Path
+) -> None:
+    def judge(text: str) -> set[tuple[str, str]]:
+        return {(finding.rule, finding.severity.value) for finding in lint_text(text, kind, tmp_path)}
+
+    assert (rule, severity) in judge(change(sound, old, new))
+    assert (rule, severity) not in judge(sound)
