@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
@@ -672,42 +672,43 @@ def built_in_loop(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If each pass is a training of its own.
     """
-    told: set[ast.AST] = set()
-    for loop, event in [(around, one) for around, _ in script.epochs for one in script.events(around)]:
-        role = next((one for one in BUILT if ROLES[one].search(event.name)), "")
-        inside = {one.call for one in script.events(loop)}
-        first = event.call.args[0] if event.call.args else None
-        own = set(ast.walk(event.call)) if role else set()
-        said = script.said(first) if role and first else []
-        made = [one for part in said for one in script.origins(getattr(part, "value", part)) if one not in own]
-        outer = [
-            one
-            for one in made
-            if (isinstance(one, ast.Call) and one not in inside and script.scope(one) is not script.scope(event.call))
-            or one in script.models
-        ]
-        fixed = (
-            event.name in SEEDS
-            and first is not None
-            and not re.search(r"(?i)epoch|step|iter|rank|\bi\b|\+", script.source(first))
-        )
-        again = bool(role and outer) and not any(one in inside for one in made)
-        if (
-            (again or fixed)
-            and not event.tests
-            and event.call not in told
-            and not any(one in inside for one in script.models)
-        ):
-            told.add(event.call)
-            text = BUILT.get(
-                role, f"{event.name} with a constant seed in every pass of the loop repeats the same random numbers"
-            )
-            severity = Severity.HIGH if role == "compiled" else Severity.MEDIUM
-            yield from script.report(
-                script.is_own(event.call) and event, severity, text, "move it in front of the loop", is_sure=False
-            )
+    reported: set[ast.AST] = set()
+    for loop, _ in script.epochs:
+        events = script.events(loop)
+        inside = {event.call for event in events}
+        for event in events if inside.isdisjoint(script.models) else ():
+            if event.tests or event.call in reported:
+                continue
+            role = next((role for role in BUILT if ROLES[role].search(event.name)), "")
+            first = event.call.args[0] if event.call.args else None
+            repeats = event.name in SEEDS and first is not None and not VARIES.search(script.source(first))
+            if repeats or (role and first is not None and _outlives(script, event.call, first, inside)):
+                reported.add(event.call)
+                text = BUILT[role] if role else f"{event.name} with a constant seed {_SEEDED}"
+                severity = Severity.HIGH if role == "compiled" else Severity.MEDIUM
+                yield from script.report(
+                    script.is_own(event.call) and event, severity, text, "move it in front of the loop", is_sure=False
+                )
 
 
+def _outlives(script: LintedScript, call: ast.Call, first: ast.expr, inside: Set[ast.AST]) -> bool:
+    """Whether the model that a call is given is made outside of the loop, and nothing of it inside."""
+    own = set(ast.walk(call))
+    made = {
+        origin
+        for part in script.said(first)
+        for origin in script.origins(getattr(part, "value", part))
+        if origin not in own
+    }
+    return made.isdisjoint(inside) and any(
+        origin in script.models
+        or (isinstance(origin, ast.Call) and script.scope(origin) is not script.scope(call))
+        for origin in made
+    )
+
+
+VARIES = re.compile(r"(?i)epoch|step|iter|rank|\bi\b|\+")
+_SEEDED = "in every pass of the loop repeats the same random numbers"
 SEEDS = ("torch.manual_seed", "numpy.random.seed", "random.seed", "torch.cuda.manual_seed_all")
 
 
