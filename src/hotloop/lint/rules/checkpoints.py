@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import FUNCTIONS, ROLES, Function, LintedScript, constant, keyword
+from hotloop.lint.formats.script import ROLES, LintedScript
+from hotloop.lint.python_code import FUNCTIONS, Function, constant, keyword
 from hotloop.lint.script_words import HIGHER, LOWER, SHARDS
 
 PREFIXES = {"wrapped": "module.", "compiled": "_orig_mod."}
@@ -103,7 +104,7 @@ def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
         [one for one in counters if set(loads) & set(script.origins(one.value))] if saves and script.training else []
     )
     resumed = [one for one in resumed if isinstance(script.statement(one), (ast.Assign, ast.AnnAssign, ast.AugAssign))]
-    for origin, names in script.made.items() if resumed and not script.has(OTHERS_SAVE) else ():
+    for origin, names in script.states.items() if resumed and not script.has(OTHERS_SAVE) else ():
         uses = _uses_of(script, names)
         role, name = script.role(origin), min(names)
         missing = ["saved"] * ("state_dict" not in uses) + ["loaded"] * ("load_state_dict" not in uses)

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
-from hotloop.lint.formats.script import LintedScript, LoopCall, LoopStep, constant, keyword
+from hotloop.lint.formats.script import LintedScript, LoopStep
+from hotloop.lint.python_code import constant, keyword
+from hotloop.lint.python_flow import LoopCall
 from hotloop.lint.script_words import SHARDS
 
 CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_")

@@ -8,17 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
-from hotloop.lint.formats.script import (
-    FORS,
-    FUNCTIONS,
-    LintedScript,
-    Loop,
-    LoopCall,
-    LoopStep,
-    constant,
-    has_unpacked,
-    keyword,
-)
+from hotloop.lint.formats.script import LintedScript, LoopStep
+from hotloop.lint.python_code import FORS, FUNCTIONS, Loop, constant, has_unpacked, keyword
+from hotloop.lint.python_flow import LoopCall
 
 NOT_TRAINING = re.compile(r"(?i)val|test|eval|dev|infer|predict|hold|demo")
 OTHERS_DO_IT = ("lightning", "accelerate", "ignite", "horovod", "composer", "RepeatAugSampler", "deepspeed")
@@ -146,7 +138,7 @@ def _add_set_epoch(script: LintedScript, name: str, sampler: ast.AST, epochs: Lo
     indent = script.lines[first.lineno - 1][: first.col_offset]
     is_plain = isinstance(target, ast.Name) and target.id != "_" and len(script.assigned.get(name, ())) == 1
     here = (
-        script.scope(sampler) is script.scope(epochs) is script.block(sampler)
+        script.scope(sampler) is script.scope(epochs) is script.parent(script.statement(sampler))
         and getattr(sampler, "lineno", 0) < epochs.lineno
     )
     if not (is_plain and here and "." not in name) or first.lineno <= epochs.lineno or indent.strip():
@@ -370,7 +362,7 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
             "whole file for each item",
             "read it once in __init__, or open it lazily once per worker",
         )
-        text = "\n".join(script.lines[owner.lineno - 1 : owner.end_lineno])
+        text = script.text_of(owner)
         yield from script.report(
             bool(workers)
             and script.derives(owner, "IterableDataset")

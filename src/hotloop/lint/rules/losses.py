@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import FUNCTIONS, LintedScript, LoopStep, constant, keyword
+from hotloop.lint.formats.script import LintedScript, LoopStep
+from hotloop.lint.python_code import FUNCTIONS, constant, keyword
 
 REGRESSION = re.compile(r"(^|\.)(mse_loss|l1_loss|smooth_l1_loss|huber_loss|MSELoss|L1Loss|SmoothL1Loss|HuberLoss)$")
 BANNED = re.compile(r"(^|\.)(binary_cross_entropy|BCELoss)$")
@@ -219,7 +220,7 @@ def unmasked_labels(script: LintedScript) -> Iterator[LintFinding]:
         is_label = isinstance(target, ast.Subscript) and constant(target.slice) == "labels"
         if not is_label or not isinstance(scope, FUNCTIONS) or "input_ids" not in script.source(node.value):
             continue
-        text = "\n".join(script.lines[scope.lineno - 1 : scope.end_lineno])
+        text = script.text_of(scope)
         copies = re.search(r"input_ids[\"']?\]?(\.clone\(\)|\.copy\(\)|\[:\])?\)?$", script.source(node.value))
         padded = re.search(r"\.pad\(|pad_sequence\(|padding\s*=\s*(True|[\"'](max_length|longest))", text)
         yield from script.report(
@@ -412,11 +413,7 @@ def gathered_without_gradient(script: LintedScript, training: LoopStep) -> Itera
     """
     for event in training.find("all_gather", "all_gather_into_tensor"):
         scope = script.scope(event.call)
-        text = (
-            "\n".join(script.lines[scope.lineno - 1 : scope.end_lineno])
-            if isinstance(scope, FUNCTIONS)
-            else script.text
-        )
+        text = script.text_of(scope) if isinstance(scope, FUNCTIONS) else script.text
         own = re.search(r"\[[^\]\n]*rank[^\]\n]*\]\s*=|autograd|distributed\.nn|(?i:metric|logg|print|acc)", text)
         cut = script.without_gradients(event.call) or event.tests
         yield from script.report(

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import FUNCTIONS, LintedScript, constant, dotted, keyword
+from hotloop.lint.formats.script import LintedScript
+from hotloop.lint.python_code import FUNCTIONS, constant, dotted, keyword
 
 LEARNS = re.compile(
     r"torch\.nn\.(Linear|Conv\w*|LSTM|GRU|RNN|Embedding|\w*Norm\w*|MultiheadAttention|Dropout\w*|Bilinear)$"

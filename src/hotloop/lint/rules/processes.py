@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import FUNCTIONS, LintedScript, LoopCall, constant, keyword
+from hotloop.lint.formats.script import LintedScript
+from hotloop.lint.python_code import FUNCTIONS, constant, keyword
+from hotloop.lint.python_flow import LoopCall
 
 RANK = re.compile(
     r"(?i)rank|world|main|master|primary|is_first|zero|leader|chief|root|writer|logger|log_dir|gpu|device|shard|worker|writes?\b"

@@ -8,16 +8,9 @@ from collections.abc import Iterator, Set
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
-from hotloop.lint.formats.script import (
-    FORS,
-    FUNCTIONS,
-    ROLES,
-    LintedScript,
-    LoopCall,
-    LoopStep,
-    constant,
-    keyword,
-)
+from hotloop.lint.formats.script import ROLES, LintedScript, LoopStep
+from hotloop.lint.python_code import FORS, FUNCTIONS, constant, keyword
+from hotloop.lint.python_flow import LoopCall
 from hotloop.lint.script_words import HIGHER, LENGTHS, LOWER, find_unit
 
 MATTERS = re.compile(r"(?i)dropout|batch_?norm|torchvision|timm|transformers|resnet|\bsmp\b|_models?\b|from \w*model")
@@ -136,7 +129,7 @@ def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
             continue
         for loop in (one for one in script.of[ast.For] if script.scope(one) is scope):
             forwards = [one for one in script.calls_of(model) if script.loops_around(one)[:1] == [loop]]
-            text = "\n".join(script.lines[loop.lineno - 1 : loop.end_lineno])
+            text = script.text_of(loop)
             trains = [one for one in script.calls_of(".train") if call.lineno < one.lineno <= loop.lineno]
             is_off = WITHOUT.search(text) or script.without_gradients(loop) or "backward" in text
             yield from script.report(
@@ -412,7 +405,7 @@ def carried_state(script: LintedScript, training: LoopStep) -> Iterator[LintFind
     ## When it is wrong
     If another function detaches it in place.
     """
-    text = "\n".join(script.lines[training.container.lineno - 1 : training.container.end_lineno])
+    text = script.text_of(training.container)
     for event in training.events if training.container is training.loop and training.steps else ():
         goals = getattr(script.statement(event.call), "targets", ())
         bound = {script.name(one) for goal in goals for one in ast.walk(goal)} - {"?"}
@@ -701,8 +694,7 @@ def _outlives(script: LintedScript, call: ast.Call, first: ast.expr, inside: Set
         if origin not in own
     }
     return made.isdisjoint(inside) and any(
-        origin in script.models
-        or (isinstance(origin, ast.Call) and script.scope(origin) is not script.scope(call))
+        origin in script.models or (isinstance(origin, ast.Call) and script.scope(origin) is not script.scope(call))
         for origin in made
     )
 
