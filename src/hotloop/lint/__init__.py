@@ -42,10 +42,10 @@ def lint_paths(
     to have; more than one of ``processes`` judge many files, where all rules are asked. Raises UsageError for an
     unknown path.
     """
-    around = survey(paths, save_s)
     entries = list(find_files(paths))
     files = list({one.path: one for one in entries if isinstance(one, SourceFile)}.values())
     unread = [one for one in entries if isinstance(one, Unread)]
+    around = survey(files, save_s)
     judge = partial(_judge, rules=None if rules is None else tuple(rules), around=around)
     if processes > 1 and len(files) > MANY and rules is None:
         with ProcessPoolExecutor(processes, get_context("spawn"), gc.disable) as pool:

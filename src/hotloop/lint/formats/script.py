@@ -300,7 +300,7 @@ class LintedScript(ValueFlow):
     def models(self) -> Mapping[ast.AST, ast.Call]:
         """Where the models come from whose parameters an optimizer takes, with the optimizer."""
         found: dict[ast.AST, ast.Call] = {}
-        calls = self.calls if any(word in self.text for word in PARAMETERS) else []
+        calls = self.calls if "param" in self.text and self.has("optim|Adam|SGD|RMSprop|Lion|L(?i:amb)|Muon") else []
         for call in (call for call, name in calls if ROLES["optimizer"].search(name)):
             for given in (*call.args, *(each.value for each in call.keywords)):
                 for part in self.said(given):

@@ -111,6 +111,8 @@ def lightning_by_hand(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If a base class in another file sets manual optimization.
     """
+    if "training_step" not in script.text:
+        return
     devices = [constant(keyword(one, "devices")) for one in script.calls_of(".Trainer") if keyword(one, "devices")]
     for owner in (one for one in script.of[ast.ClassDef] if script.derives(one, r"LightningModule$")):
         step = script.method(owner, "training_step")

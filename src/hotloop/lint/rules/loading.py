@@ -166,6 +166,8 @@ def useless_non_blocking(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the batches are pinned elsewhere, or training is on a CPU.
     """
+    if "non_blocking" not in script.text:
+        return
     copies = [call for call, _ in script.calls if constant(keyword(call, "non_blocking")) is True]
     for loop in dict.fromkeys(one for copy in copies for one in script.loops_around(copy)):
         loaders = [one for one in script.origins(script.loop_source(loop) or loop) if one in script.loaders]
@@ -332,13 +334,14 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If what is read is tiny, or the loader has no workers in practice.
     """
+    if not script.has("__getitem__|__iter__|collate_fn"):
+        return
     workers = [
-        one for one in script.loaders if has_unpacked(one) or constant(keyword(one, "num_workers")) not in (None, 0)
+        call
+        for call in script.loaders
+        if has_unpacked(call) or ((count := keyword(call, "num_workers")) and constant(count) not in (None, 0))
     ]
-    workers = [one for one in workers if keyword(one, "num_workers") or has_unpacked(one)]
-    collates = [
-        function for one in workers if (part := keyword(one, "collate_fn")) and (function := script.definition(part))
-    ]
+    collates = [script.definition(part) for call in workers if (part := keyword(call, "collate_fn"))]
     owners = [one for one in script.of[ast.ClassDef] if script.derives(one, r"Dataset$|(^|\.)data\.")]
     for function in [*collates, *(script.method(one, "__getitem__") for one in owners)]:
         moves = [

@@ -120,7 +120,7 @@ def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If a caller in another file turns gradients off, or the evaluation needs them.
     """
-    if not script.calls_of(".eval") or script.has(r"set_grad_enabled\(False|requires_grad_?\(?\s*=?\s*False"):
+    if not script.has(r"\.eval\(") or script.has(r"set_grad_enabled\(False|requires_grad_?\(?\s*=?\s*False"):
         return
     for call in script.calls_of(".eval"):
         scope, model = script.scope(call), script.receiver(call)
@@ -737,8 +737,9 @@ def debug_switch(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the file exists to debug.
     """
-    nodes = [*script.of[ast.Call], *script.of[ast.Assign]]
-    for node in nodes if script.has(DEBUGS) and (script.training or script.calls_of(".fit", ".train")) else ():
+    if not script.has(DEBUGS) or not (script.training or script.calls_of(".fit", ".train")):
+        return
+    for node in (*script.of[ast.Call], *script.of[ast.Assign]):
         text = ""
         if isinstance(node, ast.Call) and script.name(node.func) in SWITCHES:
             given = node.args[0] if node.args else keyword(node, "mode") or keyword(node, "enabled")
