@@ -42,16 +42,22 @@ def lint_paths(
     to have; more than one of ``processes`` judge many files, where all rules are asked. Raises UsageError for an
     unknown path.
     """
-    around = survey(paths, save_s)
     entries = list(find_files(paths))
     files = list({one.path: one for one in entries if isinstance(one, SourceFile)}.values())
     unread = [one for one in entries if isinstance(one, Unread)]
+    around = survey(files, save_s)
     judge = partial(_judge, rules=None if rules is None else tuple(rules), around=around)
     if processes > 1 and len(files) > MANY and rules is None:
-        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        with ProcessPoolExecutor(processes, get_context("spawn"), gc.disable) as pool:
             judged = list(pool.map(judge, files, chunksize=MANY // 8))
     else:
-        judged = [judge(one) for one in files]
+        was_on = gc.isenabled()
+        gc.disable()  # trees have no cycles, and looking for some takes as long as the rules
+        try:
+            judged = [judge(one) for one in files]
+        finally:
+            if was_on:
+                gc.enable()
     counts = dict.fromkeys(LINT_FORMATS, 0)
     findings: list[LintFinding] = []
     read: dict[str, bytes] = {}
@@ -83,15 +89,10 @@ def _judge(
     file: SourceFile, rules: Sequence[LintRule] | None, around: Surroundings
 ) -> tuple[list[LintFinding], int, str]:
     """What ``lint_file`` gives, with the reason why a file cannot be read."""
-    was_on = gc.isenabled()
-    gc.disable()  # trees have no cycles, and looking for some takes as long as the rules
     try:
         return *lint_file(file, LINT_RULES.values() if rules is None else rules, around), ""
     except NotRead as error:
         return [], 0, str(error)
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def lint_file(file: SourceFile, rules: Iterable[LintRule], around: Surroundings) -> tuple[list[LintFinding], int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -98,14 +97,6 @@ class Install:
     options: Mapping[str, str]
     is_synced: bool
     command: BuildCommand
-
-
-def split_words(text: str) -> list[str]:
-    """Words as a shell splits them; by blanks where its quotes are not closed."""
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
 
 
 def read_commands(text: str, first_line: int, folder: str) -> Iterator[BuildCommand]:

@@ -99,11 +99,6 @@ class LaunchLine:
     def is_standalone(self) -> bool:
         return "standalone" in self.options
 
-    @property
-    def unexpanded(self) -> tuple[str, ...]:
-        """Words of the launcher and the script that hold a variable, which only a shell replaces."""
-        return tuple(word for word in (*self.options.values(), *self.arguments) if re.search(r"\$[A-Za-z_{(]", word))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrappedWords:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -20,6 +22,7 @@ _BLOCKS = {
     "function_definition": "function",
     "subshell": "subshell",
 }
+_QUOTED = re.compile(r"[\"'\\]")
 _JOINS = ("&&", "||", "|", "|&")
 _INNER = ("command_substitution", "process_substitution")
 _EXPANDS = ("simple_expansion", "expansion", "command_substitution", "process_substitution", "arithmetic_expansion")
@@ -89,6 +92,16 @@ class ShellScript:
     def assigned(self, name: str) -> list[ShellWord]:
         """Every value that the script gives to a variable, in order."""
         return [value for command in self.commands for key, value in command.assignments if key == name]
+
+
+def split_words(text: str, *, comments: bool = False) -> list[str]:
+    """Words as a shell splits them; by blanks where its quotes are not closed."""
+    if not comments and not _QUOTED.search(text):
+        return text.split()
+    try:
+        return shlex.split(text, comments)
+    except ValueError:
+        return text.split()
 
 
 def parse_shell(text: str, first_line: int = 1) -> ShellScript:

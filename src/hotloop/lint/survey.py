@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from .files import NotRead, SourceFile, Start, Surroundings, find_files
+from .files import NotRead, SourceFile, Start, Surroundings
 from .formats.batch import parse_batch
 from .formats.manifests import Pod, parse_manifests, read_objects
 from .yaml_fields import Field
@@ -19,16 +19,14 @@ DEFAULT_GRACE_S = 30
 SPOT = re.compile(r"(?i)spot|preemptible")
 
 
-def survey(paths: Sequence[str], save_s: float | None) -> Surroundings:
-    """Reads the files once. Where any Python file handles a signal, or catches one, no script is judged."""
+def survey(files: Sequence[SourceFile], save_s: float | None) -> Surroundings:
+    """Where any Python file handles a signal, or catches one, no script is judged."""
     objects: dict[str, dict[str, tuple[Field, ...]]] = {}
     is_handled = False
     scripts: list[str] = []
     started: list[tuple[str, Start]] = []
     known = Surroundings(save_s=save_s)
-    for file in find_files(paths):
-        if not isinstance(file, SourceFile):
-            continue
+    for file in files:
         if file.kind == "python":
             is_handled = is_handled or _HANDLES.search(file.text) is not None
             scripts.append(file.path)

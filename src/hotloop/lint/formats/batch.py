@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,14 +18,14 @@ from typing import Any
 from hotloop.core.sbatch_options import FLAGS, SHORT
 from hotloop.lint.files import LintFormat, SourceFile, Surroundings
 from hotloop.lint.launch_lines import SHELLS, LaunchLine, read_launch, unwrap
-from hotloop.lint.shell import ShellCommand, ShellScript, ShellWord, parse_shell
+from hotloop.lint.shell import ShellCommand, ShellScript, ShellWord, parse_shell, split_words
 
 MOST_BESIDE = 1 << 18
 """Bytes of a script beside the batch script that are read."""
 MOST_TRAININGS = 50
 """Of one script; what follows repeats them."""
 _VARIABLE = re.compile(r"(?<!\\)\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?:(:?[-=])([^{}]*))?\})")
-_QUOTED, _BLANK = re.compile(r"[\"'\\]"), re.compile(r"\s")
+_BLANK = re.compile(r"\s")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]{1,200})\)\)")
 _TRAINS = re.compile(r"(?i)train|fine.?tun|\bmain|\brun|sft|dpo|grpo|\bfit|learn|distill|ddp|fsdp|imagenet|gpt")
 _PREPARES = re.compile(
@@ -413,10 +412,7 @@ class Batch:
         if word.quote and "[@]" not in word.raw:
             return [self.resolve(word.text)]
         text = _squash(self.resolve(word.text))
-        try:
-            return _split(re.sub(r"(?m)(^|\s)#.*", "", text)) if _BLANK.search(text) else [text]
-        except ValueError:
-            return text.split()
+        return split_words(re.sub(r"(?m)(^|\s)#.*", "", text)) if _BLANK.search(text) else [text]
 
     def _read_inner(self, words: Sequence[str]) -> str | None:
         """The commands that a shell is given, or that a script beside this one holds."""
@@ -466,10 +462,6 @@ _DIRECTIVE = re.compile(
 _STARTS = re.compile(r"\b(torchrun|accelerate\s+launch|deepspeed|torch\.distributed|srun|sbatch)\s")
 
 
-def _split(text: str, comments: bool = False) -> list[str]:
-    return shlex.split(text, comments) if comments or _QUOTED.search(text) else text.split()
-
-
 def _squash(text: str) -> str:
     """Without the blanks of what a command in it prints, so that it stays one word."""
     if "`" not in text and "$(" not in text:
@@ -499,10 +491,7 @@ def _compute(match: re.Match[str]) -> str:
 
 
 def _read_options(text: str, line: int) -> Iterator[BatchOption]:
-    try:
-        words = _split(text, comments="#" in text)
-    except ValueError:
-        words = text.split()
+    words = split_words(text, comments="#" in text)
     at = 0
     while at < len(words):
         word = words[at]

@@ -24,8 +24,9 @@ from hotloop.core.dockerfile import (
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Severity
 from hotloop.core.lint import Confidence, LintFinding
-from hotloop.lint.commands import BuildCommand, Install, describe_work, read_commands, read_install, split_words
+from hotloop.lint.commands import BuildCommand, Install, describe_work, read_commands, read_install
 from hotloop.lint.files import LintFormat, NotRead, SourceFile, Surroundings
+from hotloop.lint.shell import split_words
 
 MOST_FILES = 10_000
 """Files of a context that are looked at."""

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import FUNCTIONS, ROLES, Function, LintedScript, constant, keyword
+from hotloop.lint.formats.script import ROLES, LintedScript
+from hotloop.lint.python_code import FUNCTIONS, Function, constant, keyword
 from hotloop.lint.script_words import HIGHER, LOWER, SHARDS
 
 PREFIXES = {"wrapped": "module.", "compiled": "_orig_mod."}
@@ -97,13 +98,17 @@ def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If what is loaded is a pretrained model, and the epoch is that of another run.
     """
-    loads, saves = script.calls_of("torch.load"), [one for one in script.calls_of("torch.save") if one.args]
-    counters = [one for one in script.of[ast.Subscript] if constant(one.slice) in COUNTERS]
-    resumed = (
-        [one for one in counters if set(loads) & set(script.origins(one.value))] if saves and script.training else []
-    )
-    resumed = [one for one in resumed if isinstance(script.statement(one), (ast.Assign, ast.AnnAssign, ast.AugAssign))]
-    for origin, names in script.made.items() if resumed and not script.has(OTHERS_SAVE) else ():
+    if not script.training:
+        return
+    loads, saves = script.calls_of("torch.load"), [call for call in script.calls_of("torch.save") if call.args]
+    resumed = [
+        node
+        for node in (script.of[ast.Subscript] if loads and saves else ())
+        if constant(node.slice) in COUNTERS
+        and set(loads) & set(script.origins(node.value))
+        and isinstance(script.statement(node), (ast.Assign, ast.AnnAssign, ast.AugAssign))
+    ]
+    for origin, names in script.states.items() if resumed and not script.has(OTHERS_SAVE) else ():
         uses = _uses_of(script, names)
         role, name = script.role(origin), min(names)
         missing = ["saved"] * ("state_dict" not in uses) + ["loaded"] * ("load_state_dict" not in uses)
@@ -141,11 +146,7 @@ def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
             "twice after each restart",
             "start at checkpoint['epoch'] + 1",
         )
-    parallel = (
-        script.calls_of(".DistributedDataParallel", ".DDP")
-        and script.training
-        and not script.has("set_default_device|map_location")
-    )
+    parallel = script.calls_of(".DistributedDataParallel", ".DDP") and not script.has("set_default_device|map_location")
     for load in loads if parallel else ():
         yield from script.report(
             len(load.args) < 2 and keyword(load, "map_location") is None and load,
@@ -223,7 +224,7 @@ def wrong_best(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If a name says the opposite of what it holds.
     """
-    for node in script.of[ast.Assign] if script.has("best|init|orig|snapshot|backup") else ():
+    for node in script.of[ast.Assign] if ".state_dict" in script.text else ():
         if isinstance(node.value, ast.Call) and script.name(node.value.func).endswith(".state_dict"):
             name, model = script.name(node.targets[0]), getattr(node.value.func, "value", node.value)
             loaded = [

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
-from hotloop.lint.formats.script import LintedScript, LoopCall, LoopStep, constant, keyword
+from hotloop.lint.formats.script import LintedScript, LoopStep
+from hotloop.lint.python_code import constant, keyword
+from hotloop.lint.python_flow import LoopCall
 from hotloop.lint.script_words import SHARDS
 
 CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_")
@@ -344,10 +346,11 @@ def never_stepped(script: LintedScript, training: LoopStep) -> Iterator[LintFind
     If another file steps through the model or a global.
     """
     for name, values in script.assigned.items() if not training.steps and not training.backwards[0].call.args else ():
-        is_optimizer = any(isinstance(one, ast.Call) and script.role(one) == "optimizer" for one in values)
+        if not any(isinstance(value, ast.Call) and script.role(value) == "optimizer" for value in values):
+            continue
         uses = re.findall(rf"\b{re.escape(name)}\b(?!\.(?:zero_grad|state_dict|param_groups))", script.text)
         yield from script.report(
-            is_optimizer and len(uses) == 1 and training.backwards[0],
+            len(uses) == 1 and training.backwards[0],
             Severity.HIGH,
             f"{name} never steps: backward() computes gradients that nobody applies",
             f"call {name}.step() after backward()",

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import LintedScript, LoopCall, constant, has_unpacked, keyword
+from hotloop.lint.formats.script import LintedScript
+from hotloop.lint.python_code import constant, has_unpacked, keyword
+from hotloop.lint.python_flow import LoopCall
 from hotloop.lint.script_words import HIGHER, LENGTHS, LOWER, find_unit
 
 
@@ -109,10 +111,12 @@ def lightning_by_hand(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If a base class in another file sets manual optimization.
     """
+    if "training_step" not in script.text:
+        return
     devices = [constant(keyword(one, "devices")) for one in script.calls_of(".Trainer") if keyword(one, "devices")]
     for owner in (one for one in script.of[ast.ClassDef] if script.derives(one, r"LightningModule$")):
         step = script.method(owner, "training_step")
-        manual = "automatic_optimization" in "\n".join(script.lines[owner.lineno - 1 : owner.end_lineno])
+        manual = "automatic_optimization" in script.text_of(owner)
         if step is None or not script.is_own(step):
             continue
         returned, checks = script.results(step), list[tuple[object, ast.AST, Severity, str]]()
@@ -207,7 +211,7 @@ def misused_callbacks(script: LintedScript) -> Iterator[LintFinding]:
         else []
     )
     for owner in modules:
-        text = "\n".join(script.lines[owner.lineno - 1 : owner.end_lineno])
+        text = script.text_of(owner)
         steps = [script.method(owner, f"{kind}_step") for kind in ("training", "validation", "test")]
         for event in (one for step in steps if step is not None for one in script.events(step)):
             kept = event.name.rpartition(".")[0]
@@ -229,7 +233,7 @@ def misused_callbacks(script: LintedScript) -> Iterator[LintFinding]:
                 f"call {kept}.clear() at the end of each epoch",
             )
         setup = script.method(owner, "configure_optimizers")
-        text = "\n".join(script.lines[setup.lineno - 1 : setup.end_lineno]) if setup is not None else ""
+        text = script.text_of(setup) if setup is not None else ""
         each_step = re.search(r"interval[\"']?\s*[:=]\s*[\"']step", text)
         own = script.method(owner, "lr_scheduler_step") is not None or "automatic_optimization" in script.text
         for call in (one.call for one in script.events(setup)) if setup is not None and not own else ():

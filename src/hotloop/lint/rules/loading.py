@@ -8,17 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
-from hotloop.lint.formats.script import (
-    FORS,
-    FUNCTIONS,
-    LintedScript,
-    Loop,
-    LoopCall,
-    LoopStep,
-    constant,
-    has_unpacked,
-    keyword,
-)
+from hotloop.lint.formats.script import LintedScript, LoopStep
+from hotloop.lint.python_code import FORS, FUNCTIONS, Loop, constant, has_unpacked, keyword
+from hotloop.lint.python_flow import LoopCall
 
 NOT_TRAINING = re.compile(r"(?i)val|test|eval|dev|infer|predict|hold|demo")
 OTHERS_DO_IT = ("lightning", "accelerate", "ignite", "horovod", "composer", "RepeatAugSampler", "deepspeed")
@@ -146,7 +138,7 @@ def _add_set_epoch(script: LintedScript, name: str, sampler: ast.AST, epochs: Lo
     indent = script.lines[first.lineno - 1][: first.col_offset]
     is_plain = isinstance(target, ast.Name) and target.id != "_" and len(script.assigned.get(name, ())) == 1
     here = (
-        script.scope(sampler) is script.scope(epochs) is script.block(sampler)
+        script.scope(sampler) is script.scope(epochs) is script.parent(script.statement(sampler))
         and getattr(sampler, "lineno", 0) < epochs.lineno
     )
     if not (is_plain and here and "." not in name) or first.lineno <= epochs.lineno or indent.strip():
@@ -174,6 +166,8 @@ def useless_non_blocking(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the batches are pinned elsewhere, or training is on a CPU.
     """
+    if "non_blocking" not in script.text:
+        return
     copies = [call for call, _ in script.calls if constant(keyword(call, "non_blocking")) is True]
     for loop in dict.fromkeys(one for copy in copies for one in script.loops_around(copy)):
         loaders = [one for one in script.origins(script.loop_source(loop) or loop) if one in script.loaders]
@@ -340,13 +334,14 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If what is read is tiny, or the loader has no workers in practice.
     """
+    if not script.has("__getitem__|__iter__|collate_fn"):
+        return
     workers = [
-        one for one in script.loaders if has_unpacked(one) or constant(keyword(one, "num_workers")) not in (None, 0)
+        call
+        for call in script.loaders
+        if has_unpacked(call) or ((count := keyword(call, "num_workers")) and constant(count) not in (None, 0))
     ]
-    workers = [one for one in workers if keyword(one, "num_workers") or has_unpacked(one)]
-    collates = [
-        function for one in workers if (part := keyword(one, "collate_fn")) and (function := script.definition(part))
-    ]
+    collates = [script.definition(part) for call in workers if (part := keyword(call, "collate_fn"))]
     owners = [one for one in script.of[ast.ClassDef] if script.derives(one, r"Dataset$|(^|\.)data\.")]
     for function in [*collates, *(script.method(one, "__getitem__") for one in owners)]:
         moves = [
@@ -370,7 +365,7 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
             "whole file for each item",
             "read it once in __init__, or open it lazily once per worker",
         )
-        text = "\n".join(script.lines[owner.lineno - 1 : owner.end_lineno])
+        text = script.text_of(owner)
         yield from script.report(
             bool(workers)
             and script.derives(owner, "IterableDataset")

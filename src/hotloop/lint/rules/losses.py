@@ -8,28 +8,25 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import FUNCTIONS, LintedScript, LoopStep, constant, keyword
+from hotloop.lint.formats.script import LintedScript, LoopStep
+from hotloop.lint.python_code import FUNCTIONS, constant, keyword
 
 REGRESSION = re.compile(r"(^|\.)(mse_loss|l1_loss|smooth_l1_loss|huber_loss|MSELoss|L1Loss|SmoothL1Loss|HuberLoss)$")
 BANNED = re.compile(r"(^|\.)(binary_cross_entropy|BCELoss)$")
 ENTROPY = re.compile(r"(^|\.)(cross_entropy|CrossEntropyLoss|nll_loss|NLLLoss)$")
-_KEEPS_SHAPE = frozenset(
-    (
-        "to",
-        "cuda",
-        "cpu",
-        "float",
-        "detach",
-        "clone",
-        "clamp",
-        "contiguous",
-        "requires_grad_",
-        "double",
-        "relu",
-        "sigmoid",
-    )
+_OVER_FEATURES = r"(max|min|sum|mean|amax|amin|argmax|median|norm|logsumexp)\((dim=)?-?1"
+COLUMN, ROW = "(B, 1)", "(B,)"
+RESULTS = (
+    (r"(view|reshape)\(-1, 1\)", COLUMN, None),
+    (r"(view|reshape)\(-1\)", ROW, None),
+    (r"gather\(-?1\b.*", COLUMN, None),
+    (rf"{_OVER_FEATURES}\)", ROW, None),
+    (rf"{_OVER_FEATURES}, (keepdim=)?True\)", COLUMN, None),
+    (r"unsqueeze\(-?1\)", COLUMN, ROW),
+    (r"squeeze\((-?1)?\)", ROW, COLUMN),
 )
-_REDUCES = frozenset(("max", "min", "sum", "mean", "amax", "amin", "argmax", "median", "norm", "logsumexp"))
+"""Calls without what they are called on -> the shape of the result, and the one that they need."""
+KEEPS_SHAPE = r"(to|cuda|cpu|float|detach|clone|clamp|contiguous|requires_grad_|double|relu|sigmoid)\(.*"
 
 
 def _kinds(script: LintedScript, call: ast.Call) -> list[str]:
@@ -40,74 +37,49 @@ def _kinds(script: LintedScript, call: ast.Call) -> list[str]:
 
 def _shape(script: LintedScript, value: ast.AST, depth: int = 0) -> str:
     """``(B, 1)`` or ``(B,)`` where what computes a value says so; else empty."""
-    if depth > 8:
-        return ""
-    if isinstance(value, (ast.Name, ast.Attribute)):
-        if isinstance(value, ast.Attribute) and value.attr == "values":
-            return _shape(script, value.value, depth + 1)
+    parts: list[ast.AST] = []
+    if isinstance(value, ast.Attribute) and value.attr == "values":
+        parts = [value.value]
+    elif isinstance(value, (ast.Name, ast.Attribute)):
         bound = script.reaching(value)
-        return _one({"" if one.at not in (None, 0) else _shape(script, one.value, depth + 1) for one in bound})
-    if isinstance(value, ast.BinOp):
-        sides = {_shape(script, one, depth + 1) for one in (value.left, value.right)}
-        return _one(sides - {""})
-    if isinstance(value, ast.UnaryOp):
-        return _shape(script, value.operand, depth + 1)
-    if isinstance(value, ast.Subscript):
-        is_pair = isinstance(value.value, ast.Call) and constant(value.slice) == 0
-        if is_pair and script.name(getattr(value.value, "func", value)).endswith((".max", ".min", ".topk", ".sort")):
-            return _shape(script, value.value, depth + 1)
-        parts = value.slice.elts if isinstance(value.slice, ast.Tuple) else []
-        if len(parts) != 2 or not isinstance(parts[0], ast.Slice) or parts[0].lower or parts[0].upper:
-            return ""
-        return "(B, 1)" if constant(parts[1]) is None else "(B,)" if isinstance(constant(parts[1]), int) else ""
-    return _shape_of_call(script, value, depth) if isinstance(value, ast.Call) else ""
+        parts = [one.value for one in bound] if all(one.at in (None, 0) for one in bound) else []
+    elif isinstance(value, ast.BinOp):
+        parts = [value.left, value.right]
+    elif isinstance(value, ast.UnaryOp):
+        parts = [value.operand]
+    elif isinstance(value, ast.Subscript):
+        index = ast.unparse(value.slice)
+        if index != "0" or not script.name(getattr(value.value, "func", value)).endswith(PAIRS):
+            return COLUMN if re.fullmatch(r"\(?:, None\)?", index) else ROW if re.fullmatch(COLUMN_OF, index) else ""
+        parts = [value.value]
+    elif isinstance(value, ast.Call) and depth <= MOST_STEPS:
+        return _shape_of_call(script, value, depth)
+    shapes = {_shape(script, part, depth + 1) for part in parts} if depth <= MOST_STEPS else set()
+    shapes -= {""} if isinstance(value, ast.BinOp) else set()
+    return shapes.pop() if len(shapes) == 1 else ""
+
+
+PAIRS = (".max", ".min", ".topk", ".sort")
+COLUMN_OF = r"\(?:, -?\d+\)?"
+MOST_STEPS = 8
 
 
 def _shape_of_call(script: LintedScript, call: ast.Call, depth: int) -> str:
     name = script.name(call.func)
-    last, is_torch = name.rpartition(".")[2], name.startswith("torch.")
-    method = call.func.value if isinstance(call.func, ast.Attribute) else None
-    args = call.args[1:] if is_torch else call.args
-    given = [constant(one.operand) if isinstance(one, ast.UnaryOp) else constant(one) for one in args]
-    given = [
-        -one if isinstance(arg, ast.UnaryOp) and isinstance(one, int) else one
-        for arg, one in zip(args, given, strict=True)
-    ]
-    inner: ast.AST | None = call.args[0] if is_torch and call.args else method
-    if last in _KEEPS_SHAPE and inner is not None:
+    is_torch = name.startswith("torch.") and bool(call.args)
+    inner = call.args[0] if is_torch else getattr(call.func, "value", None)
+    arguments = ", ".join(ast.unparse(part) for part in (*call.args[is_torch:], *call.keywords))
+    text = f"{name.rpartition('.')[2]}({arguments})"
+    if inner is not None and re.fullmatch(KEEPS_SHAPE, text):
         return _shape(script, inner, depth + 1)
-    if last == "gather" and given[:1] in ([1], [-1]):
-        return "(B, 1)"
-    if last == "unsqueeze" and inner is not None:
-        return "(B, 1)" if given in ([1], [-1]) and _shape(script, inner, depth + 1) == "(B,)" else ""
-    if last in ("view", "reshape"):
-        return "(B, 1)" if given == [-1, 1] else "(B,)" if given == [-1] else ""
-    if last == "squeeze" and inner is not None:
-        return "(B,)" if given in ([], [1], [-1]) and _shape(script, inner, depth + 1) == "(B, 1)" else ""
-    if last in _REDUCES:
-        over = given[0] if given else constant(keyword(call, "dim"))
-        keeps = constant(keyword(call, "keepdim")) is True or given[1:2] == [True]
-        return "" if over not in (1, -1) or (keyword(call, "keepdim") and not keeps) else "(B, 1)" if keeps else "(B,)"
-    ends = [one for one in script.ends(call) if one is not call]
-    outs = [
-        constant(one.args[1])
-        if isinstance(one, ast.Call) and script.name(one.func) == "torch.nn.Linear" and len(one.args) > 1
-        else 0
-        for one in ends
-    ]
-    shaped = any(one in ("squeeze", "view", "flatten", "reshape") for one in _inside(script, call))
-    return "(B, 1)" if set(outs) == {1} and not shaped else ""
-
-
-def _inside(script: LintedScript, call: ast.Call) -> Iterator[str]:
-    """The names that the model's code has."""
-    for layer in script.origins(call.func, inside=True):
-        built = script.definition(layer.func) if isinstance(layer, ast.Call) else None
-        yield from (getattr(one, "attr", "") for one in ast.walk(built)) if built is not None else ()
-
-
-def _one(values: set[str]) -> str:
-    return values.pop() if len(values) == 1 else ""
+    for pattern, shape, needed in RESULTS:
+        if re.fullmatch(pattern, text):
+            return shape if needed is None or (inner and _shape(script, inner, depth + 1) == needed) else ""
+    layers = [layer for layer in script.ends(call) if layer is not call]
+    made = (script.definition(layer.func) for layer in script.made(call.func, inside=True))
+    code = " ".join(ast.unparse(definition) for definition in made if definition is not None)
+    is_column = layers and all(re.match(r"[\w.]*Linear\(.+, 1[,)]", ast.unparse(layer)) for layer in layers)
+    return COLUMN if is_column and not re.search(r"\.(squeeze|view|flatten|reshape)\(", code) else ""
 
 
 @lint_rule("mismatched-loss", "a loss is given what it does not take", reads="python")
@@ -219,7 +191,7 @@ def unmasked_labels(script: LintedScript) -> Iterator[LintFinding]:
         is_label = isinstance(target, ast.Subscript) and constant(target.slice) == "labels"
         if not is_label or not isinstance(scope, FUNCTIONS) or "input_ids" not in script.source(node.value):
             continue
-        text = "\n".join(script.lines[scope.lineno - 1 : scope.end_lineno])
+        text = script.text_of(scope)
         copies = re.search(r"input_ids[\"']?\]?(\.clone\(\)|\.copy\(\)|\[:\])?\)?$", script.source(node.value))
         padded = re.search(r"\.pad\(|pad_sequence\(|padding\s*=\s*(True|[\"'](max_length|longest))", text)
         yield from script.report(
@@ -412,11 +384,7 @@ def gathered_without_gradient(script: LintedScript, training: LoopStep) -> Itera
     """
     for event in training.find("all_gather", "all_gather_into_tensor"):
         scope = script.scope(event.call)
-        text = (
-            "\n".join(script.lines[scope.lineno - 1 : scope.end_lineno])
-            if isinstance(scope, FUNCTIONS)
-            else script.text
-        )
+        text = script.text_of(scope) if isinstance(scope, FUNCTIONS) else script.text
         own = re.search(r"\[[^\]\n]*rank[^\]\n]*\]\s*=|autograd|distributed\.nn|(?i:metric|logg|print|acc)", text)
         cut = script.without_gradients(event.call) or event.tests
         yield from script.report(

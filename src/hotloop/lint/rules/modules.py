@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import FUNCTIONS, LintedScript, constant, dotted, keyword
+from hotloop.lint.formats.script import LintedScript
+from hotloop.lint.python_code import FUNCTIONS, constant, dotted, keyword
 
 LEARNS = re.compile(
     r"torch\.nn\.(Linear|Conv\w*|LSTM|GRU|RNN|Embedding|\w*Norm\w*|MultiheadAttention|Dropout\w*|Bilinear)$"
@@ -35,6 +36,8 @@ def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the layers are also registered under other names, or are frozen on purpose.
     """
+    if not script.has(MAY_HIDE):
+        return
     lists = [one for one in script.of[ast.Assign] if isinstance(one.value, PLAIN) and "add_module" not in script.text]
     held = {script.class_of(one): one for one in lists if dotted(one.targets[0]).startswith("self.")}
     for owner in (one for one in held if isinstance(one, ast.ClassDef) and script.derives(one, r"(^|\.)\w*Module$")):
@@ -66,6 +69,8 @@ def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
             )
 
 
+MAY_HIDE = r"self\.\w+[^=\n]*=\s*[\[({\\]|self\.\w+[^=\n]*=[^=\n]*,|\)\s*\("
+"""Text without which no rule below finds a list of layers, or a layer that is called where it is built."""
 PLAIN = (ast.List, ast.Dict, ast.ListComp, ast.DictComp, ast.Tuple)
 REGISTERS = re.compile(r"ModuleList|ModuleDict|Sequential|ParameterList|ParameterDict|register_|setattr")
 
@@ -94,7 +99,9 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If dropout at inference is the purpose (Monte Carlo dropout).
     """
-    for call, name in ((one, name) for one, name in script.calls if DROPS.search(name)):
+    for call, name in script.calls if script.has("dropout|softmax") else ():
+        if not DROPS.search(name):
+            continue
         drops = re.match(r"torch\.nn\.functional\.(dropout\w*|alpha_dropout)$", name) and len(call.args) < 3
         yield from script.report(
             drops and keyword(call, "training") is None and script.derives(script.class_of(call), r"Module$") and call,
@@ -115,6 +122,10 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
 
 DROPS = re.compile(r"dropout\w*$|softmax$")
 LOSES = ("to", "cuda", "cpu", "detach", "float", "half", "long")
+MAY_DO_NOTHING = (
+    r"\.(zero_grad|step|backward|eval|train|update|detach_)\s*($|[;#\n])|(no_grad|inference_mode)\s*[:,)]"
+    r"|(?m:^|[:;])[^=\n#]*\.(to|cuda|cpu|detach|float|half|long)\("
+)
 BARE = {
     "zero_grad": "gradients are not cleared",
     "step": "nothing steps",
@@ -146,6 +157,8 @@ def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If an attribute is read for its side effect.
     """
+    if not script.has(MAY_DO_NOTHING):
+        return
     for node in (*script.of[ast.Expr], *script.of[ast.With], *script.of[ast.AsyncWith]):
         value, text = getattr(node, "value", None) if isinstance(node, ast.Expr) else None, ""
         if isinstance(value, ast.Attribute) and value.attr in BARE and (script.role(value.value) or script.training):

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintFinding, lint_rule
-from hotloop.lint.formats.script import FUNCTIONS, LintedScript, LoopCall, constant, keyword
+from hotloop.lint.formats.script import LintedScript
+from hotloop.lint.python_code import FUNCTIONS, constant, keyword
+from hotloop.lint.python_flow import LoopCall
 
 RANK = re.compile(
     r"(?i)rank|world|main|master|primary|is_first|zero|leader|chief|root|writer|logger|log_dir|gpu|device|shard|worker|writes?\b"
@@ -50,7 +52,7 @@ def save_on_every_rank(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the caller in another file guards it, or the path differs by rank through the working directory.
     """
-    started = any(STARTED.search(name) for _, name in script.calls)
+    started = STARTED.search(script.text) and any(STARTED.search(name) for _, name in script.calls)
     for call, name in script.calls if started else ():
         key = "download=True" if constant(keyword(call, "download")) is True else name
         place = call.args[1] if len(call.args) > 1 else None
@@ -195,10 +197,11 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
     If gradients are averaged by hand.
     """
     wraps = script.calls_of(".DistributedDataParallel", ".DDP")
+    if not wraps:
+        return
     bare = {origin for call in wraps if call.args for origin in script.origins(call.args[0])} - set(wraps)
-    by_hand = wraps and script.has(r"no_sync|average_gradients|all_reduce\([^\n]{0,40}grad")
-    events = [event for step in script.training for event in step.events] if wraps and not by_hand else []
-    for event in events:
+    by_hand = script.has(r"no_sync|average_gradients|all_reduce\([^\n]{0,40}grad")
+    for event in () if by_hand else [event for step in script.training for event in step.events]:
         made, model = script.origins(event.call.func), getattr(event.call.func, "value", event.call)
         through = event.name.endswith((".module", ".module.forward")) and script.role(model) == "wrapped"
         hidden = bool(made and event.call.args) and all(one in bare and isinstance(one, ast.Call) for one in made)
@@ -209,37 +212,23 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
             "rank trains its own model",
             "call the wrapped model",
         )
-    moves = [
-        (call, script.origins(getattr(call.func, "value", call), inside=True))
-        for call in script.calls_of(".cuda", ".to")
-        if wraps
-    ]
-    for call in wraps:
-        inner = script.origins(call.args[0], inside=True) if call.args else []
-        mine = [
-            one
-            for one, made in moves
-            if script.scope(one) is script.scope(call) and any(part in made for part in inner)
-        ]
+    moves = script.calls_of(".cuda", ".to")
+    for call in (call for call in wraps if call.args and keyword(call, "device_ids") is not None):
+        inner = script.origins(call.args[0], inside=True)
+        here = [move for move in moves if script.scope(move) is script.scope(call)]
+        moved = (move for move in here if not set(inner).isdisjoint(script.origins(_receiver(move), inside=True)))
+        first = next(moved, call)
         yield from script.report(
-            bool(mine) and mine[0].lineno > call.lineno and keyword(call, "device_ids") is not None and call,
+            first.lineno > call.lineno and call,
             Severity.HIGH,
             "DDP wraps the model before it is moved to the GPU: device_ids with parameters on the CPU raises",
             "move the model, then wrap it",
         )
-    plain = [
-        one
-        for one, _ in moves
-        if (not one.args and script.name(one.func).endswith("cuda"))
-        or constant(one.args[0] if one.args else None) in ("cuda", "cuda:0")
-    ]
-    on_gpu = any(isinstance(keyword(one, "device_ids"), ast.List) for one in wraps)
-    chosen = not plain or script.has(
-        r"set_device|device_ids\s*=\s*\[|(?i:cuda:\{|CUDA_VISIBLE_DEVICES)|local_rank|device_id="
-    )
+    plain = [move for move in moves if _moves_to_first(script, move)]
+    on_gpu = any(isinstance(keyword(call, "device_ids"), ast.List) for call in wraps)
     for call in script.calls_of("torch.distributed.init_process_group"):
         yield from script.report(
-            bool(plain) and not chosen and plain[0],
+            bool(plain) and not script.has(CHOOSES) and plain[0],
             Severity.HIGH,
             "nothing chooses a GPU by local rank (set_device): every rank uses cuda:0",
             "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) after init_process_group",
@@ -253,6 +242,19 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
             "gloo averages gradients of GPUs through the host's memory: several times slower than nccl",
             "init_process_group('nccl')",
         )
+
+
+CHOOSES = r"set_device|device_ids\s*=\s*\[|(?i:cuda:\{|CUDA_VISIBLE_DEVICES)|local_rank|device_id="
+
+
+def _receiver(call: ast.Call) -> ast.AST:
+    return getattr(call.func, "value", call)
+
+
+def _moves_to_first(script: LintedScript, move: ast.Call) -> bool:
+    """Whether a call moves to the GPU that is the default: number 0, where nobody chose another."""
+    bare = not move.args and script.name(move.func).endswith("cuda")
+    return bare or constant(move.args[0] if move.args else None) in ("cuda", "cuda:0")
 
 
 @lint_rule("unreduced-metric", "a metric of one rank's share is taken for that of all", reads="python")

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from hotloop.core.findings import Severity
 from hotloop.core.lint import LintEdit, LintFinding, lint_rule
-from hotloop.lint.formats.script import (
-    FORS,
-    FUNCTIONS,
-    ROLES,
-    LintedScript,
-    LoopCall,
-    LoopStep,
-    constant,
-    keyword,
-)
+from hotloop.lint.formats.script import ROLES, LintedScript, LoopStep
+from hotloop.lint.python_code import FORS, FUNCTIONS, constant, keyword
+from hotloop.lint.python_flow import LoopCall
 from hotloop.lint.script_words import HIGHER, LENGTHS, LOWER, find_unit
 
 MATTERS = re.compile(r"(?i)dropout|batch_?norm|torchvision|timm|transformers|resnet|\bsmp\b|_models?\b|from \w*model")
@@ -127,7 +120,7 @@ def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If a caller in another file turns gradients off, or the evaluation needs them.
     """
-    if not script.calls_of(".eval") or script.has(r"set_grad_enabled\(False|requires_grad_?\(?\s*=?\s*False"):
+    if not script.has(r"\.eval\(") or script.has(r"set_grad_enabled\(False|requires_grad_?\(?\s*=?\s*False"):
         return
     for call in script.calls_of(".eval"):
         scope, model = script.scope(call), script.receiver(call)
@@ -136,7 +129,7 @@ def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
             continue
         for loop in (one for one in script.of[ast.For] if script.scope(one) is scope):
             forwards = [one for one in script.calls_of(model) if script.loops_around(one)[:1] == [loop]]
-            text = "\n".join(script.lines[loop.lineno - 1 : loop.end_lineno])
+            text = script.text_of(loop)
             trains = [one for one in script.calls_of(".train") if call.lineno < one.lineno <= loop.lineno]
             is_off = WITHOUT.search(text) or script.without_gradients(loop) or "backward" in text
             yield from script.report(
@@ -412,7 +405,7 @@ def carried_state(script: LintedScript, training: LoopStep) -> Iterator[LintFind
     ## When it is wrong
     If another function detaches it in place.
     """
-    text = "\n".join(script.lines[training.container.lineno - 1 : training.container.end_lineno])
+    text = script.text_of(training.container)
     for event in training.events if training.container is training.loop and training.steps else ():
         goals = getattr(script.statement(event.call), "targets", ())
         bound = {script.name(one) for goal in goals for one in ast.walk(goal)} - {"?"}
@@ -672,42 +665,42 @@ def built_in_loop(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If each pass is a training of its own.
     """
-    told: set[ast.AST] = set()
-    for loop, event in [(around, one) for around, _ in script.epochs for one in script.events(around)]:
-        role = next((one for one in BUILT if ROLES[one].search(event.name)), "")
-        inside = {one.call for one in script.events(loop)}
-        first = event.call.args[0] if event.call.args else None
-        own = set(ast.walk(event.call)) if role else set()
-        said = script.said(first) if role and first else []
-        made = [one for part in said for one in script.origins(getattr(part, "value", part)) if one not in own]
-        outer = [
-            one
-            for one in made
-            if (isinstance(one, ast.Call) and one not in inside and script.scope(one) is not script.scope(event.call))
-            or one in script.models
-        ]
-        fixed = (
-            event.name in SEEDS
-            and first is not None
-            and not re.search(r"(?i)epoch|step|iter|rank|\bi\b|\+", script.source(first))
-        )
-        again = bool(role and outer) and not any(one in inside for one in made)
-        if (
-            (again or fixed)
-            and not event.tests
-            and event.call not in told
-            and not any(one in inside for one in script.models)
-        ):
-            told.add(event.call)
-            text = BUILT.get(
-                role, f"{event.name} with a constant seed in every pass of the loop repeats the same random numbers"
-            )
-            severity = Severity.HIGH if role == "compiled" else Severity.MEDIUM
-            yield from script.report(
-                script.is_own(event.call) and event, severity, text, "move it in front of the loop", is_sure=False
-            )
+    reported: set[ast.AST] = set()
+    for loop, _ in script.epochs:
+        events = script.events(loop)
+        inside = {event.call for event in events}
+        for event in events if inside.isdisjoint(script.models) else ():
+            if event.tests or event.call in reported:
+                continue
+            role = next((role for role in BUILT if ROLES[role].search(event.name)), "")
+            first = event.call.args[0] if event.call.args else None
+            repeats = event.name in SEEDS and first is not None and not VARIES.search(script.source(first))
+            if repeats or (role and first is not None and _outlives(script, event.call, first, inside)):
+                reported.add(event.call)
+                text = BUILT[role] if role else f"{event.name} with a constant seed {_SEEDED}"
+                severity = Severity.HIGH if role == "compiled" else Severity.MEDIUM
+                yield from script.report(
+                    script.is_own(event.call) and event, severity, text, "move it in front of the loop", is_sure=False
+                )
 
 
+def _outlives(script: LintedScript, call: ast.Call, first: ast.expr, inside: Set[ast.AST]) -> bool:
+    """Whether the model that a call is given is made outside of the loop, and nothing of it inside."""
+    own = set(ast.walk(call))
+    made = {
+        origin
+        for part in script.said(first)
+        for origin in script.origins(getattr(part, "value", part))
+        if origin not in own
+    }
+    return made.isdisjoint(inside) and any(
+        origin in script.models or (isinstance(origin, ast.Call) and script.scope(origin) is not script.scope(call))
+        for origin in made
+    )
+
+
+VARIES = re.compile(r"(?i)epoch|step|iter|rank|\bi\b|\+")
+_SEEDED = "in every pass of the loop repeats the same random numbers"
 SEEDS = ("torch.manual_seed", "numpy.random.seed", "random.seed", "torch.cuda.manual_seed_all")
 
 
@@ -744,8 +737,9 @@ def debug_switch(script: LintedScript) -> Iterator[LintFinding]:
     ## When it is wrong
     If the file exists to debug.
     """
-    nodes = [*script.of[ast.Call], *script.of[ast.Assign]]
-    for node in nodes if script.has(DEBUGS) and (script.training or script.calls_of(".fit", ".train")) else ():
+    if not script.has(DEBUGS) or not (script.training or script.calls_of(".fit", ".train")):
+        return
+    for node in (*script.of[ast.Call], *script.of[ast.Assign]):
         text = ""
         if isinstance(node, ast.Call) and script.name(node.func) in SWITCHES:
             given = node.args[0] if node.args else keyword(node, "mode") or keyword(node, "enabled")
