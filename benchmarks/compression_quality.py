@@ -149,7 +149,7 @@ def train_rank(method: str, seed: int, out: Path) -> None:
     import torch.nn.functional as F
     from torch.nn.parallel import DistributedDataParallel
 
-    from hotloop.apply.api import apply_strategy
+    from hotloop.change.apply.api import apply_strategy
     from hotloop.core.strategy import Choice, Strategy
 
     dist.init_process_group("gloo")

@@ -79,7 +79,7 @@ def measure(name: str) -> None:
 
     import torch
 
-    from hotloop.attach.agent import current_agent
+    from hotloop.agent.attach.agent import current_agent
 
     torch.set_num_threads(1)
     agent = current_agent()

@@ -24,9 +24,9 @@ from passes import ROOT, describe_commit, describe_machine, describe_place, draw
 sys.path.insert(0, str(ROOT / "tests" / "zoo"))
 from shaped_link import shaped_link
 
-from hotloop.bench.collective_times import SIZES, fit_collectives
 from hotloop.core.link_choice import SAFE_WAYS, Exchange, choose_way
 from hotloop.core.link_fit import LinkFit, format_byte_rate
+from hotloop.measure.bench.collective_times import SIZES, fit_collectives
 
 RANKS = ROOT / "benchmarks" / "link_choice_ranks.py"
 PROBE = ROOT / "src" / "hotloop" / "probe" / "start.py"

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hotloop.apply.compression import make_hook, register
+from hotloop.change.apply.compression import make_hook, register
 from hotloop.core.link_choice import TOPK_RATIO
 
 WIDTH, LAYERS, VOCABULARY, LENGTH = 512, 6, 6144, 128

@@ -29,7 +29,7 @@ from passes import RESULTS, ROOT
 
 from hotloop import __version__
 from hotloop.core.lint import LintReport
-from hotloop.lint import LINT_RULES, lint_paths
+from hotloop.judge.lint import LINT_RULES, lint_paths
 
 LIST = ROOT / "benchmarks" / "lint_repositories.toml"
 SERIOUS = ("high", "medium")

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from hotloop.apply import TECHNIQUES
+from hotloop.change.apply import TECHNIQUES
 from hotloop.core.techniques import Technique
 
 ROOT = Path(__file__).resolve().parents[1]

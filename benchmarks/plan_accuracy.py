@@ -1,7 +1,7 @@
 """How near `hotloop plan` comes to published speeds: docs/plan-accuracy.md.
 
-Fits the constants of src/hotloop/plan/efficiency.toml, fits them again without each family and kind of device, and
-predicts every row. `make plan-accuracy` runs it: about half a minute on one core, no GPU.
+Fits the constants of src/hotloop/ahead/plan/efficiency.toml, fits them again without each family and kind of device,
+and predicts every row. `make plan-accuracy` runs it: about half a minute on one core, no GPU.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import passes
 from plan_fit import ALIKE, FILE, Constants, draw, efficiency, fit, kind_of, pick_rows, residuals, tables_of, unique
 from published_rows import A100_80, FOLDER, H100, H200, Row, read_rows
 
+from hotloop.ahead.plan.calibrate import MeasuredStep, calibrate
+from hotloop.ahead.plan.search import scaling_curve, search
+from hotloop.ahead.plan.time import predict_step
+from hotloop.ahead.plan.workload_file import PlanRequest
 from hotloop.core.link_fit import LinkFit, bus_factor
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
-from hotloop.plan.calibrate import MeasuredStep, calibrate
-from hotloop.plan.search import scaling_curve, search
-from hotloop.plan.time import predict_step
-from hotloop.plan.workload_file import PlanRequest
 
 RESULT = passes.RESULTS / "plan" / "time.json"
 HELD_OUT = ("llm-foundry", "llm-foundry fp8")
@@ -399,8 +399,8 @@ def draw_page(content: Mapping[str, Any]) -> str:
         "# Accuracy of `hotloop plan`: time",
         "",
         "Predicted and published speeds of trainings (`make plan-accuracy`; rows:",
-        "`benchmarks/published`). The constants of `src/hotloop/plan/efficiency.toml` were fitted on few rows, by",
-        "`benchmarks/plan_fit.py`; the tables below say which. A row of llm-foundry is predicted by constants that",
+        "`benchmarks/published`). The constants of `src/hotloop/ahead/plan/efficiency.toml` were fitted on few rows,",
+        "by `benchmarks/plan_fit.py`; the tables below say which. A row of llm-foundry is predicted by constants that",
         "were fitted without its family; of the other sources the rows that were not fitted count. Errors are of the",
         "unit that the source prints. Misses stand as they are.",
         "",

@@ -16,8 +16,8 @@ import numpy as np
 from passes import ROOT
 from published_rows import Row
 
-from hotloop.plan.hardware_files import Efficiency
-from hotloop.plan.time import predict_step
+from hotloop.ahead.plan.hardware_files import Efficiency
+from hotloop.ahead.plan.time import predict_step
 
 FILE = ROOT / "src" / "hotloop" / "plan" / "efficiency.toml"
 STARTS: dict[str, dict[str, float]] = {

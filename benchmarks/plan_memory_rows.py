@@ -15,13 +15,13 @@ from typing import Any
 
 import passes
 
+from hotloop.ahead.plan import memory
+from hotloop.ahead.plan.hardware_files import read_hardware
+from hotloop.ahead.plan.memory import FRAGMENTATION_RATIO, predict_memory, zero_memory
+from hotloop.ahead.plan.workload_file import read_model
 from hotloop.core.errors import UsageError
 from hotloop.core.prediction import MemoryPrediction
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
-from hotloop.plan import memory
-from hotloop.plan.hardware_files import read_hardware
-from hotloop.plan.memory import FRAGMENTATION_RATIO, predict_memory, zero_memory
-from hotloop.plan.workload_file import read_model
 
 PUBLISHED = passes.ROOT / "benchmarks" / "published"
 GB, GIB = 1e9, 2.0**30

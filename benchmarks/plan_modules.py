@@ -41,7 +41,7 @@ GPU_FACTOR = 16
 
 
 def predict(case: tuple[str, str, str], device: str, batch: str) -> dict[str, Any]:
-    from hotloop.plan.module_trace import make_request, read_tensors
+    from hotloop.ahead.plan.module_trace import make_request, read_tensors
 
     model, precision, optimizer = case
     request = make_request(

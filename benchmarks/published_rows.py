@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hotloop.ahead.plan.hardware_files import read_hardware
+from hotloop.ahead.plan.time import hardware_flops_per_token
+from hotloop.ahead.plan.workload_file import read_model
 from hotloop.core.errors import UsageError
 from hotloop.core.hardware import Hardware
 from hotloop.core.prediction import StepPrediction
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
-from hotloop.plan.hardware_files import read_hardware
-from hotloop.plan.time import hardware_flops_per_token
-from hotloop.plan.workload_file import read_model
 
 FOLDER = Path(__file__).parent / "published"
 SPEEDS = ("mfu", "hfu", "throughput", "iteration_time", "model_tflops_per_gpu", "hw_tflops_per_gpu")

@@ -87,7 +87,7 @@ class Training:
     ) -> None:
         import torch
 
-        from hotloop.apply.api import apply_strategy
+        from hotloop.change.apply.api import apply_strategy
         from hotloop.core.strategy import Choice, Strategy
 
         bare = build_model(length=length)

@@ -23,12 +23,12 @@ from typing import Any
 import passes
 from passes import RESULTS, ROOT
 
-from hotloop.analyze.timeline.reduce import lay_groundwork
-from hotloop.analyze.timeline.what_if import forecast
 from hotloop.core.graph import Change
 from hotloop.core.trace import Trace
 from hotloop.core.trace_analysis import WhatIf
-from hotloop.trace.inputs import map_traces
+from hotloop.evidence.analyze.timeline.reduce import lay_groundwork
+from hotloop.evidence.analyze.timeline.what_if import forecast
+from hotloop.evidence.trace.inputs import map_traces
 
 SCRIPTS = ROOT / "tests" / "zoo" / "scripts"
 TRACES = ROOT.parent / "shared" / "traces"

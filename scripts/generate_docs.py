@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import get_type_hints
 
-from hotloop.apply import ACTS, BY_HAND, TECHNIQUES
+from hotloop.change.apply import ACTS, BY_HAND, TECHNIQUES
 from hotloop.cli.parser import build_parser
 from hotloop.cli.report_command import read_content
 from hotloop.core.acts import Act
@@ -23,10 +23,10 @@ from hotloop.core.findings import Safety, Skipped
 from hotloop.core.lint import LintRule
 from hotloop.core.rules import Rule
 from hotloop.core.techniques import Setting, Technique
-from hotloop.diagnose import RULES
-from hotloop.lint import LINT_RULES
-from hotloop.lint.files import LINT_FORMATS
-from hotloop.report import render
+from hotloop.judge.diagnose import RULES
+from hotloop.judge.lint import LINT_RULES
+from hotloop.judge.lint.files import LINT_FORMATS
+from hotloop.show.report import render
 
 ROOT = Path(__file__).resolve().parents[1]
 END = "<!-- end of the generated part -->"

@@ -27,7 +27,7 @@ def main() -> int:
     sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
     from passes import describe_commit, draw_raw, read_rows
 
-    from hotloop.plan.module_trace import HOPPER_WORKSPACE_BYTES, WORKSPACE_BYTES
+    from hotloop.ahead.plan.module_trace import HOPPER_WORKSPACE_BYTES, WORKSPACE_BYTES
 
     if not torch.cuda.is_available():
         print("scripts/gpu_plan.py: torch sees no CUDA device here; nothing was compared", file=sys.stderr)

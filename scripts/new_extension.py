@@ -23,7 +23,7 @@ from __future__ import annotations
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, saving_of_removal
 from hotloop.core.rules import rule
-from hotloop.diagnose.measured import format_share, format_time, known_mean, threshold_ratio
+from hotloop.judge.diagnose.measured import format_share, format_time, known_mean, threshold_ratio
 
 
 @rule("{id}", "FILL IN the fault in one line, without a full stop")
@@ -63,7 +63,7 @@ def {name}(analysis: Analysis) -> Finding | None:
 
 RULE_TEST = '''"""{id}: a case that fires, one that is near and does not, and a healthy run."""
 
-from hotloop.diagnose.rules.{name} import {name}
+from hotloop.judge.diagnose.rules.{name} import {name}
 
 from .build_analysis import find, make_analysis
 
@@ -130,7 +130,7 @@ TECHNIQUE_TEST = '''"""{id}: what it changes, and what it leaves alone."""
 
 import torch
 
-from hotloop.apply.api import apply_strategy
+from hotloop.change.apply.api import apply_strategy
 from hotloop.core.strategy import Choice, Strategy
 
 STRATEGY = Strategy(choices=(Choice(technique="{id}", settings={{}}),))
@@ -154,11 +154,11 @@ def test_it_leaves_other_models_alone() -> None:
 
 KINDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "rule": (
-        ("src/hotloop/diagnose/rules/{name}.py", RULE),
+        ("src/hotloop/judge/diagnose/rules/{name}.py", RULE),
         ("tests/diagnose/test_{name}.py", RULE_TEST),
     ),
     "technique": (
-        ("src/hotloop/apply/techniques/{name}.py", TECHNIQUE),
+        ("src/hotloop/change/apply/techniques/{name}.py", TECHNIQUE),
         ("tests/apply/techniques/test_{name}.py", TECHNIQUE_TEST),
     ),
 }

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hotloop.agent.replay.recording_writer import RecordingWriter
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, STEP_FIELDS, UNKNOWN
-from hotloop.replay.recording_writer import RecordingWriter
 
 MS = 1_000_000
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import hotloop.monitor
 from hotloop import Monitor
+from hotloop.agent.observe.event_pool import EventPool
 from hotloop.core.errors import UsageError
-from hotloop.observe.event_pool import EventPool
 
 HERE = Path(__file__).parent
 MS = 1_000_000

@@ -11,9 +11,9 @@ import numpy as np
 
 from hotloop.core.recording import CLOSED_BY_END, CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, UNKNOWN
 from hotloop.core.report import Report, report_to_json
+from hotloop.evidence.trace.recording import ProcessRecording, RunRecording, fill_device_times
 from hotloop.pipeline.runs import report_run
-from hotloop.report import render
-from hotloop.trace.recording import ProcessRecording, RunRecording, fill_device_times
+from hotloop.show.report import render
 from tests.recordings import event
 
 MS = 1_000_000

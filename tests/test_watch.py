@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.attach import run_folder, watching
+from hotloop.agent.attach import run_folder, watching
 from hotloop.core.errors import UsageError
 
 TRAIN = """

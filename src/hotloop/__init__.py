@@ -6,21 +6,21 @@ TYPE_CHECKING = False  # typing itself takes a third of the time in which Python
 if TYPE_CHECKING:
     from typing import Any
 
-    from hotloop.apply.api import apply_strategy as apply_strategy
-    from hotloop.apply.compression.compressor import GradientCompressor as GradientCompressor
-    from hotloop.apply.compression.methods import CompressedDDP as CompressedDDP
+    from hotloop.ahead.data.datasets import ElasticLoader as ElasticLoader
+    from hotloop.ahead.data.datasets import TokenDataset as TokenDataset
+    from hotloop.ahead.plan.memory import zero_memory as zero_memory
+    from hotloop.change.apply.api import apply_strategy as apply_strategy
+    from hotloop.change.apply.compression.compressor import GradientCompressor as GradientCompressor
+    from hotloop.change.apply.compression.methods import CompressedDDP as CompressedDDP
     from hotloop.core.errors import HotloopError as HotloopError
     from hotloop.core.findings import Finding as Finding
     from hotloop.core.findings import Skipped as Skipped
     from hotloop.core.report import Report as Report
     from hotloop.core.strategy import load_strategy as load_strategy
-    from hotloop.data.datasets import ElasticLoader as ElasticLoader
-    from hotloop.data.datasets import TokenDataset as TokenDataset
     from hotloop.monitor import Monitor as Monitor
     from hotloop.monitor import profile as profile
     from hotloop.monitor import watch as watch
     from hotloop.pipeline.runs import read_report as read_report
-    from hotloop.plan.memory import zero_memory as zero_memory
     from hotloop.train.benchmark import benchmark_training as benchmark_training
     from hotloop.train.checkpoint import CheckpointError as CheckpointError
     from hotloop.train.checkpoint import latest_checkpoint as latest_checkpoint
@@ -42,26 +42,26 @@ __version__ = "0.1.0"
 _HOME = {
     "LengthGroupedSampler": "hotloop.train.loader",
     "DevicePrefetcher": "hotloop.train.loader",
-    "ElasticLoader": "hotloop.data.datasets",
+    "ElasticLoader": "hotloop.ahead.data.datasets",
     "CheckpointError": "hotloop.train.checkpoint",
-    "CompressedDDP": "hotloop.apply.compression.methods",
+    "CompressedDDP": "hotloop.change.apply.compression.methods",
     "Checkpoints": "hotloop.train.trainer",
     "Finding": "hotloop.core.findings",
-    "GradientCompressor": "hotloop.apply.compression.compressor",
+    "GradientCompressor": "hotloop.change.apply.compression.compressor",
     "HotloopError": "hotloop.core.errors",
     "Monitor": "hotloop.monitor",
     "Preempted": "hotloop.train.trainer",
     "Report": "hotloop.core.report",
     "Skipped": "hotloop.core.findings",
     "benchmark_training": "hotloop.train.benchmark",
-    "apply_strategy": "hotloop.apply.api",
+    "apply_strategy": "hotloop.change.apply.api",
     "load_strategy": "hotloop.core.strategy",
     "cache_samples": "hotloop.train.loader",
     "group_by_length": "hotloop.train.loader",
     "make_loader": "hotloop.train.loader",
     "PackedBatch": "hotloop.train.packing",
     "pack_sequences": "hotloop.train.packing",
-    "TokenDataset": "hotloop.data.datasets",
+    "TokenDataset": "hotloop.ahead.data.datasets",
     "Trainer": "hotloop.train.trainer",
     "latest_checkpoint": "hotloop.train.checkpoint",
     "load_checkpoint": "hotloop.train.checkpoint",
@@ -69,7 +69,7 @@ _HOME = {
     "read_marker": "hotloop.train.marker",
     "read_report": "hotloop.pipeline.runs",
     "watch": "hotloop.monitor",
-    "zero_memory": "hotloop.plan.memory",
+    "zero_memory": "hotloop.ahead.plan.memory",
 }
 
 __all__ = sorted(_HOME)

@@ -14,15 +14,15 @@ from contextlib import ContextDecorator, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hotloop.agent.observe.event_pool import EventPool, cuda_event_pool
+from hotloop.agent.observe.monitor_summary import MonitoredMemory, MonitorSummary, Path, ThreadPhase
+from hotloop.agent.observe.profiling import profile as profile
+from hotloop.agent.observe.ranks import current_rank
+from hotloop.agent.observe.scalars import ScalarReader
+from hotloop.agent.observe.spans import DeviceKey, SpanStack
+from hotloop.agent.observe.step_totals import Series, StepRecord, StepTotals
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.machine import count_cores
-from hotloop.observe.event_pool import EventPool, cuda_event_pool
-from hotloop.observe.monitor_summary import MonitoredMemory, MonitorSummary, Path, ThreadPhase
-from hotloop.observe.profiling import profile as profile
-from hotloop.observe.ranks import current_rank
-from hotloop.observe.scalars import ScalarReader
-from hotloop.observe.spans import DeviceKey, SpanStack
-from hotloop.observe.step_totals import Series, StepRecord, StepTotals
 
 if TYPE_CHECKING:
     from hotloop.core.findings import Finding, Skipped
@@ -149,7 +149,7 @@ class Monitor:
             return
         with self._lock:
             self._book_metric(name, number)
-        agent = sys.modules.get("hotloop.attach.agent")
+        agent = sys.modules.get("hotloop.agent.attach.agent")
         watched = None if agent is None else agent.current_agent()
         if watched is not None and number is not None:
             watched.tell({"kind": "metric", "name": name, "value": number})
@@ -332,7 +332,7 @@ class Watch:
 
     def report(self) -> Report:
         """The report of what was recorded so far, by all processes of the run."""
-        from hotloop.attach.watching import refresh
+        from hotloop.agent.attach.watching import refresh
 
         refresh()
         try:
@@ -362,7 +362,7 @@ def watch(
     then known. Calling it again, or under ``hotloop run``, changes nothing and answers the same recording. ``trace``
     ('wait:warmup:active[:repeat]'), ``trace_ranks`` and ``nvtx`` are the options of ``hotloop run``.
     """
-    from hotloop.attach.watching import begin_watching
+    from hotloop.agent.attach.watching import begin_watching
 
     return Watch(begin_watching(name, {"deep": deep, "trace": trace, "trace_ranks": trace_ranks, "nvtx": nvtx}))
 
@@ -388,8 +388,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _read_memory() -> Readings:
-    from hotloop.observe.memory_end import peak_resident_bytes
-    from hotloop.observe.readings import device_memory, resident_bytes
+    from hotloop.agent.observe.memory_end import peak_resident_bytes
+    from hotloop.agent.observe.readings import device_memory, resident_bytes
 
     device = device_memory() or {}
     rss_bytes, peak_bytes = resident_bytes(), peak_resident_bytes()
@@ -410,7 +410,7 @@ def _judge_steps(
 
     With a device the steps are those of its stream: the host only queues there, and its own times say little.
     """
-    from hotloop.analyze.by_hand import FEWEST_STEPS, MarkedStep, analyze_marked_steps, phase_of
+    from hotloop.evidence.analyze.by_hand import FEWEST_STEPS, MarkedStep, analyze_marked_steps, phase_of
 
     device = summary.device
     steps = []
@@ -434,9 +434,9 @@ def _judge_steps(
     if all(phase_of(path) is None for step in steps for path in step.own_ns):
         return (), (), "no suggestions: name phases data, forward, backward, optimizer, checkpoint or validation"
     try:
-        from hotloop.apply import ACTS
-        from hotloop.diagnose import find_problems
-        from hotloop.diagnose.completion import complete_findings
+        from hotloop.change.apply import ACTS
+        from hotloop.judge.diagnose import find_problems
+        from hotloop.judge.diagnose.completion import complete_findings
     except ImportError as error:
         return (), (), f"no suggestions: this Python has no {error.name}"
     cores = total_bytes = None

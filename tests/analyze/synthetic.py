@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.analyze.segments import IntColumn
 from hotloop.core.recording import (
     CLOSED_BY_BACKWARD,
     CLOSED_BY_END,
@@ -19,6 +18,7 @@ from hotloop.core.recording import (
     TIME_FIELDS,
     UNKNOWN,
 )
+from hotloop.evidence.analyze.segments import IntColumn
 
 MS = 1_000_000
 UNKNOWN_AT_FIRST = (

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.analyze.hosts import describe_cost
-from hotloop.analyze.trainings import analyze_run
-from hotloop.diagnose import find_problems
+from hotloop.evidence.analyze.hosts import describe_cost
+from hotloop.evidence.analyze.trainings import analyze_run
+from hotloop.judge.diagnose import find_problems
 
 from .synthetic_hosts import Host, record_hosts
 

@@ -2,8 +2,8 @@ import textwrap
 
 import pytest
 
-from hotloop.analyze.batch_source import batch_binding, prefetching_lines
-from hotloop.analyze.source import parse_source
+from hotloop.evidence.analyze.batch_source import batch_binding, prefetching_lines
+from hotloop.evidence.analyze.source import parse_source
 
 
 def line_of(source: str) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.analyze.changes import (
+from hotloop.evidence.analyze.changes import (
     RankSteps,
     SideSteps,
     apportion,
@@ -18,7 +18,7 @@ from hotloop.analyze.changes import (
     join_ranks,
     sum_terms,
 )
-from hotloop.analyze.measurement import change_per_unit
+from hotloop.evidence.analyze.measurement import change_per_unit
 
 MS = 1_000_000
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.analyze.check import CheckLimits, judge
 from hotloop.core.check import Check, CheckVerdict, Launch, Measure
 from hotloop.core.noise import student_quantile
 from hotloop.core.phases import PHASES
+from hotloop.evidence.analyze.check import CheckLimits, judge
 
 MS = 1e6
 

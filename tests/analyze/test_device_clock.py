@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hotloop.analyze.partition import charge_waits, charged_ratio, host_column
-from hotloop.analyze.process import analyze_process
-from hotloop.analyze.segments import Steps, build_steps
 from hotloop.core.analysis import Analysis
 from hotloop.core.recording import TIME_FIELDS
-from hotloop.diagnose import RULES
-from hotloop.diagnose.rules.full_precision import BOUND_PARTS
+from hotloop.evidence.analyze.partition import charge_waits, charged_ratio, host_column
+from hotloop.evidence.analyze.process import analyze_process
+from hotloop.evidence.analyze.segments import Steps, build_steps
+from hotloop.judge.diagnose import RULES
+from hotloop.judge.diagnose.rules.full_precision import BOUND_PARTS
 
 from .synthetic import MS, recording, steps
 

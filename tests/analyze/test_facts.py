@@ -1,6 +1,7 @@
 import pytest
 
-from hotloop.analyze.facts import (
+from hotloop.core.findings import Where
+from hotloop.evidence.analyze.facts import (
     build_compile,
     build_ddp,
     build_loaders,
@@ -13,7 +14,6 @@ from hotloop.analyze.facts import (
     read_run_delay_ratio,
     read_where,
 )
-from hotloop.core.findings import Where
 
 JUNK = [None, True, -1, 1.5, "x", [], [1, 2], {}, {"a": 1}, float("nan"), float("inf"), 1 << 80]
 

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.analyze.measurement import steady_span_s
-from hotloop.analyze.stats import FEWEST_STEPS, fit_line
-from hotloop.analyze.summary import summarize_rank
-from hotloop.analyze.trainings import analyze_run
-from hotloop.diagnose import find_problems
+from hotloop.evidence.analyze.measurement import steady_span_s
+from hotloop.evidence.analyze.stats import FEWEST_STEPS, fit_line
+from hotloop.evidence.analyze.summary import summarize_rank
+from hotloop.evidence.analyze.trainings import analyze_run
+from hotloop.judge.diagnose import find_problems
 
 from .synthetic_hosts import Host, record_hosts
 

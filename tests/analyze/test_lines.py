@@ -1,9 +1,9 @@
 import pytest
 
-from hotloop.analyze.lines import MAX_LINES, collect_lines, plays_environment
-from hotloop.analyze.source import SourceFiles
 from hotloop.core.recording import OTHER_WAIT_FIELD
-from hotloop.diagnose.lines import WEIGHTS, line_kind
+from hotloop.evidence.analyze.lines import MAX_LINES, collect_lines, plays_environment
+from hotloop.evidence.analyze.source import SourceFiles
+from hotloop.judge.diagnose.lines import WEIGHTS, line_kind
 
 
 def samples(rows, *counts):

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from hotloop.core.report import Report, report_to_json
+from hotloop.evidence.trace.recording import ProcessRecording, RunRecording
 from hotloop.pipeline.runs import report_run
-from hotloop.trace.recording import ProcessRecording, RunRecording
 
 from .synthetic_hosts import Host, record_hosts
 

@@ -4,10 +4,10 @@ import time
 import numpy as np
 import pytest
 
-from hotloop.analyze.process import MAX_COLUMN_LENGTH, ProcessAnalysis, analyze_process
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import FIELD, FLAG_DEEP, STEP_FIELDS
 from hotloop.core.report import DevicePhase
+from hotloop.evidence.analyze.process import MAX_COLUMN_LENGTH, ProcessAnalysis, analyze_process
 
 from .synthetic import MS, FakeRecording, Rows, process_fact, recording, steps
 

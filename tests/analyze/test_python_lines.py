@@ -2,7 +2,7 @@
 
 import pytest
 
-from hotloop.analyze.source import parse_source, runs_python
+from hotloop.evidence.analyze.source import parse_source, runs_python
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotloop.analyze.segments import Steps, build_steps
 from hotloop.core.recording import FIELD, FLAG_WATCHED_ALL, UNKNOWN
+from hotloop.evidence.analyze.segments import Steps, build_steps
 
 from .synthetic import MS, Rows
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.analyze.source import (
+from hotloop.core.findings import Where
+from hotloop.evidence.analyze.source import (
     MAX_SOURCE_BYTES,
     SourceFiles,
     calls_around,
     parse_source,
     read_source,
 )
-from hotloop.core.findings import Where
 
 SCRIPT = textwrap.dedent(
     """\

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hotloop.analyze.stats import describe_phase, fit_slope, weighted_quantiles
+from hotloop.evidence.analyze.stats import describe_phase, fit_slope, weighted_quantiles
 
 
 def ones(count: int) -> np.ndarray:

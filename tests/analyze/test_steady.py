@@ -1,8 +1,8 @@
 import pytest
 
-from hotloop.analyze.segments import build_steps
-from hotloop.analyze.steady import Steady, find_steady
 from hotloop.core.recording import FLAG_DEEP, FLAG_FOREIGN_PROFILER
+from hotloop.evidence.analyze.segments import build_steps
+from hotloop.evidence.analyze.steady import Steady, find_steady
 
 from .synthetic import MS, Rows, steps
 

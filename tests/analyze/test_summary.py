@@ -1,6 +1,8 @@
 import pytest
 
-from hotloop.analyze.summary import (
+from hotloop.core.phases import PHASES
+from hotloop.core.recording import FLAG_DEEP
+from hotloop.evidence.analyze.summary import (
     summarize_breakdown,
     summarize_device_phases,
     summarize_lines,
@@ -10,10 +12,8 @@ from hotloop.analyze.summary import (
     summarize_steps,
     warn_of_excluded,
 )
-from hotloop.analyze.training_report import build_scorecard
-from hotloop.analyze.trainings import Training, analyze_run
-from hotloop.core.phases import PHASES
-from hotloop.core.recording import FLAG_DEEP
+from hotloop.evidence.analyze.training_report import build_scorecard
+from hotloop.evidence.analyze.trainings import Training, analyze_run
 
 from .synthetic import MS, Rows, recording, steps
 

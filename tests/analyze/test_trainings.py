@@ -1,6 +1,6 @@
 import pytest
 
-from hotloop.analyze.trainings import analyze_run
+from hotloop.evidence.analyze.trainings import analyze_run
 
 from .synthetic import FakeRecording, Rows, recording, steps
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hotloop.analyze.process import ProcessAnalysis, analyze_process
-from hotloop.analyze.trainings import analyze_run
+from hotloop.agent.replay.recording_writer import merge_rows
 from hotloop.core.recording import FIELD, STEP_FIELDS
-from hotloop.replay.recording_writer import merge_rows
+from hotloop.evidence.analyze.process import ProcessAnalysis, analyze_process
+from hotloop.evidence.analyze.trainings import analyze_run
 
 from .synthetic import Rows, recording
 

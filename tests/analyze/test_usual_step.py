@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.analyze.measurement import step_times
-from hotloop.analyze.trainings import Training, analyze_run
 from hotloop.core.analysis import RankAnalysis
+from hotloop.evidence.analyze.measurement import step_times
+from hotloop.evidence.analyze.trainings import Training, analyze_run
 from tests.analyze.synthetic import MS, recording, steps
 
 

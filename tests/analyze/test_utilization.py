@@ -11,11 +11,11 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from hotloop.analyze.utilization import NO_CPU_PEAK, Sampled, StepFlops, count_step, measure_utilization
+from hotloop.agent.observe.deep import OperatorMode
+from hotloop.agent.replay import recorder
 from hotloop.core.errors import UsageError
 from hotloop.core.utilization import Utilization, parse_targets, rate_over_peak
-from hotloop.observe.deep import OperatorMode
-from hotloop.replay import recorder
+from hotloop.evidence.analyze.utilization import NO_CPU_PEAK, Sampled, StepFlops, count_step, measure_utilization
 from tests.diagnose.build_analysis import make_analysis
 
 

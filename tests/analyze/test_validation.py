@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from hotloop.analyze.partition import find_validation, split_phases, trains_on_others, validation_in_gaps
-from hotloop.analyze.segments import IntColumn, build_steps
+from hotloop.evidence.analyze.partition import find_validation, split_phases, trains_on_others, validation_in_gaps
+from hotloop.evidence.analyze.segments import IntColumn, build_steps
 
 from .synthetic import MS, Rows, steps
 

@@ -41,12 +41,12 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader, Dataset
 
-from hotloop.apply import TECHNIQUES
-from hotloop.apply.api import apply_strategy
-from hotloop.apply.applier import Applier, make_context
-from hotloop.apply.environment import set_variables
-from hotloop.attach.applying import function_site
-from hotloop.attach.sites import install
+from hotloop.agent.attach.applying import function_site
+from hotloop.agent.attach.sites import install
+from hotloop.change.apply import TECHNIQUES
+from hotloop.change.apply.api import apply_strategy
+from hotloop.change.apply.applier import Applier, make_context
+from hotloop.change.apply.environment import set_variables
 from hotloop.core.applied import APPLIED, FAILED
 from hotloop.core.errors import UsageError
 from hotloop.core.strategy import Choice, Strategy

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import hotloop.apply.techniques
+import hotloop.change.apply.techniques
 from hotloop.core.techniques import Applied
 
-FILES = sorted(Path(hotloop.apply.techniques.__path__[0]).glob("[a-z]*.py"))
+FILES = sorted(Path(hotloop.change.apply.techniques.__path__[0]).glob("[a-z]*.py"))
 
 
 def unknown_names(source: str) -> set[str]:

@@ -4,8 +4,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from hotloop.apply import TECHNIQUES, check_strategy
-from hotloop.apply.applier import Applier, make_context
+from hotloop.change.apply import TECHNIQUES, check_strategy
+from hotloop.change.apply.applier import Applier, make_context
 from hotloop.core.findings import Numerics, Safety, Where
 from hotloop.core.strategy import Choice, Strategy, StrategyError
 from hotloop.core.techniques import Applied, NotApplicable, Setting, Stage, Technique

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hotloop.apply import TECHNIQUES
+from hotloop.change.apply import TECHNIQUES
 from hotloop.core.analysis import DdpFacts, LoaderFacts
 from hotloop.core.findings import Basis
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hotloop.apply import TECHNIQUES
+from hotloop.change.apply import TECHNIQUES
 from hotloop.core.techniques import Stage
 
 BATTERY = Path(__file__).with_name("battery.py")

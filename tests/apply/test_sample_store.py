@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.apply.loader_samples import alike
-from hotloop.apply.sample_store import MISSING, NotPlain, SampleStore, decode, encode
+from hotloop.change.apply.loader_samples import alike
+from hotloop.change.apply.sample_store import MISSING, NotPlain, SampleStore, decode, encode
 
 SIZE = 1000
 plain_values = st.recursive(

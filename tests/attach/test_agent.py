@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from hotloop.attach.agent import _open_ring, subscribers_of
-from hotloop.attach.sites import SITES, Site
-from hotloop.replay.collector import Collector
+from hotloop.agent.attach.agent import _open_ring, subscribers_of
+from hotloop.agent.attach.sites import SITES, Site
+from hotloop.agent.replay.collector import Collector
 from tests.replay.hooked import Hooked
 
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from hotloop.attach.child import run_child
+from hotloop.agent.attach.child import run_child
 
 SLEEPS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
 
@@ -49,7 +49,7 @@ def test_who_is_stopped_for_a_while_goes_on_waiting() -> None:
     """As with Ctrl-Z and fg: Python's sigtimedwait answers with garbage where SIGCONT comes after its time."""
     waits = (
         "import os, sys\n"
-        "from hotloop.attach.child import run_child\n"
+        "from hotloop.agent.attach.child import run_child\n"
         "end = run_child([sys.executable, '-c', 'import time; time.sleep(3)'], dict(os.environ))\n"
         "print(end.exit_code, end.interrupted)\n"
     )

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hotloop.attach.child import ATTACH_VARIABLE, SITE
-from hotloop.attach.launching import launch_recorded, prepare_environment
+from hotloop.agent.attach.child import ATTACH_VARIABLE, SITE
+from hotloop.agent.attach.launching import launch_recorded, prepare_environment
 from hotloop.core.recording import OUTCOME_FILE
 from hotloop.core.strategy import Strategy
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.attach.child import ATTACH_VARIABLE, SITE, refuses_agent
-from hotloop.attach.unattached import UnattachedWatch, why_unattached
+from hotloop.agent.attach.child import ATTACH_VARIABLE, SITE, refuses_agent
+from hotloop.agent.attach.unattached import UnattachedWatch, why_unattached
 
 
 def process(

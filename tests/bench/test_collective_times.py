@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hotloop.bench.collective_times import (
+from hotloop.core.errors import UsageError
+from hotloop.measure.bench.collective_times import (
     describe_slow_pairs,
     fit_collectives,
     judge_pairs,
@@ -15,7 +16,6 @@ from hotloop.bench.collective_times import (
     tabulate_pairs,
     tabulate_times,
 )
-from hotloop.core.errors import UsageError
 
 
 def answer(**changes: Any) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from hotloop.bench.checks import HostCheck, ResultMaker
-from hotloop.bench.checks.devices import check_torch
-from hotloop.bench.doctor import has_harm, run_checks
-from hotloop.bench.host import Host, Reading, ask_probe, parse_gpus, read_folder
-from hotloop.bench.variables import judge_variables
 from hotloop.core.doctor import MachineCheck
+from hotloop.measure.bench.checks import HostCheck, ResultMaker
+from hotloop.measure.bench.checks.devices import check_torch
+from hotloop.measure.bench.doctor import has_harm, run_checks
+from hotloop.measure.bench.host import Host, Reading, ask_probe, parse_gpus, read_folder
+from hotloop.measure.bench.variables import judge_variables
 
 GIB = 1 << 30
 

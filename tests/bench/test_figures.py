@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hotloop.bench.figures import judge_scaling, summarize_scaling
 from hotloop.core.benchmarks import ScalingRun
+from hotloop.measure.bench.figures import judge_scaling, summarize_scaling
 
 
 def launch(ranks: int, step_ns: float, **changes: Any) -> ScalingRun:

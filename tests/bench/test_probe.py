@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hotloop.bench import program
-from hotloop.bench.probe import make_forecasts, make_request, run_probe
-from hotloop.bench.program import BenchmarkError
 from hotloop.core.findings import Basis
 from hotloop.core.measurement import StepTimes
+from hotloop.measure.bench import program
+from hotloop.measure.bench.probe import make_forecasts, make_request, run_probe
+from hotloop.measure.bench.program import BenchmarkError
 
 OPS = {
     "kind": "ops",

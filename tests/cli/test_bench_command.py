@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from hotloop.bench.figures import cost_of
 from hotloop.cli import main
 from hotloop.core.machine import count_cores
 from hotloop.core.worker_model import forecast_batch_ns
+from hotloop.measure.bench.figures import cost_of
 
 FACTORY = """
 import torch

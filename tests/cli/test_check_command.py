@@ -13,7 +13,7 @@ import pytest
 from hotloop.cli import main
 from hotloop.core.check import Check, CheckVerdict, Judged, NotJudged
 from hotloop.core.findings import Where
-from hotloop.report import RENDERERS, render
+from hotloop.show.report import RENDERERS, render
 from tests.recordings import record
 
 

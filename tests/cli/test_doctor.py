@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotloop.core.doctor import DoctorReport, MachineCheck
-from hotloop.report import render
+from hotloop.show.report import render
 
 MISSING = (
     'import os, sys\nprint(\'{"schema": "hotloop.machine/1", "torch": null, "torch_error": {"missing": true}}\')\n'

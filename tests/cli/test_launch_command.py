@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hotloop.ahead.launch import TARGETS
 from hotloop.cli import main
-from hotloop.launch import TARGETS
 
 PLAN = """
 [model]

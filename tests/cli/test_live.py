@@ -16,7 +16,7 @@ import pytest
 from hotloop.cli.live import draw_line, show_live
 from hotloop.pipeline.live import LiveReader
 from hotloop.pipeline.runs import read_report
-from hotloop.report.text import format_duration
+from hotloop.show.report.text import format_duration
 from tests.export.live_runs import make_device, make_rank, make_run
 
 HOTLOOP = [sys.executable, "-m", "hotloop"]

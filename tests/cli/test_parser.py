@@ -55,7 +55,7 @@ def test_a_training_starts_without_loading_the_renderers() -> None:
     )
     loaded = done.stdout.split()
     assert "hotloop.cli.run_command" in loaded
-    assert [name for name in loaded if name.startswith("hotloop.report")] == []
+    assert [name for name in loaded if name.startswith("hotloop.show.report")] == []
 
 
 def test_the_module_is_the_command() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hotloop.cli import main
 from hotloop.core.decode import decode_contract
 from hotloop.core.planning import PlanReport
-from hotloop.report import read_report_json, render
+from hotloop.show.report import read_report_json, render
 
 FILE = """
 [model]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hotloop.apply import ACTS, BY_HAND, TECHNIQUES
-from hotloop.apply.strategy_check import check_strategy
+from hotloop.change.apply import ACTS, BY_HAND, TECHNIQUES
+from hotloop.change.apply.strategy_check import check_strategy
 from hotloop.cli import main
 from hotloop.core.strategy import Choice, Strategy, StrategyError
-from hotloop.diagnose import RULES
+from hotloop.judge.diagnose import RULES
 
 
 def show(*words: str, capsys: pytest.CaptureFixture[str]) -> str:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from real_traces import TRACES
 
-from hotloop.analyze.timeline.classes import CLASS_NAMES
-from hotloop.analyze.timeline.event_tables import tabulate_events
-from hotloop.analyze.timeline.reduce import reduce_trace
 from hotloop.cli import main
 from hotloop.core.trace import Trace
-from hotloop.trace.inputs import find_traces, read_trace_file
-from hotloop.trace.query import query_traces
+from hotloop.evidence.analyze.timeline.classes import CLASS_NAMES
+from hotloop.evidence.analyze.timeline.event_tables import tabulate_events
+from hotloop.evidence.analyze.timeline.reduce import reduce_trace
+from hotloop.evidence.trace.inputs import find_traces, read_trace_file
+from hotloop.evidence.trace.query import query_traces
 from tests.recordings import event
 
 ROOT = Path(__file__).resolve().parents[2]

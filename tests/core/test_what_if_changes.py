@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.analyze.timeline.what_if import parse_change
 from hotloop.cli import main
 from hotloop.core.errors import UsageError
 from hotloop.core.what_if_changes import CHANGES
+from hotloop.evidence.analyze.timeline.what_if import parse_change
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "trace.md"
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from hotloop.ahead.data.text_chunks import CutRules
+from hotloop.ahead.data.text_files import find_files
+from hotloop.ahead.data.token_worker import TokenizeJob
+from hotloop.ahead.data.tokenize_job import run_job
+from hotloop.ahead.data.tokenizer_file import open_tokenizer
 from hotloop.core.tokenizing import TokenizeReport
-from hotloop.data.text_chunks import CutRules
-from hotloop.data.text_files import find_files
-from hotloop.data.token_worker import TokenizeJob
-from hotloop.data.tokenize_job import run_job
-from hotloop.data.tokenizer_file import open_tokenizer
 
 TEXTS = [f"def f{i}(x):\n    return x + {i}  # größer ✓ {'ab ' * (i % 37)}" for i in range(200)]
 END = "<|endoftext|>"

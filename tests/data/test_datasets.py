@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import hotloop
+from hotloop.ahead.data import shard_readers
+from hotloop.ahead.data.datasets import permute_index
+from hotloop.ahead.data.shard_writer import ShardWriter
+from hotloop.ahead.data.token_folder import write_manifest
 from hotloop.core.errors import UsageError
-from hotloop.data import shard_readers
-from hotloop.data.datasets import permute_index
-from hotloop.data.shard_writer import ShardWriter
-from hotloop.data.token_folder import write_manifest
 
 
 def save_tokens(folder: Path, count: int, token_type: str = "uint16", most_tokens: int = 100) -> list[int]:

@@ -16,13 +16,13 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hotloop.ahead.data import text_chunks
+from hotloop.ahead.data.documents import Rejected, read_documents
+from hotloop.ahead.data.text_chunks import Chunk, Cursor, CutRules, plan_chunks
+from hotloop.ahead.data.text_files import find_files
+from hotloop.ahead.data.tokenize_job import check_first_file
 from hotloop.core.errors import UsageError
 from hotloop.core.tokenizing import REJECTIONS
-from hotloop.data import text_chunks
-from hotloop.data.documents import Rejected, read_documents
-from hotloop.data.text_chunks import Chunk, Cursor, CutRules, plan_chunks
-from hotloop.data.text_files import find_files
-from hotloop.data.tokenize_job import check_first_file
 
 from .small import TEXTS, write_jsonl
 

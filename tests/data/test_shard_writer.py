@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.data.shard_writer import ShardWriter
+from hotloop.ahead.data.shard_writer import ShardWriter
 
 from .small import read_folder, read_pair
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from hotloop.ahead.data import text_chunks, tokenize_job
 from hotloop.core.errors import HotloopError, UsageError
-from hotloop.data import text_chunks, tokenize_job
 
 from .small import TEXTS, expected, file_bytes, make_job, read_folder, save_tokenizer, tokenize, write_jsonl
 
@@ -71,7 +71,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from hotloop.data import text_chunks, tokenize_job
+from hotloop.ahead.data import text_chunks, tokenize_job
 from small import make_job, tokenize
 from multiprocessing import active_children
 text_chunks.CHUNK_BYTES, tokenize_job._SYNC_EVERY_S = 1000, 0.0

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from hotloop.ahead.data.tokenizer_file import find_end_id, open_tokenizer
 from hotloop.core.errors import UsageError
-from hotloop.data.tokenizer_file import find_end_id, open_tokenizer
 
 from .small import END, save_tokenizer
 

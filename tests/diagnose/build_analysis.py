@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hotloop.apply import ACTS
+from hotloop.change.apply import ACTS
 from hotloop.core.acts import fill_fixes
 from hotloop.core.analysis import Analysis, CompileFacts, Forecast, Line, LoaderFacts, OptimizerFacts, RankAnalysis
 from hotloop.core.findings import Finding, Fix, Saving, Skipped, Where

@@ -2,8 +2,8 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Severity, Skipped
-from hotloop.diagnose.rules.blocking_checkpoint import blocking_checkpoint
-from hotloop.diagnose.rules.logging_overhead import logging_overhead
+from hotloop.judge.diagnose.rules.blocking_checkpoint import blocking_checkpoint
+from hotloop.judge.diagnose.rules.logging_overhead import logging_overhead
 
 from .build_analysis import Told, check, find, make_analysis, make_line, saving_of
 

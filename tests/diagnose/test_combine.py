@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, saving_within
 from hotloop.core.phases import PHASES
-from hotloop.diagnose.completion import combine_savings, share_out, state_rule_savings
+from hotloop.judge.diagnose.completion import combine_savings, share_out, state_rule_savings
 
 from .build_analysis import make_analysis
 

@@ -1,7 +1,7 @@
 import pytest
 
 from hotloop.core.findings import Finding, Severity, Where
-from hotloop.diagnose.rules.debug_settings import debug_settings
+from hotloop.judge.diagnose.rules.debug_settings import debug_settings
 
 from .build_analysis import make_analysis, saving_of
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from hotloop.core.findings import Severity
-from hotloop.diagnose.rules.dense_embedding_gradient import (
+from hotloop.judge.diagnose.rules.dense_embedding_gradient import (
     LIKELY_PART,
     USUAL_BACKWARD,
     dense_embedding_gradient,

@@ -4,7 +4,7 @@ import pytest
 
 from hotloop.core.analysis import RunStart
 from hotloop.core.phases import Excluded
-from hotloop.diagnose.verdict import divide_run
+from hotloop.judge.diagnose.verdict import divide_run
 
 from .build_analysis import make_analysis
 

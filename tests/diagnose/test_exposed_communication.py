@@ -2,8 +2,8 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Severity, Skipped, Where
-from hotloop.diagnose.rules.exposed_communication import judge_exposed_communication
-from hotloop.diagnose.rules.python_gradient_loop import python_gradient_loop
+from hotloop.judge.diagnose.rules.exposed_communication import judge_exposed_communication
+from hotloop.judge.diagnose.rules.python_gradient_loop import python_gradient_loop
 from tests.diagnose.build_ranks import MIB, make_ddp, make_ranks
 
 from .build_analysis import Told, check, find, fix_of, make_analysis, make_line, saving_of

@@ -3,7 +3,7 @@ import pytest
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Skipped
 from hotloop.core.rules import rule
-from hotloop.diagnose import RULES, find_problems
+from hotloop.judge.diagnose import RULES, find_problems
 
 from .build_analysis import make_analysis
 

@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Severity, Skipped
-from hotloop.diagnose.rules.frequent_validation import frequent_validation
+from hotloop.judge.diagnose.rules.frequent_validation import frequent_validation
 
 from .build_analysis import find, fix_of, make_analysis, saving_of
 

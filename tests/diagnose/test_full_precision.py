@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Kind, Severity, Skipped
-from hotloop.diagnose.rules.full_precision import judge_full_precision
+from hotloop.judge.diagnose.rules.full_precision import judge_full_precision
 
 from .build_analysis import Told, check, find, make_analysis, make_forecast
 

@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Severity
-from hotloop.diagnose.rules.gc_pause import gc_pause
+from hotloop.judge.diagnose.rules.gc_pause import gc_pause
 
 from .build_analysis import Told, check, find, fix_of, make_analysis, make_line
 

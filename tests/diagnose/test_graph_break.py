@@ -4,7 +4,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis, CompileFacts
 from hotloop.core.findings import Basis, Severity, Where
-from hotloop.diagnose.rules.graph_break import LEAST_BREAK_NS, judge_graph_break
+from hotloop.judge.diagnose.rules.graph_break import LEAST_BREAK_NS, judge_graph_break
 
 from .build_analysis import Told, check, find, make_analysis, saving_of
 

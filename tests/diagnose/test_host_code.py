@@ -6,9 +6,9 @@ import pytest
 
 from hotloop.core.analysis import Line
 from hotloop.core.findings import Finding, Severity, Where
-from hotloop.diagnose import find_problems
-from hotloop.diagnose.own_code import own_code
-from hotloop.diagnose.verdict import explain_step, warn_of_unknown
+from hotloop.judge.diagnose import find_problems
+from hotloop.judge.diagnose.own_code import own_code
+from hotloop.judge.diagnose.verdict import explain_step, warn_of_unknown
 
 from .build_analysis import make_analysis, make_line, saving_of
 

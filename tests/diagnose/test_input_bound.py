@@ -5,7 +5,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis, Line
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Severity, Where
-from hotloop.diagnose.rules.input_bound import input_bound
+from hotloop.judge.diagnose.rules.input_bound import input_bound
 
 from .build_analysis import (
     Told,

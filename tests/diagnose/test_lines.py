@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Line
 from hotloop.core.findings import Where
-from hotloop.diagnose.lines import (
+from hotloop.judge.diagnose.lines import (
     BATCH,
     BOOKKEEPING,
     COLLECTING,

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotloop.core.worker_model import LoadingWork, best_overlap, simulate_workers
-from hotloop.diagnose.loading import (
+from hotloop.judge.diagnose.loading import (
     loading_work,
     restart_ns,
     restart_slowdown_ns,

@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Severity, Skipped
-from hotloop.diagnose.rules.logging_overhead import logging_overhead
+from hotloop.judge.diagnose.rules.logging_overhead import logging_overhead
 
 from .build_analysis import Told, check, find, fix_of, make_analysis, make_line, saving_of
 

@@ -3,7 +3,7 @@ import pytest
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Severity, Where
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, CLOSED_BY_SCALER_SKIP
-from hotloop.diagnose.rules.loss_scaler_overhead import judge_loss_scaler_overhead
+from hotloop.judge.diagnose.rules.loss_scaler_overhead import judge_loss_scaler_overhead
 
 from .build_analysis import Told, check, make_analysis
 

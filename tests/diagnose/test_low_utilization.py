@@ -10,9 +10,9 @@ import pytest
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Severity, Skipped
 from hotloop.core.utilization import Utilization
-from hotloop.diagnose import find_problems
-from hotloop.diagnose.completion import combine_savings, complete_findings
-from hotloop.diagnose.rules.low_utilization import NARROW, UNTOLD, low_utilization, rank_causes
+from hotloop.judge.diagnose import find_problems
+from hotloop.judge.diagnose.completion import combine_savings, complete_findings
+from hotloop.judge.diagnose.rules.low_utilization import NARROW, UNTOLD, low_utilization, rank_causes
 
 from .build_analysis import make_analysis
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from hotloop.core.findings import Basis
-from hotloop.diagnose.measured import (
+from hotloop.judge.diagnose.measured import (
     basis_of_replay,
     excess_after,
     is_material,

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from hotloop.analyze.stats import fit_slope
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Finding, Severity, Skipped
-from hotloop.diagnose.rules.memory_growth import memory_growth
+from hotloop.evidence.analyze.stats import fit_slope
+from hotloop.judge.diagnose.rules.memory_growth import memory_growth
 
 from .build_analysis import Told, check, find, make_analysis, make_line
 

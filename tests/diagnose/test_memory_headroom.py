@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Kind, Severity, Skipped
-from hotloop.diagnose.rules.memory_headroom import memory_headroom
+from hotloop.judge.diagnose.rules.memory_headroom import memory_headroom
 
 from .build_analysis import Told, check, make_analysis
 

@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Severity, Skipped
-from hotloop.diagnose.rules.memory_pressure import memory_pressure
+from hotloop.judge.diagnose.rules.memory_pressure import memory_pressure
 
 from .build_analysis import Told, check, find, make_analysis, make_rank
 

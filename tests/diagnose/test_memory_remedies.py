@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from hotloop.analyze.memory import find_memory_near
 from hotloop.core.analysis import MemoryFailure
 from hotloop.core.findings import Finding, Severity, Where
 from hotloop.core.memory_snapshot import MemoryFile, OutOfMemory
-from hotloop.diagnose.completion import rank_findings
-from hotloop.diagnose.memory_remedies import MemorySituation, held_by_category, list_failures, rank_remedies
-from hotloop.diagnose.rules.memory_pressure import memory_pressure
-from hotloop.diagnose.rules.out_of_memory import describe_failures, out_of_memory
+from hotloop.evidence.analyze.memory import find_memory_near
+from hotloop.judge.diagnose.completion import rank_findings
+from hotloop.judge.diagnose.memory_remedies import MemorySituation, held_by_category, list_failures, rank_remedies
+from hotloop.judge.diagnose.rules.memory_pressure import memory_pressure
+from hotloop.judge.diagnose.rules.out_of_memory import describe_failures, out_of_memory
 
 from .build_analysis import find, fix_of, make_analysis
 

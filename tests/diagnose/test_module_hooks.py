@@ -1,8 +1,8 @@
 import pytest
 
 from hotloop.core.findings import Severity, Where
-from hotloop.diagnose.lines import loop_places
-from hotloop.diagnose.rules.module_hooks import module_hooks
+from hotloop.judge.diagnose.lines import loop_places
+from hotloop.judge.diagnose.rules.module_hooks import module_hooks
 
 from .build_analysis import find, make_analysis, make_line
 

@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Severity, Skipped, Where
-from hotloop.diagnose.rules.needless_recompute import judge_needless_recompute
+from hotloop.judge.diagnose.rules.needless_recompute import judge_needless_recompute
 
 from .build_analysis import Told, check, make_analysis
 

@@ -13,7 +13,7 @@ from hotloop.core.graph import DeviceMemoryTimeline
 from hotloop.core.report import report_to_json
 from hotloop.core.trace import DeviceFacts, MemoryEvents
 from hotloop.core.trace_analysis import IDLE_KEYS, PARTITION_KEYS, RankWait, TraceAnalysis
-from hotloop.diagnose import RULES
+from hotloop.judge.diagnose import RULES
 from hotloop.pipeline.traces import ReduceOptions, reduce_rank, report_trace_analysis
 from tests.analyze.timeline.plain_trace import US, PlainTrace, Row, call, copy, kernel, mark, op
 

@@ -4,7 +4,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Severity, Skipped
-from hotloop.diagnose.rules.oversubscription import oversubscription
+from hotloop.judge.diagnose.rules.oversubscription import oversubscription
 
 from .build_analysis import Told, check, find, make_analysis, make_forecast
 

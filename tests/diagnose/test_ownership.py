@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 
 from hotloop.core.findings import Basis, Finding, saving_within
-from hotloop.diagnose import find_problems
-from hotloop.diagnose.completion import share_out
-from hotloop.diagnose.rules.frequent_validation import frequent_validation
-from hotloop.diagnose.rules.logging_overhead import logging_overhead
+from hotloop.judge.diagnose import find_problems
+from hotloop.judge.diagnose.completion import share_out
+from hotloop.judge.diagnose.rules.frequent_validation import frequent_validation
+from hotloop.judge.diagnose.rules.logging_overhead import logging_overhead
 
 from .build_analysis import find, fix_of, make_analysis, make_line, make_loader, saving_of
 

@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Numerics, Severity, Skipped, Where
-from hotloop.diagnose.rules.padding_waste import judge_padding_waste
+from hotloop.judge.diagnose.rules.padding_waste import judge_padding_waste
 
 from .build_analysis import Told, check, find, make_analysis, make_loader, saving_of
 

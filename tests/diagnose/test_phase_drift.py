@@ -1,7 +1,7 @@
 import pytest
 
 from hotloop.core.findings import Finding
-from hotloop.diagnose.rules.phase_drift import phase_drift
+from hotloop.judge.diagnose.rules.phase_drift import phase_drift
 
 from .build_analysis import find, make_analysis
 

@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Severity, Skipped, Where
-from hotloop.diagnose.rules.preprocessing_in_loop import preprocessing_in_loop
+from hotloop.judge.diagnose.rules.preprocessing_in_loop import preprocessing_in_loop
 
 from .build_analysis import Told, check, find, make_analysis, make_line
 

@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis, Forecast
 from hotloop.core.findings import Basis, Finding, Severity, Skipped
-from hotloop.diagnose.rules.python_gradient_loop import python_gradient_loop
+from hotloop.judge.diagnose.rules.python_gradient_loop import python_gradient_loop
 
 from .build_analysis import Told, check, find, make_analysis, make_forecast, make_line, make_optimizer, saving_of
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotloop.core.findings import Basis, Finding, Kind, Saving, Severity
-from hotloop.diagnose.completion import rank_findings
+from hotloop.judge.diagnose.completion import rank_findings
 
 
 def make_finding(

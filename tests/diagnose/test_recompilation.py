@@ -5,7 +5,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis, CompileFacts
 from hotloop.core.findings import Finding, Severity, Where
-from hotloop.diagnose.rules.recompilation import judge_recompilation
+from hotloop.judge.diagnose.rules.recompilation import judge_recompilation
 
 from .build_analysis import Told, check, find, make_analysis, make_excluded, make_rank, saving_of
 

@@ -4,7 +4,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Severity
-from hotloop.diagnose.rules.redundant_compute import judge_redundant_compute, shared_ratio
+from hotloop.judge.diagnose.rules.redundant_compute import judge_redundant_compute, shared_ratio
 
 from .build_analysis import make_analysis, make_line, make_optimizer, saving_of
 

@@ -2,8 +2,8 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Severity, Skipped
-from hotloop.diagnose.rules.exposed_communication import judge_exposed_communication
-from hotloop.diagnose.rules.slow_link import judge_slow_link
+from hotloop.judge.diagnose.rules.exposed_communication import judge_exposed_communication
+from hotloop.judge.diagnose.rules.slow_link import judge_slow_link
 from tests.diagnose.build_ranks import MIB, make_ddp, make_ranks
 
 from .build_analysis import Told, check, find, fix_of, saving_of

@@ -5,7 +5,7 @@ import pytest
 from hotloop.core.analysis import Analysis, Line
 from hotloop.core.findings import Basis, Finding, Kind, Numerics, Safety, Severity, Where
 from hotloop.core.phases import Breakdown
-from hotloop.diagnose.rules.slow_optimizer import slow_optimizer
+from hotloop.judge.diagnose.rules.slow_optimizer import slow_optimizer
 
 from .build_analysis import Told, check, find, fix_of, make_analysis, make_forecast, make_optimizer
 

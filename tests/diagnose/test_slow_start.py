@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Line, RunStart
 from hotloop.core.findings import Finding, Severity
-from hotloop.diagnose.rules.slow_start import slow_start
+from hotloop.judge.diagnose.rules.slow_start import slow_start
 
 from .build_analysis import find, make_analysis, make_excluded, make_line
 

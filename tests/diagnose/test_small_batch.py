@@ -5,9 +5,9 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Finding, Kind, Numerics, Severity, Skipped, Where
-from hotloop.diagnose.completion import rank_findings
-from hotloop.diagnose.rules.slow_optimizer import slow_optimizer
-from hotloop.diagnose.rules.small_batch import judge_small_batch
+from hotloop.judge.diagnose.completion import rank_findings
+from hotloop.judge.diagnose.rules.slow_optimizer import slow_optimizer
+from hotloop.judge.diagnose.rules.small_batch import judge_small_batch
 from tests.diagnose.build_ranks import MIB, make_ddp, make_ranks
 
 from .build_analysis import (

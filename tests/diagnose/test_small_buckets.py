@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Basis, Severity, Skipped
-from hotloop.diagnose.rules.small_buckets import judge_small_buckets
+from hotloop.judge.diagnose.rules.small_buckets import judge_small_buckets
 from tests.diagnose.build_ranks import MIB, make_ddp, make_ranks
 
 from .build_analysis import Told, check, find, fix_of, make_forecast

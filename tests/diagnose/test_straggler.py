@@ -2,8 +2,8 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Numerics, Severity, Skipped, Where
-from hotloop.diagnose.rules.blocking_checkpoint import blocking_checkpoint
-from hotloop.diagnose.rules.straggler import judge_straggler
+from hotloop.judge.diagnose.rules.blocking_checkpoint import blocking_checkpoint
+from hotloop.judge.diagnose.rules.straggler import judge_straggler
 from tests.diagnose.build_ranks import make_ddp, make_ranks
 
 from .build_analysis import Told, check, find, fix_of, make_analysis, make_line, make_loader, make_rank, saving_of

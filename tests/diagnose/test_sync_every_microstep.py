@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis, DdpFacts
 from hotloop.core.findings import REMOVED_LOW_RATIO, Basis, Finding, Severity
-from hotloop.diagnose.rules.sync_every_microstep import judge_sync_every_microstep
+from hotloop.judge.diagnose.rules.sync_every_microstep import judge_sync_every_microstep
 from tests.diagnose.build_ranks import DDP_PLACE, make_ddp, make_ranks
 
 from .build_analysis import Told, check, find, make_analysis, make_optimizer, saving_of

@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis, CompileFacts
 from hotloop.core.findings import Finding, Kind, Severity, Skipped
-from hotloop.diagnose.rules.uncompiled_model import judge_uncompiled_model
+from hotloop.judge.diagnose.rules.uncompiled_model import judge_uncompiled_model
 
 from .build_analysis import Told, check, make_analysis
 

@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Severity, Skipped
-from hotloop.diagnose.rules.unused_parameter_scan import judge_unused_parameter_scan
+from hotloop.judge.diagnose.rules.unused_parameter_scan import judge_unused_parameter_scan
 from tests.diagnose.build_ranks import DDP_PLACE, make_ddp, make_ranks
 
 from .build_analysis import Told, check

@@ -4,7 +4,7 @@ import pytest
 
 from hotloop.core.findings import Basis, Finding, Kind, Saving
 from hotloop.core.phases import Excluded
-from hotloop.diagnose.verdict import describe_verdict, first_serious
+from hotloop.judge.diagnose.verdict import describe_verdict, first_serious
 from tests.report.report_samples import input_bound_report, make_step
 
 from .build_analysis import make_analysis, make_excluded

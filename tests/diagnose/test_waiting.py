@@ -3,9 +3,9 @@
 import pytest
 
 from hotloop.core.findings import Finding
-from hotloop.diagnose.loading import find_wait
-from hotloop.diagnose.rules.input_bound import input_bound
-from hotloop.diagnose.rules.preprocessing_in_loop import preprocessing_in_loop
+from hotloop.judge.diagnose.loading import find_wait
+from hotloop.judge.diagnose.rules.input_bound import input_bound
+from hotloop.judge.diagnose.rules.preprocessing_in_loop import preprocessing_in_loop
 
 from .build_analysis import find, make_analysis, make_line, saving_of
 

@@ -2,7 +2,7 @@ import pytest
 
 from hotloop.core.analysis import Analysis
 from hotloop.core.findings import Severity
-from hotloop.diagnose.rules.worker_restart import worker_restart
+from hotloop.judge.diagnose.rules.worker_restart import worker_restart
 
 from .build_analysis import Told, check, find, make_analysis, make_loader
 

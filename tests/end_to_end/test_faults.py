@@ -311,7 +311,7 @@ def test_a_bug_in_the_agent_is_recorded_and_harms_nothing(tmp_path: Path) -> Non
     text = (
         LOOP.replace(
             "optimizer = torch",
-            "import hotloop.observe.agent as a, hotloop.observe.inputs as b\n"
+            "import hotloop.agent.observe.agent as a, hotloop.agent.observe.inputs as b\n"
             "exec(compile('def broken(*a, **k): raise ZeroDivisionError(1)', '<frozen planted>', 'exec'))\n"
             "b.describe_batch = broken\nb.identify_inputs = broken\na.caller_place = broken\n"
             "optimizer = torch",

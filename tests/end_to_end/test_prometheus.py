@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from hotloop.core.phases import PHASES
+from hotloop.evidence.trace.recording import read_run
 from hotloop.pipeline.runs import read_report
-from hotloop.trace.recording import read_run
 
 from .training import HOTLOOP, clean_environment, write_script
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hotloop.core.live import LiveDevice, LiveRank, LiveRun
 from hotloop.core.phases import PHASES
-from hotloop.export.points import Snapshot, make_snapshot
+from hotloop.show.export.points import Snapshot, make_snapshot
 
 MS = 1_000_000
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.export.exporter import Exported, Exporter, describe_exports, exports_to_json
-from hotloop.export.points import Snapshot
-from hotloop.export.target import SendFailed
+from hotloop.show.export.exporter import Exported, Exporter, describe_exports, exports_to_json
+from hotloop.show.export.points import Snapshot
+from hotloop.show.export.target import SendFailed
 
 from .live_runs import make_run, snapshot_of
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from hotloop.export.points import METRICS, flatten_points
+from hotloop.show.export.points import METRICS, flatten_points
 
 from .live_runs import make_device, make_rank, make_run, snapshot_of
 

@@ -5,8 +5,8 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from hotloop.export import target
-from hotloop.export.target import Poster, SendFailed
+from hotloop.show.export import target
+from hotloop.show.export.target import Poster, SendFailed
 
 from .conftest import Answer, Endpoint, answer_with
 

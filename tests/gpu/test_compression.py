@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hotloop.apply.compression import METHODS, make_hook, register
-from hotloop.apply.compression.compressor import GradientCompressor
+from hotloop.change.apply.compression import METHODS, make_hook, register
+from hotloop.change.apply.compression.compressor import GradientCompressor
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 MOST_ERROR = {"bf16": 2**-8, "fp16": 2**-11, "int8": 2**-6}

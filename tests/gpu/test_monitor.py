@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hotloop import Monitor
-from hotloop.observe.event_pool import cuda_event_pool
+from hotloop.agent.observe.event_pool import cuda_event_pool
 
 pytestmark = pytest.mark.gpu
 

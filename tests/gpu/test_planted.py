@@ -75,7 +75,7 @@ def test_the_trainings_run_on_a_cpu_and_show_their_steps(kind: str, tmp_path: Pa
 
 def test_every_rule_that_a_trace_judges_by_its_device_has_twins() -> None:
     """The rules marked d in the design; memory-headroom is judged on runs alone. memory-growth comes on top."""
-    from hotloop.diagnose import RULES
+    from hotloop.judge.diagnose import RULES
 
     by_device = {"pageable-transfer", "launch-bound", "host-sync", "memory-pressure", "allocator-thrash"}
     assert by_device <= set(planted.TWINS)

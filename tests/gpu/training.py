@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotloop.attach.child import attach_environment
-from hotloop.replay.collector import Collector
+from hotloop.agent.attach.child import attach_environment
+from hotloop.agent.replay.collector import Collector
 
 from .reading import Recording, check_rows, read_run
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.apply import ACTS
+from hotloop.change.apply import ACTS
 
 from .load_script import ROOT, load_script
 

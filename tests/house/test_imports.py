@@ -36,5 +36,5 @@ def test_importing_watch_loads_no_torch() -> None:
 
 
 def test_a_run_is_reported_without_the_analysis_of_traces() -> None:
-    traces = ("hotloop.pipeline.traces", "hotloop.analyze.timeline.anatomy")
+    traces = ("hotloop.pipeline.traces", "hotloop.evidence.analyze.timeline.anatomy")
     assert heavy_modules_after("import hotloop.pipeline.runs", traces) == []

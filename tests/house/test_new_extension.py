@@ -33,9 +33,9 @@ def test_a_new_extension_passes_its_own_test_and_is_formatted(kind: str, root: P
     marks = new_extension.find_marks(root)
     assert any(one.startswith(str(source.relative_to(root))) for one in marks)
     driver = (
-        "import hotloop.diagnose.rules as rules, hotloop.apply.techniques as techniques, sys, pytest\n"
-        f"rules.__path__.append({str(root / 'src/hotloop/diagnose/rules')!r})\n"
-        f"techniques.__path__.append({str(root / 'src/hotloop/apply/techniques')!r})\n"
+        "import hotloop.judge.diagnose.rules as rules, hotloop.change.apply.techniques as techniques, sys, pytest\n"
+        f"rules.__path__.append({str(root / 'src/hotloop/judge/diagnose/rules')!r})\n"
+        f"techniques.__path__.append({str(root / 'src/hotloop/change/apply/techniques')!r})\n"
         f"sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', '--import-mode=importlib', {str(test)!r}]))\n"
     )
     done = subprocess.run([sys.executable, "-c", driver], cwd=root, capture_output=True, text=True, check=False)

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from hotloop.analyze.facts import read_applied
-from hotloop.apply import ACTS, BY_HAND, TECHNIQUES, check_strategy
-from hotloop.apply.applier import Applier, make_context
+from hotloop.change.apply import ACTS, BY_HAND, TECHNIQUES, check_strategy
+from hotloop.change.apply.applier import Applier, make_context
+from hotloop.change.tune.patch import make_patch
+from hotloop.change.tune.search import add_memory_candidates, find_candidates
 from hotloop.cli import main
 from hotloop.core.findings import Finding, Fix, Numerics
 from hotloop.core.strategy import Choice, Strategy
-from hotloop.diagnose import RULES
-from hotloop.tune.patch import make_patch
-from hotloop.tune.search import add_memory_candidates, find_candidates
+from hotloop.evidence.analyze.facts import read_applied
+from hotloop.judge.diagnose import RULES
 
 from .load_script import load_script
 
@@ -85,9 +85,9 @@ ACT = act_by_hand(
 )
 '''
 PACKAGES = {
-    "hotloop.diagnose.rules": RULE,
-    "hotloop.apply.techniques": TECHNIQUE,
-    "hotloop.apply.by_hand": BY_HAND_ACT,
+    "hotloop.judge.diagnose.rules": RULE,
+    "hotloop.change.apply.techniques": TECHNIQUE,
+    "hotloop.change.apply.by_hand": BY_HAND_ACT,
 }
 
 

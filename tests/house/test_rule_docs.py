@@ -2,7 +2,7 @@
 
 import pytest
 
-from hotloop.diagnose import RULES
+from hotloop.judge.diagnose import RULES
 
 HEADINGS = ["What it does", "Why it costs", "How to tell", "What to do", "When it is wrong"]
 

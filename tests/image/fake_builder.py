@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from hotloop.ahead.image.builder import Build, Builder, FoundFile, Source
+from hotloop.ahead.image.program import BuildFailed, Limits
+from hotloop.ahead.image.recipe import BuildRecipe, BuildStep
 from hotloop.core.build_context import Ignore, scan_context
-from hotloop.image.builder import Build, Builder, FoundFile, Source
-from hotloop.image.program import BuildFailed, Limits
-from hotloop.image.recipe import BuildRecipe, BuildStep
 
 SECOND_NS = 1_000_000_000
 CACHED_NS, AROUND_NS, COPY_NS = 20_000_000, 200_000_000, 150_000_000

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.ahead.image.fixes import FIXES
+from hotloop.ahead.image.recipe import BuildRecipe, count_rerun
 from hotloop.core.build_context import Ignore, scan_context
 from hotloop.core.findings import Skipped
-from hotloop.image.fixes import FIXES
-from hotloop.image.recipe import BuildRecipe, count_rerun
 
 FILES = {
     "train.py": "pass",

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from hotloop.ahead.image.fix import write_recipe
+from hotloop.ahead.image.measure import ImageRequest, MeasuredImage, count_saved_ns, judge, measure_image
+from hotloop.ahead.image.program import PREFIX
 from hotloop.core.errors import UsageError
 from hotloop.core.image import ImageContents, ImageReport, ScenarioTimes
-from hotloop.image.fix import write_recipe
-from hotloop.image.measure import ImageRequest, MeasuredImage, count_saved_ns, judge, measure_image
-from hotloop.image.program import PREFIX
-from hotloop.report import read_report_json, render
+from hotloop.show.report import read_report_json, render
 
 from .fake_builder import AROUND_NS, CACHED_NS, COPY_NS, FakeBuilder
 
@@ -123,7 +123,8 @@ def test_the_limit_keeps_what_is_known(tmp_path: Path, monkeypatch: pytest.Monke
     builder = FakeBuilder(RUN_S, {"pip": 4.0})
     began_s = time.monotonic()
     monkeypatch.setattr(
-        "hotloop.image.program.time.monotonic", lambda: began_s + (1000 if builder.variant == "pip-cache-mount" else 0)
+        "hotloop.ahead.image.program.time.monotonic",
+        lambda: began_s + (1000 if builder.variant == "pip-cache-mount" else 0),
     )
     found = measure(make_context(tmp_path), builder)
     assert found.report.stopped == "--limit-s is over"

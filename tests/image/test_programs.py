@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.core.errors import UsageError
-from hotloop.image.builder import FoundFile, compare_contents
-from hotloop.image.builders import docker
-from hotloop.image.builders.buildah import read_build
-from hotloop.image.image_tree import hash_file, walk
-from hotloop.image.program import (
+from hotloop.ahead.image.builder import FoundFile, compare_contents
+from hotloop.ahead.image.builders import docker
+from hotloop.ahead.image.builders.buildah import read_build
+from hotloop.ahead.image.image_tree import hash_file, walk
+from hotloop.ahead.image.program import (
     BuildFailed,
     LimitReached,
     Limits,
@@ -24,6 +23,7 @@ from hotloop.image.program import (
     remove_abandoned,
     run_limited,
 )
+from hotloop.core.errors import UsageError
 
 RECORDED = """\
 [1/2] STEP 1/3: FROM localhost/base:1 AS wheels
@@ -96,8 +96,8 @@ def test_the_time_in_a_pyc_is_no_content(tmp_path: Path) -> None:
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from hotloop.image.program import Limits, run_limited
-from hotloop.image.program import open_workspace
+from hotloop.ahead.image.program import Limits, run_limited
+from hotloop.ahead.image.program import open_workspace
 with open_workspace(Path(sys.argv[1])) as (root, lock):
     limits = Limits(deadline_s=time.monotonic() + 60, least_free_bytes=0, folder=root)
     run_limited(["sh", "-c", f"touch {sys.argv[2]}; sleep 2"], {"PATH": "/usr/bin:/bin"}, limits, lock=lock)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotloop.launch.request import LaunchRequest, MeasuredRun
-from hotloop.launch.training_command import read_command
+from hotloop.ahead.launch.request import LaunchRequest, MeasuredRun
+from hotloop.ahead.launch.training_command import read_command
 
 
 def make_request(*words: str, save_s: float | None = 4.0, step_s: float | None = None, **fields: Any) -> LaunchRequest:

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hotloop.ahead.launch import TARGETS
+from hotloop.ahead.launch.request import LaunchRequest, Volume
 from hotloop.core.errors import UsageError
-from hotloop.launch import TARGETS
-from hotloop.launch.request import LaunchRequest, Volume
 
 from .build_request import make_request
 

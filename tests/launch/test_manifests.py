@@ -12,13 +12,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hotloop.ahead.launch import TARGETS
+from hotloop.ahead.launch.request import CLOUDS, LaunchRequest, MeasuredRun, Volume
+from hotloop.ahead.launch.target import NODE_SCRIPT
+from hotloop.ahead.launch.training_command import read_command
 from hotloop.core.errors import UsageError
 from hotloop.core.manifest_fields import find_field_faults
 from hotloop.core.manifest_tables import TABLES
-from hotloop.launch import TARGETS
-from hotloop.launch.request import CLOUDS, LaunchRequest, MeasuredRun, Volume
-from hotloop.launch.target import NODE_SCRIPT
-from hotloop.launch.training_command import read_command
 
 from .build_request import make_request
 

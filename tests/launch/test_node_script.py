@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.launch.request import STOPPED_CODE
-from hotloop.launch.target import NODE_SCRIPT
+from hotloop.ahead.launch.request import STOPPED_CODE
+from hotloop.ahead.launch.target import NODE_SCRIPT
 
 PRETEND = Path(__file__).with_name("pretend.py")
 SHELLS = [shell for shell in ("dash", "bash") if Path(f"/bin/{shell}").exists()]

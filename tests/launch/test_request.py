@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from hotloop.launch import TARGETS
-from hotloop.launch.request import CLOUDS, UNKNOWN_NOTICE_S
-from hotloop.lint import lint_paths
+from hotloop.ahead.launch import TARGETS
+from hotloop.ahead.launch.request import CLOUDS, UNKNOWN_NOTICE_S
+from hotloop.judge.lint import lint_paths
 
 from .build_request import make_request
 

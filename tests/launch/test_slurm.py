@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.launch import TARGETS
+from hotloop.ahead.launch import TARGETS
 
 from .build_request import make_request
 from .slurm_cluster import SlurmCluster, lacks_slurm, slurm_cluster

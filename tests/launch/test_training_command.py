@@ -2,8 +2,8 @@
 
 import pytest
 
+from hotloop.ahead.launch.training_command import read_command
 from hotloop.core.errors import UsageError
-from hotloop.launch.training_command import read_command
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.launch.yaml_text import Noted, draw_yaml
+from hotloop.ahead.launch.yaml_text import Noted, draw_yaml
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=40) | st.lists(
     st.sampled_from(

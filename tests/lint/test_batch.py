@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.lint import lint_paths
-from hotloop.lint.files import SourceFile, Surroundings
-from hotloop.lint.fixes import make_repairs
-from hotloop.lint.formats.batch import Batch, parse_batch
+from hotloop.judge.lint import lint_paths
+from hotloop.judge.lint.files import SourceFile, Surroundings
+from hotloop.judge.lint.fixes import make_repairs
+from hotloop.judge.lint.formats.batch import Batch, parse_batch
 
 from .cases.batch import BACK, EACH, FOUR, SIGNAL, SRUN, job
 from .test_rules import lint_text

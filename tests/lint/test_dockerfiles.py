@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.lint import Confidence, LintFinding
-from hotloop.lint import lint_paths
+from hotloop.judge.lint import lint_paths
 
 from .cases.dockerfiles import FAULTS, SOUND, TORCH
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hotloop.cli import main
 from hotloop.core.errors import UsageError
 from hotloop.core.lint import LintReport
-from hotloop.lint import lint_paths
-from hotloop.lint.fixes import make_repairs
+from hotloop.judge.lint import lint_paths
+from hotloop.judge.lint.fixes import make_repairs
 
 from .cases import CASES
 from .cases.texts import KEPT, LOOP, pod

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.lint import LINT_RULES, lint_paths
-from hotloop.lint.fixes import Repair, make_repairs, write_repairs
+from hotloop.judge.lint import LINT_RULES, lint_paths
+from hotloop.judge.lint.fixes import Repair, make_repairs, write_repairs
 
 from .cases import CASES, FILES
 from .cases.texts import LOOP

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from hotloop.lint.launch_lines import read_launch
+from hotloop.judge.lint.launch_lines import read_launch
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.lint import LintFinding
-from hotloop.lint import LINT_RULES, lint_paths
-from hotloop.lint.files import LINT_FORMATS
+from hotloop.judge.lint import LINT_RULES, lint_paths
+from hotloop.judge.lint.files import LINT_FORMATS
 
 from .cases import BESIDE, CASES, FILES, SAVE_S
 from .cases.texts import BATCH, BRANCHED, KEPT, LOOP, SAVED, WARNED, change, pod

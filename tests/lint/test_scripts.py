@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.lint import lint_paths
+from hotloop.judge.lint import lint_paths
 
 from .cases.texts import change
 

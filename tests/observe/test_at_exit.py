@@ -8,7 +8,7 @@ import sys
 SCRIPT = """
 import atexit, os, signal
 atexit.register(lambda: print("theirs", signal.getsignal(signal.SIGINT) is signal.default_int_handler))
-from hotloop.observe.at_exit import run_at_exit
+from hotloop.agent.observe.at_exit import run_at_exit
 def end():
     os.kill(os.getpid(), signal.SIGINT)
     print("ended")

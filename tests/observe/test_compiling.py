@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.observe.compiling import compile_facts
+from hotloop.agent.observe.compiling import compile_facts
 
 
 def test_a_break_inside_modules_of_torch_is_placed_by_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def test_a_function_that_reached_the_limit_is_placed_by_its_earlier_compilations
     )
     text = "Dynamo recompile limit exceeded\n  Explanation: ..."
     last = SimpleNamespace(compile_id="0/2", recompile_reason="size 4", fail_reason=text, start_time_us=5_000_000)
-    monkeypatch.setattr("hotloop.observe.compiling.time", lambda: 12.0)
+    monkeypatch.setattr("hotloop.agent.observe.compiling.time", lambda: 12.0)
     fact = told_limit(monkeypatch, [first, last], {text: 1})
     assert fact["limit"] == ["size 4", ("/x/train.py", 4, "forward"), 7.0]
     assert fact["recompiles"] == 1

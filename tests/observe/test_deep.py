@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import torch
 
-from hotloop.observe.deep import OperatorMode, _describe
-from hotloop.replay import recorder
+from hotloop.agent.observe.deep import OperatorMode, _describe
+from hotloop.agent.replay import recorder
 
 
 def test_a_sparse_tensor_is_not_described_as_a_dense_one() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from hotloop.agent.observe.device_events import CaptureWatch, DeviceTimer, time_on_device
+from hotloop.agent.observe.guard import GUARD
+from hotloop.agent.replay.engine import Engine
 from hotloop.core import events as ev
 from hotloop.core.recording import DEVICE_TIME_FIELDS, FIELD, TIME_FIELDS
-from hotloop.observe.device_events import CaptureWatch, DeviceTimer, time_on_device
-from hotloop.observe.guard import GUARD
-from hotloop.replay.engine import Engine
 
 FORWARD = (ev.FORWARD_IN, ev.FORWARD_OUT, 11, ev.GRAD | ev.TRAINING | ev.LEARNS)
 NOGRAD = (ev.FORWARD_IN, ev.FORWARD_OUT, 11, ev.TRAINING | ev.LEARNS)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hotloop.observe.draws import drew, random_states
+from hotloop.agent.observe.draws import drew, random_states
 
 
 @pytest.mark.parametrize(

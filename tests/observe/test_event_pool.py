@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hotloop.observe.event_pool import EventPool
+from hotloop.agent.observe.event_pool import EventPool
 from tests.observe.fake_events import FakeStream
 
 

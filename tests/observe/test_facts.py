@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from hotloop.core.events import LEARNS
-from hotloop.observe.objects import (
+from hotloop.agent.observe.objects import (
     ModuleTree,
     describe_loader,
     describe_model,
@@ -16,6 +15,7 @@ from hotloop.observe.objects import (
     held_bytes,
     look_at_module,
 )
+from hotloop.core.events import LEARNS
 
 
 def describe(model: torch.nn.Module) -> dict[str, Any]:

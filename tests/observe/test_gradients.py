@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.observe.gradients import MOST_NORMS, GradientWatch, is_noted
-from hotloop.observe.guard import GUARD
-from hotloop.observe.losses import read_values
+from hotloop.agent.observe.gradients import MOST_NORMS, GradientWatch, is_noted
+from hotloop.agent.observe.guard import GUARD
+from hotloop.agent.observe.losses import read_values
 
 
 def wrap_step(watch: Any, step: Any) -> Any:

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from hotloop.observe import guard as module
-from hotloop.observe.guard import MOST_FAILURES, Guard, guarded
-from hotloop.observe.stack_access import current_thread_state, describe_access
+from hotloop.agent.observe import guard as module
+from hotloop.agent.observe.guard import MOST_FAILURES, Guard, guarded
+from hotloop.agent.observe.stack_access import current_thread_state, describe_access
 from tests.planted import failing
 
 

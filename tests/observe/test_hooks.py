@@ -17,9 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
-from hotloop.core.recording import CLOSED_BY_SCALER_SKIP, FIELD, TIME_FIELDS
-from hotloop.observe import hooks
-from hotloop.observe.agent import (
+from hotloop.agent.observe import hooks
+from hotloop.agent.observe.agent import (
     FEWEST_STEPS,
     FULL_EVENTS,
     FULL_FORWARDS,
@@ -27,9 +26,10 @@ from hotloop.observe.agent import (
     MOST_RESTED,
     WEIGHED_EVENTS,
 )
-from hotloop.observe.guard import GUARD
-from hotloop.observe.hooks import FETCH_GAP, WATCHED_FETCHES
-from hotloop.observe.inputs import Copier
+from hotloop.agent.observe.guard import GUARD
+from hotloop.agent.observe.hooks import FETCH_GAP, WATCHED_FETCHES
+from hotloop.agent.observe.inputs import Copier
+from hotloop.core.recording import CLOSED_BY_SCALER_SKIP, FIELD, TIME_FIELDS
 from tests.planted import failing
 from tests.replay.hooked import Hooked, no_failures
 
@@ -271,7 +271,7 @@ def test_a_phase_inside_itself_counts_once(training: Training) -> None:
 
 
 def test_hooks_that_would_cost_more_than_their_budget_rest(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hotloop.observe.agent.BUDGET_RATIO", 1e-4)  # above it on a busy machine too
+    monkeypatch.setattr("hotloop.agent.observe.agent.BUDGET_RATIO", 1e-4)  # above it on a busy machine too
     steps = FULL_STEPS + 400
     for _ in range(steps):
         training.step()
@@ -287,7 +287,7 @@ def test_hooks_that_would_cost_more_than_their_budget_rest(training: Training, m
 def test_forwards_without_gradients_that_every_step_has_wake_nothing(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hotloop.observe.agent.BUDGET_RATIO", 1e-4)  # above it on a busy machine too
+    monkeypatch.setattr("hotloop.agent.observe.agent.BUDGET_RATIO", 1e-4)  # above it on a busy machine too
 
     def evaluate(count: int) -> None:
         with torch.no_grad():

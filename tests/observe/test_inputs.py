@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hotloop.agent.observe import inputs
+from hotloop.agent.observe.inputs import Copier, describe_batch, identify_inputs, needs_gradients, size_inputs
 from hotloop.core.events import (
     ALL_TENSORS,
     COPIED_FRAMES,
@@ -21,8 +23,6 @@ from hotloop.core.events import (
     NEEDS_GRADIENTS,
     split_sizes,
 )
-from hotloop.observe import inputs
-from hotloop.observe.inputs import Copier, describe_batch, identify_inputs, needs_gradients, size_inputs
 
 X = torch.zeros(8, 5, 3)
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from hotloop.agent.observe.guard import GUARD
+from hotloop.agent.observe.local import Session
 from hotloop.core.recording import FIELD, FLAG_DEEP, TIME_FIELDS
-from hotloop.observe.guard import GUARD
-from hotloop.observe.local import Session
 from tests.planted import failing
 from tests.replay.hooked import Hooked, no_failures
 

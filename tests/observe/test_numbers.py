@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from hotloop.agent.observe import numbers
+from hotloop.agent.observe.numbers import LateValues, NumbersWatch, Trend
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, STEP_FIELDS
-from hotloop.observe import numbers
-from hotloop.observe.numbers import LateValues, NumbersWatch, Trend
 from tests.planted import failing
 
 

@@ -7,11 +7,11 @@ from itertools import pairwise
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hotloop.agent.observe import pace as module
+from hotloop.agent.observe.guard import GUARD
+from hotloop.agent.observe.pace import FIRST_READINGS, Pace
+from hotloop.agent.replay.recorder import FORWARD, OPTIMIZER, Recorder
 from hotloop.core.recording import FIELD, TIME_FIELDS
-from hotloop.observe import pace as module
-from hotloop.observe.guard import GUARD
-from hotloop.observe.pace import FIRST_READINGS, Pace
-from hotloop.replay.recorder import FORWARD, OPTIMIZER, Recorder
 from tests.planted import failing
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from hotloop.agent.observe.nvtx import NvtxRecorder
+from hotloop.agent.observe.tracing import make_tracing
+from hotloop.agent.replay.recorder import BACKWARD, FORWARD, TEMPLATE, Recorder
 from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, CLOSED_BY_OPTIMIZER, FIELD
 from hotloop.core.trace_plan import read_demand
-from hotloop.observe.nvtx import NvtxRecorder
-from hotloop.observe.tracing import make_tracing
-from hotloop.replay.recorder import BACKWARD, FORWARD, TEMPLATE, Recorder
 
 
 class FakeSession:
@@ -239,7 +239,7 @@ def test_an_nvtx_range_never_outlives_a_reset():
 def test_a_training_with_hooks_is_traced(tmp_path):
     script = (
         "import sys, torch\n"
-        "from hotloop.attach.agent import arm_agent\n"
+        "from hotloop.agent.attach.agent import arm_agent\n"
         "options = {'run': sys.argv[1], 'deep': False, 'trace': '2:1:2'}\n"
         "assert arm_agent(options) is not None\n"
         "model = torch.nn.Linear(4, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
@@ -256,9 +256,9 @@ def test_a_training_with_hooks_is_traced(tmp_path):
 
 BESIDE = """
 import os, sys, threading, time, torch
-from hotloop.replay.recorder import Recorder, TEMPLATE
+from hotloop.agent.replay.recorder import Recorder, TEMPLATE
 from hotloop.core.recording import FIELD, CLOSED_BY_OPTIMIZER
-from hotloop.observe.tracing import make_tracing
+from hotloop.agent.observe.tracing import make_tracing
 
 class Session:
     recorder = Recorder(time.perf_counter_ns)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from hotloop.agent.observe import trial
+from hotloop.agent.observe.trial import TrialWatch
 from hotloop.core.recording import FIELD, STEP_FIELDS
-from hotloop.observe import trial
-from hotloop.observe.trial import TrialWatch
 
 STEP_S = 0.5
 

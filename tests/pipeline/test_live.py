@@ -76,7 +76,7 @@ def phase_means(breakdown: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 
 
 def read_json_report(folder: Path) -> dict[str, Any]:
-    from hotloop.report import render
+    from hotloop.show.report import render
 
     report: dict[str, Any] = json.loads(render("json", read_report(folder)))
     return report

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.agent.replay.collector import TrainingProgress
 from hotloop.core.decode import decode_contract
 from hotloop.core.snapshot import ASKED, STALLS_FOLDER, AttachReport
 from hotloop.pipeline import attach as attaching
 from hotloop.pipeline.attach import merge_reports
 from hotloop.pipeline.stalls import StallWatch, describe_stalls
-from hotloop.replay.collector import TrainingProgress
 
 
 def report(verdict: str, **more: object) -> AttachReport:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from hotloop.ahead.plan.hardware_files import Efficiency
 from hotloop.core.hardware import Hardware, Price
 from hotloop.core.link_fit import LinkFit
 from hotloop.core.prediction import MemoryPrediction
 from hotloop.core.workload import DecoderShape, PlannedRun, Workload
-from hotloop.plan.hardware_files import Efficiency
 
 DEVICE = Hardware(
     name="round",

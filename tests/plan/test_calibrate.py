@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hotloop.ahead.plan.calibrate import MeasuredStep, calibrate
+from hotloop.ahead.plan.time import predict_step
 from hotloop.core.errors import UsageError
-from hotloop.plan.calibrate import MeasuredStep, calibrate
-from hotloop.plan.time import predict_step
 
 from .build_plan import DEVICE, IDEAL, make_workload
 

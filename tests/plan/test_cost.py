@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.core.errors import UsageError
-from hotloop.plan.cost import (
+from hotloop.ahead.plan.cost import (
     Failures,
     daly_interval_s,
     pick_price,
@@ -17,7 +16,8 @@ from hotloop.plan.cost import (
     spot_break_even,
     waste_ratio,
 )
-from hotloop.plan.time import predict_step
+from hotloop.ahead.plan.time import predict_step
+from hotloop.core.errors import UsageError
 
 from .build_plan import DEVICE, IDEAL, make_workload
 

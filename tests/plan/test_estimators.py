@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hotloop.plan.memory import zero_memory
-from hotloop.plan.workload_file import read_model
+from hotloop.ahead.plan.memory import zero_memory
+from hotloop.ahead.plan.workload_file import read_model
 
 FOUND: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "benchmarks" / "results" / "plan" / "estimators.json").read_text()

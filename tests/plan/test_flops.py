@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from hotloop.ahead.plan.time import hardware_flops_per_token, model_flops_per_token
 from hotloop.core.utilization import rate_over_peak
 from hotloop.core.workload import DecoderShape
-from hotloop.plan.time import hardware_flops_per_token, model_flops_per_token
 
 from .build_plan import SHAPE
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.ahead.plan.hardware_files import FOLDER, list_hardware, read_hardware
 from hotloop.core.errors import UsageError
-from hotloop.plan.hardware_files import FOLDER, list_hardware, read_hardware
 
 PROMISED = {
     "a100-40g-sxm", "a100-80g-sxm", "h100-80g-sxm", "h200", "b200", "l4", "l40s", "v100-32g", "mi300x", "cpu",

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.core.prediction import MemoryPrediction
-from hotloop.core.workload import DecoderShape, PlannedRun, Workload
-from hotloop.plan.hardware_files import read_hardware
-from hotloop.plan.memory import (
+from hotloop.ahead.plan.hardware_files import read_hardware
+from hotloop.ahead.plan.memory import (
     ERROR_RATIO,
     QUANTIZED_BYTES,
     QUANTIZED_ERROR_RATIO,
@@ -19,7 +17,9 @@ from hotloop.plan.memory import (
     predict_memory,
     stage_params,
 )
-from hotloop.plan.workload_file import read_model
+from hotloop.ahead.plan.workload_file import read_model
+from hotloop.core.prediction import MemoryPrediction
+from hotloop.core.workload import DecoderShape, PlannedRun, Workload
 
 ROOT = Path(__file__).parents[2]
 H100 = read_hardware("h100-80g-sxm")

@@ -2,10 +2,8 @@ from typing import Any
 
 import pytest
 
-from hotloop.core.decode import decode
-from hotloop.core.errors import UsageError
-from hotloop.plan.hardware_files import read_hardware
-from hotloop.plan.module_trace import (
+from hotloop.ahead.plan.hardware_files import read_hardware
+from hotloop.ahead.plan.module_trace import (
     HOPPER_WORKSPACE_BYTES,
     WORKSPACE_BYTES,
     ModuleTrace,
@@ -13,6 +11,8 @@ from hotloop.plan.module_trace import (
     make_request,
     read_tensors,
 )
+from hotloop.core.decode import decode
+from hotloop.core.errors import UsageError
 
 PARAMS = 1000
 

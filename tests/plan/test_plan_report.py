@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.apply import TECHNIQUES, check_strategy
+from hotloop.ahead.plan.workload_file import read_workload_file
+from hotloop.change.apply import TECHNIQUES, check_strategy
 from hotloop.cli import main
 from hotloop.core.decode import decode_contract, encode_contract
 from hotloop.core.planning import PLAN_SCHEMA, PlanReport
 from hotloop.core.strategy import load_strategy
 from hotloop.pipeline.plans import make_plan
-from hotloop.plan.workload_file import read_workload_file
-from hotloop.report import render
+from hotloop.show.report import render
 
 FILE = """
 [model]

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from hotloop.ahead.plan.hardware_files import read_hardware
+from hotloop.ahead.plan.memory import predict_memory
+from hotloop.ahead.plan.planner import find_remedies
+from hotloop.ahead.plan.workload_file import read_model
 from hotloop.core.hardware import Hardware
 from hotloop.core.prediction import StepPrediction
 from hotloop.core.workload import PlannedRun, Workload
-from hotloop.plan.hardware_files import read_hardware
-from hotloop.plan.memory import predict_memory
-from hotloop.plan.planner import find_remedies
-from hotloop.plan.workload_file import read_model
 
 H100 = read_hardware("h100-80g-sxm")
 LLAMA_7B = read_model("llama-2-7b")

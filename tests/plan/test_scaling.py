@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from hotloop.ahead.plan.search import scaling_curve
+from hotloop.ahead.plan.workload_file import PlanRequest
 from hotloop.core.errors import UsageError
 from hotloop.core.planning import PlannedScale
-from hotloop.plan.search import scaling_curve
-from hotloop.plan.workload_file import PlanRequest
 
 from .build_plan import DEVICE, IDEAL, make_workload
 

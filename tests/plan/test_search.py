@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from hotloop.ahead.plan.search import search
 from hotloop.core.errors import UsageError
-from hotloop.plan.search import search
 
 from .build_plan import DEVICE, IDEAL, SHAPE, make_workload, states_only
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hotloop.apply import TECHNIQUES, check_strategy
+from hotloop.ahead.plan.strategy import LIBRARY_TECHNIQUES, draw_strategy, plan_strategy
+from hotloop.change.apply import TECHNIQUES, check_strategy
 from hotloop.core.strategy import Strategy, load_strategy
 from hotloop.core.workload import OFFLOADS, PRECISIONS, RECOMPUTES, SHARDINGS
-from hotloop.plan.strategy import LIBRARY_TECHNIQUES, draw_strategy, plan_strategy
 
 from .build_plan import DEVICE, make_workload
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from hotloop.ahead.plan.hardware_files import list_hardware, read_efficiency, read_hardware
+from hotloop.ahead.plan.time import Group, collective_ns, group, hardware_flops_per_token, hops_ns, predict_step
 from hotloop.core.errors import UsageError
-from hotloop.plan.hardware_files import list_hardware, read_efficiency, read_hardware
-from hotloop.plan.time import Group, collective_ns, group, hardware_flops_per_token, hops_ns, predict_step
 
 from .build_plan import DEVICE, IDEAL, SHAPE, make_workload, without_memory_time
 

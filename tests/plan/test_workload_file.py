@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from hotloop.ahead.plan.workload_file import parse_workload, read_model, read_models, read_workload_file
 from hotloop.core.errors import UsageError
-from hotloop.plan.workload_file import parse_workload, read_model, read_models, read_workload_file
 
 MODEL = {"layers": 32, "hidden": 4096, "heads": 32, "vocab": 50432, "seq": 2048}
 RUN = {"micro_batch": 8, "global_batch": 1024, "precision": "bf16", "recompute": "none", "sharding": "fsdp"}

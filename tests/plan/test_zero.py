@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import hotloop
+from hotloop.ahead.plan.memory import zero_memory
 from hotloop.core.errors import UsageError
-from hotloop.plan.memory import zero_memory
 
 PUBLISHED = Path(__file__).parents[2] / "benchmarks" / "published" / "published.tsv"
 

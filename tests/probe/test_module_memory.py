@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from hotloop.plan.module_trace import make_request, read_tensors
-from hotloop.probe.module_memory import find_loss, measure
-from hotloop.probe.programs import BadRequest
+from hotloop.ahead.plan.module_trace import make_request, read_tensors
+from hotloop.measure.probe.module_memory import find_loss, measure
+from hotloop.measure.probe.programs import BadRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBE = ROOT / "src" / "hotloop" / "probe" / "start.py"

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.probe.operators import Operator, find_overload, scale_batch
-from hotloop.probe.opportunities import ProbeRequest, RecordedOptimizer, measure
-from hotloop.probe.parts.optimizer import time_optimizer
-from hotloop.probe.parts.replay import needs_no_input_gradient, replay_op
-from hotloop.probe.parts.whole_steps import WholePass, order_calls, time_passes
-from hotloop.probe.programs import main
+from hotloop.measure.probe.operators import Operator, find_overload, scale_batch
+from hotloop.measure.probe.opportunities import ProbeRequest, RecordedOptimizer, measure
+from hotloop.measure.probe.parts.optimizer import time_optimizer
+from hotloop.measure.probe.parts.replay import needs_no_input_gradient, replay_op
+from hotloop.measure.probe.parts.whole_steps import WholePass, order_calls, time_passes
+from hotloop.measure.probe.programs import main
 
 
 def op(name: str, shapes: list[Any], dtypes: list[str], inputs: list[Any], **more: Any) -> dict[str, Any]:

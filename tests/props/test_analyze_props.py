@@ -2,13 +2,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.analyze.partition import find_validation, split_phases
-from hotloop.analyze.process import analyze_process
-from hotloop.analyze.segments import build_steps
-from hotloop.analyze.stats import weighted_quantiles
-from hotloop.analyze.summary import merge_breakdowns
 from hotloop.core.phases import PHASES
 from hotloop.core.recording import FIELD, STEP_FIELDS, TIME_FIELDS
+from hotloop.evidence.analyze.partition import find_validation, split_phases
+from hotloop.evidence.analyze.process import analyze_process
+from hotloop.evidence.analyze.segments import build_steps
+from hotloop.evidence.analyze.stats import weighted_quantiles
+from hotloop.evidence.analyze.summary import merge_breakdowns
 
 
 class Plain:

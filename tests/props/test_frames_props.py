@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hotloop.agent.replay.recording_writer import merge_rows
 from hotloop.core.errors import RecordingError
 from hotloop.core.frames import KIND_FACT, KIND_ROW, decode_frames, encode_frame
 from hotloop.core.recording import CLOSED_BY_OPTIMIZER, FIELD, STEP_FIELDS, UNKNOWN
-from hotloop.replay.recording_writer import merge_rows
-from hotloop.trace.recording import RecordingTail, read_process
+from hotloop.evidence.trace.recording import RecordingTail, read_process
 from tests.recordings import InstantWriter
 
 PAYLOADS = st.lists(st.tuples(st.sampled_from([KIND_ROW, KIND_FACT]), st.binary(max_size=200)), max_size=20)

@@ -6,6 +6,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hotloop.ahead.plan.hardware_files import read_hardware
+from hotloop.ahead.plan.memory import predict_memory, zero_memory
+from hotloop.ahead.plan.planner import find_remedies
 from hotloop.core.workload import (
     ATTENTIONS,
     BASE_WEIGHTS,
@@ -17,9 +20,6 @@ from hotloop.core.workload import (
     PlannedRun,
     Workload,
 )
-from hotloop.plan.hardware_files import read_hardware
-from hotloop.plan.memory import predict_memory, zero_memory
-from hotloop.plan.planner import find_remedies
 
 H100 = read_hardware("h100-80g-sxm")
 ROUNDING = 16

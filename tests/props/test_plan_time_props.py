@@ -8,10 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.core.hardware import Hardware
-from hotloop.core.link_fit import LinkFit
-from hotloop.core.workload import DecoderShape, PlannedRun, Workload
-from hotloop.plan.cost import (
+from hotloop.ahead.plan.cost import (
     Failures,
     daly_interval_s,
     least_waste_ratio,
@@ -20,8 +17,11 @@ from hotloop.plan.cost import (
     spot_break_even,
     waste_ratio,
 )
-from hotloop.plan.hardware_files import read_efficiency, read_hardware
-from hotloop.plan.time import predict_step
+from hotloop.ahead.plan.hardware_files import read_efficiency, read_hardware
+from hotloop.ahead.plan.time import predict_step
+from hotloop.core.hardware import Hardware
+from hotloop.core.link_fit import LinkFit
+from hotloop.core.workload import DecoderShape, PlannedRun, Workload
 
 A100 = read_hardware("a100-80g-sxm")
 

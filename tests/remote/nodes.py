@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 from hotloop.core.recording import FIELD
+from hotloop.evidence.trace.recording import read_run
 from hotloop.pipeline.recordings import count_rows
 from hotloop.remote.store import RemoteStore
 from hotloop.remote.uploader import Uploader
-from hotloop.trace.recording import read_run
 from tests.recordings import InstantWriter, step_row
 
 STEP_NS = 10_000_000

@@ -123,7 +123,7 @@ def test_a_wrong_block_is_zeros_and_its_rows_are_lost(store: Path) -> None:
     (line,) = (one.message for one in describe_fetch(folder))
     assert "lacks 1 of" in line
     assert "is damaged: its checksum is wrong" in line
-    from hotloop.trace.recording import read_run
+    from hotloop.evidence.trace.recording import read_run
 
     (process,) = read_run(folder).processes
     assert process.lost_rows > 0

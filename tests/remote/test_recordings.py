@@ -263,7 +263,7 @@ def test_rows_that_are_written_while_a_file_is_read_do_not_make_earlier_ones_loo
     assert numbers == [0, *range(len(numbers) - 1, 0, -1)]
     (tmp_path / "b" / "processes").mkdir(parents=True)
     (tmp_path / "b" / "processes" / path.name).write_bytes(copy)
-    from hotloop.trace.recording import read_run
+    from hotloop.evidence.trace.recording import read_run
 
     run = read_run(tmp_path / "b")
     assert run.processes[0].lost_rows == 0

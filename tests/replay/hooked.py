@@ -13,14 +13,14 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader
 
+from hotloop.agent.observe import hooks
+from hotloop.agent.observe.agent import Agent
+from hotloop.agent.observe.guard import GUARD
+from hotloop.agent.observe.ring import Ring
+from hotloop.agent.replay.engine import Engine
+from hotloop.agent.replay.memory import EventMemory
 from hotloop.core.events import COPY, TEXT
 from hotloop.core.recording import FIELD
-from hotloop.observe import hooks
-from hotloop.observe.agent import Agent
-from hotloop.observe.guard import GUARD
-from hotloop.observe.ring import Ring
-from hotloop.replay.engine import Engine
-from hotloop.replay.memory import EventMemory
 
 
 @contextmanager

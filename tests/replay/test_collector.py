@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.agent.observe.ring import Ring
+from hotloop.agent.replay.collector import Collector, read_name, start_program
 from hotloop.core import events as ev
 from hotloop.core.recording import FIELD
-from hotloop.observe.ring import Ring
-from hotloop.replay.collector import Collector, read_name, start_program
-from hotloop.trace.recording import ProcessRecording, read_process
+from hotloop.evidence.trace.recording import ProcessRecording, read_process
 
 TRAINING = """
 import os, signal, sys, time
 from hotloop.core.events import *
-from hotloop.observe.ring import Ring
+from hotloop.agent.observe.ring import Ring
 
 def train(steps, rank):
     for step in range(steps):
@@ -122,7 +122,7 @@ def test_whoever_else_knocks_gets_nothing_and_leaves_nothing(collector: Collecto
 def test_a_failure_in_one_process_leaves_the_others(
     collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hotloop.replay.process import RunProcess
+    from hotloop.agent.replay.process import RunProcess
 
     tick = RunProcess.tick
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from hotloop.agent.replay.engine import Engine
 from hotloop.core import events as ev
 from hotloop.core.recording import FIELD, STEP_FIELDS, TIME_FIELDS
-from hotloop.replay.engine import Engine
 
 MODEL, LOSS, OPTIMIZER, LOADER, ITERATOR = 11, 12, 21, 31, 32
 TRAIN = ev.GRAD | ev.TRAINING

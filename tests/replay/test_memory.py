@@ -9,6 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from hotloop.agent.observe.ring import Ring
+from hotloop.agent.replay import memory as module
+from hotloop.agent.replay.memory import STUCK_S, EventMemory, NotOurs
 from hotloop.core.events import (
     CODE_BITS,
     COPY,
@@ -21,9 +24,6 @@ from hotloop.core.events import (
     STEP_OUT,
     TEXT,
 )
-from hotloop.observe.ring import Ring
-from hotloop.replay import memory as module
-from hotloop.replay.memory import STUCK_S, EventMemory, NotOurs
 
 
 @pytest.fixture

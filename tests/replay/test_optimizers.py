@@ -1,6 +1,6 @@
 """Optimizers that are built anew have the number of those that they replace; others have their own."""
 
-from hotloop.replay.recorder import OptimizerNumbers
+from hotloop.agent.replay.recorder import OptimizerNumbers
 
 HERE, THERE = ["train.py", 9, "main"], ["train.py", 12, "main"]
 

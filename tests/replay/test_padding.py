@@ -6,8 +6,8 @@ from array import array
 
 import pytest
 
+from hotloop.agent.replay.counting import count_padding
 from hotloop.core.events import COPIED_FRAMES, COPIED_IDS, COPIED_KEY_MASK, COPIED_MASK
-from hotloop.replay.counting import count_padding
 
 
 def test_an_attention_mask_counts_its_ones() -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from hotloop.agent.observe.ring import Ring
+from hotloop.agent.observe.stack_access import current_thread_state, describe_access
+from hotloop.agent.replay.loaders import FetchTotals
+from hotloop.agent.replay.memory import EventMemory
+from hotloop.agent.replay.process import RunProcess
 from hotloop.core import events as ev
 from hotloop.core.recording import CLOSED_BY_END, FIELD, TIME_FIELDS
-from hotloop.observe.ring import Ring
-from hotloop.observe.stack_access import current_thread_state, describe_access
-from hotloop.replay.loaders import FetchTotals
-from hotloop.replay.memory import EventMemory
-from hotloop.replay.process import RunProcess
-from hotloop.trace.recording import ProcessRecording, read_process
+from hotloop.evidence.trace.recording import ProcessRecording, read_process
 
 
 class Written:

@@ -7,16 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hotloop.core.recording import (
-    CLOSED_BY_BACKWARD,
-    CLOSED_BY_OPTIMIZER,
-    CLOSED_BY_SCALER_SKIP,
-    FIELD,
-    OTHER_WAIT_FIELD,
-    STEP_FIELDS,
-    TIME_FIELDS,
-)
-from hotloop.replay.recorder import (
+from hotloop.agent.replay.recorder import (
     AFTER_INPUT,
     BACKWARD,
     COMMUNICATION,
@@ -27,6 +18,15 @@ from hotloop.replay.recorder import (
     NOGRAD,
     OPTIMIZER,
     Recorder,
+)
+from hotloop.core.recording import (
+    CLOSED_BY_BACKWARD,
+    CLOSED_BY_OPTIMIZER,
+    CLOSED_BY_SCALER_SKIP,
+    FIELD,
+    OTHER_WAIT_FIELD,
+    STEP_FIELDS,
+    TIME_FIELDS,
 )
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.agent.replay import recording_writer as module
+from hotloop.agent.replay.recording_writer import RecordingWriter
 from hotloop.core.frames import MAX_FACT_BYTES
 from hotloop.core.recording import CLOSED_BY_END, FIELD, STEP_FIELDS
-from hotloop.replay import recording_writer as module
-from hotloop.replay.recording_writer import RecordingWriter
-from hotloop.trace.recording import read_process
+from hotloop.evidence.trace.recording import read_process
 
 
 def row(index: int) -> list[int]:

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from hotloop.agent.observe.stack_access import describe_access
+from hotloop.agent.replay.stack_reader import IMPORTING, Inconsistent, StackReader, read_line_table
 from hotloop.core.foreign_memory import read_spans
-from hotloop.observe.stack_access import describe_access
-from hotloop.replay.stack_reader import IMPORTING, Inconsistent, StackReader, read_line_table
 
 CHILD = textwrap.dedent(
     """
     import json, sys
-    from hotloop.observe.stack_access import current_thread_state, describe_access
+    from hotloop.agent.observe.stack_access import current_thread_state, describe_access
 
 
     def wörk(n):
@@ -143,7 +143,7 @@ def test_what_a_library_imports_when_it_is_used_is_an_import(tmp_path: Path) -> 
         "import json, sys\n"
         f"sys.path.append({str(library)!r})\n"
         "import used\n"
-        "from hotloop.observe.stack_access import current_thread_state, describe_access\n"
+        "from hotloop.agent.observe.stack_access import current_thread_state, describe_access\n"
         "print(json.dumps(describe_access(current_thread_state())), flush=True)\n"
         "used.use()\n"
     )
@@ -168,7 +168,7 @@ def _try(reader: StackReader) -> Any:
 
 THREADS = """
 import json, threading, time
-from hotloop.observe.stack_access import current_thread_state, describe_access
+from hotloop.agent.observe.stack_access import current_thread_state, describe_access
 
 
 def busy():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hotloop.apply import ACTS
+from hotloop.change.apply import ACTS
 from hotloop.core.acts import fill_fixes
 from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Skipped, Where
 from hotloop.core.phases import PHASES, Breakdown, Excluded, PhaseStats

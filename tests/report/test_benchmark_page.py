@@ -7,7 +7,7 @@ import re
 import pytest
 
 from hotloop.core.benchmarks import BenchmarkResult, Row
-from hotloop.report import render
+from hotloop.show.report import render
 
 TRAIN: tuple[Row, ...] = (
     {"part": "forward", "min_ns": 1000, "median_ns": 2000, "of_step_ratio": 0.5, "n": 3},

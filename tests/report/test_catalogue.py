@@ -10,7 +10,7 @@ import report_samples as samples
 
 from hotloop.core.errors import InvariantError
 from hotloop.core.report import report_to_json
-from hotloop.report import RENDERERS, render
+from hotloop.show.report import RENDERERS, render
 
 
 def test_every_renderer_draws_every_sample() -> None:
@@ -33,6 +33,6 @@ def test_json_refuses_numbers_that_are_not_finite() -> None:
 
 
 def test_importing_the_package_loads_no_drawing_library() -> None:
-    code = "import sys, hotloop.report; print(sorted({'rich', 'jinja2', 'torch', 'numpy'} & set(sys.modules)))"
+    code = "import sys, hotloop.show.report; print(sorted({'rich', 'jinja2', 'torch', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

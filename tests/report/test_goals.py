@@ -9,7 +9,7 @@ import report_samples as samples
 from hotloop.core.findings import Value
 from hotloop.core.report import Report
 from hotloop.core.tuning import Trial, TrialVerdict, Tuning
-from hotloop.report import render
+from hotloop.show.report import render
 
 
 def measured(step_ns: float, peak_bytes: float, tokens_per_s: float | None = None) -> dict[str, Value]:

@@ -19,7 +19,7 @@ from chromium_page import CHROMIUM, Page, start_chromium
 
 from hotloop.core.findings import Where
 from hotloop.core.report import Health, Report, report_to_json
-from hotloop.report import render
+from hotloop.show.report import render
 
 MANUALS = {"input-bound": samples.MANUAL, "unused": "## What it does\nNothing."}
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotloop.core.findings import Where
-from hotloop.report import render
+from hotloop.show.report import render
 
 MANUALS = {"input-bound": samples.MANUAL}
 

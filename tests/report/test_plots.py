@@ -12,9 +12,9 @@ import report_samples as samples
 
 from hotloop.core.report import Report, report_to_json
 from hotloop.core.tuning import Trial, TrialVerdict, Tuning
-from hotloop.report import render
-from hotloop.report.document import Bar, LinePlot, PlotLine
-from hotloop.report.plots import HEIGHT, WIDTH, draw_bars, draw_lines
+from hotloop.show.report import render
+from hotloop.show.report.document import Bar, LinePlot, PlotLine
+from hotloop.show.report.plots import HEIGHT, WIDTH, draw_bars, draw_lines
 
 EVIL = "</title><script>alert(1)</script>\"'&\x1b"
 

@@ -23,7 +23,7 @@ from hotloop.core.doctor import DoctorReport, MachineCheck
 from hotloop.core.errors import RecordingError
 from hotloop.core.graph import DiffTerm, DiffTerms
 from hotloop.core.report import Report
-from hotloop.report import RENDERERS, render
+from hotloop.show.report import RENDERERS, render
 
 PAGE = Path(__file__).parents[2] / "docs" / "examples" / "tune-train_lm.html"
 SAMPLES = {

@@ -23,9 +23,9 @@ from rich.console import Console
 
 from hotloop.core.findings import Where
 from hotloop.core.report import Report
-from hotloop.report import render
-from hotloop.report.document import Table
-from hotloop.report.renderers.terminal import UNICODE_GLYPHS, Page, _draw_table
+from hotloop.show.report import render
+from hotloop.show.report.document import Table
+from hotloop.show.report.renderers.terminal import UNICODE_GLYPHS, Page, _draw_table
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES: dict[str, Callable[[], Report]] = {

@@ -4,22 +4,22 @@ import doctest
 
 import pytest
 
-import hotloop.report.findings as findings
-import hotloop.report.judged
-import hotloop.report.manual
-import hotloop.report.renderers.markdown
-import hotloop.report.views.run
+import hotloop.show.report.findings as findings
+import hotloop.show.report.judged
+import hotloop.show.report.manual
+import hotloop.show.report.renderers.markdown
+import hotloop.show.report.views.run
 
 
 @pytest.mark.parametrize(
     "module",
     [
-        hotloop.report.text,
+        hotloop.show.report.text,
         findings,
-        hotloop.report.judged,
-        hotloop.report.manual,
-        hotloop.report.renderers.markdown,
-        hotloop.report.views.run,
+        hotloop.show.report.judged,
+        hotloop.show.report.manual,
+        hotloop.show.report.renderers.markdown,
+        hotloop.show.report.views.run,
     ],
 )
 def test_examples_in_the_docstrings_hold(module: object) -> None:

@@ -14,7 +14,7 @@ from build_runs import build_run
 from chromium_page import CHROMIUM, Page, start_chromium
 from test_server import HOSTILE, serve
 
-from hotloop.report.text import format_number
+from hotloop.show.report.text import format_number
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium")
 

@@ -11,7 +11,7 @@ from build_runs import STEP_NS, build_run
 
 from hotloop.core.errors import UsageError
 from hotloop.pipeline.live import LiveReader
-from hotloop.serve.listing import Listing, RunEntry, State, find_runs_folder
+from hotloop.show.serve.listing import Listing, RunEntry, State, find_runs_folder
 
 
 def read(runs: Path) -> dict[str, RunEntry]:

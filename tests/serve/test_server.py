@@ -22,8 +22,8 @@ import pytest
 from build_runs import build_run
 
 from hotloop.pipeline.live import LiveReader
-from hotloop.serve import server as serving
-from hotloop.serve.server import PageServer
+from hotloop.show.serve import server as serving
+from hotloop.show.serve.server import PageServer
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 PATHS = (

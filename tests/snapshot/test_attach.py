@@ -18,9 +18,9 @@ import pytest
 from hotloop.cli import main
 from hotloop.core.decode import decode_contract
 from hotloop.core.snapshot import AttachReport
+from hotloop.evidence.snapshot import judge
+from hotloop.evidence.snapshot.proc import descendants, list_processes
 from hotloop.pipeline.attach import attach
-from hotloop.snapshot import judge
-from hotloop.snapshot.proc import descendants, list_processes
 from tests.end_to_end.training import clean_environment
 
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hotloop.telemetry import devices
-from hotloop.telemetry.devices import NAME, DeviceWatch, describe_devices, measure_busy_ratio, read_device_use
+from hotloop.evidence.telemetry import devices
+from hotloop.evidence.telemetry.devices import NAME, DeviceWatch, describe_devices, measure_busy_ratio, read_device_use
 
 
 def unsupported(*_: Any) -> Any:

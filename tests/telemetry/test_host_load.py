@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from hotloop.analyze.measurement import steady_span_s
 from hotloop.core.recording import FIELD, STEP_FIELDS
-from hotloop.telemetry.host_load import HostLoad, describe_load, load_between, read_host_load
+from hotloop.evidence.analyze.measurement import steady_span_s
+from hotloop.evidence.telemetry.host_load import HostLoad, describe_load, load_between, read_host_load
 
 
 def load(others_ratio: float, idle_cores: float, stolen_ratio: float | None = 0.0) -> HostLoad:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hotloop.core.trace import SPARSE_INTEGERS, SPARSE_NUMBERS, SPARSE_TEXTS, Category, MemoryEvents, TraceFacts
-from hotloop.trace.columns import COLUMN_TYPES, Interner, SparseColumn, TraceColumns, assemble_trace
+from hotloop.evidence.trace.columns import COLUMN_TYPES, Interner, SparseColumn, TraceColumns, assemble_trace
 
 Row = dict[str, Any]
 

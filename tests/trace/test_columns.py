@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hotloop.core.errors import InvariantError
 from hotloop.core.trace import Trace
-from hotloop.trace.columns import TraceColumns, order_events
+from hotloop.evidence.trace.columns import TraceColumns, order_events
 
 
 def test_an_enclosing_event_stands_before_what_it_encloses() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.trace.decimals import LIMIT_NS, MISSING, OK, WRONG, parse_microseconds, parse_one
+from hotloop.evidence.trace.decimals import LIMIT_NS, MISSING, OK, WRONG, parse_microseconds, parse_one
 
 _WIDE = Context(prec=60)
 

@@ -10,9 +10,9 @@ import pytest
 from build import write_trace
 
 from hotloop.core.errors import TraceError
-from hotloop.trace import inputs
-from hotloop.trace.columns import TraceColumns
-from hotloop.trace.inputs import fetch_remote, find_traces, is_remote, map_traces
+from hotloop.evidence.trace import inputs
+from hotloop.evidence.trace.columns import TraceColumns
+from hotloop.evidence.trace.inputs import fetch_remote, find_traces, is_remote, map_traces
 
 
 def count_events(trace: TraceColumns) -> tuple[int, int]:

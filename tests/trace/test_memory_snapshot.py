@@ -21,9 +21,9 @@ from hotloop.core.errors import RecordingError
 from hotloop.core.findings import Where
 from hotloop.core.memory_categories import Origin
 from hotloop.core.memory_snapshot import DeviceMemory
-from hotloop.trace import memory_files
-from hotloop.trace.memory_files import is_memory_file, read_memory_file
-from hotloop.trace.memory_snapshot import UNTOLD, classify_origin, summarize_snapshot
+from hotloop.evidence.trace import memory_files
+from hotloop.evidence.trace.memory_files import is_memory_file, read_memory_file
+from hotloop.evidence.trace.memory_snapshot import UNTOLD, classify_origin, summarize_snapshot
 
 TORCH_FRAME = {
     "filename": "/env/lib/python3.11/site-packages/torch/nn/modules/module.py",

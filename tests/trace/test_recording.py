@@ -26,7 +26,7 @@ from hotloop.core.frames import (
     encode_status,
 )
 from hotloop.core.recording import CLOSED_BY_END, FIELD, STEP_FIELDS, UNKNOWN
-from hotloop.trace.recording import count_rows, fill_device_times, find_newer, find_run, read_process, read_run
+from hotloop.evidence.trace.recording import count_rows, fill_device_times, find_newer, find_run, read_process, read_run
 from tests.recordings import InstantWriter
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hotloop import LengthGroupedSampler
-from hotloop.apply.length_groups import padding_ratio
+from hotloop.change.apply.length_groups import padding_ratio
 
 LENGTHS = [random.Random(i).randint(1, 100) for i in range(403)]
 

@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from hotloop import DevicePrefetcher, make_loader
-from hotloop.apply import applier
-from hotloop.apply.device_batches import move_batch, tensors_of
+from hotloop.change.apply import applier
+from hotloop.change.apply.device_batches import move_batch, tensors_of
 from hotloop.train.loader import loader_settings
 
 Pair = namedtuple("Pair", "x y")

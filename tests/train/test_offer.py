@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.apply import offer
-from hotloop.apply.offer import Offer, offer_choices
+from hotloop.change.apply import offer
+from hotloop.change.apply.offer import Offer, offer_choices
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.strategy import Choice, Strategy
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hotloop.change.tune.search import Candidate
+from hotloop.change.tune.trials import OK, Budget, Ran
+from hotloop.change.tune.tuner import Campaign, RunArm, best_arm, describe_trials, tune_candidates
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.findings import Numerics, Value, Where
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.tuning import Trial
-from hotloop.tune.search import Candidate
-from hotloop.tune.trials import OK, Budget, Ran
-from hotloop.tune.tuner import Campaign, RunArm, best_arm, describe_trials, tune_candidates
 
 LOSSES = tuple(2.0 - 0.01 * i for i in range(40))
 

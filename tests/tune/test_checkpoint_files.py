@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.tune.checkpoint_files import find_damage, list_checkpoint_files, name_kind, split_torn
+from hotloop.change.tune.checkpoint_files import find_damage, list_checkpoint_files, name_kind, split_torn
 
 
 def write_archive(path: Path) -> None:

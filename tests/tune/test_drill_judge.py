@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.tune.drill_judge import (
+from hotloop.change.tune.drill_judge import (
     Interrupted,
     Undisturbed,
     compare_losses,
@@ -16,7 +16,7 @@ from hotloop.tune.drill_judge import (
     judge_moment,
     judge_signal,
 )
-from hotloop.tune.rehearsal import ObservedRun, ObservedSpan
+from hotloop.change.tune.rehearsal import ObservedRun, ObservedSpan
 
 S = 10**9
 LOSSES = tuple(1.0 / (1 + step) for step in range(40))

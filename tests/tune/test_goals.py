@@ -9,11 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.core.findings import Numerics
-from hotloop.core.measurement import Measurement
-from hotloop.core.strategy import Choice, Strategy
-from hotloop.core.tuning import Trial, TrialVerdict
-from hotloop.tune.goals import (
+from hotloop.change.tune.goals import (
     DOMINATED,
     FRONT,
     OPEN,
@@ -23,9 +19,13 @@ from hotloop.tune.goals import (
     compare_memory,
     rank_points,
 )
-from hotloop.tune.search import Candidate, add_memory_candidates, combine
-from hotloop.tune.trials import Ran
-from hotloop.tune.tuner import Campaign, choose_pareto, describe_trials, rank_arms, tune_candidates
+from hotloop.change.tune.search import Candidate, add_memory_candidates, combine
+from hotloop.change.tune.trials import Ran
+from hotloop.change.tune.tuner import Campaign, choose_pareto, describe_trials, rank_arms, tune_candidates
+from hotloop.core.findings import Numerics
+from hotloop.core.measurement import Measurement
+from hotloop.core.strategy import Choice, Strategy
+from hotloop.core.tuning import Trial, TrialVerdict
 from tests.tune.records import Machine, best_id, candidate, measurement, ok, trials_of, tune
 from tests.tune.records import applied as record_of
 
@@ -103,7 +103,7 @@ def test_two_forms_of_one_technique_are_not_combined() -> None:
 
 
 def test_memory_tries_recomputation_first_and_nothing_that_cannot_act_here() -> None:
-    from hotloop.apply import TECHNIQUES
+    from hotloop.change.apply import TECHNIQUES
 
     pruned = candidate("fused-optimizer", why_not="not tried: the forecast saving is at most 0.1% of the time")
     techniques = dict(TECHNIQUES.items())

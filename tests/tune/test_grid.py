@@ -9,14 +9,8 @@ from typing import Any
 
 import pytest
 
-from hotloop.apply import TECHNIQUES, check_strategy
-from hotloop.core.applied import AppliedTechnique
-from hotloop.core.errors import UsageError
-from hotloop.core.findings import Numerics
-from hotloop.core.measurement import Measurement
-from hotloop.core.strategy import Strategy
-from hotloop.core.tuning import Trial, TrialVerdict
-from hotloop.tune.matrix import (
+from hotloop.change.apply import TECHNIQUES, check_strategy
+from hotloop.change.tune.matrix import (
     Configuration,
     GridError,
     change_command,
@@ -27,8 +21,14 @@ from hotloop.tune.matrix import (
     parse_grid,
     price_ratios,
 )
-from hotloop.tune.trials import OOM, Ran
-from hotloop.tune.tuner import BaselineFailed, Campaign, describe_reference
+from hotloop.change.tune.trials import OOM, Ran
+from hotloop.change.tune.tuner import BaselineFailed, Campaign, describe_reference
+from hotloop.core.applied import AppliedTechnique
+from hotloop.core.errors import UsageError
+from hotloop.core.findings import Numerics
+from hotloop.core.measurement import Measurement
+from hotloop.core.strategy import Strategy
+from hotloop.core.tuning import Trial, TrialVerdict
 from tests.tune.records import LOSSES, Machine, best_id, failed, measurement, ok, trials_of
 from tests.tune.records import applied as record_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hotloop.tune.history import read_history
+from hotloop.change.tune.history import read_history
 
 
 def test_of_a_long_history_the_newest_lines_count(tmp_path: Path) -> None:

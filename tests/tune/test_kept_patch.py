@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from hotloop.cli import main
-from hotloop.core.tuning import PatchCheck
-from hotloop.tune.patch import (
+from hotloop.change.tune.patch import (
     FileChange,
     Patch,
     _diff,
@@ -21,6 +19,8 @@ from hotloop.tune.patch import (
     diff_text,
     load_patch,
 )
+from hotloop.cli import main
+from hotloop.core.tuning import PatchCheck
 
 BEFORE = (
     "import torch\r\nopt = torch.optim.AdamW(\r\n    p,\r\n)\r\n"

@@ -7,11 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.core.findings import Basis, Finding, Fix, Saving
-from hotloop.core.strategy import Strategy
-from hotloop.core.tuning import TrialVerdict
-from hotloop.tune.goals import compare_whole_runs
-from hotloop.tune.search import (
+from hotloop.change.tune.goals import compare_whole_runs
+from hotloop.change.tune.search import (
     Candidate,
     Room,
     find_candidates,
@@ -19,7 +16,10 @@ from hotloop.tune.search import (
     leave_out_unjudged,
     why_unjudged,
 )
-from hotloop.tune.trials import Budget, Ran
+from hotloop.change.tune.trials import Budget, Ran
+from hotloop.core.findings import Basis, Finding, Fix, Saving
+from hotloop.core.strategy import Strategy
+from hotloop.core.tuning import TrialVerdict
 from tests.tune.records import FakeMachine, best_id, candidate, measurement, tune
 from tests.tune.test_tuner import Stub
 

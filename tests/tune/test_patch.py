@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from hotloop.apply import TECHNIQUES
+from hotloop.change.apply import TECHNIQUES
+from hotloop.change.tune import patch as patches
+from hotloop.change.tune.patch import Patch, apply_patch
 from hotloop.core.applied import AppliedTechnique
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Value, Where
-from hotloop.tune import patch as patches
-from hotloop.tune.patch import Patch, apply_patch
 from tests.tune.records import applied
 
 ZOO = Path(__file__).resolve().parents[1] / "zoo" / "scripts"

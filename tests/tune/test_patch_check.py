@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.apply import TECHNIQUES
+from hotloop.change.apply import TECHNIQUES
+from hotloop.change.tune.attempt import Wanted, check_patch, describe_unchecked, judge_gain, settle_patch
+from hotloop.change.tune.patch import FileChange, LeftOut, Patch, diff_text
+from hotloop.change.tune.statistics import compare
+from hotloop.change.tune.study import Progress, Request
+from hotloop.change.tune.trials import OOM, Budget, Ran
+from hotloop.change.tune.tuner import Arm, Campaign, best_arm
 from hotloop.core.findings import Where
 from hotloop.core.tuning import PatchCheck, Tuning
-from hotloop.report.views.tune import describe_notes
-from hotloop.tune.attempt import Wanted, check_patch, describe_unchecked, judge_gain, settle_patch
-from hotloop.tune.patch import FileChange, LeftOut, Patch, diff_text
-from hotloop.tune.statistics import compare
-from hotloop.tune.study import Progress, Request
-from hotloop.tune.trials import OOM, Budget, Ran
-from hotloop.tune.tuner import Arm, Campaign, best_arm
+from hotloop.show.report.views.tune import describe_notes
 from tests.tune.records import LOSSES, FakeMachine, candidate, failed, measurement, ok, tune
 from tests.tune.records import applied as record_of
 

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from hotloop.change.tune.quality import judge_losses, make_bands
 from hotloop.core.findings import Numerics
-from hotloop.tune.quality import judge_losses, make_bands
 
 FALLING = [2.0 * math.exp(-i / 50) + 0.01 * math.sin(7 * i) for i in range(80)]
 

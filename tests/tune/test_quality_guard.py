@@ -8,10 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from hotloop.apply import TECHNIQUES
-from hotloop.core.findings import Numerics
-from hotloop.core.measurement import Measurement
-from hotloop.tune.quality import (
+from hotloop.change.apply import TECHNIQUES
+from hotloop.change.tune.quality import (
     MOST_POINTS,
     GuardBands,
     excuse_norms,
@@ -20,6 +18,8 @@ from hotloop.tune.quality import (
     make_bands,
     make_norm_bands,
 )
+from hotloop.core.findings import Numerics
+from hotloop.core.measurement import Measurement
 from tests.tune.records import applied, measurement
 
 LOSSES = tuple(2.0 * math.exp(-i / 50) for i in range(160))

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from hotloop.change.tune.referee import Match, referee
+from hotloop.change.tune.trials import CRASH, Ran
 from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
-from hotloop.tune.referee import Match, referee
-from hotloop.tune.trials import CRASH, Ran
 
 from .records import LOSSES, failed, measurement, ok
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from hotloop.core.tuning import TrialVerdict
-from hotloop.tune.goals import CROWDING
-from hotloop.tune.statistics import (
+from hotloop.change.tune.goals import CROWDING
+from hotloop.change.tune.statistics import (
     DECISION_LEVEL,
     LOOKS,
     MOST_PAIRS,
@@ -21,6 +20,7 @@ from hotloop.tune.statistics import (
     pairs_to_decide,
     t_bound,
 )
+from hotloop.core.tuning import TrialVerdict
 
 TABLE = (
     (1, 0.05, 12.706),

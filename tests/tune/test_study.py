@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from hotloop.change.tune import study
+from hotloop.change.tune.attempt import stop_early
+from hotloop.change.tune.outcome import reveal_next
+from hotloop.change.tune.study import CodeChanged, Progress, Request, TuneError, drop_outputs
+from hotloop.change.tune.trials import Bench, TrialLimits
+from hotloop.change.tune.tuner import Arm, BaselineFailed
+from hotloop.change.tune.workspace import SMALL_BYTES, plan_workspace
 from hotloop.core.report import Report
 from hotloop.core.strategy import Strategy
-from hotloop.tune import study
-from hotloop.tune.attempt import stop_early
-from hotloop.tune.outcome import reveal_next
-from hotloop.tune.study import CodeChanged, Progress, Request, TuneError, drop_outputs
-from hotloop.tune.trials import Bench, TrialLimits
-from hotloop.tune.tuner import Arm, BaselineFailed
-from hotloop.tune.workspace import SMALL_BYTES, plan_workspace
 from tests.tune.records import Machine, candidate, measurement, ok
 
 

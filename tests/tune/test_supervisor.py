@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from hotloop.change.tune.supervisor import MARK, Cores
+from hotloop.change.tune.trials import CRASH, HANG, NO_TRAINING, OK, OOM, TIMEOUT, Bench, Ran, TrialLimits, run_trial
+from hotloop.change.tune.workspace import plan_workspace
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy
-from hotloop.tune.supervisor import MARK, Cores
-from hotloop.tune.trials import CRASH, HANG, NO_TRAINING, OK, OOM, TIMEOUT, Bench, Ran, TrialLimits, run_trial
-from hotloop.tune.workspace import plan_workspace
 from tests.tune.records import measurement
 
 LIMITS = TrialLimits(steps=10, seconds=None, timeout_s=20.0, start_s=20.0, stall_s=20.0)
@@ -141,7 +141,7 @@ def test_nothing_is_left_when_tune_is_killed(tmp_path: Path) -> None:
         "stall_s": 60,
         "least_memory_ratio": 0.0,
     }
-    text = f"from hotloop.tune.trials import run_supervised; run_supervised({request!r})"
+    text = f"from hotloop.change.tune.trials import run_supervised; run_supervised({request!r})"
     tune = subprocess.Popen([sys.executable, "-c", text])
     try:
         assert wait_until(marks.exists), "the trial never began"

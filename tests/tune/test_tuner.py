@@ -9,15 +9,10 @@ from typing import Any
 
 import pytest
 
-from hotloop.core.applied import AppliedTechnique
-from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Where
-from hotloop.core.strategy import Strategy, StrategyError, strategy_to_toml
-from hotloop.core.techniques import Setting, Stage, Technique
-from hotloop.core.tuning import TrialVerdict
-from hotloop.tune.goals import compare_speed
-from hotloop.tune.search import BASELINE, Candidate, find_candidates, schedule_round
-from hotloop.tune.trials import CRASH, HANG, OOM, Ran, pick_unit, time_per_unit
-from hotloop.tune.tuner import (
+from hotloop.change.tune.goals import compare_speed
+from hotloop.change.tune.search import BASELINE, Candidate, find_candidates, schedule_round
+from hotloop.change.tune.trials import CRASH, HANG, OOM, Ran, pick_unit, time_per_unit
+from hotloop.change.tune.tuner import (
     Arm,
     BaselineFailed,
     best_arm,
@@ -25,6 +20,11 @@ from hotloop.tune.tuner import (
     share_level,
     tune_candidates,
 )
+from hotloop.core.applied import AppliedTechnique
+from hotloop.core.findings import Basis, Finding, Fix, Kind, Numerics, Safety, Saving, Where
+from hotloop.core.strategy import Strategy, StrategyError, strategy_to_toml
+from hotloop.core.techniques import Setting, Stage, Technique
+from hotloop.core.tuning import TrialVerdict
 from tests.tune.records import (
     LOSSES,
     FakeMachine,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.tune import workspace
-from hotloop.tune.trials import write_files
-from hotloop.tune.workspace import (
+from hotloop.change.tune import workspace
+from hotloop.change.tune.trials import write_files
+from hotloop.change.tune.workspace import (
     WorkspaceError,
     changed_code,
     changed_files,
@@ -62,7 +62,7 @@ def test_what_a_trial_wrote_through_a_link_is_named(tmp_path: Path) -> None:
 def test_a_file_that_takes_our_own_output_is_not_called_overwritten(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from hotloop.tune.workspace import plan_workspace, written_outside\n"
+        "from hotloop.change.tune.workspace import plan_workspace, written_outside\n"
         "plan, since_s = plan_workspace(Path.cwd()), time.time() - 1\n"
         "Path('other.txt').write_text('new'); print('a line', flush=True)\n"
         "print(*written_outside(plan, since_s), file=sys.stderr)"

@@ -26,7 +26,7 @@ from typing import IO, Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src")]
 
-from hotloop.snapshot.proc import descendants, list_processes  # noqa: E402
+from hotloop.evidence.snapshot.proc import descendants, list_processes  # noqa: E402
 
 READY_S = 120.0
 

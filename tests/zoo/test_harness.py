@@ -146,7 +146,7 @@ def test_the_time_per_unit_is_unknown_where_the_report_does_not_state_it(
 @pytest.mark.parametrize("split", ["tuned", "seen"])
 def test_every_scenario_names_known_rules_and_enough_are_healthy(split: str) -> None:
     found = harness.choose_scenarios(split, "*")
-    rules = {p.stem.replace("_", "-") for p in (harness.ROOT / "src/hotloop/diagnose/rules").glob("[a-z]*.py")}
+    rules = {p.stem.replace("_", "-") for p in (harness.ROOT / "src/hotloop/judge/diagnose/rules").glob("[a-z]*.py")}
     assert {rule for s in found for rule in s.rules} <= rules
     assert sum(s.kind == "healthy" for s in found) >= 16
     assert {s.kind for s in found} >= {"healthy", "planted"}

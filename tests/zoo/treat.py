@@ -26,7 +26,7 @@ from harness import Bench, RunFailed, run_under_hotloop
 from scenarios import Scenario
 from tables import Table, read_table, write_table
 
-from hotloop.apply import TECHNIQUES
+from hotloop.change.apply import TECHNIQUES
 from hotloop.core.strategy import Choice, Strategy, strategy_to_toml
 
 SCHEMA = "hotloop.treated/1"

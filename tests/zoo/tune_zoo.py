@@ -30,7 +30,7 @@ from harness import Bench, RunFailed, run_command
 from scenarios import Scenario
 from tables import Table
 
-from hotloop.apply import TECHNIQUES
+from hotloop.change.apply import TECHNIQUES
 from hotloop.core.findings import Safety
 from hotloop.core.strategy import load_strategy
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, TextIO
 
-    from hotloop.trace.query import Answer
+    from hotloop.evidence.trace.query import Answer
 
 TABLE_ROWS = 50
 """What a table shows without --sql-rows; CSV and JSON are for programs and hold every row."""
@@ -59,7 +59,7 @@ def _print_table(answer: Answer, rows: Iterator[tuple[Any, ...]], stream: TextIO
 
 
 def _print_csv(answer: Answer, rows: Iterator[tuple[Any, ...]], stream: TextIO) -> None:
-    from hotloop.report.text import blank_controls
+    from hotloop.show.report.text import blank_controls
 
     # A name out of a hostile file must not drive the terminal that the data is looked at in; JSON escapes it instead.
     writer = csv.writer(stream, lineterminator="\n")
@@ -100,7 +100,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _show(value: Any) -> str:
-    from hotloop.report.text import shorten
+    from hotloop.show.report.text import shorten
 
     if value is None:
         return "NULL"

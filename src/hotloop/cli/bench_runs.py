@@ -10,10 +10,17 @@ from dataclasses import replace
 from typing import Any
 
 from hotloop import __version__
-from hotloop.analyze.measurement import measure_compute_ns
-from hotloop.apply import TECHNIQUES
-from hotloop.attach.child import resolve_command
-from hotloop.bench.collective_times import (
+from hotloop.agent.attach.child import resolve_command
+from hotloop.change.apply import TECHNIQUES
+from hotloop.cli.show import check_outputs, emit, show_report, take_command
+from hotloop.core.benchmarks import BenchmarkResult, Row
+from hotloop.core.errors import HotloopError, UsageError
+from hotloop.core.link_choice import choose_way
+from hotloop.core.link_fit import COLLECTIVES
+from hotloop.core.machine import count_cores
+from hotloop.evidence.analyze.measurement import measure_compute_ns
+from hotloop.judge.diagnose.comm import read_exchange
+from hotloop.measure.bench.collective_times import (
     SIZES,
     collect_notes,
     describe_choice,
@@ -28,7 +35,7 @@ from hotloop.bench.collective_times import (
     tabulate_times,
     tabulate_ways_to_send,
 )
-from hotloop.bench.figures import (
+from hotloop.measure.bench.figures import (
     add_forecasts,
     choose_workers,
     cost_of,
@@ -38,14 +45,7 @@ from hotloop.bench.figures import (
     under_torchrun,
     wait_share,
 )
-from hotloop.bench.program import find_python, run_program, split_target
-from hotloop.cli.show import check_outputs, emit, show_report, take_command
-from hotloop.core.benchmarks import BenchmarkResult, Row
-from hotloop.core.errors import HotloopError, UsageError
-from hotloop.core.link_choice import choose_way
-from hotloop.core.link_fit import COLLECTIVES
-from hotloop.core.machine import count_cores
-from hotloop.diagnose.comm import read_exchange
+from hotloop.measure.bench.program import find_python, run_program, split_target
 from hotloop.pipeline.launches import launch_ranks, read_training
 
 SLACK_S = 300.0

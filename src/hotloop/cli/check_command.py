@@ -76,11 +76,11 @@ OPTIONS = (
 def execute(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from hotloop.analyze.check import CheckLimits, load_limits
     from hotloop.core.check import CheckVerdict
     from hotloop.core.utilization import TARGETS, parse_targets
+    from hotloop.evidence.analyze.check import CheckLimits, load_limits
     from hotloop.pipeline.comparisons import check_runs
-    from hotloop.report import render
+    from hotloop.show.report import render
 
     check_outputs(arguments.json, arguments.junit, arguments.sarif)
     if arguments.json == "-" and arguments.github:
@@ -148,8 +148,8 @@ def _find_target(arguments: argparse.Namespace) -> Path | None:
 
 
 def _write_target(target: Path, check: Check, launches: Sequence[Launch], *, keep: bool) -> str:
-    from hotloop.analyze.launch import find_stranger, write_baseline
     from hotloop.core.check import CheckVerdict, format_change
+    from hotloop.evidence.analyze.launch import find_stranger, write_baseline
 
     if keep and check.verdict is CheckVerdict.REGRESSION:
         return f"{target} was not changed: RUN is a regression; to accept it, use --update-baseline"

@@ -40,9 +40,9 @@ OPTIONS = (
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.bench.doctor import has_harm, run_checks
-    from hotloop.bench.host import examine_host, read_folder
     from hotloop.core.doctor import DoctorReport
+    from hotloop.measure.bench.doctor import has_harm, run_checks
+    from hotloop.measure.bench.host import examine_host, read_folder
 
     check_outputs(arguments.json)
     interpreter = _find_python(arguments.python)

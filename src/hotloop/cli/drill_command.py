@@ -48,11 +48,11 @@ OPTIONS = (
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.attach import child
+    from hotloop.agent.attach import child
+    from hotloop.change.tune.rehearsal import check_empty
     from hotloop.cli.show import emit
     from hotloop.cli.tune_command import make_folder, parse_time_s
     from hotloop.pipeline.drilling import DrillRequest, drill
-    from hotloop.tune.rehearsal import check_empty
 
     check_outputs(arguments.json)
     command = take_command(arguments, "rehearse", "drill -- python train.py")

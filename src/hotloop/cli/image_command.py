@@ -56,9 +56,9 @@ OPTIONS = (
 def execute(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
+    from hotloop.ahead.image.fix import write_recipe
+    from hotloop.ahead.image.measure import ImageRequest, find_ignore, measure_image
     from hotloop.core.errors import UsageError
-    from hotloop.image.fix import write_recipe
-    from hotloop.image.measure import ImageRequest, find_ignore, measure_image
 
     check_outputs(arguments.json, arguments.html)
     context = Path(arguments.path)
@@ -99,7 +99,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _choose_builder(name: str | None) -> Any:
     import shutil
 
-    from hotloop.image.builders import BUILDERS
+    from hotloop.ahead.image.builders import BUILDERS
 
     return BUILDERS[name or ("docker" if shutil.which("docker") and not shutil.which("buildah") else "buildah")]
 

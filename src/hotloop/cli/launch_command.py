@@ -12,8 +12,8 @@ from hotloop.core.errors import CommandNotStarted, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hotloop.launch.request import LaunchRequest
-    from hotloop.launch.target import LaunchTarget
+    from hotloop.ahead.launch.request import LaunchRequest
+    from hotloop.ahead.launch.target import LaunchTarget
 
 ORDER, SUMMARY = 12, "write what starts a training on a cluster, and start it"
 
@@ -71,8 +71,8 @@ OPTIONS = (
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.launch import TARGETS, check_options
-    from hotloop.launch.request import check_text
+    from hotloop.ahead.launch import TARGETS, check_options
+    from hotloop.ahead.launch.request import check_text
 
     for name, value in vars(arguments).items():
         if isinstance(value, str):
@@ -104,8 +104,8 @@ def execute(arguments: argparse.Namespace) -> int:
 def _read_request(arguments: argparse.Namespace, target: LaunchTarget) -> LaunchRequest:
     from dataclasses import replace
 
-    from hotloop.launch.request import CLOUDS, LaunchRequest, MeasuredRun, Volume
-    from hotloop.launch.training_command import TrainingCommand, read_command
+    from hotloop.ahead.launch.request import CLOUDS, LaunchRequest, MeasuredRun, Volume
+    from hotloop.ahead.launch.training_command import TrainingCommand, read_command
 
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     shares = target.id == "gpu-sharing"
@@ -163,7 +163,7 @@ def _read_request(arguments: argparse.Namespace, target: LaunchTarget) -> Launch
 
 def _read_strategy(path: str) -> tuple[str, ...]:
     """What the nodes need for it, and what of it they do not apply. Refuses here what every node would refuse."""
-    from hotloop.apply import TECHNIQUES, check_strategy
+    from hotloop.change.apply import TECHNIQUES, check_strategy
     from hotloop.core.strategy import describe_library_choices, load_strategy
 
     strategy = check_strategy(load_strategy(path), TECHNIQUES, source=path)
@@ -176,7 +176,7 @@ def _read_strategy(path: str) -> tuple[str, ...]:
 
 def _read_shape(arguments: argparse.Namespace, *, needs_nodes: bool) -> tuple[int, int, str | None, int | None, bool]:
     """Nodes, GPUs of a node, device, its memory, and whether the GPUs are all that the node has."""
-    from hotloop.plan.hardware_files import list_hardware, read_hardware
+    from hotloop.ahead.plan.hardware_files import list_hardware, read_hardware
 
     if arguments.plan is not None:
         from hotloop.pipeline.launches import shape_of_plan

@@ -54,9 +54,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
     from functools import partial
 
-    from hotloop.lint import LINT_RULES, lint_paths
-    from hotloop.lint.fixes import make_repairs, write_repairs
-    from hotloop.report import render
+    from hotloop.judge.lint import LINT_RULES, lint_paths
+    from hotloop.judge.lint.fixes import make_repairs, write_repairs
+    from hotloop.show.report import render
 
     check_outputs(arguments.json, arguments.html, arguments.sarif)
     if arguments.fix and arguments.diff:

@@ -12,8 +12,8 @@ from hotloop.core.live import STALE, STALLED, LiveRank, LiveRun
 from hotloop.core.phases import PHASES
 from hotloop.core.plain import to_ascii
 from hotloop.pipeline.live import LiveReader
-from hotloop.report import text as t
-from hotloop.serve.live import describe_rate
+from hotloop.show.report import text as t
+from hotloop.show.serve.live import describe_rate
 
 EVERY_S = 20.0
 SOON_S = 5.0

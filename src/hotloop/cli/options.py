@@ -41,7 +41,7 @@ class _Formats:
         self._kind = kind
 
     def _find(self) -> dict[str, str]:
-        from hotloop.report import RENDERERS
+        from hotloop.show.report import RENDERERS
 
         fitting = (one for one in RENDERERS.values() if self._kind is None or not one.kinds or self._kind in one.kinds)
         return {

@@ -106,7 +106,7 @@ def execute(arguments: argparse.Namespace) -> int:
     elif arguments.file is None:
         raise UsageError("nothing to plan: give a workload file, `zero`, or --module FILE.py:FUNCTION --batch SHAPES")
     elif arguments.file == "zero":
-        from hotloop.plan.planner import build_zero_report
+        from hotloop.ahead.plan.planner import build_zero_report
 
         _refuse(arguments, FILE_OPTIONS[:-1], "a workload file; leave it out with `zero`")
         if arguments.params is None or arguments.ranks is None:
@@ -114,8 +114,8 @@ def execute(arguments: argparse.Namespace) -> int:
         precision, optimizer = arguments.precision or "mixed", arguments.optimizer or "adamw"
         report = build_zero_report(arguments.params, arguments.ranks, precision, optimizer, __version__)
     else:
+        from hotloop.ahead.plan.workload_file import read_workload_file
         from hotloop.pipeline.plans import draw_planned_strategy, make_plan
-        from hotloop.plan.workload_file import read_workload_file
 
         given = [name for name in ZERO_OPTIONS if getattr(arguments, name) is not None]
         if given:
@@ -174,7 +174,7 @@ def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], home: str) ->
 def plan_module(arguments: argparse.Namespace) -> object:
     """The plan of any module. Raises UsageError."""
 
-    from hotloop.bench.program import find_python
+    from hotloop.measure.bench.program import find_python
     from hotloop.pipeline.plans import make_module_plan
 
     if arguments.file is not None:

@@ -134,7 +134,7 @@ def make_variants(arguments: argparse.Namespace, folder: Path, stack: ExitStack)
 
 
 def _make_variant(command: list[str], variables: dict[str, str], change: str = "") -> ProofVariant:
-    from hotloop.attach import child
+    from hotloop.agent.attach import child
     from hotloop.pipeline.proving import ProofVariant
 
     resolved = child.resolve_attachable(command, variables.get("PATH"))

@@ -69,10 +69,10 @@ def read_content(content: Any) -> object:
     """
     from dataclasses import replace
 
-    from hotloop.apply import ACTS
+    from hotloop.change.apply import ACTS
     from hotloop.core.acts import fill_fixes
     from hotloop.core.report import Report
-    from hotloop.report import read_report_json
+    from hotloop.show.report import read_report_json
 
     report = read_report_json(content)
     return replace(report, findings=fill_fixes(report.findings, ACTS)) if isinstance(report, Report) else report

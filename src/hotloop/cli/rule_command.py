@@ -17,9 +17,9 @@ OPTIONS = (option("id", nargs="?", help="id of a rule, such as input-bound, or o
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.diagnose import RULES
-    from hotloop.lint import LINT_RULES
-    from hotloop.report.manual import manual_to_text
+    from hotloop.judge.diagnose import RULES
+    from hotloop.judge.lint import LINT_RULES
+    from hotloop.show.report.manual import manual_to_text
 
     if arguments.id is None:
         for group in (RULES, LINT_RULES):
@@ -40,9 +40,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _describe_fix(fix_id: str) -> str:
     """The page of a technique, or of an act for the reader, in Markdown. Raises UsageError for an unknown id."""
-    from hotloop.apply import BY_HAND, TECHNIQUES
-    from hotloop.diagnose import RULES
-    from hotloop.lint import LINT_RULES
+    from hotloop.change.apply import BY_HAND, TECHNIQUES
+    from hotloop.judge.diagnose import RULES
+    from hotloop.judge.lint import LINT_RULES
 
     if fix_id in BY_HAND:
         act = BY_HAND[fix_id]

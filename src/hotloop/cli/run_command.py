@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from hotloop.attach.child import ChildEnd
+    from hotloop.agent.attach.child import ChildEnd
+    from hotloop.agent.replay.collector import Collector
     from hotloop.core.report import Report
     from hotloop.core.strategy import Strategy
     from hotloop.pipeline.exports import RunExports
     from hotloop.pipeline.recordings import RunUpload
     from hotloop.pipeline.stalls import StallWatch
-    from hotloop.replay.collector import Collector
 
 
 ORDER, SUMMARY = 1, "run a training command and report what its steps wait for"
@@ -122,13 +122,13 @@ OPTIONS = (
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.attach import child
-    from hotloop.attach.launching import prepare_environment
-    from hotloop.attach.run_folder import create_run_folder, write_manifest
+    from hotloop.agent.attach import child
+    from hotloop.agent.attach.launching import prepare_environment
+    from hotloop.agent.attach.run_folder import create_run_folder, write_manifest
+    from hotloop.agent.replay.collector import Collector
     from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
     from hotloop.core.utilization import parse_targets
     from hotloop.pipeline.exports import RunExports, follow_run, open_targets
-    from hotloop.replay.collector import Collector
 
     targets = parse_targets(arguments.target)
     command = take_command(arguments, "run", "run -- python train.py")
@@ -215,9 +215,9 @@ class _Watches:
         *,
         is_live: bool,
     ) -> None:
-        from hotloop.attach.unattached import UnattachedWatch
-        from hotloop.telemetry.devices import DeviceWatch
-        from hotloop.tune.supervisor import Cores
+        from hotloop.agent.attach.unattached import UnattachedWatch
+        from hotloop.change.tune.supervisor import Cores
+        from hotloop.evidence.telemetry.devices import DeviceWatch
 
         self.cores = Cores()
         self.cores.sample()
@@ -255,7 +255,7 @@ class _Watches:
     def recent_cores(self) -> float | None:
         """Share of the time of the cores that the training used of late, 0..1."""
         from hotloop.cli.live import RECENT_S
-        from hotloop.telemetry.host_load import load_between
+        from hotloop.evidence.telemetry.host_load import load_between
 
         samples = self.cores.samples
         now_s = samples[-1][0] if samples else 0.0
@@ -272,11 +272,11 @@ def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _
     """What the watches saw, and how the command ended."""
     import json
 
-    from hotloop.attach.child import oom_kills
+    from hotloop.agent.attach.child import oom_kills
+    from hotloop.change.tune.supervisor import CORES_FILE
     from hotloop.core.recording import OUTCOME_FILE, outcome_to_json
-    from hotloop.export.exporter import NAME as EXPORTS_FILE
-    from hotloop.export.exporter import exports_to_json
-    from hotloop.tune.supervisor import CORES_FILE
+    from hotloop.show.export.exporter import NAME as EXPORTS_FILE
+    from hotloop.show.export.exporter import exports_to_json
 
     kills_after = oom_kills()
     watches.cores.sample(now=True)
@@ -308,7 +308,7 @@ def _make_stall_watch(folder: Path, collector: Collector, arguments: argparse.Na
 
 def _load_strategy(path: str) -> Strategy:
     """The strategy, checked before anything starts."""
-    from hotloop.apply import TECHNIQUES, check_strategy
+    from hotloop.change.apply import TECHNIQUES, check_strategy
     from hotloop.core.strategy import load_strategy
 
     return check_strategy(load_strategy(path), TECHNIQUES, source=path)

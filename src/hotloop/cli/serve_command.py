@@ -31,8 +31,8 @@ OPTIONS = (
 def execute(arguments: argparse.Namespace) -> int:
     import signal
 
-    from hotloop.serve.listing import find_runs_folder
-    from hotloop.serve.server import PageServer
+    from hotloop.show.serve.listing import find_runs_folder
+    from hotloop.show.serve.server import PageServer
 
     server = PageServer(find_runs_folder(Path(arguments.folder)), arguments.port, _make_reader)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from hotloop.core.report import Report
     from hotloop.pipeline.runs import Probe
-    from hotloop.report import Surface
+    from hotloop.show.report import Surface
 
 
 def choose_workers(arguments: argparse.Namespace) -> int:
@@ -71,8 +71,8 @@ def choose_width(stream: TextIO, piped: int = 100) -> int:
 
 def find_surface(stream: TextIO, **more: Any) -> Surface:
     """What the stream can show: its width, colours and signs, beside the manuals of all rules and the own folder."""
-    from hotloop.diagnose import RULES
-    from hotloop.report import Surface
+    from hotloop.judge.diagnose import RULES
+    from hotloop.show.report import Surface
 
     color = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("-", "")
@@ -94,7 +94,7 @@ def show_report(
     With ``-`` as a file standard output gets that, and no text. ``more`` are fields of the Surface that the caller
     knows better than the stream.
     """
-    from hotloop.report import render
+    from hotloop.show.report import render
 
     if getattr(arguments, "top", None) is not None:
         more = {"top": arguments.top, **more}
@@ -140,7 +140,7 @@ def make_probe() -> Probe:
 def note_newer_run(*names: str) -> None:
     """Say on stderr that ``last``, if it is among the names, passes over a newer run without a training."""
     from hotloop.core.errors import RecordingError
-    from hotloop.trace.recording import find_newer, find_run
+    from hotloop.evidence.trace.recording import find_newer, find_run
 
     if "last" not in names:
         return

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TextIO
 
-    from hotloop.data.token_worker import TokenizeJob
-    from hotloop.data.tokenize_job import JobState
+    from hotloop.ahead.data.token_worker import TokenizeJob
+    from hotloop.ahead.data.tokenize_job import JobState
 
 ORDER, SUMMARY = 10, "turn texts into memory-mapped tokens"
 MIB = 1 << 20
@@ -88,7 +88,7 @@ OPTIONS = (
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.data.tokenize_job import run_job
+    from hotloop.ahead.data.tokenize_job import run_job
 
     check_outputs(arguments.json)
     check_counts(arguments, "processes")
@@ -127,10 +127,10 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def _read_job(arguments: argparse.Namespace) -> tuple[TokenizeJob, int]:
-    from hotloop.data.text_chunks import CutRules
-    from hotloop.data.text_files import find_files
-    from hotloop.data.token_worker import TokenizeJob
-    from hotloop.data.tokenizer_file import find_end_id, open_tokenizer
+    from hotloop.ahead.data.text_chunks import CutRules
+    from hotloop.ahead.data.text_files import find_files
+    from hotloop.ahead.data.token_worker import TokenizeJob
+    from hotloop.ahead.data.tokenizer_file import find_end_id, open_tokenizer
 
     tokenizer = open_tokenizer(arguments.tokenizer)
     wants_end = arguments.append_eos or arguments.eos is not None

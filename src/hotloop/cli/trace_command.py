@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from hotloop.trace.byte_source import Progress
+    from hotloop.evidence.trace.byte_source import Progress
 
 SORTS = ("device_time", "host_self", "flops", "count")
 
@@ -86,7 +86,7 @@ OPTIONS = (
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.trace.memory_files import is_memory_file
+    from hotloop.evidence.trace.memory_files import is_memory_file
 
     check_outputs(arguments.json, arguments.html)
     check_counts(arguments, "top", "workers")
@@ -106,9 +106,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
-    from hotloop.analyze.timeline.reduce import ReduceOptions
     from hotloop.core.redact import redact_command
     from hotloop.core.utilization import parse_targets
+    from hotloop.evidence.analyze.timeline.reduce import ReduceOptions
     from hotloop.pipeline.traces import report_traces
 
     report = report_traces(
@@ -128,10 +128,10 @@ def _report(arguments: argparse.Namespace, paths: list[str | Path], progress: Pr
 
 
 def _answer(arguments: argparse.Namespace, paths: list[str | Path], progress: Progress | None) -> int:
-    from hotloop.analyze.timeline.classes import CLASS_NAMES
-    from hotloop.analyze.timeline.event_tables import tabulate_events
     from hotloop.cli.answer import print_answer
-    from hotloop.trace.query import query_traces
+    from hotloop.evidence.analyze.timeline.classes import CLASS_NAMES
+    from hotloop.evidence.analyze.timeline.event_tables import tabulate_events
+    from hotloop.evidence.trace.query import query_traces
 
     with query_traces(
         paths,
@@ -166,7 +166,7 @@ def _check_query(arguments: argparse.Namespace) -> None:
 def _check_changes(arguments: argparse.Namespace) -> None:
     if not arguments.what_if:
         return
-    from hotloop.analyze.timeline.what_if import parse_change
+    from hotloop.evidence.analyze.timeline.what_if import parse_change
 
     if arguments.sql is not None:
         raise UsageError("--sql makes no report; remove --what-if")
@@ -176,8 +176,8 @@ def _check_changes(arguments: argparse.Namespace) -> None:
 
 def _report_memory(arguments: argparse.Namespace) -> int:
     from hotloop.core.redact import redact_command
+    from hotloop.evidence.trace.memory_files import is_memory_file
     from hotloop.pipeline.traces import report_memory_files
-    from hotloop.trace.memory_files import is_memory_file
 
     others = [path for path in arguments.paths if not is_memory_file(path)]
     if others:
@@ -196,7 +196,7 @@ def _report_memory(arguments: argparse.Namespace) -> int:
 
 
 def _fetch(path: str, folder: Path, progress: Progress | None) -> str | Path:
-    from hotloop.trace.inputs import fetch_remote, is_remote
+    from hotloop.evidence.trace.inputs import fetch_remote, is_remote
 
     return fetch_remote(path, folder, progress) if is_remote(path) else path
 

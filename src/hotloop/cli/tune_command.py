@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hotloop.tune.study import Progress, Request
+    from hotloop.change.tune.study import Progress, Request
 
 ORDER, SUMMARY = 2, "try the fixes on the unmodified command, and prove them"
 GOALS = ("speed", "memory", "pareto", "cost")
@@ -64,13 +64,13 @@ OPTIONS = (
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    from hotloop.apply import TECHNIQUES
-    from hotloop.attach import child
+    from hotloop.agent.attach import child
+    from hotloop.change.apply import TECHNIQUES
+    from hotloop.change.tune.attempt import try_findings
+    from hotloop.change.tune.matrix import check_prices, load_matrix
+    from hotloop.change.tune.study import Progress, Request
     from hotloop.pipeline.runs import no_probe
     from hotloop.pipeline.tuning import check, measure_matrix, tune_command
-    from hotloop.tune.attempt import try_findings
-    from hotloop.tune.matrix import check_prices, load_matrix
-    from hotloop.tune.study import Progress, Request
 
     if arguments.apply:
         if arguments.command not in ([], ["--"]):
@@ -134,7 +134,7 @@ def find_tuning(name: str) -> Path:
 def apply_kept(folder: Path, quiet: bool) -> None:
     """Write the patch of a finished tuning into the source below the current folder. Raises UsageError."""
 
-    from hotloop.tune.patch import DIFF, apply_patch, load_patch
+    from hotloop.change.tune.patch import DIFF, apply_patch, load_patch
 
     root = Path.cwd()
     kept = load_patch(folder, root)
@@ -206,7 +206,7 @@ def make_folder(out: str | None, kind: str = "tune") -> Path:
     """A folder for the outcome. One that exists is taken only when a tuning made it. Raises UsageError."""
 
     if out is None:
-        from hotloop.attach.run_folder import ignore_in_git
+        from hotloop.agent.attach.run_folder import ignore_in_git
 
         root = Path.cwd() / ".hotloop"
         base = time.strftime(f"{kind}-%Y%m%d-%H%M%S")
@@ -243,8 +243,8 @@ def _make_teller(quiet: bool, budget_s: float | None = None) -> Callable[[str], 
 
 
 def _write(request: Request, progress: Progress, arguments: argparse.Namespace) -> None:
-    from hotloop.tune.attempt import settle_patch
-    from hotloop.tune.outcome import (
+    from hotloop.change.tune.attempt import settle_patch
+    from hotloop.change.tune.outcome import (
         finish_report,
         front_strategies,
         keep_history,
@@ -252,7 +252,7 @@ def _write(request: Request, progress: Progress, arguments: argparse.Namespace) 
         reveal_next,
         strategy_text,
     )
-    from hotloop.tune.patch import ABOUT, DIFF, about_text, diff_text
+    from hotloop.change.tune.patch import ABOUT, DIFF, about_text, diff_text
 
     folder = request.folder
     strategy_file = folder / "fast.toml"

@@ -185,7 +185,7 @@ def saving_within(cost_ratio: float, low_ratio: float, mid_ratio: float, high_ra
     """A Saving clamped to what a rule can time: none of the three exceeds the cost, and they stay in order.
 
     All are fractions of the time per unit of work. What is told may end higher: see ``widen`` in
-    hotloop/diagnose/completion.py.
+    hotloop/judge/diagnose/completion.py.
 
     >>> saving_within(0.3, 0.2, 0.4, 0.5, Basis.SIMULATED).mid_ratio
     0.3

@@ -107,7 +107,7 @@ def load_strategy(path: str | Path) -> Strategy:
 
 
 def parse_strategy(text: str, *, source: str = "strategy") -> Strategy:
-    """TOML text -> Strategy. ``hotloop.apply.strategy_check`` knows the techniques and checks ids and settings."""
+    """TOML text -> Strategy. Ids and settings are checked by ``hotloop.change.apply.strategy_check``."""
     import tomllib
 
     try:

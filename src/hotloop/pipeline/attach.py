@@ -17,11 +17,11 @@ from hotloop.core.events import REQUEST_NAME, WANTS_TRACE
 from hotloop.core.live import ENDED, LiveRank
 from hotloop.core.redact import redact_command
 from hotloop.core.snapshot import ANSWER, ASKED, STALLS_FOLDER, AttachReport, Stand, Verdict
-from hotloop.snapshot.family import RunningTraining, find_trainings
-from hotloop.snapshot.judge import LONGEST_S, Judge, differing
-from hotloop.snapshot.waits import COLLECTIVE
-from hotloop.snapshot.watch import Watched, watch
-from hotloop.trace.recording import find_run
+from hotloop.evidence.snapshot.family import RunningTraining, find_trainings
+from hotloop.evidence.snapshot.judge import LONGEST_S, Judge, differing
+from hotloop.evidence.snapshot.waits import COLLECTIVE
+from hotloop.evidence.snapshot.watch import Watched, watch
+from hotloop.evidence.trace.recording import find_run
 
 from .live import LiveReader
 

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from hotloop.analyze.check import CheckLimits
-from hotloop.analyze.compare_runs import compare_runs
-from hotloop.analyze.launch import Baseline, check_launches, describe_launch, read_baseline
-from hotloop.analyze.timeline.compare_traces import compare_traces, reduce_for_diff
 from hotloop.core.check import Check, Launch
 from hotloop.core.comparison import Comparison
 from hotloop.core.errors import UsageError
+from hotloop.evidence.analyze.check import CheckLimits
+from hotloop.evidence.analyze.compare_runs import compare_runs
+from hotloop.evidence.analyze.launch import Baseline, check_launches, describe_launch, read_baseline
+from hotloop.evidence.analyze.timeline.compare_traces import compare_traces, reduce_for_diff
+from hotloop.evidence.trace.inputs import find_recorded, is_remote, map_traces
+from hotloop.evidence.trace.recording import read_run
 from hotloop.pipeline.recordings import locate_run
 from hotloop.pipeline.runs import measure_recorded, read_targets
 from hotloop.remote.fetch import holds_recording
-from hotloop.trace.inputs import find_recorded, is_remote, map_traces
-from hotloop.trace.recording import read_run
 
 
 def check_runs(runs: Sequence[str], baselines: Sequence[str], limits: CheckLimits) -> tuple[Check, tuple[Launch, ...]]:

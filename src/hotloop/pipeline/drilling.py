@@ -15,11 +15,9 @@ from random import Random
 from statistics import median
 
 from hotloop import __version__
-from hotloop.core.drill import Drill, DrillSignal, SaveTimes
-from hotloop.core.save_notice import find_notice_s
-from hotloop.plan.cost import daly_interval_s, waste_ratio
-from hotloop.tune.checkpoint_files import list_checkpoint_files, read_kept, split_torn
-from hotloop.tune.drill_judge import (
+from hotloop.ahead.plan.cost import daly_interval_s, waste_ratio
+from hotloop.change.tune.checkpoint_files import list_checkpoint_files, read_kept, split_torn
+from hotloop.change.tune.drill_judge import (
     UNKNOWN,
     VERDICTS,
     Interrupted,
@@ -28,7 +26,7 @@ from hotloop.tune.drill_judge import (
     judge_moment,
     judge_signal,
 )
-from hotloop.tune.rehearsal import (
+from hotloop.change.tune.rehearsal import (
     ObservedRun,
     PlannedSignal,
     find_step_s,
@@ -36,8 +34,10 @@ from hotloop.tune.rehearsal import (
     plan_signal,
     rehearse,
 )
-from hotloop.tune.trials import Bench, TrialLimits
-from hotloop.tune.workspace import WorkspacePlan, code_outside, make_workspace, plan_workspace, remove_workspace
+from hotloop.change.tune.trials import Bench, TrialLimits
+from hotloop.change.tune.workspace import WorkspacePlan, code_outside, make_workspace, plan_workspace, remove_workspace
+from hotloop.core.drill import Drill, DrillSignal, SaveTimes
+from hotloop.core.save_notice import find_notice_s
 
 from .tuning import attach_trial, measure_run
 

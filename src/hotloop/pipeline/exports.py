@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotloop.core.errors import HotloopError, UsageError
-from hotloop.export import TARGETS
-from hotloop.export.exporter import Exported, Exporter
-from hotloop.export.points import make_snapshot
+from hotloop.show.export import TARGETS
+from hotloop.show.export.exporter import Exported, Exporter
+from hotloop.show.export.points import make_snapshot
 
 if TYPE_CHECKING:
     from .live import LiveReader

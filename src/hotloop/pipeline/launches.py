@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotloop.analyze.measurement import measure_ranks
-from hotloop.analyze.trainings import Training, analyze_run, find_lead
-from hotloop.attach.launching import launch_recorded
+from hotloop.agent.attach.launching import launch_recorded
+from hotloop.ahead.launch.request import MeasuredRun
+from hotloop.ahead.plan.memory import predict_memory
+from hotloop.ahead.plan.workload_file import read_workload_file
 from hotloop.core.benchmarks import ScalingRun
 from hotloop.core.errors import HotloopError, RecordingError, UsageError
-from hotloop.launch.request import MeasuredRun
-from hotloop.plan.memory import predict_memory
-from hotloop.plan.workload_file import read_workload_file
-from hotloop.telemetry.devices import measure_busy_ratio
-from hotloop.trace.recording import find_run, read_run
+from hotloop.evidence.analyze.measurement import measure_ranks
+from hotloop.evidence.analyze.trainings import Training, analyze_run, find_lead
+from hotloop.evidence.telemetry.devices import measure_busy_ratio
+from hotloop.evidence.trace.recording import find_run, read_run
 
 GIB = 1 << 30
 

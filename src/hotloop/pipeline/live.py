@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hotloop.analyze.live import LiveProcess
 from hotloop.core.decode import read_number
 from hotloop.core.errors import RecordingError
 from hotloop.core.live import ENDED, RUNNING, STALE, STALLED, LiveDevice, LiveRank, LiveRun, is_stale
 from hotloop.core.recording import OUTCOME_FILE
 from hotloop.core.snapshot import STALLED_FILE, STALLS_FOLDER
-from hotloop.telemetry.devices import read_newest_devices
-from hotloop.trace.recording import RecordingTail, list_recordings, read_json, states_its_end
+from hotloop.evidence.analyze.live import LiveProcess
+from hotloop.evidence.telemetry.devices import read_newest_devices
+from hotloop.evidence.trace.recording import RecordingTail, list_recordings, read_json, states_its_end
 
 WINDOW_COUNT = 100
 MOST_PROCESSES = 8_192

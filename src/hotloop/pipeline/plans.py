@@ -6,18 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hotloop import __version__
-from hotloop.analyze.measurement import measure_step_ns
-from hotloop.bench.program import run_program, split_target
-from hotloop.core.decode import decode
-from hotloop.core.errors import UsageError
-from hotloop.core.planning import PlanReport, make_memory
-from hotloop.core.workload import require_choice, require_count
-from hotloop.pipeline.launches import read_training
-from hotloop.plan.calibrate import MeasuredStep, calibrate
-from hotloop.plan.cost import predict_spot
-from hotloop.plan.hardware_files import read_hardware
-from hotloop.plan.memory import predict_memory
-from hotloop.plan.module_trace import (
+from hotloop.ahead.plan.calibrate import MeasuredStep, calibrate
+from hotloop.ahead.plan.cost import predict_spot
+from hotloop.ahead.plan.hardware_files import read_hardware
+from hotloop.ahead.plan.memory import predict_memory
+from hotloop.ahead.plan.module_trace import (
     OPTIMIZERS,
     PRECISIONS,
     ModuleTrace,
@@ -26,11 +19,18 @@ from hotloop.plan.module_trace import (
     make_request,
     read_tensors,
 )
-from hotloop.plan.planner import build_plan
-from hotloop.plan.search import build_scaling, build_search, choose_best
-from hotloop.plan.strategy import draw_strategy, plan_strategy
-from hotloop.plan.time import predict_step
-from hotloop.plan.workload_file import PlanRequest, read_workload_file
+from hotloop.ahead.plan.planner import build_plan
+from hotloop.ahead.plan.search import build_scaling, build_search, choose_best
+from hotloop.ahead.plan.strategy import draw_strategy, plan_strategy
+from hotloop.ahead.plan.time import predict_step
+from hotloop.ahead.plan.workload_file import PlanRequest, read_workload_file
+from hotloop.core.decode import decode
+from hotloop.core.errors import UsageError
+from hotloop.core.planning import PlanReport, make_memory
+from hotloop.core.workload import require_choice, require_count
+from hotloop.evidence.analyze.measurement import measure_step_ns
+from hotloop.measure.bench.program import run_program, split_target
+from hotloop.pipeline.launches import read_training
 
 TIMEOUT_S = 600.0
 USUAL_TOKENS = 10**9
@@ -77,7 +77,7 @@ def draw_planned_strategy(request: PlanRequest, report: PlanReport, gpus: Sequen
 
     ``gpus`` as of ``make_plan``.
     """
-    from hotloop.apply import TECHNIQUES, check_strategy  # they take a tenth of a second to load
+    from hotloop.change.apply import TECHNIQUES, check_strategy  # they take a tenth of a second to load
 
     chosen = request if report.search is None else choose_best(request, report.search, gpus)
     strategy, comments = plan_strategy(chosen.workload, chosen.hardware)

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from hotloop import __version__
-from hotloop.analyze.measurement import list_facts
+from hotloop.change.tune.referee import Match, referee
+from hotloop.change.tune.study import FACTS, choose_limits, drop_outputs
+from hotloop.change.tune.trials import NO_TRAINING, OK, Bench, Ran, TrialLimits, run_trial
+from hotloop.change.tune.workspace import changed_code, code_outside, plan_workspace
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Numerics
 from hotloop.core.measurement import Measurement
 from hotloop.core.proof import Proof, ProofSide
 from hotloop.core.strategy import Strategy
-from hotloop.trace.recording import read_run
-from hotloop.tune.referee import Match, referee
-from hotloop.tune.study import FACTS, choose_limits, drop_outputs
-from hotloop.tune.trials import NO_TRAINING, OK, Bench, Ran, TrialLimits, run_trial
-from hotloop.tune.workspace import changed_code, code_outside, plan_workspace
+from hotloop.evidence.analyze.measurement import list_facts
+from hotloop.evidence.trace.recording import read_run
 
 from .tuning import attach_trial, measure_run
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from hotloop.core.errors import RecordingError, UsageError
 from hotloop.core.redact import redact_text
+from hotloop.evidence.trace.recording import count_rows as count_recorded_rows
+from hotloop.evidence.trace.recording import find_run
 from hotloop.remote.fetch import default_cache, fetch_run, is_store
 from hotloop.remote.follow import UploadProcess, mirror, process_words
 from hotloop.remote.store import RemoteStore, check_driver, protocol_of
@@ -20,8 +22,6 @@ from hotloop.remote.uploader import (
     read_state,
     write_uploaded,
 )
-from hotloop.trace.recording import count_rows as count_recorded_rows
-from hotloop.trace.recording import find_run
 
 JOB_ID = "SLURM_JOB_ID"
 """What tells runs apart and is the same on all nodes of one."""

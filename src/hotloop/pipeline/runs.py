@@ -7,10 +7,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from hotloop.analyze.measurement import steady_span_s, step_times
-from hotloop.analyze.memory import find_memory_failures, find_memory_near
-from hotloop.analyze.summary import summarize_breakdown, summarize_steps
-from hotloop.analyze.training_report import (
+from hotloop.change.apply import ACTS
+from hotloop.change.tune.history import NAME as HISTORY
+from hotloop.change.tune.history import read_history
+from hotloop.change.tune.supervisor import CORES_FILE
+from hotloop.core.analysis import Forecast
+from hotloop.core.errors import HotloopError
+from hotloop.core.report import Health, Report
+from hotloop.core.utilization import TARGETS, Utilization
+from hotloop.evidence.analyze.measurement import steady_span_s, step_times
+from hotloop.evidence.analyze.memory import find_memory_failures, find_memory_near
+from hotloop.evidence.analyze.summary import summarize_breakdown, summarize_steps
+from hotloop.evidence.analyze.training_report import (
     add_devices,
     add_findings,
     describe_kept,
@@ -19,20 +27,18 @@ from hotloop.analyze.training_report import (
     restate_training,
     restate_unseen,
 )
-from hotloop.analyze.trainings import Training, analyze_run, find_lead
-from hotloop.analyze.utilization import Sampled, measure_utilization
-from hotloop.apply import ACTS
-from hotloop.bench.probe import measure_forecasts, recall_cpu_peaks, recall_forecasts
-from hotloop.core.analysis import Forecast
-from hotloop.core.errors import HotloopError
-from hotloop.core.report import Health, Report
-from hotloop.core.utilization import TARGETS, Utilization
-from hotloop.diagnose import find_problems
-from hotloop.diagnose.completion import complete_findings
-from hotloop.diagnose.rules.low_utilization import list_waits
-from hotloop.diagnose.rules.memory_pressure import FULL_RATIO
-from hotloop.diagnose.rules.out_of_memory import describe_failures, out_of_memory
-from hotloop.diagnose.verdict import (
+from hotloop.evidence.analyze.trainings import Training, analyze_run, find_lead
+from hotloop.evidence.analyze.utilization import Sampled, measure_utilization
+from hotloop.evidence.telemetry.devices import NAME as DEVICES
+from hotloop.evidence.telemetry.devices import describe_devices, read_device_use
+from hotloop.evidence.telemetry.host_load import describe_load, read_host_load
+from hotloop.evidence.trace.recording import RunRecording, read_run
+from hotloop.judge.diagnose import find_problems
+from hotloop.judge.diagnose.completion import complete_findings
+from hotloop.judge.diagnose.rules.low_utilization import list_waits
+from hotloop.judge.diagnose.rules.memory_pressure import FULL_RATIO
+from hotloop.judge.diagnose.rules.out_of_memory import describe_failures, out_of_memory
+from hotloop.judge.diagnose.verdict import (
     describe_unseen_verdict,
     describe_verdict,
     divide_run,
@@ -40,17 +46,11 @@ from hotloop.diagnose.verdict import (
     first_serious,
     warn_of_unknown,
 )
-from hotloop.export.exporter import describe_exports
+from hotloop.measure.bench.probe import measure_forecasts, recall_cpu_peaks, recall_forecasts
 from hotloop.pipeline.recordings import locate_run
 from hotloop.remote.fetch import describe_fetch, is_store
 from hotloop.remote.uploader import describe_upload
-from hotloop.telemetry.devices import NAME as DEVICES
-from hotloop.telemetry.devices import describe_devices, read_device_use
-from hotloop.telemetry.host_load import describe_load, read_host_load
-from hotloop.trace.recording import RunRecording, read_run
-from hotloop.tune.history import NAME as HISTORY
-from hotloop.tune.history import read_history
-from hotloop.tune.supervisor import CORES_FILE
+from hotloop.show.export.exporter import describe_exports
 
 from .stalls import describe_stalls
 

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hotloop.agent.replay.collector import TrainingProgress
 from hotloop.core.decode import encode_contract
 from hotloop.core.output_file import write_whole
 from hotloop.core.report import Health
 from hotloop.core.snapshot import ANSWER, ASKED, ATTACH_SCHEMA, STALLED_FILE, STALLS_FOLDER
-from hotloop.replay.collector import TrainingProgress
-from hotloop.snapshot import proc
+from hotloop.evidence.snapshot import proc
 
 STALL_S = 60.0
 STALL_STEPS = 10

@@ -8,26 +8,26 @@ from functools import partial
 from pathlib import Path
 
 from hotloop import __version__
-from hotloop.analyze.summary import restate_trace, summarize_judged_device
-from hotloop.analyze.timeline.reduce import (
+from hotloop.change.apply import ACTS
+from hotloop.core.report import Report
+from hotloop.core.trace import Trace, TraceNote
+from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
+from hotloop.evidence.analyze.summary import restate_trace, summarize_judged_device
+from hotloop.evidence.analyze.timeline.reduce import (
     ReducedRank,
     ReduceOptions,
     describe_notes,
     describe_rank,
     join_ranks,
 )
-from hotloop.apply import ACTS
-from hotloop.core.report import Report
-from hotloop.core.trace import Trace, TraceNote
-from hotloop.core.trace_analysis import TraceAnalysis, TraceRank
-from hotloop.diagnose import RULES, find_problems_in_trace
-from hotloop.diagnose.completion import complete_findings
-from hotloop.diagnose.memory_remedies import MemorySituation, list_failures
-from hotloop.diagnose.rules.out_of_memory import describe_failures, out_of_memory
-from hotloop.diagnose.verdict import describe_memory_verdict, describe_trace_verdict, first_serious
-from hotloop.trace.byte_source import Progress
-from hotloop.trace.inputs import map_traces
-from hotloop.trace.memory_files import read_memory_file
+from hotloop.evidence.trace.byte_source import Progress
+from hotloop.evidence.trace.inputs import map_traces
+from hotloop.evidence.trace.memory_files import read_memory_file
+from hotloop.judge.diagnose import RULES, find_problems_in_trace
+from hotloop.judge.diagnose.completion import complete_findings
+from hotloop.judge.diagnose.memory_remedies import MemorySituation, list_failures
+from hotloop.judge.diagnose.rules.out_of_memory import describe_failures, out_of_memory
+from hotloop.judge.diagnose.verdict import describe_memory_verdict, describe_trace_verdict, first_serious
 
 
 def report_traces(

@@ -11,25 +11,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotloop.analyze.measurement import measure_training
-from hotloop.analyze.trainings import analyze_run
-from hotloop.apply import TECHNIQUES, check_strategy
-from hotloop.attach.launching import prepare_environment
-from hotloop.attach.run_folder import write_manifest
+from hotloop.agent.attach.launching import prepare_environment
+from hotloop.agent.attach.run_folder import write_manifest
+from hotloop.agent.replay.collector import Collector
+from hotloop.change.apply import TECHNIQUES, check_strategy
+from hotloop.change.tune.attempt import OBSERVED, Search, TuningAttempt, observe_baseline, run_attempt, stop_early
+from hotloop.change.tune.matrix import Configuration, begin_with_first, try_rows
+from hotloop.change.tune.quality import excuse_norms
+from hotloop.change.tune.search import least_steps
+from hotloop.change.tune.study import CodeChanged, Progress, Request, Study, choose_limits, drop_outputs
+from hotloop.change.tune.supervisor import CORES_FILE
+from hotloop.change.tune.trials import PATCH_RATIO, AttachTrial, Bench, Budget, read_left
+from hotloop.change.tune.tuner import BaselineFailed, Campaign
+from hotloop.change.tune.workspace import WorkspaceError, code_outside, plan_workspace, written_outside
 from hotloop.core.measurement import Measurement
 from hotloop.core.strategy import Strategy
-from hotloop.replay.collector import Collector
-from hotloop.telemetry.host_load import read_others_ratio
-from hotloop.trace.recording import move_places, read_run
-from hotloop.tune.attempt import OBSERVED, Search, TuningAttempt, observe_baseline, run_attempt, stop_early
-from hotloop.tune.matrix import Configuration, begin_with_first, try_rows
-from hotloop.tune.quality import excuse_norms
-from hotloop.tune.search import least_steps
-from hotloop.tune.study import CodeChanged, Progress, Request, Study, choose_limits, drop_outputs
-from hotloop.tune.supervisor import CORES_FILE
-from hotloop.tune.trials import PATCH_RATIO, AttachTrial, Bench, Budget, read_left
-from hotloop.tune.tuner import BaselineFailed, Campaign
-from hotloop.tune.workspace import WorkspaceError, code_outside, plan_workspace, written_outside
+from hotloop.evidence.analyze.measurement import measure_training
+from hotloop.evidence.analyze.trainings import analyze_run
+from hotloop.evidence.telemetry.host_load import read_others_ratio
+from hotloop.evidence.trace.recording import move_places, read_run
 
 from .runs import Probe, no_probe, report_run
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from hotloop.apply.device_batches import leaves
+from hotloop.change.apply.device_batches import leaves
 from hotloop.core.errors import HotloopError
 
 

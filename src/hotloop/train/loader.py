@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
-from hotloop.apply import length_groups
-from hotloop.apply.api import apply_strategy
-from hotloop.apply.applier import make_context
-from hotloop.apply.device_batches import DevicePrefetcher as DevicePrefetcher
-from hotloop.apply.shareable import uses_worker_number
+from hotloop.change.apply import length_groups
+from hotloop.change.apply.api import apply_strategy
+from hotloop.change.apply.applier import make_context
+from hotloop.change.apply.device_batches import DevicePrefetcher as DevicePrefetcher
+from hotloop.change.apply.shareable import uses_worker_number
 from hotloop.core.errors import UsageError
 from hotloop.core.findings import Value
 from hotloop.core.strategy import Choice, Strategy

@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
-from hotloop.apply import TECHNIQUES, check_strategy, settings_of
-from hotloop.apply.applier import Applier, make_context
-from hotloop.apply.compression import hooks_of
-from hotloop.apply.device_batches import move_batch
-from hotloop.apply.modules import is_sharded
-from hotloop.apply.offer import Offer, offered_choices
+from hotloop.change.apply import TECHNIQUES, check_strategy, settings_of
+from hotloop.change.apply.applier import Applier, make_context
+from hotloop.change.apply.compression import hooks_of
+from hotloop.change.apply.device_batches import move_batch
+from hotloop.change.apply.modules import is_sharded
+from hotloop.change.apply.offer import Offer, offered_choices
 from hotloop.core.applied import APPLIED, NOT_APPLICABLE, AppliedTechnique
 from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.strategy import Choice, Strategy, StrategyError, chain, load_strategy, strategy_to_mapping

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hotloop.analyze.timeline.collectives import OP
 from hotloop.core.graph import RankCollectives
+from hotloop.evidence.analyze.timeline.collectives import OP
 
 from .plain_trace import US
 

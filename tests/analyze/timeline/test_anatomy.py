@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from hotloop.analyze.timeline.anatomy import name_phase
-from hotloop.analyze.timeline.reduce import reduce_trace
 from hotloop.core.phases import PHASES
 from hotloop.core.timeline import RankTimeline
+from hotloop.evidence.analyze.timeline.anatomy import name_phase
+from hotloop.evidence.analyze.timeline.reduce import reduce_trace
 
 from .plain_trace import US, PlainTrace, Row, call, copy, frame, kernel, mark, op
 

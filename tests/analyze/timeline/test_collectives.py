@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.analyze.timeline.classes import classify_work
-from hotloop.analyze.timeline.collective_report import (
+from hotloop.core.graph import RankCollectives
+from hotloop.evidence.analyze.timeline.classes import classify_work
+from hotloop.evidence.analyze.timeline.collective_report import (
     compare_ranks,
     describe_hosts,
     list_waits,
     match_collectives,
 )
-from hotloop.analyze.timeline.collectives import MAX_COLLECTIVES, OP, collect_collectives, name_op
-from hotloop.analyze.timeline.links import link_device_work
-from hotloop.analyze.timeline.steps import find_steps
-from hotloop.core.graph import RankCollectives
-from hotloop.trace.inputs import find_traces, read_trace_file
+from hotloop.evidence.analyze.timeline.collectives import MAX_COLLECTIVES, OP, collect_collectives, name_op
+from hotloop.evidence.analyze.timeline.links import link_device_work
+from hotloop.evidence.analyze.timeline.steps import find_steps
+from hotloop.evidence.trace.inputs import find_traces, read_trace_file
 
 from .plain_trace import TRACES, US, PlainTrace, call, kernel, mark, op
 from .rank_columns import Span, rank

@@ -6,12 +6,12 @@ from functools import cache
 
 import pytest
 
-from hotloop.analyze.timeline.compare_traces import ReducedForDiff, compare_traces, normalize_name
-from hotloop.analyze.timeline.reduce import ReduceOptions, reduce_trace
 from hotloop.core.comparison import Comparison
 from hotloop.core.timeline import RankTimeline
 from hotloop.core.trace_results import ReducedTrace, ReducedTraces
-from hotloop.trace.inputs import find_traces, read_trace_file
+from hotloop.evidence.analyze.timeline.compare_traces import ReducedForDiff, compare_traces, normalize_name
+from hotloop.evidence.analyze.timeline.reduce import ReduceOptions, reduce_trace
+from hotloop.evidence.trace.inputs import find_traces, read_trace_file
 
 from .plain_trace import TRACES, US, PlainTrace, Row, call, kernel, mark, op
 

@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.analyze.timeline.classes import classify_work
-from hotloop.analyze.timeline.critical_path import (
+from hotloop.core.errors import UsageError
+from hotloop.core.trace import Category
+from hotloop.core.trace_analysis import StepPath
+from hotloop.evidence.analyze.timeline.classes import classify_work
+from hotloop.evidence.analyze.timeline.critical_path import (
     choose_step,
     falls_behind,
     find_critical_path,
     find_device_ends,
 )
-from hotloop.analyze.timeline.dependencies import build_graph
-from hotloop.analyze.timeline.links import link_device_work
-from hotloop.analyze.timeline.step_graph import FAR_BACK_NS, ROLE, StepGraph, order_edges, replay
-from hotloop.analyze.timeline.steps import find_steps
-from hotloop.core.errors import UsageError
-from hotloop.core.trace import Category
-from hotloop.core.trace_analysis import StepPath
-from hotloop.trace.columns import TraceColumns
-from hotloop.trace.inputs import find_traces, read_trace_file
+from hotloop.evidence.analyze.timeline.dependencies import build_graph
+from hotloop.evidence.analyze.timeline.links import link_device_work
+from hotloop.evidence.analyze.timeline.step_graph import FAR_BACK_NS, ROLE, StepGraph, order_edges, replay
+from hotloop.evidence.analyze.timeline.steps import find_steps
+from hotloop.evidence.trace.columns import TraceColumns
+from hotloop.evidence.trace.inputs import find_traces, read_trace_file
 
 from .plain_trace import TRACES, US, PlainTrace, Row, call, copy, frame, kernel, mark, op
 

@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.analyze.timeline.classes import (
+from hotloop.core.errors import InvariantError
+from hotloop.core.timeline import DevicePartition
+from hotloop.evidence.analyze.timeline.classes import (
     classify_work,
     cover_devices,
     describe_device,
     list_comm_groups,
     partition_windows,
 )
-from hotloop.analyze.timeline.links import link_device_work
-from hotloop.core.errors import InvariantError
-from hotloop.core.timeline import DevicePartition
+from hotloop.evidence.analyze.timeline.links import link_device_work
 
 from .plain_trace import US, PlainTrace, Row, call, copy, kernel, mark, op
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.analyze.changes import sum_terms
-from hotloop.analyze.timeline.collectives import collect_collectives
-from hotloop.analyze.timeline.compare_traces import DEVICE_PARTS, device_steps
-from hotloop.analyze.timeline.growth import RankWork, SideWork, collect_work, split_growth
-from hotloop.analyze.timeline.intervals import unite, unite_sets
-from hotloop.analyze.timeline.reduce import lay_groundwork, reduce_trace
 from hotloop.core.comparison import REST_TERMS, GrowthSplit
 from hotloop.core.trace import Trace
-from hotloop.trace.inputs import find_traces, read_trace_file
+from hotloop.evidence.analyze.changes import sum_terms
+from hotloop.evidence.analyze.timeline.collectives import collect_collectives
+from hotloop.evidence.analyze.timeline.compare_traces import DEVICE_PARTS, device_steps
+from hotloop.evidence.analyze.timeline.growth import RankWork, SideWork, collect_work, split_growth
+from hotloop.evidence.analyze.timeline.intervals import unite, unite_sets
+from hotloop.evidence.analyze.timeline.reduce import lay_groundwork, reduce_trace
+from hotloop.evidence.trace.inputs import find_traces, read_trace_file
 
 from .plain_trace import TRACES, US
 from .rank_columns import Span, rank

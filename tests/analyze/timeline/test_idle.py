@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.analyze.timeline.reduce import ReduceOptions, reduce_trace
 from hotloop.core.timeline import IdleCauses
 from hotloop.core.trace import Category
+from hotloop.evidence.analyze.timeline.reduce import ReduceOptions, reduce_trace
 
 from .plain_trace import US, PlainTrace, Row, call, copy, frame, kernel, mark, op
 

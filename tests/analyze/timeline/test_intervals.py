@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.analyze.timeline.intervals import (
+from hotloop.evidence.analyze.timeline.intervals import (
     Intervals,
     clip,
     cover_windows,

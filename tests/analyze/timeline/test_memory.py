@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hotloop.analyze.timeline.anatomy import find_host_phases
-from hotloop.analyze.timeline.links import link_device_work
-from hotloop.analyze.timeline.memory import OUTSIDE, describe_memory
-from hotloop.analyze.timeline.steps import find_steps
 from hotloop.core.graph import DeviceMemoryTimeline
 from hotloop.core.trace import MemoryEvents
-from hotloop.trace.inputs import find_traces, read_trace_file
-from hotloop.trace.memory_files import read_memory_file
+from hotloop.evidence.analyze.timeline.anatomy import find_host_phases
+from hotloop.evidence.analyze.timeline.links import link_device_work
+from hotloop.evidence.analyze.timeline.memory import OUTSIDE, describe_memory
+from hotloop.evidence.analyze.timeline.steps import find_steps
+from hotloop.evidence.trace.inputs import find_traces, read_trace_file
+from hotloop.evidence.trace.memory_files import read_memory_file
 
 from .plain_trace import TRACES, US, PlainTrace, Row, mark, op
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotloop.analyze.timeline.links import NONE, Nesting, find_outermost, nest
+from hotloop.evidence.analyze.timeline.links import NONE, Nesting, find_outermost, nest
 
 
 def make(ranges: list[tuple[int, int]], thread: list[int] | None = None) -> Nesting:

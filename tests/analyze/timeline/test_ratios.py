@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from hotloop.analyze.timeline.reduce import reduce_trace
 from hotloop.core.timeline import Ratios
+from hotloop.evidence.analyze.timeline.reduce import reduce_trace
 
 from .plain_trace import US, PlainTrace, Row, call, copy, kernel, mark, op
 

@@ -9,10 +9,10 @@ from functools import cache
 
 import pytest
 
-from hotloop.analyze.timeline.reduce import reduce_trace
 from hotloop.core.timeline import RankTimeline
 from hotloop.core.trace import DeviceFacts, Trace
-from hotloop.trace.inputs import find_traces, read_trace_file
+from hotloop.evidence.analyze.timeline.reduce import reduce_trace
+from hotloop.evidence.trace.inputs import find_traces, read_trace_file
 
 from .plain_trace import TRACES, PlainTrace, call, kernel, op
 

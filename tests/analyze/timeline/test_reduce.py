@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.analyze.timeline.reduce import ReduceOptions, reduce_trace
 from hotloop.core.errors import UsageError
 from hotloop.core.trace import Category
+from hotloop.evidence.analyze.timeline.reduce import ReduceOptions, reduce_trace
 
 from .plain_trace import PlainTrace, Row, kernel, op
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from hotloop.analyze.timeline.reduce import reduce_trace
 from hotloop.core.timeline import RankTimeline
 from hotloop.core.trace import Category
+from hotloop.evidence.analyze.timeline.reduce import reduce_trace
 
 from .plain_trace import US, PlainTrace, Row, call, kernel, mark, op
 

@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from hotloop.analyze.timeline.classes import classify_work
-from hotloop.analyze.timeline.flops import count_work, find_peaks
-from hotloop.analyze.timeline.links import link_device_work
-from hotloop.analyze.timeline.tables import (
+from hotloop.ahead.plan.hardware_files import list_hardware, read_hardware
+from hotloop.core.timeline import KernelRow, OpRow
+from hotloop.evidence.analyze.timeline.classes import classify_work
+from hotloop.evidence.analyze.timeline.flops import count_work, find_peaks
+from hotloop.evidence.analyze.timeline.links import link_device_work
+from hotloop.evidence.analyze.timeline.tables import (
     tabulate_kernels,
     tabulate_modules,
     tabulate_ops,
 )
-from hotloop.core.timeline import KernelRow, OpRow
-from hotloop.plan.hardware_files import list_hardware, read_hardware
 
 from .plain_trace import US, PlainTrace, Row, call, copy, frame, kernel, op
 

@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotloop.analyze.timeline.classes import classify_work
-from hotloop.analyze.timeline.critical_path import choose_step
-from hotloop.analyze.timeline.links import link_device_work
-from hotloop.analyze.timeline.steps import find_steps
-from hotloop.analyze.timeline.what_if import (
+from hotloop.core.errors import UsageError
+from hotloop.core.graph import Change
+from hotloop.core.trace_analysis import WhatIf
+from hotloop.core.what_if_changes import CHANGES
+from hotloop.evidence.analyze.timeline.classes import classify_work
+from hotloop.evidence.analyze.timeline.critical_path import choose_step
+from hotloop.evidence.analyze.timeline.links import link_device_work
+from hotloop.evidence.analyze.timeline.steps import find_steps
+from hotloop.evidence.analyze.timeline.what_if import (
     ASKED,
     FEW_STEPS,
     MAX_REPLAY_MISS_RATIO,
@@ -20,11 +24,7 @@ from hotloop.analyze.timeline.what_if import (
     forecast_for_rules,
     open_window,
 )
-from hotloop.core.errors import UsageError
-from hotloop.core.graph import Change
-from hotloop.core.trace_analysis import WhatIf
-from hotloop.core.what_if_changes import CHANGES
-from hotloop.trace.inputs import find_traces, read_trace_file
+from hotloop.evidence.trace.inputs import find_traces, read_trace_file
 
 from .plain_trace import TRACES, US, PlainTrace, Row, call, kernel, mark, op
 

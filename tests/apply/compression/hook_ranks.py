@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hotloop import CompressedDDP, HotloopError
-from hotloop.apply.compression import (
+from hotloop.change.apply.compression import (
     CastHook,
     GradientHook,
     Int8Hook,

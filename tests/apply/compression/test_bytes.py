@@ -14,7 +14,7 @@ import json, os
 import torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from hotloop.apply.compression import make_hook, register
+from hotloop.change.apply.compression import make_hook, register
 
 def sent():
     dist.barrier()

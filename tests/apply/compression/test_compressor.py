@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from hotloop import GradientCompressor
-from hotloop.apply.compression.compressor import DTYPES
-from hotloop.apply.compression.selection import EXACT_COUNT
+from hotloop.change.apply.compression.compressor import DTYPES
+from hotloop.change.apply.compression.selection import EXACT_COUNT
 
 SHAPES = ((), (0,), (3, 0, 2), (1,), (7,), (5, 1, 3), (33, 70))
 COMPRESSOR = GradientCompressor()

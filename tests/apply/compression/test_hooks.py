@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.apply.compression.hooks import after, wait_for_release
+from hotloop.change.apply.compression.hooks import after, wait_for_release
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 NAMES = ("bf16", "fp16", "int8", "topk", "topk_momentum", "powersgd", "topk_warm", "powersgd_warm")

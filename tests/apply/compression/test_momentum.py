@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.apply.compression import TopKHook, WarmUpHook
-from hotloop.apply.compression.momentum import lower_momentum
+from hotloop.change.apply.compression import TopKHook, WarmUpHook
+from hotloop.change.apply.compression.momentum import lower_momentum
 from hotloop.core.techniques import Applied
 
 

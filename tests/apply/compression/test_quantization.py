@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hotloop.apply.compression.quantization import (
+from hotloop.change.apply.compression.quantization import (
     BLOCK_COUNT,
     PIECE_COUNT,
     blocks_of,

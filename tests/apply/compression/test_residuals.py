@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from hotloop.apply.compression.hooks import Residuals, pieces_of, state_by_name
+from hotloop.change.apply.compression.hooks import Residuals, pieces_of, state_by_name
 
 
 @dataclass

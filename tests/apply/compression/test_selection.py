@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hotloop.apply.compression.selection import select_largest
+from hotloop.change.apply.compression.selection import select_largest
 
 
 def test_a_short_vector_gives_exactly_the_largest() -> None:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from hotloop import CompressedDDP, HotloopError
-from hotloop.apply.compression import hooks_of
+from hotloop.change.apply.compression import hooks_of
 
 
 @pytest.fixture

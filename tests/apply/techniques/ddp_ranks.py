@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hotloop.apply import TECHNIQUES, rhythm
-from hotloop.apply.applier import make_context
-from hotloop.apply.compression import METHODS, make_hook, register
-from hotloop.apply.rhythm import Rhythm
+from hotloop.change.apply import TECHNIQUES, rhythm
+from hotloop.change.apply.applier import make_context
+from hotloop.change.apply.compression import METHODS, make_hook, register
+from hotloop.change.apply.rhythm import Rhythm
 from hotloop.core.strategy import Choice, Strategy
 
 

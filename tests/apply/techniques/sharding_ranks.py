@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hotloop.apply.api import apply_strategy
+from hotloop.change.apply.api import apply_strategy
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.train.accumulate import micro_batches
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hotloop.apply.api import AppliedStrategy, apply_strategy
+from hotloop.change.apply.api import AppliedStrategy, apply_strategy
 from hotloop.core.strategy import Choice, Strategy
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from hotloop.apply.api import AppliedStrategy, apply_strategy
-from hotloop.apply.narrow_updates import REST, join_float32, round_at_random, split_float32
+from hotloop.change.apply.api import AppliedStrategy, apply_strategy
+from hotloop.change.apply.narrow_updates import REST, join_float32, round_at_random, split_float32
 from hotloop.core.strategy import Choice, Strategy
 
 MODES = [("compensated", "float32"), ("compensated", "bfloat16"), ("stochastic", "bfloat16"), ("nearest", "float32")]

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from hotloop.apply.api import AppliedStrategy
-from hotloop.apply.loader_samples import alike
+from hotloop.change.apply.api import AppliedStrategy
+from hotloop.change.apply.loader_samples import alike
 
 from .small import apply_one
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from hotloop.apply import TECHNIQUES
-from hotloop.apply.api import apply_strategy
-from hotloop.apply.applier import Applier, make_context
+from hotloop.change.apply import TECHNIQUES
+from hotloop.change.apply.api import apply_strategy
+from hotloop.change.apply.applier import Applier, make_context
 from hotloop.core.strategy import Choice, Strategy
 
 from .small import Net, apply_one, is_close, make_net, statuses, strategy_of, train
@@ -238,7 +238,7 @@ def test_under_fsdp2_the_blocks_are_compiled_inside_their_hooks(tmp_path: Any) -
 
 
 def call_compile(override: bool, **options: Any) -> tuple[Any, list[Any]]:
-    from hotloop.attach.applying import _change_calls
+    from hotloop.agent.attach.applying import _change_calls
 
     strategy = Strategy(choices=(Choice(technique="dynamic-shapes", override=override),))
     applier = Applier(strategy, TECHNIQUES, make_context(strategy, from_outside=True))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hotloop.apply import TECHNIQUES, check_strategy
+from hotloop.change.apply import TECHNIQUES, check_strategy
 from hotloop.core.strategy import Choice, Strategy, StrategyError
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.apply import TECHNIQUES
-from hotloop.apply.applier import Applier, make_context
-from hotloop.apply.compression import METHODS
+from hotloop.change.apply import TECHNIQUES
+from hotloop.change.apply.applier import Applier, make_context
+from hotloop.change.apply.compression import METHODS
 from hotloop.core.strategy import Choice, Strategy
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-import hotloop.bench.probe
-import hotloop.diagnose.rules
-from hotloop.apply import TECHNIQUES, check_strategy
+import hotloop.judge.diagnose.rules
+import hotloop.measure.bench.probe
+from hotloop.change.apply import TECHNIQUES, check_strategy
 from hotloop.core.analysis import Forecast
 from hotloop.core.findings import Saving
 
@@ -46,7 +46,10 @@ def settings_in(path: Path) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-SOURCES = [Path(hotloop.bench.probe.__file__), *sorted(Path(hotloop.diagnose.rules.__path__[0]).glob("*.py"))]
+SOURCES = [
+    Path(hotloop.measure.bench.probe.__file__),
+    *sorted(Path(hotloop.judge.diagnose.rules.__path__[0]).glob("*.py")),
+]
 PRESCRIBED = sorted({(name, tuple(settings.items())) for path in SOURCES for name, settings in settings_in(path)})
 
 

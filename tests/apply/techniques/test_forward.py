@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotloop.apply.forward import wrap_forward
+from hotloop.change.apply.forward import wrap_forward
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 

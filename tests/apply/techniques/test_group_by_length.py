@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, Subset
 
-from hotloop.apply import TECHNIQUES
-from hotloop.apply.api import AppliedStrategy
-from hotloop.apply.applier import Applier, make_context
-from hotloop.apply.length_groups import group_by_length, padding_ratio
+from hotloop.change.apply import TECHNIQUES
+from hotloop.change.apply.api import AppliedStrategy
+from hotloop.change.apply.applier import Applier, make_context
+from hotloop.change.apply.length_groups import group_by_length, padding_ratio
 
 from .small import apply_one, strategy_of
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
-from hotloop.apply.api import AppliedStrategy, apply_strategy
+from hotloop.change.apply.api import AppliedStrategy, apply_strategy
 from hotloop.core.strategy import Choice, Strategy
 
 STRATEGY = {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 2, "niceness": 0}
@@ -421,7 +421,7 @@ def test_workers_get_the_priority_that_was_asked_for(managed: Callable[..., Appl
 def test_priority_is_lowered_where_threads_and_workers_are_more_than_the_cores(
     managed: Callable[..., AppliedStrategy], monkeypatch: pytest.MonkeyPatch, threads: int, lowered: bool
 ) -> None:
-    monkeypatch.setattr("hotloop.apply.applier.count_cores", lambda: 8)
+    monkeypatch.setattr("hotloop.change.apply.applier.count_cores", lambda: 8)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     loader = make_loader(Niceness())
     applied = managed(loader, niceness=None)

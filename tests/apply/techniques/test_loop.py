@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.apply import TECHNIQUES
-from hotloop.apply.applier import Applier, make_context
-from hotloop.attach.applying import _change_calls
+from hotloop.agent.attach.applying import _change_calls
+from hotloop.change.apply import TECHNIQUES
+from hotloop.change.apply.applier import Applier, make_context
 
 from .small import is_equal, make_net, strategy_of, train
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.apply.api import apply_strategy
+from hotloop.change.apply.api import apply_strategy
 from hotloop.core.strategy import Choice, Strategy
 
 from .small import apply_one, is_close, make_net, statuses, train

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.apply.api import apply_strategy
-from hotloop.apply.techniques.pinned_memory import wait_for_no_copy
+from hotloop.change.apply.api import apply_strategy
+from hotloop.change.apply.techniques.pinned_memory import wait_for_no_copy
 from hotloop.core.strategy import Choice, Strategy
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotloop.apply.api import AppliedStrategy, apply_strategy
+from hotloop.change.apply.api import AppliedStrategy, apply_strategy
 from hotloop.core.strategy import Choice, Strategy
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from hotloop.apply import TECHNIQUES
-from hotloop.apply.applier import Applier, make_context
-from hotloop.apply.techniques.offload import offload
+from hotloop.change.apply import TECHNIQUES
+from hotloop.change.apply.applier import Applier, make_context
+from hotloop.change.apply.techniques.offload import offload
 
 from .small import Block, Net, apply_one, is_equal, make_net, statuses, strategy_of, train
 
@@ -170,7 +170,7 @@ class Checkpointed(Net):
 
 def keep_activations(**options: Any) -> tuple[Any, list[Any]]:
     """A model whose checkpoint() is what a script under the technique calls, and the effects."""
-    from hotloop.attach.applying import _change_calls
+    from hotloop.agent.attach.applying import _change_calls
 
     torch.manual_seed(0)
     model = Checkpointed()

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from hotloop.apply import TECHNIQUES, check_strategy
-from hotloop.apply.api import AppliedStrategy, apply_strategy
-from hotloop.apply.applier import Applier, make_context
-from hotloop.apply.environment import set_variables
-from hotloop.apply.techniques.scalers import _decide
+from hotloop.change.apply import TECHNIQUES, check_strategy
+from hotloop.change.apply.api import AppliedStrategy, apply_strategy
+from hotloop.change.apply.applier import Applier, make_context
+from hotloop.change.apply.environment import set_variables
+from hotloop.change.apply.techniques.scalers import _decide
 from hotloop.core.strategy import Choice, Strategy
 from hotloop.core.techniques import NotApplicable
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hotloop.apply.techniques.sharding import find_blocks
+from hotloop.change.apply.techniques.sharding import find_blocks
 from hotloop.train.accumulate import micro_batches
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.export.points import flatten_points
-from hotloop.export.target import SendFailed
-from hotloop.export.targets.step_files import open_json
+from hotloop.show.export.points import flatten_points
+from hotloop.show.export.target import SendFailed
+from hotloop.show.export.targets.step_files import open_json
 from tests.export.live_runs import make_rank, make_run, snapshot_of
 
 

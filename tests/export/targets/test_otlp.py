@@ -9,8 +9,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from hotloop.core.errors import UsageError
-from hotloop.export.target import SendFailed
-from hotloop.export.targets.otlp import build_request, open_otlp
+from hotloop.show.export.target import SendFailed
+from hotloop.show.export.targets.otlp import build_request, open_otlp
 from tests.export.conftest import Endpoint, answer_with
 from tests.export.live_runs import make_device, make_rank, make_run, snapshot_of
 

@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hotloop.core.errors import UsageError
-from hotloop.export.points import METRICS
-from hotloop.export.targets.prometheus import draw_text, open_prometheus
+from hotloop.show.export.points import METRICS
+from hotloop.show.export.targets.prometheus import draw_text, open_prometheus
 from tests.export.live_runs import make_device, make_rank, make_run, snapshot_of
 
 WHOLE = make_run(make_rank(), make_rank(rank=1), devices=(make_device(),), steps_total=5000)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hotloop.export.points import flatten_points
-from hotloop.export.targets.step_files import open_tensorboard
+from hotloop.show.export.points import flatten_points
+from hotloop.show.export.targets.step_files import open_tensorboard
 from tests.export.live_runs import make_rank, make_run, snapshot_of
 
 READ = """

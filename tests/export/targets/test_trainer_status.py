@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from hotloop.core.errors import UsageError
-from hotloop.export import TARGETS
-from hotloop.export.targets.trainer_status import SERVER, TOKEN, build_status, open_trainer_status
+from hotloop.show.export import TARGETS
+from hotloop.show.export.targets.trainer_status import SERVER, TOKEN, build_status, open_trainer_status
 from tests.export.conftest import Endpoint
 from tests.export.live_runs import make_rank, make_run, snapshot_of
 

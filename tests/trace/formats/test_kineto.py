@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from hotloop.core.errors import HotloopError, TraceError
 from hotloop.core.trace import DEVICE_WORK, Category
-from hotloop.trace import byte_source
-from hotloop.trace.columns import TraceColumns
-from hotloop.trace.formats.kineto import read_kineto
+from hotloop.evidence.trace import byte_source
+from hotloop.evidence.trace.columns import TraceColumns
+from hotloop.evidence.trace.formats.kineto import read_kineto
 
 
 def read(path: Path, **rest: Any) -> TraceColumns:
@@ -375,7 +375,7 @@ def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatc
 
 
 def test_an_endless_event_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hotloop.trace.chrome_events.MAX_EVENT_BYTES", 1 << 20)
+    monkeypatch.setattr("hotloop.evidence.trace.chrome_events.MAX_EVENT_BYTES", 1 << 20)
     endless = b'[{"ph": "X", "name": "' + b"x" * (1 << 22)
     with pytest.raises(TraceError, match="without the end of an event"):
         read(write(tmp_path, endless), window_bytes=1 << 16)

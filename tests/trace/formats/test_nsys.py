@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from hotloop.core.errors import RecordingError
 from hotloop.core.trace import Category
-from hotloop.trace.columns import TraceColumns
-from hotloop.trace.formats.nsys import NsysLimits, read_nsys
+from hotloop.evidence.trace.columns import TraceColumns
+from hotloop.evidence.trace.formats.nsys import NsysLimits, read_nsys
 
 HOST_ID = 1 << 48  # machine 0, hypervisor 1: as on a real machine
 PID, MAIN, AUTOGRAD = 4001, 4001, 4050

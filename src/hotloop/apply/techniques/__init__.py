@@ -1,1 +1,0 @@
-"""The techniques: one file each, found by the catalogue in hotloop.apply."""

@@ -1,0 +1,1 @@
+"""Findings -> techniques, strategies, trials, verdicts and patches."""

@@ -1,0 +1,11 @@
+"""The catalogues of all that a finding's fix can name: what hotloop applies, and what only the reader can do."""
+
+from hotloop.core.acts import Act
+from hotloop.core.catalogue import Catalogue
+from hotloop.core.techniques import Technique
+
+_TECHNIQUES, _BY_HAND = "hotloop.change.apply.techniques", "hotloop.change.apply.by_hand"
+
+TECHNIQUES: Catalogue[Technique] = Catalogue(Technique, _TECHNIQUES)
+BY_HAND: Catalogue[Act] = Catalogue(Act, _BY_HAND)
+ACTS: Catalogue[Act] = Catalogue(Act, _TECHNIQUES, _BY_HAND)

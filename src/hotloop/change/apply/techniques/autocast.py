@@ -1,0 +1,199 @@
+"""bf16-autocast and fp16-autocast: the forward in 16 bits; parameters stay float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Numerics, Saving, Value
+from hotloop.core.sources import ModelContext
+from hotloop.core.techniques import Applied, Context, Effect, MemorySaving, NotApplicable, Setting, Stage, Technique
+
+MANY_LENGTHS_RATIO = 0.3
+FEWEST_BATCHES, MOST_BATCHES = 5, 32
+
+
+class Bf16Autocast(Technique):
+    """
+    ## What it does
+    Runs the model's forward under `torch.autocast(dtype=torch.bfloat16)`: matrix products and convolutions compute in
+    bfloat16, sums and normalisations in float32. Parameters, gradients, optimizer state and checkpoints stay float32.
+    The model returns float32 outputs, so a loss outside the model computes as before. A copy or pickle of the model
+    does not carry the change.
+
+    Every outermost module that is called with gradients is treated separately. A forward that fails under autocast and
+    succeeds without it is rerun without it, from the same random numbers, and the model is left alone from then on; the
+    report shows this. Also left alone is a model with an `autograd.Function` of the script's own whose backward would
+    get tensors of both dtypes: without `custom_bwd` it runs outside autocast.
+
+    ## When it helps
+    Matrix units compute bfloat16 several times faster. A 10 million parameter transformer went from 273 to 169 CPU-ms a
+    step on a core with AMX, both with a fused optimizer, and from 328 with the default one (torch 2.13, n = 7,
+    interleaved; docs/claims.md has later measurements).
+
+    ## When it does not
+    Small matrices: the casts cost more than they save (14 to 20 ms a step on a small model on a CPU). Hardware without
+    bfloat16 units: hotloop refuses such a GPU, and reports such a CPU. On a CPU, batches of many lengths: each needs
+    its own kernels. Left as they are: models under the script's own autocast, even one that it switched off, models in
+    another dtype, with FSDP mixed precision, or in nn.DataParallel on several GPUs.
+
+    ## Numerics
+    Lossy: eight bits of mantissa in matrix products. Compare the loss curve. `evaluation = false` keeps forwards
+    without gradients in float32.
+    """
+
+    id = "bf16-autocast"
+    summary = "run the forward and the loss under `torch.autocast(dtype=torch.bfloat16)`"
+    numerics = Numerics.LOSSY
+    stage = Stage.PRECISION
+    is_probed = True
+    source = ModelContext(context='torch.autocast("{device}", dtype=torch.bfloat16)', value="device")
+    memory = MemorySaving(what="half the size of the activations that autocast casts")
+    treats = ("full-precision",)
+    conflicts = ("fp16-autocast", "bf16-parameters")
+    settings = (
+        Setting(name="dtype", kind=str, default="bfloat16", choices=("bfloat16",), help="dtype of autocast"),
+        Setting(name="device_type", kind=str, default=None, help="apply only to models on this device (default: any)"),
+        Setting(name="evaluation", kind=bool, default=True, help="also apply to forwards without gradients"),
+    )
+
+    def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
+        import torch
+
+        from hotloop.change.apply.precision import device_of, why_not_autocast
+
+        named = settings["device_type"]
+        why = why_not_autocast(model, None if named is None else str(named))
+        if why is not None:
+            return NotApplicable(why=why)
+        device = device_of(model)
+        if device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+            return NotApplicable(why="this GPU has no bfloat16 units")
+
+        undo = _run_under(self.id, model, torch.bfloat16, context, evaluation=bool(settings["evaluation"]))
+        slow = "; this CPU has no bfloat16 units, so expect no gain" if device == "cpu" and not _has_units() else ""
+        text = "the forward runs under autocast({device!r}, bfloat16), with outputs in float32" + slow
+        return Applied(text=text, values={"device": device}, undo=undo)
+
+    def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
+        saving = super().forecast(analysis, settings)
+        if saving is not None and analysis.lead.device_type == "cpu" and _has_many_lengths(analysis):
+            return replace(saving, low_ratio=0.0)  # one step's shapes, replayed, promise nothing for the others
+        return saving
+
+
+def _has_units() -> bool:
+    """Whether this CPU multiplies bfloat16 in hardware; True where torch cannot tell."""
+    import torch
+
+    ask = getattr(torch.cpu, "get_capabilities", None)
+    found = ask() if ask is not None else {}
+    if found.get("architecture") != "x86_64":
+        return True
+    return any(found.get(name, True) for name in ("avx512_bf16", "amx_bf16"))
+
+
+def _has_many_lengths(analysis: Analysis) -> bool:
+    columns = analysis.lead.columns
+    pairs = zip(columns.get("tokens", ()), columns.get("padding_tokens", ()), strict=False)
+    totals = [tokens + padding for tokens, padding in pairs if tokens >= 0 and padding >= 0]
+    totals = totals[:: -(-len(totals) // MOST_BATCHES) or 1]
+    return len(totals) >= FEWEST_BATCHES and len(set(totals)) > MANY_LENGTHS_RATIO * len(totals)
+
+
+class Fp16Autocast(Technique):
+    """
+    ## What it does
+    Runs the model's forward under `torch.autocast(dtype=torch.float16)`, with float32 outputs, and makes the GradScaler
+    that float16 needs: `hotloop.apply_strategy(...).scaler` by API; hotloop's Trainer uses it by itself. Your loop has
+    to scale the loss, unscale before clipping, and step and update through the scaler.
+
+    ## When it helps
+    GPUs with float16 units but no bfloat16 ones (V100, T4). Where both exist they are equally fast, and bfloat16 needs
+    no scaler.
+
+    ## When it does not
+    On a CPU no gain was measured: 703 against 740 ms a step for a 10 million parameter transformer on two cores with
+    AMX, because float16 matrix products ran no faster than float32 ones (torch 2.13). Such a model is left alone. From
+    outside a script, hotloop cannot put `scale`, `unscale_`, `step` and `update` into the loop: not applicable.
+
+    ## Numerics
+    Lossy: ten bits of mantissa, five of exponent. The scaler skips a step whose gradients overflow; a few at the start
+    are how it finds its scale. `init_scale` and `growth_interval` are those of torch's GradScaler.
+    """
+
+    id = "fp16-autocast"
+    summary = "run the forward in float16 (autocast and a GradScaler)"
+    effort = "medium"
+    numerics = Numerics.LOSSY
+    stage = Stage.PRECISION
+    is_probed = True
+    treats = ("full-precision",)
+    conflicts = ("bf16-autocast", "bf16-parameters", "drop-scaler")
+    settings = (
+        Setting(
+            name="init_scale", kind=float, default=65536.0, least=1, most=2.0**32, help="initial scale of the scaler"
+        ),
+        Setting(
+            name="growth_interval",
+            kind=int,
+            default=2000,
+            least=1,
+            most=1_000_000,
+            help="steps without overflow after which the scale doubles",
+        ),
+    )
+
+    def change_scaler(self, scaler: Any, settings: Mapping[str, Any], context: Context) -> Effect:
+        import weakref
+
+        if scaler.is_enabled():
+            context.memory(self.id).setdefault("own", []).append(weakref.ref(scaler))
+        return None
+
+    def change_model(self, model: Any, settings: Mapping[str, Any], context: Context) -> Effect:
+        import torch
+
+        from hotloop.change.apply.precision import device_of, why_not_autocast
+
+        if context.from_outside:
+            return NotApplicable(why="the script's loop has to scale the loss; try bf16-autocast, or use the API")
+        why = why_not_autocast(model, None)
+        if why is not None:
+            return NotApplicable(why=why)
+        device = device_of(model)
+        if device == "cpu":
+            return NotApplicable(why="float16 is not faster than float32 on a CPU; try bf16-autocast")
+        memory = context.memory(self.id)
+        own = [one for one in (reference() for reference in memory.get("own", ())) if one is not None]
+
+        done = "the forward runs under autocast({device!r}, float16), with outputs in float32"
+        values: dict[str, Value] = {"device": device}
+        if own:
+            detail = "the script's own GradScaler scales"
+        else:
+            made = memory["scaler"] = torch.amp.GradScaler(
+                device,
+                init_scale=float(settings["init_scale"]),
+                growth_interval=int(settings["growth_interval"]),
+            )
+            values["init_scale"] = made._init_scale
+            detail = "scale the loss with the new GradScaler (init_scale={init_scale:g})"
+        undo = _run_under(self.id, model, torch.float16, context)
+        return Applied(text=f"{done}; {detail}", values=values, undo=undo)
+
+
+def _run_under(
+    technique: str, model: Any, dtype: Any, context: Context, *, evaluation: bool = True
+) -> Callable[[], None]:
+    """The model's forward under autocast, given up for good where it fails; returns what takes it back."""
+    from hotloop.change.apply.precision import autocast_forward
+
+    def give_up(why: str) -> None:
+        undo()
+        context.report(technique, NotApplicable(why=f"reverted: the forward failed under autocast: {why}"))
+
+    undo = autocast_forward(model, dtype, give_up, evaluation=evaluation)
+    return undo

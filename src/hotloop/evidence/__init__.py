@@ -1,0 +1,1 @@
+"""Recordings, traces and processes that are looked at -> one Analysis."""

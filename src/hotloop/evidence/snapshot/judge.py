@@ -1,0 +1,509 @@
+"""What the processes of a training did over the window -> one verdict, and who differs."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from hotloop.agent.replay.stack_reader import PythonCall
+from hotloop.core.snapshot import SlowPlace, Stand, Verdict, say_wait
+
+from .family import CHILD, WORKER, RunningTraining
+from .source import ProcessSource
+from .waits import (
+    COLLECTIVE,
+    COMPUTING,
+    DEVICE,
+    GONE,
+    JOINING,
+    LOADER,
+    STOPPED,
+    Wait,
+    user_call,
+)
+from .watch import Look, Watched
+
+LOOP = "waiting loop"
+STAYS_RATIO = 0.97
+"""A thread that is in one place in so many of the looks does not move."""
+IDLE_RATIO = 0.05
+"""CPU time, of the window, below which a process does nothing."""
+BUSY_RATIO = 0.20
+SLOW_RATIO = 0.40
+"""Share of the looks that wait, or are in code of the user's own, from which on a training that moves is slow."""
+EXCHANGE_RATIO = 0.70
+"""The same for exchanges, of the rank that waits least in them."""
+STOPPED_S, MOVING_S, STUCK_S, LONGEST_S = 1.0, 3.0, 6.5, 7.5
+"""Watched for: a rank that was stopped; a training that moves; one where nothing does; at most."""
+LONG_SLEEP_S = 60.0
+"""A single sleep that ends by itself before is slow, and no hang."""
+STARTING_S = 60.0
+"""Ranks that wait for each other in the start for so long are stuck."""
+FED = ("socket", "pipe", "FIFO", "stdin")
+"""Waits that end as soon as anything comes: a thread that woke up got something."""
+MOST_PLACES = 5
+SAVED_BYTES = 1 << 20
+MOST_WAKES_PER_S = 1.0
+"""Of a thread that is stuck in a library's wait, which may look around once in a while: torch's loader every 5 s."""
+
+_COMPILING = ("torch._dynamo", "torch._inductor", "torch._functorch", "triton.compiler", "torch.fx.experimental")
+_SAVING = {
+    ("torch.serialization", "save"), ("torch.serialization", "_save"), ("safetensors.torch", "save_file"),
+    ("torch.distributed.checkpoint.state_dict_saver", "save"), ("pickle", "dump"), ("numpy", "save"),
+}  # fmt: skip
+_STARTING = {("torch.serialization", "load"), ("torch.serialization", "_load")}
+_SAVE_NAME = re.compile(r"save|checkpoint|snapshot", re.I)
+_VALID_NAME = re.compile(r"valid|eval|test", re.I)
+_PHASES: tuple[tuple[str, Callable[[PythonCall], bool]], ...] = (
+    ("checkpoint", lambda call: (call.module, call.function) in _SAVING),
+    ("input_wait", lambda call: call.module.startswith("torch.utils.data")),
+    ("communication", lambda call: call.module.startswith("torch.distributed.distributed_c10d")),
+    ("backward", lambda call: call.module == "torch.autograd.graph" or call.module == "torch.autograd"),
+    ("optimizer", lambda call: call.module.startswith("torch.optim") and call.function in ("step", "wrapper")),
+    ("forward", lambda call: call.module == "torch.nn.modules.module" and "call_impl" in call.function),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    verdict: Verdict
+    reason: str
+    culprits: tuple[Stand, ...] = ()
+    waits_for: str | None = None
+    phase: str | None = None
+    findings: tuple[SlowPlace, ...] = ()
+    advice: tuple[str, ...] = ()
+    since_s: float | None = None
+
+
+class Judge:
+    """``children`` are the processes that each rank started, as they were watched."""
+
+    def __init__(self, training: RunningTraining, watched: Sequence[Watched], elapsed_s: float) -> None:
+        self.training = training
+        self.elapsed_s = elapsed_s
+        self.source = ProcessSource((training.ranks or training.members)[0].pid)
+        by_pid = {one.pid: one for one in watched}
+        self.ranks = [by_pid[member.pid] for member in training.ranks]
+        self.children = {
+            member.pid: [by_pid[child.pid] for child in training.children_of(member)] for member in training.ranks
+        }
+        self.others = [one for one in watched if one.member.role == CHILD]
+        self.missing = max(0, (training.expected or 0) - len([one for one in self.ranks if not one.is_gone]))
+
+    # -- a rank -----------------------------------------------------------------------------------------------------
+
+    def is_stuck(self, one: Watched) -> bool:
+        """Nothing that this rank or its helpers do leads anywhere."""
+        usual = one.usual
+        if one.is_gone or usual is None:
+            return one.is_gone
+        if usual.wait.kind == STOPPED:
+            return True
+        if self.waits_in_loop(one):
+            return True
+        if usual.wait.ends_s is not None and usual.wait.ends_s - time.monotonic() < LONG_SLEEP_S:
+            return False
+        if one.main_cpu_ratio > IDLE_RATIO:
+            return False
+        if usual.wait.kind == COLLECTIVE and self.part_of(one) == "starting":
+            return True  # the store is asked again and again, and answers from a thread of its own
+        if one.stays_ratio < STAYS_RATIO or one.waits_ratio < STAYS_RATIO:
+            return False
+        is_fed = usual.wait.kind in FED and one.wakes_per_s > 0
+        if one.written_bytes > SAVED_BYTES or one.wakes_per_s > MOST_WAKES_PER_S or is_fed:
+            return False
+        return not self.is_helped(one, usual.wait)
+
+    def waits_in_loop(self, one: Watched) -> bool:
+        """Whether it stays in a loop that only waits: it may use the processor for it."""
+        places = {look.place for look in one.looks}
+        if None in places or not places:
+            return False
+        functions = {(place[0], place[2]) for place in places if place is not None}
+        return len(functions) == 1 and all(
+            self.source.is_waiting_loop(place[0], place[1]) for place in places if place is not None
+        )
+
+    def is_helped(self, one: Watched, wait: Wait) -> bool:
+        """Whether what it waits for is being made by another of its threads or processes."""
+        children = self.children[one.pid]
+        if wait.kind in (
+            LOADER,
+            "child process",
+            "pipe",
+            "queue",
+            "future",
+            "lock",
+            "descriptors",
+            "native code",
+            "socket",
+        ):
+            if any(child.cpu_ratio > IDLE_RATIO or child.written_bytes > SAVED_BYTES for child in children):
+                return True
+            if wait.kind == LOADER and any(self.moves(child) for child in children):
+                return True
+        return one.cpu_s - one.main_cpu_s > IDLE_RATIO * one.watched_s
+
+    @staticmethod
+    def moves(one: Watched) -> bool:
+        return bool(one.looks) and one.stays_ratio < STAYS_RATIO
+
+    def part_of(self, one: Watched) -> str | None:
+        """starting, saving or compiling, where most looks found the rank in it."""
+        if not one.looks:
+            return None
+        parts = Counter(part for look in one.looks if (part := _part(look.calls)) is not None)
+        part, count = max(parts.items(), key=lambda item: item[1], default=(None, 0))
+        if part is None and any("compile_worker" in " ".join(c.member.process.command) and c.cpu_ratio > BUSY_RATIO
+                                for c in self.children[one.pid]):  # fmt: skip
+            return "compiling"
+        return part if count >= len(one.looks) / 2 else None
+
+    # -- the training -----------------------------------------------------------------------------------------------
+
+    def is_enough(self) -> bool:
+        if any(one.usual and one.usual.wait.kind == STOPPED for one in self.ranks):
+            return self.elapsed_s >= STOPPED_S
+        if any(one.is_gone for one in self.ranks):
+            return self.elapsed_s >= MOVING_S
+        if any(self.moves(one) for one in self.ranks) and not any(self.is_stuck(one) for one in self.ranks):
+            return self.elapsed_s >= MOVING_S
+        return self.elapsed_s >= STUCK_S
+
+    def judge(self) -> Judgement:
+        readable = [one for one in self.ranks if one.member.reader is not None]
+        if not self.ranks:
+            return Judgement(verdict="cannot tell", reason="no process of it has torch loaded")
+        stopped = [one for one in self.ranks if one.usual and one.usual.wait.kind == STOPPED]
+        if stopped:
+            return self._hung(stopped)
+        stuck = [one for one in self.ranks if self.is_stuck(one)]
+        if self.missing or any(one.is_gone for one in self.ranks):
+            return self._judge_gone(stuck)
+        if not readable:
+            return Judgement(verdict="cannot tell", reason=self._unread_text(stuck))
+        if len(stuck) == len(self.ranks):
+            return self._judge_stuck(stuck)
+        return self._judge_moving([one for one in self.ranks if one not in stuck], stuck)
+
+    def _unread_text(self, stuck: Sequence[Watched]) -> str:
+        busiest = max(self.ranks, key=lambda one: one.cpu_ratio)
+        used = f"uses {busiest.cpu_ratio:.0%} of a core"
+        idle_s = self._since(stuck)
+        does = f"has not run for {idle_s:.0f} s" if len(stuck) == len(self.ranks) and idle_s is not None else used
+        return f"its Python calls cannot be read; it {does}"
+
+    def _judge_gone(self, stuck: Sequence[Watched]) -> Judgement:
+        gone = [one for one in self.ranks if one.is_gone]
+        stands = [self.stand(one, wait=GONE) for one in gone]
+        alive = {one.member.rank for one in self.ranks if not one.is_gone}
+        first = min((rank for rank in alive if rank is not None), default=0)
+        expected = range(first - first % (self.training.expected or 1), self.training.world_size)
+        lost = [rank for rank in expected if rank not in {one.member.rank for one in self.ranks}][: self.missing]
+        stands += [Stand(rank=rank, host=self.training.host, pid=None, wait=GONE) for rank in lost]
+        waiting = [one for one in stuck if not one.is_gone]
+        names = _ranks_text([stand.rank for stand in stands])
+        if not waiting:
+            return Judgement(verdict="healthy", reason=f"{names} ended; the others go on", culprits=tuple(stands))
+        return Judgement(
+            verdict="hung",
+            reason=f"{names} is gone, and the others wait for it",
+            culprits=tuple(stands),
+            waits_for=self._waits_for(waiting),
+            since_s=self._since(waiting),
+            advice=(
+                "Look at the end of that rank's output, and at the kernel's log for a process killed for memory.",
+                "A rank that ended with exit code 0 is no failure to the launcher: it ran out of batches, or "
+                "returned early.",
+            ),
+        )
+
+    def _judge_stuck(self, stuck: Sequence[Watched]) -> Judgement:
+        if len(stuck) == 1 and stuck[0].usual is not None and stuck[0].usual.place is None and stuck[0].member.reader:
+            return Judgement(verdict="healthy", reason="none of the user's code runs: it waits for work")
+        starting = [one for one in self.others if one.cpu_ratio > BUSY_RATIO]
+        if starting:
+            return Judgement(verdict="starting", reason=f"process {starting[0].pid} of it computes")
+        if all(self.part_of(one) == "starting" for one in stuck):
+            ages_s = [self._since([one]) or 0.0 for one in stuck]
+            if max(ages_s) < STARTING_S and len(self.ranks) >= self.training.world_size:
+                return Judgement(verdict="starting", reason="all ranks wait in the start", phase="start")
+            if max(ages_s) < STARTING_S:
+                lacking = self.training.world_size - len(self.ranks)
+                return Judgement(
+                    verdict="starting", reason=f"it waits for {lacking} of {self.training.world_size} ranks to join"
+                )
+        culprits = self._differing(stuck)
+        if not culprits and len(stuck) == 1:
+            culprits = list(stuck)
+        return self._hung(culprits)
+
+    def _differing(self, stuck: Sequence[Watched]) -> list[Watched]:
+        stands = [self.stand(one) for one in stuck]
+        branched = [one.usual is not None and self._is_branched(one.usual) for one in stuck]
+        return [stuck[at] for at in differing(stands, branched)]
+
+    def _is_branched(self, look: Look) -> bool:
+        return any(call.is_users and self.source.is_under_rank_test(call.file, call.line) for call in look.calls)
+
+    def _hung(self, culprits: Sequence[Watched]) -> Judgement:
+        others = [one for one in self.ranks if one not in culprits and self.is_stuck(one)]
+        stands = list(dict.fromkeys(stand for one in culprits for stand in self._culprits_of(one)))
+        return Judgement(
+            verdict="hung",
+            reason=_hang_text(stands, bool(others)),
+            culprits=tuple(stands),
+            waits_for=self._waits_for(others or list(self.ranks)),
+            phase=_phase(self.ranks[0].usual.calls) if self.ranks[0].usual else None,
+            since_s=self._since([*culprits, *others] or list(self.ranks)),
+            advice=_advise(stands),
+        )
+
+    def _culprits_of(self, one: Watched) -> list[Stand]:
+        """The rank itself, or the worker or threads of it that are to blame."""
+        usual = one.usual
+        if usual is not None and self.waits_in_loop(one):
+            return [replace(self.stand(one), wait=LOOP)]
+        if usual is not None and usual.wait.kind in (LOADER, "child process", "queue", "pipe"):
+            workers = [child for child in self.children[one.pid] if child.usual is not None]
+            stopped = [child for child in workers if child.usual and child.usual.wait.kind == STOPPED]
+            placed = [
+                child for child in workers if child.usual and child.usual.place and child.usual.wait.kind != "queue"
+            ]
+            to_blame = (stopped or placed)[:1]
+            if to_blame:
+                return [replace(self.stand(to_blame[0]), rank=one.member.rank)]
+        if usual is not None and usual.wait.kind in ("queue", "lock", "future", "thread"):
+            thread = self._thread_to_blame(one)
+            if thread is not None:
+                main = self.stand(one)
+                return (
+                    [main, self._stand_at(one, thread)] if main.wait == "lock" else [self._stand_at(one, thread), main]
+                )
+        return [self.stand(one)]
+
+    def _thread_to_blame(self, one: Watched) -> Look | None:
+        """A thread of the user's own that waits for something else than work."""
+        for looks in one.others.values():
+            look = looks[-1]
+            if look.place is not None and look.wait.kind not in ("queue", COMPUTING):
+                return look
+        return None
+
+    def stand(self, one: Watched, *, wait: str | None = None) -> Stand:
+        usual = one.usual
+        if usual is None:
+            return Stand(
+                rank=one.member.rank, host=self.training.host, pid=one.pid, role=one.member.role,
+                wait=wait or (GONE if one.is_gone else "unknown"),
+            )  # fmt: skip
+        return replace(self._stand_at(one, usual), wait=wait or usual.wait.kind)
+
+    def _stand_at(self, one: Watched, look: Look) -> Stand:
+        place = look.place or (None, None, None)
+        file, line, function = place
+        return Stand(
+            rank=one.member.rank,
+            host=self.training.host,
+            pid=one.pid,
+            role=one.member.role,
+            file=file,
+            line=line,
+            function=function,
+            snippet=self.source.line(file, line) if file is not None and line is not None else None,
+            wait=look.wait.kind,
+            wait_detail=look.wait.detail,
+            idle_s=None if one.idle_s is None else round(one.idle_s, 3),
+            cpu_ratio=round(one.cpu_ratio, 3),
+            stack=tuple(f"{call.file}:{call.line} {call.function}" for call in look.calls[:40]),
+        )
+
+    def _since(self, ranks: Sequence[Watched]) -> float | None:
+        """The longest that any of them has not run, or the window where one wakes up now and then."""
+        return max([self.elapsed_s, *(one.idle_s for one in ranks if one.idle_s is not None)])
+
+    def _waits_for(self, ranks: Sequence[Watched]) -> str | None:
+        waits = Counter(replace(one.usual.wait, ends_s=None) for one in ranks if one.usual is not None)
+        if not waits:
+            return None
+        wait = max(waits, key=lambda key: waits[key])
+        return f"{wait.kind}: {wait.detail}" if wait.detail else wait.kind
+
+    def _judge_moving(self, moving: Sequence[Watched], stuck: Sequence[Watched]) -> Judgement:
+        parts = {part for one in moving if (part := self.part_of(one)) is not None}
+        for part in ("saving", "compiling", "starting"):
+            if part in parts:
+                verdict: Verdict = part  # type: ignore[assignment]
+                return Judgement(verdict=verdict, reason=f"{_ranks_text([o.member.rank for o in moving])} {part}")
+        outside = [one for one in stuck if one.usual is not None and one.usual.wait.kind != COLLECTIVE]
+        if outside and len(self.ranks) > 1 and all(not self.moves(one) or one in stuck for one in self.ranks):
+            return self._hung(outside)
+        findings = self._slow_places(moving)
+        slow = [
+            place
+            for place in findings
+            if place.share_ratio >= (EXCHANGE_RATIO if place.wait == COLLECTIVE else SLOW_RATIO)
+        ]
+        if slow:
+            first = slow[0]
+            culprits = tuple(self.stand(one) for one in moving if len(self.ranks) > 1 and one.member.rank == first.rank)
+            return Judgement(
+                verdict="slow", reason=_slow_text(first), phase=first.phase, findings=tuple(findings), culprits=culprits
+            )
+        return (None if stuck else self._judge_straggler(findings)) or Judgement(
+            verdict="healthy", reason="its ranks compute", phase=_phase_of(moving), findings=tuple(findings)
+        )
+
+    def _judge_straggler(self, findings: Sequence[SlowPlace]) -> Judgement | None:
+        """One rank that computes while the others wait for it in each step."""
+        lead = min(self.ranks, key=_exchange_ratio)
+        waits_ratio = min((_exchange_ratio(one) for one in self.ranks if one is not lead), default=0.0)
+        busy = [look for look in lead.looks if look.wait.kind != COLLECTIVE and look.place is not None]
+        if waits_ratio - _exchange_ratio(lead) < SLOW_RATIO or not busy:
+            return None
+        place = max((look.place for look in busy), key=[look.place for look in busy].count)
+        stand = self._stand_at(lead, next(look for look in busy if look.place == place))
+        return Judgement(
+            verdict="slow",
+            reason=f"the others wait for {_ranks_text([lead.member.rank])} for {waits_ratio:.0%} of the time",
+            phase=_phase(busy[0].calls),
+            culprits=(stand,),
+            findings=tuple(findings),
+        )
+
+    def _runs_python(self, look: Look) -> bool:
+        """Whether the user's line itself runs, and surely no operator of torch."""
+        call = user_call(look.calls)
+        return call is not None and call is look.calls[0] and self.source.runs_python(call.file, call.line)
+
+    def _slow_places(self, moving: Sequence[Watched]) -> list[SlowPlace]:
+        """Places outside the model's own work, of the rank that waits least for others, the largest share first."""
+
+        lead = min(moving, key=_exchange_ratio)
+        counts: dict[tuple[str, str | None, str | None], list[SlowPlace]] = {}
+        workers = [child.usual for child in self.children[lead.pid] if child.member.role == WORKER and child.usual]
+        worker = next((look for look in workers if look.place is not None), None)
+        for look in lead.looks:
+            kind, phase = look.wait.kind, _phase(look.calls)
+            if kind == LOADER and worker is not None:
+                look, kind = worker, worker.wait.kind
+            waits = kind not in (COMPUTING, "native code")
+            if waits or phase in ("input_wait", "checkpoint") or self._runs_python(look):
+                file, line, function = look.place or (None, None, None)
+                place = SlowPlace(
+                    phase=phase,
+                    share_ratio=0.0,
+                    rank=lead.member.rank,
+                    file=file,
+                    line=line,
+                    function=function,
+                    wait=kind,
+                )
+                counts.setdefault((phase, file, function), []).append(place)
+        places = [
+            replace(max(same, key=same.count), share_ratio=round(len(same) / len(lead.looks), 3))
+            for same in counts.values()
+        ]
+        return sorted(places, key=lambda place: -place.share_ratio)[:MOST_PLACES]
+
+
+def _exchange_ratio(one: Watched) -> float:
+    """Share of the looks that found the rank in an exchange."""
+    return sum(look.wait.kind == COLLECTIVE for look in one.looks) / max(1, len(one.looks))
+
+
+def _part(calls: Sequence[PythonCall]) -> str | None:
+    for call in calls:
+        if call.module.startswith(_COMPILING):
+            return "compiling"
+        if (call.module, call.function) in _SAVING:
+            return "saving"
+        if (call.module, call.function) in _STARTING or call.module.startswith("importlib"):
+            return "starting"
+        if call.module.startswith("torch.distributed") and call.function in JOINING:
+            return "starting"
+    names = [call.function for call in calls if call.is_users and call.function != "<module>"]
+    return "saving" if any(_SAVE_NAME.search(name) for name in names[:2]) else None
+
+
+def _phase(calls: Sequence[PythonCall]) -> str:
+    """The phase of a step that the calls belong to, by the outermost that has one."""
+    for call in reversed(calls):
+        for phase, fits in _PHASES:
+            if fits(call):
+                return phase
+        if call.is_users and call.function != "<module>" and _VALID_NAME.search(call.function):
+            return "validation"
+    return "other"
+
+
+def _phase_of(ranks: Sequence[Watched]) -> str | None:
+    phases = Counter(_phase(look.calls) for one in ranks for look in one.looks)
+    return max(phases, key=lambda phase: phases[phase]) if phases else None
+
+
+def differing(stands: Sequence[Stand], branched: Sequence[bool]) -> list[int]:
+    """Which are not where the others are: those that do not wait for others at all, else those in a branch on the rank,
+    else those whose line fewest share; none where all share one."""
+    outside = [at for at, stand in enumerate(stands) if stand.wait != COLLECTIVE]
+    if len(outside) == 1 or 0 < len(outside) < len(stands):
+        return outside
+    inside = [at for at, is_branched in enumerate(branched) if is_branched]
+    if 0 < len(inside) < len(stands):
+        return inside
+    places = Counter((stand.file, stand.line) for stand in stands)
+    if len(places) < 2:
+        return []
+    least = min(places.values())
+    return [at for at, stand in enumerate(stands) if places[stand.file, stand.line] == least]
+
+
+def _ranks_text(ranks: Sequence[int | None]) -> str:
+    known = [str(rank) for rank in ranks if rank is not None]
+    if not known:
+        return "the training"
+    return f"rank {known[0]}" if len(known) == 1 else f"ranks {', '.join(known)}"
+
+
+def _hang_text(stands: Sequence[Stand], has_others: bool) -> str:
+    if not stands:
+        return "all ranks wait in one place"
+    first = stands[0]
+    if len(stands) > 1 and all(stand.wait == COLLECTIVE for stand in stands):
+        places = (f"{_ranks_text([stand.rank])} in {stand.wait_detail}" for stand in stands[:4])
+        return f"ranks wait in different places: {', '.join(places)}"
+    who = _ranks_text([first.rank])
+    if first.role == WORKER:
+        who = f"a loader worker of {who}"
+    return f"{who} {say_wait(first.wait, first.wait_detail)}" + (", and the others wait for it" if has_others else "")
+
+
+def _slow_text(place: SlowPlace) -> str:
+    where = "" if place.file is None else f" in {place.function} ({os.path.basename(place.file)}:{place.line})"
+    does = "runs Python" if place.wait == COMPUTING else say_wait(place.wait, None)
+    return f"{_ranks_text([place.rank])} {does} for {place.share_ratio:.0%} of the time{where}"
+
+
+_ADVICE = {
+    COLLECTIVE: "Compare how many batches each rank has, and look for a collective in a branch that some ranks skip.",
+    LOADER: "Look at what the workers wait for; run with num_workers=0 to see the same wait in the main process.",
+    "lock": "Find the thread that holds it: it waits too, or ended without releasing it.",
+    "queue": "Nobody puts: look at whether its producer ended, and why.",
+    LOOP: "The loop waits for something that does not come: give it a limit, and print what it waits for.",
+    "FIFO": "Nobody has the other end open: start its reader or writer, or open it without blocking.",
+    "stdin": "It waits for input: run it with </dev/null, or without the prompt.",
+    STOPPED: "Let it go on with kill -CONT, after finding out who stopped it.",
+    DEVICE: "A disk or a network file system does not answer: look at the kernel's log.",
+    "child process": "Look at what the child waits for.",
+    "socket": "The other end does not answer: give the connection a timeout.",
+}
+
+
+def _advise(stands: Sequence[Stand]) -> tuple[str, ...]:
+    kinds = dict.fromkeys(stand.wait for stand in stands) if stands else {COLLECTIVE: None}
+    return tuple(_ADVICE[kind] for kind in kinds if kind in _ADVICE)

@@ -1,1 +1,0 @@
-"""One file per target; the catalogue of hotloop.export finds them."""

@@ -1,0 +1,1 @@
+"""An Analysis, or files -> findings."""

@@ -1,0 +1,102 @@
+"""memory-pressure: device memory is nearly full."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis, MemoryFailure
+from hotloop.core.findings import Finding, Severity, Skipped
+from hotloop.core.rules import rule
+from hotloop.core.trace_analysis import TraceAnalysis
+from hotloop.judge.diagnose.measured import format_bytes, format_share
+from hotloop.judge.diagnose.memory_remedies import (
+    describe_held,
+    describe_remedies,
+    describe_situation,
+    describe_traced_situation,
+    held_by_category,
+    rank_remedies,
+)
+
+FULL_RATIO = 0.90
+NEARLY_FULL_RATIO = 0.97
+
+
+def memory_pressure_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
+    """The allocator's own peak against the memory of the device; other programs on it are not seen."""
+    found = []
+    for rank in analysis.ranks:
+        totals = {one.index: one.total_bytes for one in rank.facts.devices}
+        for one in rank.memory:
+            total = totals.get(one.device)
+            if one.device_type != "cpu" and one.is_absolute and total:
+                found.append((one.peak_allocated_bytes / total, rank, one, total))
+    if not found:
+        return Skipped(
+            reason="the trace lacks memory events with totals (profile_memory=True), or the size of the device",
+        )
+    peak_ratio, rank, memory, total_bytes = max(found, key=lambda one: one[0])
+    peak_bytes = memory.peak_allocated_bytes
+    if peak_ratio <= FULL_RATIO:
+        return None
+    where = f" on rank {rank.facts.rank}" if len(analysis.ranks) > 1 else ""
+    held = held_by_category(memory.peak_by_category, memory.device_type, rank.facts.world_size or 1, total_bytes)
+    remedies = rank_remedies(held, describe_traced_situation(rank))
+    return Finding(
+        title=f"device memory peaks at {format_share(peak_ratio)} of {format_bytes(total_bytes)}{where}",
+        evidence={"peak_bytes": peak_bytes, **describe_held(held), **describe_remedies(remedies)},
+        fix=remedies[0].fix if remedies else None,
+        ranks=() if rank.facts.rank is None or len(analysis.ranks) == 1 else (rank.facts.rank,),
+        severity_override=Severity.MEDIUM if peak_ratio >= NEARLY_FULL_RATIO else Severity.LOW,
+    )
+
+
+@rule("memory-pressure", "device memory is nearly full", on_trace=memory_pressure_on_trace)
+def memory_pressure(analysis: Analysis) -> Finding | Skipped | None:
+    """## What it does
+    Compares peak device memory with what the device has.
+
+    ## Why it costs
+    Above 90 % the allocator starts to free cached blocks and retry, which stalls the device, and one longer batch ends
+    the training.
+
+    ## How to tell
+    The peak exceeds 90 % of the device's memory on the reported rank.
+
+    ## What to do
+    Take the first remedy that the evidence lists: they stand by the bytes that they save at most for the time that they
+    cost. Among them are smaller micro-batches with accumulation, bf16, activation checkpointing, sharding, offloading
+    and, against fragmentation, `expandable_segments:True`.
+
+    ## When it is wrong
+    A program that reserves all memory at its start on purpose is not under pressure: look at allocated, not reserved.
+    """
+    if not analysis.accelerator:
+        return Skipped(reason="the training ran on the CPU: there is no device memory")
+    known = [rank for rank in analysis.ranks if rank.memory_peak_bytes is not None and rank.memory_total_bytes]
+    if not known:
+        return Skipped(reason="device memory was not measured")
+    ratios = [(rank.memory_peak_bytes or 0) / (rank.memory_total_bytes or 1) for rank in known]
+    peak_ratio = max(ratios)
+    if peak_ratio <= FULL_RATIO:
+        return None
+    worst = known[ratios.index(peak_ratio)]
+    where = f" on rank {worst.rank}" if len(analysis.ranks) > 1 else ""
+    bare = MemoryFailure(
+        pid=worst.pid,
+        rank=worst.rank,
+        world_size=worst.world_size,
+        device=worst.device_type,
+        is_killed=False,
+        used_bytes=worst.memory_peak_bytes,
+        total_bytes=worst.memory_total_bytes,
+    )
+    held = next((one for one in analysis.memory_near if one.pid == worst.pid), bare)
+    remedies = rank_remedies(held, describe_situation(worst))
+    return Finding(
+        title=f"device memory peaks at {format_share(peak_ratio)} of {format_bytes(worst.memory_total_bytes or 0)}"
+        f"{where}",
+        evidence={"peak_bytes": worst.memory_peak_bytes, **describe_held(held), **describe_remedies(remedies)},
+        fix=remedies[0].fix if remedies else None,
+        ranks=() if worst.rank is None or len(analysis.ranks) == 1 else (worst.rank,),
+        # Full memory is a risk from one step to the next, not a growth with a date.
+        severity_override=Severity.MEDIUM if peak_ratio >= NEARLY_FULL_RATIO else Severity.LOW,
+    )

@@ -1,0 +1,92 @@
+"""Analysis -> small-buckets: gradients sent in so many small pieces that their number costs more than their bytes."""
+
+from __future__ import annotations
+
+from hotloop.core.analysis import Analysis
+from hotloop.core.findings import Basis, Finding, Fix, Saving, Skipped, saving_within
+from hotloop.core.rules import rule
+from hotloop.judge.diagnose.comm import (
+    bucket_bytes,
+    bucket_cap_mib,
+    crossed_link,
+    exposure_by_cause,
+    is_distributed,
+    needless_buckets,
+)
+from hotloop.judge.diagnose.measured import MATERIAL_RATIO, known_places
+
+
+@rule("small-buckets", "gradients are sent in many small buckets")
+def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
+    """
+    ## What it does
+    Finds DistributedDataParallel trainings whose gradient buckets are far smaller than a mebibyte.
+
+    ## Why it costs
+    Every all-reduce costs its latency, whatever its size: tens of microseconds with NCCL on one host, a fraction of a
+    millisecond with gloo or over a network.
+
+    ## How to tell
+    There are many buckets, nearly all below 1 MiB, and communication that backward does not hide. If a probe of this
+    model's buckets ran, it measured the gain; otherwise the cost is the number of unneeded all-reduces times their
+    usual latency, never more than what is exposed.
+
+    ## What to do
+    Leave `bucket_cap_mb` at 25, or raise it. Where gradients cross a network, the finding names the size that leaves
+    the least exposed at the rate seen there: 25 is only the start, and large models on quick links want 50 to 200. A
+    model with one huge last layer may need smaller ones.
+
+    ## When it is wrong
+    Small buckets start earlier: if backward already hides communication, larger ones save nothing.
+    """
+    rank = analysis.lead
+    ddp = rank.ddp
+    if not is_distributed(analysis) or ddp is None:
+        return None
+    sizes = bucket_bytes(ddp)
+    if not sizes:
+        return Skipped(reason="the sizes of DDP's buckets are unknown")
+    needless = needless_buckets(ddp)
+    if needless == 0:
+        return None
+    forecast = rank.forecasts.get("ddp-buckets")
+    exposure = exposure_by_cause(analysis)
+    saving: Saving
+    if forecast is not None:
+        cost_ratio = max(forecast.saving_high_ratio, forecast.saving_mid_ratio)
+        saving = saving_within(
+            cost_ratio,
+            forecast.saving_low_ratio,
+            forecast.saving_mid_ratio,
+            forecast.saving_high_ratio,
+            forecast.basis,
+        )
+    elif exposure is not None:
+        cost_ratio = min(1.0, exposure.buckets_ns / analysis.step_ns)
+        saving = saving_within(cost_ratio, 0.4 * cost_ratio, cost_ratio, cost_ratio, Basis.RULE_OF_THUMB)
+    else:
+        return Skipped(reason="exposed communication is unknown")
+    if saving.mid_ratio < MATERIAL_RATIO:
+        return None
+    return Finding(
+        title=f"gradients are sent in {len(sizes)} buckets of about {sorted(sizes)[len(sizes) // 2] / 1024:.0f} KiB",
+        phase="backward",
+        cost_ns=round(cost_ratio * analysis.step_ns),
+        time_ns={"backward": round(cost_ratio * analysis.step_ns)},
+        cost_ratio=cost_ratio,
+        saving=saving,
+        evidence={
+            "buckets": len(sizes),
+            "median_bucket_bytes": sorted(sizes)[len(sizes) // 2],
+            "needless_buckets": needless,
+            "bucket_cap_bytes": ddp.bucket_cap_bytes,
+            "parameter_bytes": ddp.parameter_bytes,
+            **({"doubt": forecast.doubt} if forecast is not None and forecast.doubt else {}),
+        },
+        where=known_places(ddp.where),
+        # The probe timed buckets of 25 MiB.
+        fix=Fix(
+            technique="ddp-buckets",
+            settings={"bucket_cap_mb": 25 if forecast else bucket_cap_mib(analysis, crossed_link(analysis))},
+        ),
+    )

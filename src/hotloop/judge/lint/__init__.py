@@ -1,0 +1,112 @@
+"""Files -> findings, without running them. A rule is one function in rules/; each reads one kind of parsed file."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
+
+from hotloop.core.catalogue import Catalogue
+from hotloop.core.findings import Severity
+from hotloop.core.lint import Confidence, LintFinding, LintReport, LintRule, Unread
+
+from .files import LINT_FORMATS, NotRead, SourceFile, Surroundings, find_files, find_ignored
+from .survey import survey
+
+__all__ = ["LINT_RULES", "lint_file", "lint_paths"]
+
+LINT_RULES: Catalogue[LintRule] = Catalogue(LintRule, "hotloop.judge.lint.rules")
+"""Every rule by its id; the modules are imported when it is first read."""
+
+SURE = list(Confidence)
+MANY = 256
+"""Files: fewer are judged faster in this process than a second one starts."""
+ORDER = {severity: at for at, severity in enumerate(Severity)}
+
+
+def lint_paths(
+    paths: Sequence[str],
+    tool_version: str,
+    *,
+    save_s: float | None = None,
+    rules: Iterable[LintRule] | None = None,
+    confidence: Confidence = Confidence.LIKELY,
+    processes: int = 1,
+) -> tuple[LintReport, dict[str, bytes]]:
+    """The report, and the bytes of each file with findings, as they were read.
+
+    ``save_s`` is how long a checkpoint takes, where the caller knows it; ``confidence`` is the least that a finding has
+    to have; more than one of ``processes`` judge many files, where all rules are asked. Raises UsageError for an
+    unknown path.
+    """
+    entries = list(find_files(paths))
+    files = list({one.path: one for one in entries if isinstance(one, SourceFile)}.values())
+    unread = [one for one in entries if isinstance(one, Unread)]
+    around = survey(files, save_s)
+    judge = partial(_judge, rules=None if rules is None else tuple(rules), around=around)
+    if processes > 1 and len(files) > MANY and rules is None:
+        with ProcessPoolExecutor(processes, get_context("spawn"), gc.disable) as pool:
+            judged = list(pool.map(judge, files, chunksize=MANY // 8))
+    else:
+        was_on = gc.isenabled()
+        gc.disable()  # trees have no cycles, and looking for some takes as long as the rules
+        try:
+            judged = [judge(one) for one in files]
+        finally:
+            if was_on:
+                gc.enable()
+    counts = dict.fromkeys(LINT_FORMATS, 0)
+    findings: list[LintFinding] = []
+    read: dict[str, bytes] = {}
+    suppressed = 0
+    for file, (found, ignored_count, reason) in zip(files, judged, strict=True):
+        if reason:
+            unread.append(Unread(file=file.path, reason=reason, failed=True))
+            continue
+        counts[file.kind] += 1
+        suppressed += ignored_count
+        found = [finding for finding in found if SURE.index(finding.confidence) <= SURE.index(confidence)]
+        findings += found
+        read[file.path] = file.data if found else b""
+    return (
+        LintReport(
+            tool_version=tool_version,
+            paths=tuple(paths),
+            files=counts,
+            findings=tuple(findings),
+            unread=tuple(unread),
+            suppressed_count=suppressed,
+            titles={known.id: known.title for known in LINT_FORMATS.values()},
+        ),
+        {path: data for path, data in read.items() if data},
+    )
+
+
+def _judge(
+    file: SourceFile, rules: Sequence[LintRule] | None, around: Surroundings
+) -> tuple[list[LintFinding], int, str]:
+    """What ``lint_file`` gives, with the reason why a file cannot be read."""
+    try:
+        return *lint_file(file, LINT_RULES.values() if rules is None else rules, around), ""
+    except NotRead as error:
+        return [], 0, str(error)
+
+
+def lint_file(file: SourceFile, rules: Iterable[LintRule], around: Surroundings) -> tuple[list[LintFinding], int]:
+    """The findings of one file in order of lines, and how many its comments turn off. Raises NotRead."""
+    parsed = LINT_FORMATS[file.kind].parse(file, around)
+    if parsed is None:
+        return [], 0
+    found = [
+        replace(one, file=file.path) for rule in rules if file.kind in rule.reads.split() for one in rule.judge(parsed)
+    ]
+    ignored = find_ignored(file.text)
+    kept = [
+        one
+        for one in dict.fromkeys(found)
+        if (off := ignored.get(one.line, frozenset())) is not None and one.rule not in off
+    ]
+    return sorted(kept, key=lambda one: (one.line, ORDER[one.severity], one.rule)), len(found) - len(kept)

@@ -1,0 +1,749 @@
+"""What a batch script starts: processes against nodes, GPUs and tasks, where they meet, and what arrays share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hotloop.core.findings import Severity
+from hotloop.core.lint import Confidence, LintFinding, lint_rule
+from hotloop.core.torchrun_options import LAYOUT
+from hotloop.judge.lint.formats.batch import OUTPUT, Batch
+
+_RANK = re.compile(r"(?<!\\)\$\{?(SLURM_(?:PROCID|LOCALID|NODEID))\b")
+
+
+_SHOWS = ("echo", "printf", "[", "[[", "test", "hostname")
+
+
+@lint_rule("rank-of-batch-shell", "a rank is read in the batch shell, where it is always 0", reads="sbatch")
+def rank_of_batch_shell(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for `$SLURM_PROCID`, `$SLURM_LOCALID` and `$SLURM_NODEID` that the batch shell itself expands.
+
+    ## Why it costs
+    The batch shell runs once, with 0 in all three: every task gets rank 0, and the rendezvous never completes; or all
+    processes use GPU 0.
+
+    ## How to tell
+    The variable is assigned, or is an argument of srun's command, neither in single quotes nor escaped, in a job of
+    several tasks or nodes. Heredocs without quotes that write a script count too.
+
+    ## What to do
+    `srun bash -c 'RANK=$SLURM_PROCID python train.py'`, or read SLURM_PROCID in Python.
+
+    ## When it is wrong
+    If the value is only printed.
+    """
+    tasks = max(
+        [batch.tasks_per_node * batch.nodes, *(batch.tasks_of(run) * batch.nodes_of(run) for run in batch.runs)]
+    )
+    is_dynamic = re.search(r"rdzv[-_]backend[= ]\s*[\"']?c10d", batch.text)
+    for command in batch.commands if batch.is_job and max(tasks, batch.nodes) > 1 and "SLURM_" in batch.text else ():
+        written = [word.raw for _, word in command.assignments if not word.is_literal]
+        written += [word.raw for word in command.words if not word.is_literal]
+        written += [command.heredoc] if command.heredoc and not command.is_quoted_heredoc else []
+        match = next((match for text in written if (match := _RANK.search(text))), None)
+        is_shown = command.name in _SHOWS or {"if", "condition"} & set(command.blocks)
+        is_ignored = is_dynamic and re.search(r"(?i)(machine|node)[-_]rank[= ]", command.text)
+        if match and not is_shown and not is_ignored:
+            yield LintFinding(
+                severity=Severity.HIGH,
+                line=command.line,
+                message=f"the batch shell expands ${match[1]} once, to 0: every task and node gets rank 0",
+                advice=f"let each task expand it: srun bash -c '... ${match[1]} ...', or read it in Python",
+            )
+
+
+@lint_rule("launch-on-one-node", "a job of several nodes starts its training on the first only", reads="sbatch")
+def launch_on_one_node(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a job of several nodes whose training is started without srun, or by an srun of one task or node.
+
+    ## Why it costs
+    A batch script runs on the first node alone. Either the launcher waits for the others until it gives up, or the
+    training runs on one node and the rest are paid for nothing.
+
+    ## How to tell
+    `--nodes` is at least 2, torchrun or Python starts a training, and no srun, mpirun, ssh, pdsh or Ray brings it to
+    the other nodes.
+
+    ## What to do
+    `srun torchrun --nnodes $SLURM_NNODES --rdzv-backend c10d --rdzv-endpoint $HOST:29500 train.py`, with one task per
+    node.
+
+    ## When it is wrong
+    If the Python program starts the other nodes itself.
+    """
+    others = r"\b(ssh|pdsh|clush|ray|submitit|parallel|flux|hostfile|dask)\b"
+    runs = batch.trainings if batch.nodes > 1 and not re.search(others, batch.text) else ()
+    launched = [run for run in runs if run.launch]
+    if launched and sum(batch.nodes_of(run) for run in launched) < batch.nodes:
+        run = launched[0]
+        how = f"srun with {batch.nodes_of(run)} node" if run.step else "no srun brings it to the others"
+        yield LintFinding(
+            severity=Severity.HIGH,
+            line=run.line,
+            message=f"starts on the first of {batch.nodes} nodes only: {how}",
+            advice="start it with srun, one task per node",
+        )
+
+
+@lint_rule(
+    "launcher-per-task", "srun starts a launcher for each task, and each launcher starts all processes", reads="sbatch"
+)
+def launcher_per_task(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for `srun torchrun` (or `accelerate launch`) with several tasks per node.
+
+    ## Why it costs
+    Each task starts a launcher, and each launcher starts one process per device: with 8 tasks 64 processes share 8
+    devices, or the second launcher fails on a port that is taken.
+
+    ## How to tell
+    `--ntasks-per-node` or `--ntasks` gives a node several tasks, and the launcher is not told to start one process.
+
+    ## What to do
+    `#SBATCH --ntasks-per-node=1` with torchrun, or `srun python train.py` with one task per device.
+
+    ## When it is wrong
+    If the launcher is told to start a single process by a file.
+    """
+    for run in batch.trainings:
+        tasks = batch.tasks_of(run)
+        if run.launch and run.launch.launcher != "python" and run.step and tasks > 1:
+            processes = run.launch.options.get("nproc-per-node", run.launch.options.get("num-processes", ""))
+            if processes not in ("1", ""):
+                yield LintFinding(
+                    severity=Severity.HIGH,
+                    line=run.line,
+                    message=f"{tasks} tasks per node start {tasks} launchers ({run.launch.launcher}) with {processes} "
+                    "processes each",
+                    advice="ask for --ntasks-per-node=1 with a launcher",
+                )
+
+
+_HERE = re.compile(r"localhost|127\.0\.0\.1|0\.0\.0\.0|::1")
+_OF_TASK = re.compile(r"\$\(\s*hostname\b[^|]*\)|`\s*hostname\b[^|]*`|\$\{?(HOSTNAME|SLURMD_NODENAME)\b")
+
+
+_NODE_LIST = re.compile(r"[\"']?\$\{?SLURM(_JOB)?_NODELIST\}?(:\S*)?[\"']?")
+
+
+@lint_rule("loopback-master", "nodes or tasks do not agree on the address of the master", reads="sbatch")
+def loopback_master(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a master or rendezvous address that differs between nodes, or is none: `localhost`, `$(hostname)` that
+    each task expands, the whole node list, the login node.
+
+    ## Why it costs
+    Each node waits for the others at an address where they are not, until the rendezvous times out.
+
+    ## How to tell
+    The job has several nodes, and `MASTER_ADDR`, `--master_addr` or `--rdzv_endpoint` has such a value.
+
+    ## What to do
+    `MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)` in the batch shell.
+
+    ## When it is wrong
+    If only one node takes part in that training.
+    """
+    places = [
+        (command.line, word.raw, batch.resolve(word.text), False, command.blocks)
+        for command in batch.commands
+        for name, word in command.assignments
+        if name == "MASTER_ADDR"
+    ]
+    for run in batch.runs:
+        is_inner = run.inner is not run.command and bool(run.step)
+        own = [word for name, word in run.inner.assignments if name == "MASTER_ADDR" and is_inner]
+        addresses = [word.raw for word in own] + ([run.launch.address] if run.launch and run.launch.address else [])
+        places += [(run.line, address, address, is_inner, run.command.blocks) for address in addresses]
+    for line, raw, address, is_inner, blocks in places if batch.nodes > 1 else ():
+        problems = (
+            (_HERE.match(address), f"each of {batch.nodes} nodes looks for the master on itself ({address})"),
+            (is_inner and _OF_TASK.search(raw), f"each task expands {raw[:40]} itself: every node is its own master"),
+            (_NODE_LIST.fullmatch(address), f"{address} is a list such as node[01-04], and no address"),
+            ("SLURM_SUBMIT_HOST" in address, "SLURM_SUBMIT_HOST is the login node, where no process of the job runs"),
+        )
+        for problem in [text for is_so, text in problems if is_so and not {"if", "case"} & set(blocks)][:1]:
+            yield LintFinding(
+                severity=Severity.HIGH,
+                line=line,
+                message=problem,
+                advice='MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            )
+
+
+@lint_rule("missing-node-rank", "launchers of several nodes do not find each other", reads="sbatch")
+def missing_node_rank(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks at torchrun and accelerate lines of several nodes: no address, no node rank, `--standalone`, a number of nodes
+    that is not the job's, options after the script.
+
+    ## Why it costs
+    Every node is rank 0 of its own group: the rendezvous times out, or each node trains alone and overwrites the
+    others' checkpoints.
+
+    ## How to tell
+    srun starts the launcher on several nodes, and its options do not say where and as what it takes part.
+
+    ## What to do
+    `--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$HOST:$PORT`, before the script's name.
+
+    ## When it is wrong
+    If PET_ variables or a configuration file of accelerate say it.
+    """
+    for run in batch.trainings if "PET_" not in batch.text else ():
+        nodes, launch = batch.nodes_of(run), run.launch
+        if launch is None or launch.launcher == "deepspeed" or (launch.launcher == "python" and run.step != "srun"):
+            continue
+        options, is_torchrun, is_plain = launch.options, launch.launcher == "torchrun", launch.launcher == "python"
+        is_many, tasks = nodes > 1 and not is_plain, batch.tasks_of(run) * nodes
+        world = batch.resolve("${WORLD_SIZE:-}")
+        late = [word for word in launch.arguments if word.startswith("--") and _name(word) in LAYOUT | {"standalone"}]
+        has_rank = {"node-rank", "config-file"} & set(options) or options.get("rdzv-backend", "static") != "static"
+        problems = (
+            (is_torchrun and late and "nproc-per-node" not in options,
+             f"{' '.join(late[:1])} follows the script: torchrun does not read it there, and starts one process"),
+            (is_many and launch.is_standalone,
+             f"--standalone: each of {nodes} nodes trains alone, and overwrites the others' files"),
+            (is_many and is_torchrun and (launch.nodes == 1 or "nnodes" not in options),
+             f"--nnodes is 1 on each of {nodes} nodes: each trains alone, and overwrites the others' files"),
+            (is_many and launch.nodes and launch.nodes != nodes and ":" not in options["nnodes"],
+             f"--nnodes={launch.nodes} in a job of {nodes} nodes: the rendezvous waits for ever"),
+            (is_many and is_torchrun and not launch.address,
+             "no --rdzv-endpoint or --master-addr: each node looks for the others on itself"),
+            (is_many and not has_rank, "no --node-rank (--machine_rank): every node is rank 0"),
+            (is_plain and world.isdecimal() and int(world) != tasks,
+             f"WORLD_SIZE={world} and {tasks} tasks of srun: the process group waits for ever, or ranks are refused"),
+        )  # fmt: skip
+        for problem in [text for is_so, text in problems if is_so][:1]:
+            yield LintFinding(
+                severity=Severity.HIGH,
+                line=run.line,
+                message=problem,
+                advice="--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$HOST:$PORT before the script",
+            )
+
+
+def _name(word: str) -> str:
+    return word.lstrip("-").partition("=")[0].replace("_", "-")
+
+
+@lint_rule("fixed-port", "jobs that share a node want the same port, or the port is none", reads="sbatch")
+def fixed_port(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a constant port (also the launcher's default, 29500) in a job that may share its node with another task of
+    its array, and for ports beyond 65535 or drawn anew by each task.
+
+    ## Why it costs
+    The second task on a node ends with "address already in use", or joins the first one's group.
+
+    ## How to tell
+    The job is an array, or asks for fewer than all GPUs of a node; no `--exclusive`. Medium in an array, else low. High
+    where `SLURM_JOB_ID` is used as a port without a remainder.
+
+    ## What to do
+    `MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))`, or `--standalone` on one node.
+
+    ## When it is wrong
+    If a node never has two of these tasks.
+    """
+    written = [
+        (command.line, batch.resolve(word.text))
+        for command in batch.commands
+        for name, word in command.assignments
+        if re.fullmatch(r"(\w*_)?PORT", name)
+    ]
+    found = [
+        (line, Severity.HIGH, f"{port} is beyond 65535 once job ids are, and no port then")
+        for line, port in written
+        if re.search(r"SLURM_(ARRAY_)?JOB_?ID", port) and not re.search(r"%|tail|cut|: ?-\d|rev|mod|\|", port)
+    ]
+    is_array = bool(batch.value("array")) and not batch.value("array").endswith("%1")
+    is_shared = is_array or (batch.nodes == 1 and 0 < (batch.gpus_per_node or 8) < 4)
+    is_whole = batch.option("exclusive") or (batch.gpus_per_node or 0) >= 8 or not batch.is_job
+    for run in batch.trainings if is_shared and not is_whole else ():
+        is_plain = run.launch is None or run.launch.launcher == "python"
+        default = "29500" if not is_plain and not written and is_array else ""
+        port = (run.launch and run.launch.port) or (written[-1][1] if written and is_plain else default)
+        is_free = run.launch and (run.launch.is_standalone or "rdzv-backend" in run.launch.options)
+        if port.isdecimal() and port != "0" and not is_free and batch.nodes_of(run) == 1:
+            found.append(
+                (
+                    run.line,
+                    Severity.MEDIUM if is_array else Severity.LOW,
+                    f"port {port} is that of all tasks or jobs: on one node the second gets 'address already in use'",
+                )
+            )
+    for line, severity, message in found:
+        yield LintFinding(
+            severity=severity,
+            line=line,
+            message=message,
+            advice="--standalone, or MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
+            confidence=Confidence.CERTAIN if is_array else Confidence.LIKELY,
+        )
+
+
+_KNOWS_DEVICES = re.compile(
+    r"(?i)gpu|device|parallel|strategy|world|nproc|num_proc|trainer|lightning|pl_|accelerat|spawn|tensor|\btp\b|vllm|ray"
+)
+_USES_SEVERAL = re.compile(
+    r"(?i)parallel|device_map|trainer|lightning|accelerat|spawn|device_count|cuda:[1-9{]|device_ids|vllm|\bray\b|horovod|"
+    r"deepspeed|fabric|colossal|multiprocess|Popen|subprocess"
+)
+_ONE_DEVICE = re.compile(
+    r"(?:^|\s)(?:\S*[-_.])?(?:(?:gpu|device|gpu[-_]ids?|local[-_]rank)[= ](?:cuda:)?\d|device[= ]cuda|\S*[= ]?cuda:\d|"
+    r"(?:gpus|devices|num[-_]gpus|n[-_]?gpus?)[= ]1)(?=\s|$)"
+)
+
+
+@lint_rule("idle-gpus", "the processes that are started do not match the GPUs that the job asks for", reads="sbatch")
+def idle_gpus(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Compares the GPUs of each node with the processes that launchers, tasks and `CUDA_VISIBLE_DEVICES` use.
+
+    ## Why it costs
+    GPUs that no process uses are paid for, and other jobs wait for them. A process without a GPU ends with "invalid
+    device ordinal".
+
+    ## How to tell
+    `--nproc-per-node` times the tasks of a node, or the tasks alone with plain Python, differ from the GPUs. High where
+    more than half are idle, or processes have none. What runs at the same time (`&`) is added up.
+
+    ## What to do
+    Ask for as many GPUs as processes, or start one process per GPU: `--nproc-per-node=$SLURM_GPUS_ON_NODE`.
+
+    ## When it is wrong
+    If one process uses several GPUs by itself (model parallelism, DataParallel, Lightning).
+    """
+    runs = batch.trainings if batch.gpus_per_node else ()
+    counts = [batch.processes_of(run) or 0 for run in runs]
+    gpus, parallel = batch.gpus_per_node or 0, [run for run in runs if run.command.is_background]
+    most = sum(counts) if parallel else max(counts, default=0)
+    for run in [run for run, count in zip(runs, counts, strict=True) if count == max(counts)][:1]:
+        is_plain = run.launch is not None and run.launch.launcher == "python"
+        devices = (run.launch.variables if run.launch else {}).get("CUDA_VISIBLE_DEVICES", "") or batch.resolve(
+            "${CUDA_VISIBLE_DEVICES:-}"
+        )
+        listed = devices.strip(",\"'").split(",") if re.fullmatch(r"[\d,\"']+", devices) and not parallel else []
+        used, words = min(most, len(listed) or most), " ".join(run.words)
+        several = _USES_SEVERAL.search(batch.read_script(run) + words)
+        is_many = bool(several or (_KNOWS_DEVICES.search(words) and not _ONE_DEVICE.search(words)))
+        by_itself = is_plain and not (run.step and most > 1) and is_many
+        is_unsure = by_itself or 0 in counts or any("loop" in other.command.blocks for other in parallel)
+        problems = (
+            (any(int(part or 0) >= gpus for part in listed), Severity.HIGH,
+             f"CUDA_VISIBLE_DEVICES={devices} names GPUs beyond the {gpus} of the job"),
+            (listed and most > len(listed) and not is_plain, Severity.HIGH,
+             f"{most} processes see the GPUs {devices} only"),
+            (most > gpus and not is_plain and not parallel, Severity.HIGH,
+             f"{most} processes on {gpus} GPUs of a node: invalid device ordinal"),
+            (most > gpus and run.step and is_plain and not parallel, Severity.HIGH,
+             f"{most} tasks for {gpus} GPUs of each node: several processes share one"),
+            (0 < used < gpus, Severity.HIGH if used * 2 < gpus else Severity.MEDIUM,
+             f"{used} of {gpus} GPUs of each node are used: {gpus - used} GPUs are idle"),
+        )  # fmt: skip
+        for severity, message in [(severity, text) for is_so, severity, text in problems if is_so and not is_unsure][
+            :1
+        ]:
+            yield LintFinding(
+                severity=severity,
+                line=batch.line_of(run, run.launch.script if is_plain and run.launch else "nproc"),
+                message=message,
+                advice="start one process (task) per GPU, or ask for fewer GPUs",
+                confidence=Confidence.LIKELY if is_plain else Confidence.CERTAIN,
+            )
+
+
+@lint_rule("shared-gpu", "trainings in the background share GPU 0, or wait for each other", reads="sbatch")
+def shared_gpu(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks at trainings that are started with `&` at the same time on the GPUs of one job.
+
+    ## Why it costs
+    Without `CUDA_VISIBLE_DEVICES` all of them use GPU 0 and the others are idle. Under srun a step takes all of the
+    job's resources unless it has `--exact`: the steps run one after the other.
+
+    ## How to tell
+    Several background commands (or one in a loop), no `CUDA_VISIBLE_DEVICES` or device option; or steps without
+    `--exact`, `--overlap` and GPUs of their own.
+
+    ## What to do
+    `srun --exact -n1 --gpus=1 --mem=... python a.py &` for each, then `wait`; or `CUDA_VISIBLE_DEVICES=$i python a.py
+    &`.
+
+    ## When it is wrong
+    If the Python program chooses its device by itself.
+    """
+    runs = [run for run in batch.trainings if run.command.is_background]
+    is_several = len(runs) > 1 or any("loop" in run.command.blocks for run in runs)
+    exact = {"exact", "exclusive", "overlap", "cpus-per-task", "cpus-per-gpu"}  # what means --exact for a step
+    whole = [run for run in runs if run.step == "srun" and not exact & set(run.step_options)]
+    chooses = re.search(r"(?i)CUDA_VISIBLE|--?\w*(device|gpu)", re.sub(r"(?m)^#.*", "", batch.text))
+    devices = {"gres", "gpus", "gpus-per-task", "gpus-per-node", "tres-per-task", "overlap"}
+    problems = (
+        (whole and not re.search("SLURM_EXACT|SRUN_CPUS_PER_TASK", batch.text),
+         "a step without --exact takes all of the job: these steps in the background run one after the other"),
+        (runs and runs[0].step == "srun" and not devices & set(runs[0].step_options),
+         "a step without --gpus takes all GPUs of the job: these steps in the background run one after the other"),
+        (runs and not runs[0].step and not chooses,
+         f"all of them use GPU 0: the other {(batch.gpus_per_node or 1) - 1} are idle"),
+    )  # fmt: skip
+    is_one_node = batch.nodes == 1 and (batch.gpus_per_node or 0) > 1
+    for problem in [text for is_so, text in problems if is_so and is_several and is_one_node][:1]:
+        yield LintFinding(
+            severity=Severity.HIGH,
+            line=runs[0].line,
+            message=problem,
+            advice="srun --exact --ntasks=1 --gpus=1 --mem=M ... & for each, or CUDA_VISIBLE_DEVICES=$i before each",
+            confidence=Confidence.LIKELY,
+        )
+
+
+_STAMPED = re.compile(r"datetime|strftime|getpid|uuid|time\.time\(|mkdtemp")
+_DEFAULT = re.compile(
+    rf"(?im)[\"']--({OUTPUT})[\"'][^)]{{0,200}}?default\s*=\s*[\"']([^\"'{{}}]+)[\"']|^\s*({OUTPUT})\s*:\s*[\"']?([\w./-]+)"
+)
+"""Where a training writes by its script or its configuration."""
+_ID = r"[\"']*\$(?:\{?SLURM_ARRAY_TASK_ID\}?|\(\(\s*\$?\{?SLURM_ARRAY_TASK_ID\}?\s*\)\))[\"']*"
+_LINE_OF_TASK = re.compile(
+    rf"sed\s.*?{_ID}\s*[\"']?(?:p|q|!d|\{{)|(?:NR\s*==\s*|head\s+-n?\s*|cut\s.*-f\s*){_ID}(?!\s*\+|\w)|"
+    rf"-v\s*(\w+)={_ID}\s.*NR\s*==\s*\1\b(?!\s*\+)"
+)
+
+
+@lint_rule("array-shares-folder", "the tasks of an array write to one folder, or all do the same", reads="sbatch")
+def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Follows `SLURM_ARRAY_TASK_ID` through the script's variables: into the command, its output folder, and the lists
+    that it is an index of.
+
+    ## Why it costs
+    Tasks overwrite each other's checkpoints, and resume from another one's. An index beyond a list is an empty value, a
+    list that is longer than the array leaves entries out, and a task id that nobody reads runs the same work N times.
+
+    ## How to tell
+    An argument such as `--output-dir` has the same value in all tasks, and no name or tag in the command differs; the
+    ids of `--array` exceed the list; or neither the script nor the Python file beside it reads the id. Arrays that
+    run one task at a time (`%1`) are left out.
+
+    ## What to do
+    `--output-dir runs/sweep/$SLURM_ARRAY_TASK_ID`, and `--array=0-7` for a list of 8.
+
+    ## When it is wrong
+    If the Python program makes a folder of its own for each set of arguments.
+    """
+    match = re.fullmatch(r"(\d+)-(\d+)(?:%(\d+))?", batch.value("array"))
+    first, last = (int(match[1]), int(match[2])) if match and match[3] != "1" else (0, 0)
+    found: list[tuple[int, Severity, str]] = []
+    runs = batch.trainings if first < last else ()
+    code = re.sub(r"(?m)#.*|^\s*echo.*", "", batch.text) + "".join(batch.read_script(run) for run in runs)
+    if runs and not re.search(r"SLURM_(ARRAY|JOB)", code):
+        found.append(
+            (
+                runs[0].line,
+                Severity.HIGH,
+                f"all {last - first + 1} tasks of the array do the same: nothing reads SLURM_ARRAY_TASK_ID",
+            )
+        )
+    for run in runs if not found and not _STAMPED.search(code) else ():
+        raw = " ".join(word.raw for word in run.command.words)
+        config = run.argument(r"(?:[\w.]+\.)?(?:config|cfg)(?:[-_](?:file|path))?")
+        texts = batch.read_script(run) + "\n" + ((config and batch.read_beside(config[1])) or "")
+        default = _DEFAULT.search(texts) if len(texts) > 1 and "SLURM_" not in texts else None
+        pair = run.argument(OUTPUT) or (default and (default[1] or default[3], default[2] or default[4]))
+        named = run.argument(r"(?:[\w.]+\.)?\w*(?:name|tag|suffix|exp|id)")
+        is_path = pair and re.match(r"[\w./~$@{\"-]*[A-Za-z]", pair[1]) and not pair[1].startswith("-")
+        is_own = not pair or batch.varies(pair[1]) or (named and batch.varies(named[1]))
+        if pair and is_path and not is_own and batch.varies(raw):
+            found += [
+                (
+                    batch.line_of(run, pair[0]),
+                    Severity.HIGH,
+                    f"all tasks of the array write to {pair[0]} {pair[1]}, and overwrite each other",
+                )
+            ]
+        for log in [one for one in run.command.redirects if re.match(r"\d?>\s*[^>&\s]*\w", one)]:
+            if not batch.varies(log) and "/dev/" not in log:
+                found += [
+                    (
+                        batch.line_of(run, log),
+                        Severity.MEDIUM,
+                        f"all tasks of the array write their log to {log.lstrip('12> ')}, and overwrite each other's",
+                    )
+                ]
+    for command, folder in batch.deletions if runs else ():
+        if not batch.varies(folder):
+            found += [(command.line, Severity.HIGH, f"each task of the array deletes {folder}, where the others write")]
+    lists = {name: (word.raw, c.line) for c in batch.commands for name, word in c.assignments if word.raw[:1] == "("}
+    for name, (raw, line) in lists.items() if first < last else ():
+        use = re.search(rf"\$\{{{name}\[\$?\{{?SLURM_ARRAY_TASK_ID\}}?\s*([-+]\s*\d+)?\]", batch.text)
+        shift = int((use[1] or "0").replace(" ", "")) if use else 0
+        count = len(re.findall(r"\"[^\"]*\"|'[^']*'|[^\s()]+", re.sub(r"(?m)(^|\s)#.*", "", raw[1:-1])))
+        is_known = use and not re.search(r"[{*?\[$`]", raw)
+        if is_known and last + shift >= count:
+            found.append(
+                (line, Severity.HIGH, f"--array ends at {last}, and {name} has {count} entries: the last is empty")
+            )
+        elif is_known and (first + shift == 1 or last + shift == count - 2):
+            found.append(
+                (line, Severity.MEDIUM, f"--array={batch.value('array')} leaves one of the {count} {name} out")
+            )
+    for command in batch.commands if last and not first else ():
+        if re.match(r"sed|awk|head|cut", command.name) and _LINE_OF_TASK.search(batch.resolve(command.text[:2000])):
+            found += [
+                (
+                    command.line,
+                    Severity.MEDIUM,
+                    f"{command.name} counts from 1: task 0 of the array gets no line (off by one)",
+                )
+            ]
+    for line, severity, message in found:
+        yield LintFinding(
+            severity=severity,
+            line=line,
+            message=message,
+            advice="let $SLURM_ARRAY_TASK_ID be part of it; $((SLURM_ARRAY_TASK_ID + 1)) for line numbers",
+            confidence=Confidence.LIKELY,
+        )
+
+
+_INDEX = r"\$?\{?(?:SLURM_LOCALID|LOCAL_RANK|SLURM_PROCID|local_rank|LOCALID)\b"
+_BY_RANK = re.compile(
+    rf"cuda:{_INDEX}|(?:gpu|device|gpu[-_]id)[= ]\$\{{?\w*(?:LOCAL)|CUDA_VISIBLE_DEVICES=[\"']?{_INDEX}"
+)
+_CODE_BY_RANK = re.compile(
+    r"set_device\([^)\n]*(?:local_?rank|LOCALID|LOCAL_RANK)|cuda:\{[^}\n]*(?:local_?rank|LOCALID|LOCAL_RANK)|"
+    r"device\(\s*[\"']cuda[\"'],\s*[^)\n]*local_?rank|cuda:[\"']\s*\+\s*str\([^)\n]*local_?rank",
+    re.IGNORECASE,
+)
+
+
+@lint_rule("gpu-of-another-task", "tasks see one GPU and use another index, or all use the first", reads="sbatch")
+def gpu_of_another_task(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Compares the GPUs that each task of srun sees (`--gpus-per-task=1`, `--gpu-bind`) with the index that it uses.
+
+    ## Why it costs
+    A task that is bound to one GPU sees it as cuda:0: `cuda:$LOCAL_RANK` is an "invalid device ordinal" in all but the
+    first. Without the binding each task sees all GPUs, and `cuda:0` is one for all.
+
+    ## How to tell
+    Several tasks per node; `cuda:$SLURM_LOCALID`, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` or `set_device(local_rank)`
+    with a binding, in the command or the Python file beside it; `cuda:0` without one.
+
+    ## What to do
+    `cuda:0` with `--gpus-per-task=1`; `--gpus-per-node` and `cuda:$SLURM_LOCALID` without it.
+
+    ## When it is wrong
+    If the site turns the binding off.
+    """
+    for run in batch.trainings:
+        options = {option.name: option.value for option in batch.options} | dict(run.step_options)
+        bind = options.get("gpu-bind", options.get("tres-bind", ""))
+        per_task = options.get("gpus-per-task", options.get("ntasks-per-gpu", ""))
+        is_one = per_task.rpartition(":")[2] == "1" or re.search(r"(single|per_task):1\b|map_gpu|map:", bind)
+        is_bound, tasks = is_one and "none" not in bind, batch.tasks_of(run)
+        is_plain = run.step == "srun" and run.launch is not None and run.launch.launcher == "python"
+        words, code = run.inner.text + " ".join(run.words), batch.read_script(run)
+        by_rank = _BY_RANK.search(words) or _CODE_BY_RANK.search("" if "device_count" in code else code)
+        is_first = re.search(r"cuda:0(?=\W|$)", words) and "CUDA_VISIBLE_DEVICES" not in batch.text
+        problems = (
+            (is_bound and by_rank and not re.search(r"LOCAL_RANK=[\"']?0\b", batch.text),
+             f"each task sees one GPU, cuda:0 (gpus-per-task, gpu-bind): {(by_rank or [''])[0]} is an invalid device "
+             "ordinal in all tasks but the first"),
+            (not is_bound and not per_task and (batch.gpus_per_node or 0) > 1 and is_first,
+             f"each of {tasks} tasks sees all GPUs of the node, and uses cuda:0: the others are idle"),
+        )  # fmt: skip
+        for message in [text for is_so, text in problems if is_so and is_plain and tasks > 1][:1]:
+            yield LintFinding(
+                severity=Severity.HIGH,
+                line=batch.line_of(run, "cuda:"),
+                message=message,
+                advice="cuda:0 with --gpus-per-task=1, or --gpus-per-node with cuda:$SLURM_LOCALID",
+                confidence=Confidence.LIKELY,
+            )
+
+
+_LOCAL = re.compile(
+    r"(?:\$\{?(?:SLURM_)?(?:TMPDIR|TMP|LOCAL_?SCRATCH|LOCAL|JOB_?TMP|NVME)\b|/tmp/|/dev/shm/|/local|/nvme|/raid|/mnt/local)"
+)
+
+
+@lint_rule("first-node-only", "files are staged on, or left on, the disk of one node", reads="sbatch")
+def first_node_only(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for data copied to a node's own disk by the batch shell of a job of several nodes, and for results written to
+    such a disk that nothing copies back.
+
+    ## Why it costs
+    The other nodes have no data and fail. What a node's own disk holds is deleted with the job.
+
+    ## How to tell
+    `cp`, `rsync`, `tar` or `unzip` to `$TMPDIR`, `/tmp`, `/dev/shm` or the like without srun; an output folder there,
+    and no `cp` or `rsync` after the training.
+
+    ## What to do
+    `srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 cp ...`, or `sbcast`; copy results back, also in a trap.
+
+    ## When it is wrong
+    If that folder is shared between the nodes.
+    """
+    copies = re.compile(r"(\S*/)?(cp|rsync|tar|unzip|unsquashfs|rclone|mv|zstd|aws|gsutil|scp)$")
+    moved = [run for run in batch.runs if copies.match(run.words[0])]
+    last = max((run.line for run in batch.trainings), default=0)
+    found: list[tuple[int, str]] = []
+    for run in moved if batch.nodes > 1 else ():
+        target = next(
+            (run.words[at + 1] for at, word in enumerate(run.words[:-1]) if word in ("-C", "-d")), run.words[-1]
+        )
+        if not run.step and _LOCAL.match(batch.resolve(target)) and run.line < last:
+            found.append(
+                (
+                    run.line,
+                    f"stages to {target} on the first node only: the other {batch.nodes - 1} nodes have no such files",
+                )
+            )
+    for run in batch.trainings if batch.is_job and not batch.traps else ():
+        pair = run.argument(OUTPUT)
+        back = [copy for copy in moved if copy.line > run.line or "function" in " ".join(copy.command.blocks)]
+        if pair and _LOCAL.match(pair[1]) and not back:
+            found.append(
+                (
+                    run.line,
+                    f"--{pair[0]} {pair[1]} is on the node's own disk, and nothing copies it back: lost with the job",
+                )
+            )
+    for line, message in found:
+        yield LintFinding(
+            severity=Severity.HIGH,
+            line=line,
+            message=message,
+            advice="srun --ntasks-per-node=1 cp ..., or sbcast; keep checkpoints on a shared file system",
+            confidence=Confidence.LIKELY,
+        )
+
+
+_CPU_WORK = re.compile(
+    r"^(?:python\S*\s+-m\s+)?(?:pip3?|conda|mamba|uv)\s+(?:pip\s+)?(?:install|create|env create|sync)\b|"
+    r"^wget\b|^curl\s.*-[oO]\b|^(?:huggingface-cli|hf)\s+download|^git\s+clone|^(?:gsutil|aws s3)\s"
+)
+
+
+_OWN_ENVIRONMENT = re.compile(r"(?:TMPDIR|/tmp|TASK_ID|JOB_ID)\S*/bin/activate|--container-image|--no-container-mount")
+
+
+@lint_rule("gpus-wait-for-cpu-work", "GPUs wait while the job downloads, installs or prepares data", reads="sbatch")
+def gpus_wait_for_cpu_work(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for installs, downloads and preparing of data in a job with GPUs, and for trainings one after the other on a
+    node with several.
+
+    ## Why it costs
+    All GPUs of the job are paid for and idle meanwhile; in an array, each task does it again, at the same time.
+
+    ## How to tell
+    `pip install`, `wget`, `hf download` and the like stand before the training (low), or a Python program whose name
+    says that it prepares or tokenizes data (medium). Medium too where the tasks of a step or array install together.
+
+    ## What to do
+    A job without GPUs that does it once, and `--dependency=afterok` for the training.
+
+    ## When it is wrong
+    If it takes only a few seconds.
+    """
+    last = max((run.line for run in batch.trainings), default=0)
+    has_own = _OWN_ENVIRONMENT.search(batch.text) if last else None
+    for run in batch.runs if last else ():
+        name = run.launch.script.rsplit("/", 1)[-1] if run.launch else ""
+        is_costly = bool(re.search(r"(?i)preproc|prepare_?data|tokeni[sz]e|download", name) or batch.value("array"))
+        is_work = _CPU_WORK.match(" ".join(run.words)) or (name and is_costly and not run.is_training)
+        choices = {"if", "case", "condition", "substitution", *(() if name else ("function",))}
+        is_choice = choices & {*run.command.blocks, *run.inner.blocks} or run.command.after or run.inner.after
+        words = " ".join(run.words)
+        tasks = batch.tasks_of(run) if run.step == "srun" else 1
+        is_array = bool(batch.value("array")) and not batch.value("array").endswith("%1")
+        is_local = re.search(r"TMPDIR|/tmp|PROCID|LOCALID|%[at]", words) or has_own
+        if is_choice or not is_work or run.line > last:
+            continue
+        message = f"{batch.gpus_per_node} GPUs of each node are idle during {words[:50]!r}"
+        is_together = not name and (tasks > 1 or is_array) and not is_local and not batch.varies(words)
+        if is_together:
+            message = (
+                f"all tasks of {'a node' if tasks > 1 else 'the array'} run {words[:50]!r} at the same time, in one "
+                "environment or folder"
+            )
+        if is_together or (batch.gpus_per_node and not run.command.is_background):
+            yield LintFinding(
+                severity=Severity.MEDIUM if is_together or (is_costly and batch.gpus_per_node != 1) else Severity.LOW,
+                line=batch.line_of(run, words[:10]),
+                message=message,
+                advice="do it once, in a job without GPUs, before this one (--dependency=afterok)",
+            )
+
+
+@lint_rule("container-without-gpus", "a container is started without access to the GPUs", reads="sbatch")
+def container_without_gpus(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for `singularity exec`, `apptainer run` or `docker run` without the option that passes GPUs on.
+
+    ## Why it costs
+    torch finds no CUDA in the container: the training fails, or runs on the CPU with GPUs idle beside it.
+
+    ## How to tell
+    The job asks for GPUs, and the command has neither `--nv`, `--rocm` nor `--gpus`.
+
+    ## What to do
+    `singularity exec --nv image.sif python train.py`, `docker run --gpus all`.
+
+    ## When it is wrong
+    If the site's configuration passes GPUs on always.
+    """
+    is_contained = batch.gpus_per_node and re.search("singularity|apptainer|docker|podman", batch.text)
+    is_given = is_contained and re.search(r"(singularity|apptainer)_nv|rocm|lumi|\bhip_|\bamd", batch.text.lower())
+    for run in batch.trainings if is_contained and not is_given else ():
+        prefix = " ".join(run.launch.prefixes)[:200] if run.launch else ""
+        passes = re.search(r"--(nv|nvccli|gpus|device|runtime)\b|\$", prefix)
+        if re.search(r"\b(singularity|apptainer|docker|podman)\b", prefix) and not passes:
+            yield LintFinding(
+                severity=Severity.HIGH,
+                line=run.line,
+                message=f"{prefix[:60]!r} passes no GPU into the container: torch finds no CUDA device",
+                advice="--nv, or --gpus all",
+            )
+
+
+@lint_rule("cores-not-passed-on", "srun does not pass the job's cores on to its tasks", reads="sbatch")
+def cores_not_passed_on(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for `--cpus-per-task` in a job whose `srun` of the training does not repeat it.
+
+    ## Why it costs
+    Since Slurm 22.05 srun no longer takes it from the job: each task may be bound to one core, with its DataLoader
+    workers.
+
+    ## How to tell
+    An `#SBATCH --cpus-per-task` of at least 2, an srun of a training without the option, and no `SRUN_CPUS_PER_TASK`.
+
+    ## What to do
+    `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK`, or `srun --cpus-per-task=$SLURM_CPUS_PER_TASK`.
+
+    ## When it is wrong
+    With an older Slurm, or where a site does not bind tasks to cores.
+    """
+    given = {"cpus-per-task", "exclusive", "exact", "cpus-per-gpu", "cpu-bind"}
+    is_passed = (
+        "SRUN_CPUS_PER_TASK" in batch.text or batch.option("exclusive") or (batch.count("cpus-per-task") or 1) < 2
+    )
+    runs = [run for run in batch.trainings if run.step == "srun" and not given & set(run.step_options)]
+    for run in runs[:1] if not is_passed else ():
+        yield LintFinding(
+            severity=Severity.MEDIUM,
+            line=run.line,
+            message="srun does not take the job's --cpus-per-task since Slurm 22.05: each task may get one CPU",
+            advice="export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
+            confidence=Confidence.LIKELY,
+        )

@@ -1,0 +1,338 @@
+"""The end of a job: who gets the signal before the limit, what a trap can still do, and what starts again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hotloop.core.findings import Severity
+from hotloop.core.lint import Confidence, LintFinding, lint_rule
+from hotloop.core.save_notice import find_notice_s
+from hotloop.judge.lint.formats.batch import BY_START, OUTPUT, Batch
+
+_ENDS = {"EXIT", "ERR", "DEBUG", "RETURN", "0"}
+"""What a trap is for where it is for no signal."""
+
+
+@lint_rule("trap-behind-foreground", "a trap waits until the training that it should warn has ended", reads="sbatch")
+def trap_behind_foreground(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a `trap` of a signal in a script whose training runs in the foreground.
+
+    ## Why it costs
+    A shell runs a trap only when its foreground command has ended. The signal arrives in time, and nothing happens
+    until the job is killed: everything since the last checkpoint is lost.
+
+    ## How to tell
+    The script traps the signal of `--signal=B:...` (or TERM or USR1, as at preemption), and then starts srun,
+    torchrun or Python without `&` and `wait`.
+
+    ## What to do
+    Start the training with `&`, keep its process id, pass the signal on in the trap, and `wait`.
+
+    ## When it is wrong
+    If the trap only submits the job again after the training ended by itself.
+    """
+    for trap in batch.traps if batch.is_job else ():
+        is_asked = batch.signal is not None and batch.signal[2] and batch.signal[0] in trap.signals
+        starts = batch.trainings or (tuple(run for run in batch.runs if run.step or run.launch) if is_asked else ())
+        runs = [run for run in starts if run.line > trap.line and not run.command.is_background]
+        saves = trap.runs(r"^\s*(kill|touch|scancel|sbatch|pkill)\b|requeue")  # no cleanup of files
+        if runs and (is_asked or (trap.signals & {"TERM", "USR1", "USR2"} and saves)):
+            yield LintFinding(
+                severity=Severity.HIGH if is_asked else Severity.MEDIUM,
+                line=trap.line,
+                message=f"bash runs this trap only after the foreground command in line {runs[0].line} has ended: "
+                "nothing is saved before the job is killed",
+                advice="start that command in the background with &, pass the signal on to it in the trap, and wait",
+                confidence=Confidence.CERTAIN if is_asked else Confidence.LIKELY,
+            )
+
+
+@lint_rule("save-cut-by-trap", "what a trap does cuts the save that it asks for", reads="sbatch")
+def save_cut_by_trap(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks at traps that pass a signal on: whether the script waits again afterwards, and whether srun gets TERM.
+
+    ## Why it costs
+    A trapped signal ends `wait` at once: the script goes on to its end, and Slurm kills what is left. And srun takes
+    TERM as "end the step now" and kills its tasks by KILL; it passes on USR1 and USR2.
+
+    ## How to tell
+    One `wait` in no loop, and a trap that neither waits, sleeps, nor exits. Or `kill $pid` (TERM by default) where the
+    last command with `&` is an srun.
+
+    ## What to do
+    `wait "$pid"` again after the `kill`; `scancel --signal=TERM "$SLURM_JOB_ID"`, or `kill -USR1 "$pid"` for srun.
+
+    ## When it is wrong
+    If the program needs no time after the signal.
+    """
+    waits = [command for command in batch.script.named("wait") if "function" not in " ".join(command.blocks)]
+    steps = [run.command for run in batch.runs if run.step == "srun" and run.command.is_background]
+    lines = batch.text.split("\n")
+    after = ["\n".join(lines[step.last_line - 1 : step.last_line + 2]) for step in steps]
+    kept = [match[1] for text in after if (match := re.search(r"(\w+)\+?=\(?[\"']?\$!", text))]
+    is_step = re.compile(
+        rf"kill\s+(-(s\s+)?(SIG)?(TERM|HUP|QUIT|15)\s+)?[\"']?-?\$\{{?(!|\(jobs|{'|'.join(kept) or '!'})(?!\w)"
+    )
+    for trap in batch.traps if batch.is_job else ():
+        passes = [command for command in trap.commands if re.match(r"(kill|pkill|scancel|touch)\b", command.text)]
+        ends = passes and is_step.match(passes[0].text)  # a later one ends what did not save
+        stays = trap.runs(r"^\s*(wait|sleep|exit|exec|tail)\b|scontrol\s+requeue")
+        problems = (
+            (ends and steps, "srun forwards this signal to its tasks as KILL (man srun): no save runs"),
+            (not stays and len(waits) == 1 and "loop" not in waits[0].blocks, "after it the one wait returns at once: "
+             "the script ends, and the save of the training in the background is killed"),
+        )  # fmt: skip
+        message = next((text for is_so, text in problems if is_so and passes and not trap.signals <= _ENDS), "")
+        if message:
+            yield LintFinding(
+                severity=Severity.HIGH,
+                line=passes[0].line,
+                message=message,
+                advice='kill -USR1 "$pid" (or scancel --signal=TERM "$SLURM_JOB_ID" for srun), and wait "$pid" again',
+            )
+
+
+@lint_rule("undelivered-signal", "the signal before the time limit does not reach what handles it", reads="sbatch")
+def undelivered_signal(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Compares `--signal` with what could handle it: a `trap` of the batch script, or programs that srun started.
+
+    ## Why it costs
+    The last save never runs, and everything since the last checkpoint is computed again.
+
+    ## How to tell
+    With `B:` only the batch shell gets the signal; without it, only the programs that srun starts do. High where `B:`
+    meets a script without a `trap` of that signal, where `B:` is missing and the trap is in the batch shell or nothing
+    runs under srun, or where srun starts torchrun or accelerate (they pass TERM, INT, HUP and QUIT on) or a script.
+
+    ## What to do
+    `--signal=B:USR1@300` with a `trap` that passes it on to a background process or leaves a file that the training
+    looks for, or `--signal=USR1@300` with an srun that starts one Python per rank.
+
+    ## When it is wrong
+    If a program that the script starts, such as submitit, sets the handler in another way.
+    """
+    name, _, is_for_shell = batch.signal or ("", 0, False)
+    trapped = frozenset[str]().union(*(trap.signals for trap in batch.traps)) - _ENDS
+    steps = [run for run in batch.runs if run.step and run.launch]
+    launchers = [run for run in steps if run.launch and run.launch.launcher in ("torchrun", "accelerate")]
+    inner = [run.line for run in batch.runs if run.step and run.inner is not run.command]
+    is_shell = any(inner.count(run.line) > 1 and "exec" not in run.command.text for run in steps)
+    catches = "TORCHELASTIC_SIGNALS_TO_HANDLE" in batch.text
+    problems = (
+        (is_for_shell and not batch.traps and not batch.script.named("source", "."), "it has no trap for it"),
+        (is_for_shell and trapped and name not in trapped, f"its traps are for {', '.join(sorted(trapped))}"),
+        (not is_for_shell and name in trapped, "without B: only programs under srun get it: the trap here never runs"),
+        (not is_for_shell and batch.trainings and not [run for run in batch.runs if run.step],
+         "only programs under srun get it without B:, and nothing here runs under srun"),
+        (not is_for_shell and launchers and name not in PASSED_ON and not catches,
+         "the launcher under srun ends by it, and passes it on to no process that trains"),
+        (not is_for_shell and is_shell and not launchers and "trap" not in batch.text,
+         "the shell that srun starts gets it, and Python does not"),
+    )  # fmt: skip
+    problem = next((text for is_so, text in problems if is_so), "")
+    if batch.signal and problem and not batch.find(r"\bsubmitit\b|^\s*exec\s"):
+        yield LintFinding(
+            severity=Severity.HIGH,
+            line=batch.line("signal"),
+            message=f"{name} comes to {'the batch shell alone' if is_for_shell else 'the steps alone'}: {problem}",
+            advice="B: needs a trap of that signal in this script; without B: let srun start the training itself",
+        )
+
+
+PASSED_ON = frozenset({"TERM", "INT", "HUP", "QUIT"})
+"""What torchrun passes on to the processes that it started (torch/distributed/elastic/multiprocessing)."""
+
+
+@lint_rule("late-signal", "the signal before the time limit comes too late for a save", reads="sbatch")
+def late_signal(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Compares the seconds of `--signal=...@SECONDS` with how long a checkpoint takes (`--save-seconds`, or a comment such
+    as "a save takes 40 s"), with what the trap sleeps, and with Slurm's own precision.
+
+    ## Why it costs
+    The job is killed in the middle of the save: the time since the last checkpoint is lost, and perhaps the file.
+
+    ## How to tell
+    The warning comes fewer seconds before the limit than the save or the trap take, or fewer than 30 at all.
+
+    ## What to do
+    Ask for the signal two saves and 10 s before the end, as `hotloop launch` does.
+
+    ## When it is wrong
+    If the save that is stated is not the one that the handler makes.
+    """
+    name, seconds, is_for_shell = batch.signal or ("", 0, False)
+    parts = [command.text for trap in batch.traps for command in trap.commands]
+    sleep_s = sum(int(match[1]) for text in parts if (match := re.match(r"sleep (\d+)$", text)))
+    problems = (
+        (batch.save_s is not None and seconds < batch.save_s, f"a save takes {batch.save_s or 0:g} s", batch.save_s),
+        (is_for_shell and sleep_s > seconds, f"the trap sleeps {sleep_s} s", sleep_s),
+        (seconds < 30, "Slurm itself may be up to 60 s late", 60),
+        (seconds >= (batch.limit_s or 1 << 40), f"the job has {batch.limit_s} s at all: it comes at the start", 60),
+    )
+    problem, needed = next(((text, need) for is_so, text, need in problems if is_so), ("", 0))
+    if batch.signal and problem:
+        yield LintFinding(
+            severity=Severity.HIGH,
+            line=batch.line("signal"),
+            message=f"the signal comes {seconds} s before the end, and {problem}",
+            advice=f"--signal={'B:' if is_for_shell else ''}{name}@{find_notice_s(needed or 60)}",
+        )
+
+
+_RESUMES = re.compile(
+    r"(?i)resum|restart|ckpt|checkpoint|latest|auto[-_]?load|\bload\b|continu|last\b|recover|save_dir"
+)
+
+
+@lint_rule("restart-from-scratch", "a job that is requeued cannot, or does not, go on where it was", reads="sbatch")
+def restart_from_scratch(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks at jobs that requeue: whether Slurm may (`--no-requeue`, the id of the whole array), whether the command
+    resumes, whether the script deletes its checkpoints first, and whether it requeues after success too.
+
+    ## Why it costs
+    Each start begins at step 0: the limit comes before the end again, for ever. Or the requeue is refused.
+
+    ## How to tell
+    Nothing in the script, or in the Python file beside it, speaks of a checkpoint or of resuming; `rm -rf` names the
+    folder of the command's output; `scontrol requeue` stands in no condition. Low where only `--requeue` is missing.
+
+    ## What to do
+    `--resume latest`, or what the script has for it; delete nothing that the next start needs.
+
+    ## When it is wrong
+    If the program finds its checkpoint without an option.
+    """
+    requeues = [one for one in batch.script.named("scontrol") if one.arguments[:1] == ("requeue",)]
+    runs = batch.trainings if batch.option("requeue") or requeues else ()
+    code = " ".join([command.text for command in batch.commands] + [batch.read_script(run) for run in runs])
+    problems = [
+        (run.line, Severity.MEDIUM, "a requeue starts this training from scratch: no --resume") for run in runs[:1]
+    ]
+    found = [] if _RESUMES.search(code) else problems
+    for command, folder in batch.deletions if runs or batch.resubmits else ():
+        found += [(command.line, Severity.HIGH, f"deletes {folder}, which the requeued job should resume from")]
+    for command in batch.script.named("mkdir") if runs and batch.is_set("e") else ():
+        is_checked = command.blocks or command.before or command.after or re.search(r"\s-\w*p|RESTART", command.text)
+        if not is_checked and not any(BY_START.search(part) for part in batch.trace(command.text)):
+            found += [
+                (
+                    command.line,
+                    Severity.HIGH,
+                    f"{command.text[:50]!r} fails at the second start, when the folder is there: set -e ends the job",
+                )
+            ]
+    for run in runs:
+        pair = run.argument(OUTPUT)
+        if pair and _RESUMES.search(run.inner.text) and any(BY_START.search(part) for part in batch.trace(pair[1])):
+            found += [
+                (
+                    batch.line_of(run, pair[0]),
+                    Severity.HIGH,
+                    f"{pair[0]} is another folder at each start: a requeued job finds no checkpoint to resume from",
+                )
+            ]
+    for command in requeues:
+        is_last = (
+            not command.blocks and not command.after and not any(c.name == "exit" and c.after for c in batch.commands)
+        )
+        is_whole = re.search(r"SLURM_ARRAY_JOB_ID\}?\"?$", command.text)
+        problems = [
+            (command.line, Severity.HIGH, "scontrol requeue is refused: the job has --no-requeue"),
+            (command.line, Severity.HIGH, "requeues every task of the array, also those that run or are done"),
+            (command.line, Severity.HIGH, "requeues after success as well: the job never ends"),
+            (command.line, Severity.LOW, "refused where the cluster has JobRequeue=0: the job has no --requeue"),
+        ]
+        flags = (batch.option("no-requeue"), is_whole, is_last, not batch.option("requeue"))
+        found += [problem for problem, is_so in zip(problems, flags, strict=True) if is_so and batch.is_job][:1]
+    for line, severity, message in found:
+        yield LintFinding(
+            severity=severity,
+            line=line,
+            message=message,
+            advice="resume from the latest checkpoint, and requeue only where the training is not done",
+            confidence=Confidence.LIKELY,
+        )
+
+
+@lint_rule("broken-dependency", "a job that depends on another one never starts", reads="sbatch")
+def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks at `sbatch --dependency`: an id taken from sbatch's sentence, and `afterok` between parts of one training.
+
+    ## Why it costs
+    `Submitted batch job 123` is no id, and sbatch refuses the job. A part that ends at its time limit has not ended ok:
+    with `afterok` the next one waits for ever.
+
+    ## How to tell
+    `$(sbatch ...)` without `--parsable`, `awk`, `cut` or the like, used in `--dependency`; `afterok` of the previous
+    part in a loop that submits one script, or of the job itself.
+
+    ## What to do
+    `id=$(sbatch --parsable a.sbatch)`, and `--dependency=afterany:$id` (or `singleton`) for parts of one training.
+
+    ## When it is wrong
+    If the parts end by themselves before their limit.
+    """
+    pattern = r"\bsbatch\b[^\n]*(--dependency|\s-d)|^\s*(scancel|squeue|scontrol|sacct)\b"
+    for command in batch.find(pattern) if re.search(r"sbatch\s", batch.text) else ():
+        named = r"after\w*:[\"']?\$\{?(\w+)" if command.name == "sbatch" else r"\$\{?(\w+)"
+        given = [word.text for name in re.findall(named, command.text) for word in batch.script.assigned(name)]
+        bare = [text for text in given if re.search(r"(?m)^(\$\(|`)\s*sbatch\b(?![^\n]*(parsable|\|))", text)]
+        is_sentence = bare and not re.search(r"##\*|//[^\n]*\}|grep|awk", batch.text)
+        is_chain = "loop" in command.blocks and any("sbatch" in text for text in given)
+        is_own = command in batch.resubmits and re.search(r"afterok:[\"']?\$\{?SLURM_JOB_ID", command.text)
+        alone = re.search(r"(?:--dependency|\s-d)[= ][\"']?\$\{?(\w+)\}?[\"']?(?=\s|$)", command.text)
+        is_alone = alone and any(re.match(r"(\$\(|`)sbatch\b", text) for text in batch.trace(f"${alone[1]}"))
+        problems = (
+            (is_sentence, Severity.HIGH,
+             f"its id is the sentence 'Submitted batch job N' of sbatch without --parsable: {command.name} refuses it"),
+            (is_alone, Severity.HIGH, "sbatch refuses a dependency of an id alone, without a type such as afterok:"),
+            ("afterok" in command.text and (is_chain or is_own), Severity.MEDIUM,
+             "a part that ends at its time limit is not ok: with afterok the next one never starts"),
+        )  # fmt: skip
+        for severity, message in [(severity, text) for is_so, severity, text in problems if is_so][:1]:
+            yield LintFinding(
+                severity=severity,
+                line=command.line,
+                message=message,
+                advice="sbatch --parsable, and --dependency=afterany or singleton for parts of one training",
+                confidence=Confidence.LIKELY,
+            )
+
+
+@lint_rule("endless-chain", "a job submits itself again, whatever has happened", reads="sbatch")
+def endless_chain(batch: Batch) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a job that submits its own script in no condition.
+
+    ## Why it costs
+    The chain never ends: it goes on after the last step of the training, and, where the training crashes, it starts
+    job after job that crash too, until someone cancels them.
+
+    ## How to tell
+    `sbatch` of `$0`, of this script's name or of the job's own Command, in no `if`, `case`, `&&` or trap, and no
+    conditional `exit` above it.
+
+    ## What to do
+    `[ -e "$RUN/DONE" ] || sbatch "$SCRIPT"`, with a file that the training writes at its end, and a counter of links.
+
+    ## When it is wrong
+    If another program cancels the chain.
+    """
+    ends = [one for one in batch.script.named("exit") if "if" in one.blocks or (one.after and "1" not in one.arguments)]
+    for command in batch.resubmits if batch.trainings else ():
+        is_guarded = any(one.line < command.line for one in ends) or re.search(r"--(hold|begin)\b", command.text)
+        if not command.blocks and not command.after and not is_guarded:
+            yield LintFinding(
+                severity=Severity.MEDIUM,
+                line=command.line,
+                message="resubmits this script in any case: after the last step and after each crash, an endless chain",
+                advice='[ -e "$RUN/DONE" ] || sbatch ..., and count the links',
+                confidence=Confidence.LIKELY,
+            )

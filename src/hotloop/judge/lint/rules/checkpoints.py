@@ -1,0 +1,265 @@
+"""The static checks of what a training saves, and what it loads again."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from hotloop.core.findings import Severity
+from hotloop.core.lint import LintFinding, lint_rule
+from hotloop.judge.lint.formats.script import ROLES, LintedScript
+from hotloop.judge.lint.python_code import FUNCTIONS, Function, constant, keyword
+from hotloop.judge.lint.script_words import HIGHER, LOWER, SHARDS
+
+PREFIXES = {"wrapped": "module.", "compiled": "_orig_mod."}
+"""Wrappers -> what they put in front of each name of a state dict."""
+
+
+@lint_rule("wrapper-prefix", "a checkpoint of a wrapped model is loaded into a bare one", reads="python")
+def wrapper_prefix(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for `state_dict()` of a model in DDP, DataParallel or `torch.compile` that is saved, where the file loads it
+    into a model that is not wrapped, or the other way round.
+
+    ## Why it costs
+    The saved names begin with `module.` or `_orig_mod.`. `load_state_dict` raises; with `strict=False` it loads nothing
+    and says nothing: the run goes on with random weights.
+
+    ## How to tell
+    The model of the save and the one of the load are followed to their wrappers, and nothing strips the prefix.
+
+    ## What to do
+    Save `model.module.state_dict()` (`model._orig_mod` of a compiled one).
+
+    ## When it is wrong
+    If what is loaded is another checkpoint.
+    """
+    if not script.calls_of("torch.save") or script.has(
+        r"removeprefix|[\"']module\.|_orig_mod|consume_prefix|strip_prefix|unwrap_model"
+    ):
+        return
+    saved: dict[str, ast.Call] = {}
+    for call in (one for one in script.calls_of("torch.save") if one.args):
+        states = [
+            one
+            for one in script.said(call.args[0])
+            if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)
+        ]
+        models = [
+            one.func.value for one in states if isinstance(one.func, ast.Attribute) and one.func.attr == "state_dict"
+        ]
+        saved.update({_wrapper(script, one): call for one in models if _wrapper(script, one) or script.is_model(one)})
+    role = next((one for one in PREFIXES if list(saved) == [one]), "")
+    for load in script.calls_of(".load_state_dict") if role else ():
+        target = getattr(load.func, "value", load)
+        known = any(isinstance(one, ast.Call) for one in script.origins(target, inside=True)) and not script.role(
+            target
+        )
+        from_file = any(
+            isinstance(one, ast.Call) and script.name(one.func) == "torch.load" for one in script.said(load)
+        )
+        loose = constant(keyword(load, "strict")) is False
+        yield from script.report(
+            known and from_file and load,
+            Severity.HIGH,
+            f"the checkpoint of line {saved[role].lineno} has names with the prefix {PREFIXES[role]}, "
+            "this model has none: "
+            + ("strict=False hides that nothing is loaded" if loose else "load_state_dict raises"),
+            "save model.module.state_dict() (or strip the prefix before loading)",
+        )
+
+
+def _wrapper(script: LintedScript, model: ast.AST) -> str:
+    """Which wrapper a model has, on some way that leads here."""
+    if isinstance(model, ast.Attribute) and model.attr in ("module", "_orig_mod"):
+        return ""
+    role = script.role(model)
+    made = [script.name(one.func) for one in script.origins(model) if isinstance(one, ast.Call)]
+    return role if role in PREFIXES and not any(SHARDS.search(one) for one in made) else ""
+
+
+@lint_rule("incomplete-checkpoint", "a run that is resumed does not get back what it needs", reads="python")
+def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks at a training that resumes: optimizer, scheduler and scaler that are not saved or not loaded, keys that nobody
+    saved, an epoch that is trained again, and checkpoints that every rank loads onto GPU 0.
+
+    ## Why it costs
+    After a restart Adam's moments and the learning rate begin anew: the loss jumps, and the result is quietly worse. A
+    key that was not saved ends the resumed run with KeyError.
+
+    ## How to tell
+    The file loads a model and an epoch or step in front of its training; what it saves and what it loads are compared.
+
+    ## What to do
+    Save and load model, optimizer, scheduler, scaler and `epoch + 1` together, with `map_location="cpu"`.
+
+    ## When it is wrong
+    If what is loaded is a pretrained model, and the epoch is that of another run.
+    """
+    if not script.training:
+        return
+    loads, saves = script.calls_of("torch.load"), [call for call in script.calls_of("torch.save") if call.args]
+    resumed = [
+        node
+        for node in (script.of[ast.Subscript] if loads and saves else ())
+        if constant(node.slice) in COUNTERS
+        and set(loads) & set(script.origins(node.value))
+        and isinstance(script.statement(node), (ast.Assign, ast.AnnAssign, ast.AugAssign))
+    ]
+    for origin, names in script.states.items() if resumed and not script.has(OTHERS_SAVE) else ():
+        uses = _uses_of(script, names)
+        role, name = script.role(origin), min(names)
+        missing = ["saved"] * ("state_dict" not in uses) + ["loaded"] * ("load_state_dict" not in uses)
+        yield from script.report(
+            role in STATES
+            and "" not in uses
+            and bool(missing)
+            and not (role == "scaler" and script.has("enabled="))
+            and resumed[0],
+            Severity.MEDIUM,
+            f"resumes, but the state of {name} is never {' or '.join(missing)}: the {role} begins "
+            "anew after each restart",
+            f"save {name}.state_dict() with the model, and load it here",
+        )
+    pairs = [
+        (key, value)
+        for save in saves
+        for one in script.said(save.args[0])
+        if isinstance(one, ast.Dict)
+        for key, value in zip(one.keys, one.values, strict=True)
+    ]
+    epochs = [value.id for key, value in pairs if constant(key) == "epoch" and isinstance(value, ast.Name)]
+    for begin in (one for one in resumed if constant(one.slice) == "epoch" and epochs):
+        starts = {script.name(goal) for goal in getattr(script.statement(begin), "targets", ())}
+        ranges = [
+            loop
+            for loop, _ in script.epochs
+            if starts & {script.name(one) for one in ast.walk(getattr(loop, "iter", begin))}
+        ]
+        shifted = isinstance(script.parent(begin), ast.BinOp) or script.has(r"start\w*\s*\+\s*1|\+=\s*1")
+        yield from script.report(
+            bool(ranges) and not shifted and epochs[0] == script.name(getattr(ranges[0], "target", begin)) and begin,
+            Severity.MEDIUM,
+            f"resumes at the epoch that was finished when it was saved: that {epochs[0]} is trained "
+            "twice after each restart",
+            "start at checkpoint['epoch'] + 1",
+        )
+    parallel = script.calls_of(".DistributedDataParallel", ".DDP") and not script.has("set_default_device|map_location")
+    for load in loads if parallel else ():
+        yield from script.report(
+            len(load.args) < 2 and keyword(load, "map_location") is None and load,
+            Severity.MEDIUM,
+            "torch.load without map_location puts every rank's copy on GPU 0, which saved it: it may run out of memory",
+            'torch.load(path, map_location="cpu")',
+        )
+
+
+OTHERS_SAVE = r"save_state|load_state\(|getattr\(|vars\(|__dict__|locals\(|globals\(|pickle|\?\.state_dict"
+"""What saves objects that it was not given by name."""
+STATES = ("optimizer", "scheduler", "scaler")
+_HARMLESS = re.compile(r"\.(step|unscale_|prepare|minimize)$|^(print|isinstance|id|type|len)$")
+
+
+def _uses_of(script: LintedScript, names: set[str]) -> set[str]:
+    """The attributes that are read of objects under these names; with an empty one where an object is put into
+    something, or given to something, whose further use is unknown."""
+    todo, uses = set(names), set[str]()
+    done: set[str] = set()
+    while todo - done:
+        done |= todo
+        for node in (*script.of[ast.Name], *script.of[ast.Attribute]):
+            last = node.id if isinstance(node, ast.Name) else node.attr
+            if last not in todo or not isinstance(node.ctx, ast.Load):
+                continue
+            around = script.parent(node)
+            word = around.arg if isinstance(around, ast.keyword) else None
+            around = script.parent(around) if isinstance(around, ast.keyword) else around
+            definition = script.definition(around.func) if isinstance(around, ast.Call) else None
+            if isinstance(around, ast.Attribute):
+                uses.add(around.attr)
+            elif isinstance(around, ast.Call) and isinstance(definition, FUNCTIONS) and script.is_own(definition):
+                given = _parameter(definition, around, node, word)
+                uses |= set() if given else {""}
+                todo.update(given)
+            elif isinstance(around, ast.Call):
+                called = f".{script.name(around.func)}"
+                harmless = _HARMLESS.search(called) or (ROLES["scheduler"].search(called) and node in around.args)
+                uses |= set() if harmless else {""}
+            elif not isinstance(around, (ast.Assign, ast.AnnAssign, ast.Compare, ast.If, ast.IfExp, ast.BoolOp)):
+                returned = isinstance(around, ast.Return) or isinstance(script.parent(around or node), ast.Return)
+                uses |= set() if returned and not isinstance(around, ast.Dict) else {""}
+    return uses
+
+
+def _parameter(function: Function, call: ast.Call, value: ast.AST, word: str | None) -> list[str]:
+    """The name that a value has in a function that is called with it."""
+    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    at = call.args.index(value) if value in call.args else len(names)
+    at += names[:1] in (["self"], ["cls"])
+    names += [one.arg for one in function.args.kwonlyargs] if word else []
+    return [one for one in names if one == word] if word else names[at : at + 1]
+
+
+COUNTERS = ("epoch", "step", "iteration", "global_step", "iter", "start_epoch")
+
+
+@lint_rule("wrong-best", "the best model is not the best one", reads="python")
+def wrong_best(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a comparison with the best value so far in the wrong direction, a first value that is never beaten, and a
+    `state_dict()` that is kept as the best without a copy.
+
+    ## Why it costs
+    The worst model, none, or the last one is kept and used: the run is lost, though its log looks well.
+
+    ## How to tell
+    By the names of metrics (`loss` falls, `accuracy` rises) where the same test also sets the best value. A
+    `state_dict()` holds references: later steps change it.
+
+    ## What to do
+    `if loss < best_loss`, from `float("inf")`; `copy.deepcopy(model.state_dict())`.
+
+    ## When it is wrong
+    If a name says the opposite of what it holds.
+    """
+    for node in script.of[ast.Assign] if ".state_dict" in script.text else ():
+        if isinstance(node.value, ast.Call) and script.name(node.value.func).endswith(".state_dict"):
+            name, model = script.name(node.targets[0]), getattr(node.value.func, "value", node.value)
+            loaded = [
+                one
+                for one in script.calls_of(".load_state_dict")
+                if one.args and script.name(one.args[0]) == name and script.receiver(one) == script.name(model)
+            ]
+            inside = any(script.within(node, loop) for loop, _ in script.epochs)
+            begins = re.search(r"(?i)init|orig|snapshot|backup", name) and len(script.values(node.targets[0])) == 1
+            yield from script.report(
+                (("best" in name and inside) or begins) and script.is_model(model) and bool(loaded) and node,
+                Severity.HIGH,
+                f"{name} is a reference to the live parameters, not a copy: at the end it holds the last weights",
+                f"{name} = copy.deepcopy({script.source(node.value)})",
+            )
+    for node in script.of[ast.If] if script.has("best") else ():
+        if not (isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ORDER)):
+            continue
+        sides = [script.name(node.test.left), script.name(node.test.comparators[0])]
+        best, value = sides if "best" in sides[0] else sides[::-1]
+        rises = isinstance(node.test.ops[0], (ast.Gt, ast.GtE)) == (value == sides[0])
+        sets = any(isinstance(one, ast.Assign) and script.name(one.targets[0]) == best for one in node.body)
+        up, down = (any(kind.search(one.rpartition(".")[2]) for one in sides) for kind in (HIGHER, LOWER))
+        starts = [script.source(one) for one in script.assigned.get(best, ()) if one.lineno < node.lineno]
+        start = starts[0] if starts else ""
+        huge = re.search(r"inf|1e\d|9999|maxsize", start) and not start.startswith("-")
+        never = (rises and huge) or (not rises and start in ("0", "0.0", "-1", "0."))
+        yield from script.report(
+            "best" in best and sets and up != down and (up != rises or bool(never)) and node,
+            Severity.HIGH,
+            f"{script.source(node.test)} keeps the worst, or nothing: {value} "
+            f"{'rises' if up else 'falls'} as the model gets "
+            f"better, and {best} starts at {start}",
+            "compare in the metric's direction, from its worst value",
+        )
+
+
+ORDER = (ast.Gt, ast.GtE, ast.Lt, ast.LtE)

@@ -1,0 +1,496 @@
+"""Dockerfiles: RUN steps that cannot work, lose what they set, or need another shell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hotloop.core.findings import Severity
+from hotloop.core.lint import Confidence, LintFinding, lint_rule
+from hotloop.judge.lint.formats.builds import DockerBuild, Fault, Layer, find_faults
+
+HIGH, MEDIUM, LOW, LIKELY = Severity.HIGH, Severity.MEDIUM, Severity.LOW, Confidence.LIKELY
+DEBIAN = r"(^|/)(ubuntu|debian|cuda:.*ubuntu|pytorch/pytorch)(:|$|[\w.-]*)"
+PLAIN = r"(^|/)(ubuntu|debian)(:|$)|(^|/)cuda:.*ubuntu"
+NO_COMPILER = r"(^|/)cuda:.*-(base|runtime)|(^|/)pytorch/pytorch:.*-runtime|(^|/)python:|(^" r"|/)(ubuntu|debian):"
+CUDA_TOOLS = r"cuda-toolkit|cuda-nvcc|nvidia-cuda-toolkit|cuda-compiler|cudatoolkit-dev|cuda_\d" r"|cuda-libraries-dev"
+BUILDS_CUDA = (
+    r"(?i)^\S*(flash[-_]attn|apex\b(?=.*(cuda_ext|-option|-settings))|detectron2"
+    r"|pytorch3d|minkowskiengine|mamba[-_]ssm|causal[-_]conv1d|tiny-?cuda-?nn"
+    r"|nvdiffrast|gsplat|diff[-_]gaussian\S*|grouped[-_]gemm)\b(?!\S*\.whl)(?!.*(--fin"
+    r"d-links|--only-binary))"
+)
+FAILING = (
+    *(
+        Fault(
+            "PACKAGE",
+            rf"(?i)^({packages})(?=[\s=<>~!]|$)(?!\S*\.whl)(?!.*(--only-binary|--find-links|--extra-index-url))[^\t]*",
+            HIGH,
+            f"{{0}} has no wheel and is compiled: {{base}} lacks {needs}, and the build fails",
+            f"apt-get install -y --no-install-recommends {needs} above it, or take a -binary package",
+            unless=rf"(?i){brings}|\.sh\b|xargs|conda|micromamba|\bnix|apt-get build-dep",
+            base=r"(^|/)(python:\S*slim|uv:python\S*slim|debian:\S*slim|cuda:\S*-(base|runtime)|pytorch/pytorch:\S*-runtime)",
+            confidence=LIKELY,
+        )
+        for packages, needs, brings in (
+            (r"psycopg2|psycopg\[c\]", "libpq-dev gcc", r"libpq|postgresql"),
+            (r"mysqlclient", "default-libmysqlclient-dev pkg-config gcc", r"libmysqlclient|libmariadb"),
+            (r"pyaudio", "portaudio19-dev gcc", "portaudio"),
+            (r"pygraphviz", "libgraphviz-dev gcc", "libgraphviz|graphviz-dev"),
+            (r"(dlib|llama[-_]cpp[-_]python|kenlm)", "build-essential cmake", r"build-essential|g\+\+|clang|whl"),
+            (r"(python-ldap)", "libldap-dev libsasl2-dev gcc", "libldap"),
+            (r"(pycairo|pygobject)", "libcairo2-dev pkg-config gcc", "libcairo"),
+            (r"(mpi4py)", "libopenmpi-dev gcc", "openmpi|mpich"),
+        )
+    ),
+    Fault(
+        "RUN",
+        r"^apt(-get)?(?!.*\s(-\w*y|--yes|--assume-yes|-qq|--print|--download|-s\b|--dry"
+        r"|\$)) (-\S+ )*install(?!( (-\S+|unzip|zip|pigz|htop|make|less|tree|nano|rsync"
+        r"|numactl|libtcmalloc-minimal4))*$)\s\S.*",
+        HIGH,
+        "{0} has no -y: it asks, gets no answer, and the build is aborted",
+        "apt-get install -y",
+        unless=r"apt\.conf|yes \||assume-yes|APT_GET",
+    ),
+    Fault(
+        "RUN",
+        r"^apt(-get)? .*\b(tzdata|keyboard-configuration|libopencv-dev|python3-opencv"
+        r"|texlive\S*|krb5-user|console-setup|xserver-xorg\S*|xfce4)\b",
+        MEDIUM,
+        "{0}: the package asks for a time zone or keyboard, and the build can hang",
+        "ARG DEBIAN_FRONTEND=noninteractive above it",
+        unless=r"(?i)noninteractive|/etc/localtime",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "RUN-TEXT",
+        r"^(?![\s\S]*apt(-get)? (-\S+ )*update)[\s\S]*?apt(-get)? (-\S+ )*install",
+        MEDIUM,
+        "apt-get install uses the lists of apt-get update in another layer, which the "
+        "cache may have kept for months: packages that left the mirror fail the build",
+        "run apt-get update and install in one RUN",
+        needs=r"(?m)^RUN (?![^\n]*apt(-get)? (-\S+ )*install)[^\n]*apt(-get)? (-\S+ )*update",
+    ),
+    Fault(
+        "RUN-TEXT",
+        r"^(?![\s\S]*apt(-get)? (-\S+ )*update)[\s\S]*?apt(-get)? (-\S+ )*install",
+        HIGH,
+        "{0}: no apt-get update stands above, the base has no package lists, and the "
+        "build fails (Unable to locate package)",
+        "run apt-get update && apt-get install in one RUN",
+        unless=r"apt(-get)? (-\S+ )*update|\.sh\b|/var/lib/apt|apt-key|aptitude",
+        base=r"(^|/)(ubuntu|debian|python|cuda|pytorch)(/pytorch)?:",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "SETUP",
+        r"CUDAExtension[\s\S]*\t(?P<it>.*)",
+        HIGH,
+        "{0} compiles for CUDA, and {base} has no nvcc: the build fails",
+        "compile it in a stage on the -devel image",
+        unless=CUDA_TOOLS,
+        base=NO_COMPILER,
+        confidence=LIKELY,
+    ),
+    Fault(
+        "SETUP",
+        r"CUDAExtension[\s\S]*\t(?P<it>.*)",
+        HIGH,
+        "{0} compiles for CUDA without TORCH_CUDA_ARCH_LIST: the architecture is asked of a GPU, and a build has none",
+        'ENV TORCH_CUDA_ARCH_LIST="8.0;9.0"',
+        unless="TORCH_CUDA_ARCH_LIST",
+        base=r"^(?!.*nvcr\.io)",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "RUN",
+        r"^uv sync .*--(frozen|locked).*",
+        HIGH,
+        "{0}: no COPY above takes uv.lock, and without it the step fails",
+        "COPY pyproject.toml uv.lock ./",
+        unless=r"uv\.lock|(COPY|ADD) (\S+ )*(\./?|/|\S*\*\S*) +[^\s(]|git clone|source=[.']",
+        needs=r"(COPY|ADD) |source=",
+    ),
+    Fault(
+        "RUN",
+        r"^(uv sync|poetry install|pdm (install|sync)|pipenv " r"install)\b(?!.*--(frozen|locked)).*",
+        MEDIUM,
+        "{0}: no COPY above takes the lock file, so versions are resolved anew and differ from it",
+        "copy the lock file beside pyproject.toml",
+        unless=r"lock\b|(COPY|ADD) (\S+ )*(\./?|/|\S*\*\S*) +[^\s(]|git clone|source=[.']",
+        needs=r"(COPY|ADD) (?!Flag)[^\n]*(pyproject|Pipfile)",
+    ),
+    Fault(
+        "COPY",
+        r"^(\./)?(src|[a-z_]+)/? (?=\S*/)",
+        HIGH,
+        "the project was installed above, before its source {0} was there: the package in the image has no modules",
+        "copy the source above pip install ., or install only what it depends on there",
+        unless=r"--no-deps|touch|mkdir|(COPY|ADD) (\S+ )*(\./)?(\.|src|[a-z_]+/)/? "
+        r"+[^\s(][^\n]*\n[\s\S]*RUN [^\n]*pip[\d.]* install|git clone|--no-install-project",
+        needs=r"(pyproject\.toml|setup\.py)[\s\S]*RUN [^\n]*pip[\d.]* install (-\S+ )*\.(\[\S*\])?\s",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "RUN",
+        r"^nvidia-smi\b.*",
+        HIGH,
+        "{0}: no GPU and no driver are there while an image is built, and the build fails",
+        "run it when the container starts",
+    ),
+    Fault(
+        "RUN",
+        r"^python[\d.]* -c .*(\.cuda\(\)|\.to\(['\"]cuda|device=['\"]cuda|assert "
+        r"torch\.cuda\.is_available|get_device_(name|capability|properties)\().*",
+        HIGH,
+        "{0} needs a GPU, which is not there while an image is built: it fails",
+        "run it when the container starts, or on the CPU",
+    ),
+    Fault(
+        "RUN",
+        r"^pip3? (?!.*(--break-system-packages|--target|--prefix|-t ))install.*|^python3? "
+        r"-m pip (?!.*--break-system-packages)install.*",
+        HIGH,
+        "{0}: pip of {base} refuses to install into the system's Python "
+        "(externally-managed-environment), and the build fails",
+        "make a virtual environment, or give --break-system-packages",
+        unless=r"BREAK_SYSTEM_PACKAGES|EXTERNALLY-MANAGED|break-system|venv|conda|mamba|get-pip"
+        r"|pyenv|uv (python|venv)|deadsnakes|Python-3|virtualenv|python3\.\d+-",
+        base=r"(^|/)(ubuntu:(24\.04|noble|2[5-9])|debian:(1[23]|bookworm|trixie)|cuda:.*ubuntu24)",
+    ),
+    Fault(
+        "RUN",
+        r"^apt(-get)? .*\bpython3\.(1[1-4]|9|8|7)\b(?!-)",
+        HIGH,
+        "{0}: {base} packs only Python 3.12, and apt-get finds no such package",
+        "choose another base, or add the PPA first",
+        unless="deadsnakes|ppa",
+        base=r"ubuntu:?(24\.04|noble)",
+    ),
+    Fault(
+        "RUN",
+        r"^apt(-get)? .*\bpython3\.(1[2-4]|9|8|7)\b(?!-)",
+        HIGH,
+        "{0}: {base} packs only Python 3.10 and 3.11, and apt-get finds no such package",
+        "choose another base, or add the PPA first",
+        unless="deadsnakes|ppa",
+        base=r"ubuntu:?(22\.04|jammy)",
+    ),
+    Fault(
+        "RUN",
+        r"^apt(-get)? .*\bpython3\.1\d\b(?!-)",
+        HIGH,
+        "{0}: {base} packs only Python 3.8 and 3.9, and apt-get finds no such package",
+        "choose another base, or add the PPA first",
+        unless="deadsnakes|ppa",
+        base=r"ubuntu:?(20\.04|focal)",
+    ),
+    Fault(
+        "PACKAGE",
+        BUILDS_CUDA,
+        HIGH,
+        "{0} is compiled for CUDA, and {base} has no nvcc: the build fails",
+        "compile it in a stage on the -devel image",
+        unless=CUDA_TOOLS,
+        base=NO_COMPILER,
+        confidence=LIKELY,
+    ),
+    Fault(
+        "PACKAGE",
+        r"(?i)^\S*flash[-_]attn\b(?!\S*\.whl)(?!.*--no-build-isolation)",
+        HIGH,
+        "the build of {0} does not see torch without --no-build-isolation (ModuleNotFoundError), and fails",
+        "install torch first, then pip install --no-build-isolation flash-attn",
+        unless=r"no-build-isolation|NO_BUILD_ISOLATION",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "PACKAGE",
+        r"(?i)^\S*(detectron2|pytorch3d)\b(?!\S*\.whl)",
+        HIGH,
+        "{0} is compiled without CUDA unless FORCE_CUDA=1 is set, as no GPU is there in a build",
+        'ENV FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST="8.0;9.0"',
+        unless="FORCE_CUDA|whl",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "PACKAGE",
+        r"(?i)^\S*(apex\b(?=.*(cuda_ext|-option|-settings))|minkowskiengine|nvdiffrast"
+        r"|gsplat|diff[-_]gaussian\S*|tiny-?cuda-?nn)\b(?!\S*\.whl)",
+        HIGH,
+        "{0} asks a GPU for its architecture when it is compiled, and a build has none: set TORCH_CUDA_ARCH_LIST",
+        'ENV TORCH_CUDA_ARCH_LIST="8.0;9.0"',
+        unless="TORCH_CUDA_ARCH_LIST|TCNN_CUDA",
+        base=r"^(?!.*nvcr\.io)",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "PACKAGE",
+        r"^git\+.*",
+        HIGH,
+        "{0} needs git, which {base} does not have: the build fails",
+        "install git above it",
+        unless=r"\b(install|add)\b[^\n]*\sgit(\s|$)|\.sh\b|conda",
+        base=r"(^|/)(python:[\d.]+-slim|(ubuntu|debian):|cuda:|pytorch/pytorch:2\S*-runtime)",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "RUN",
+        r"^git (clone|lfs|submodule).*",
+        HIGH,
+        "{0}: {base} has no git, and nothing above installs it: the build fails",
+        "install git above it",
+        unless=r"install[\s\S]*\bgit\b[\s\S]*git (clone|lfs|submodule)|\.sh\b|conda",
+        base=r"(^|/)(python:[\d.]+-slim|(ubuntu|debian):|cuda:|pytorch/pytorch:2\S*-runtime)",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "RUN",
+        r"^(curl|wget) .*",
+        HIGH,
+        "{0}: {base} does not have it, and nothing above installs it: the build fails",
+        "install it above",
+        unless=r"install[\s\S]*\b(curl|wget)\b[\s\S]*(curl|wget) |\.sh\b",
+        base=r"(^|/)(python:[\d.]+-slim|(ubuntu|debian):|pytorch/pytorch:2\S*-runtime)",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "RUN",
+        r"^pip3? .*install.*|^python3? .*",
+        HIGH,
+        "{0}: {base} has no Python, and nothing above installs it: the build fails",
+        "install python3 and python3-pip above it",
+        unless=r"(apt|apt-get|yum|dnf|apk) [^\n]*(python|pip)|(COPY|ADD)[^\n]*Flag|conda|uv "
+        r"|pyenv|\.sh\b|\.tar|\.tgz|mamba",
+        base=PLAIN,
+        confidence=LIKELY,
+    ),
+    Fault(
+        "RUN START",
+        r"^python .*",
+        HIGH,
+        "{0}: {base} has python3 and no python: command not found",
+        "call python3, or install python-is-python3",
+        unless=r"python-is-python3|/python\b|alternatives|conda|venv|pyenv|uv "
+        r"|mamba|python[23]?[\d.]*\s+/\S*bin|COPY.*from|\.sh\b|PATH=|\bpython\b(?=[^"
+        r"|]*install)",
+        base=PLAIN,
+        confidence=LIKELY,
+    ),
+    Fault(
+        "RUN",
+        r"^(gcc|g\+\+|make|nvcc) .*",
+        HIGH,
+        "{0}: {base} has no compiler, and nothing above installs one",
+        "install build-essential above it",
+        unless=r"build-essential|gcc|g\+\+|install[\s\S]*\bmake\b|\.sh\b|conda",
+        base=r"(^|/)python:[\d.]+-slim|(^|/)(ubuntu|debian):|cuda:.*-(base|runtime)",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "USER-RUN",
+        r"^(?!.*\b(sudo|su|doas|gosu)\b)(apt|apt-get|apk|yum|dnf) .*(install|update|add).*",
+        HIGH,
+        "{0} runs as user {user}, who may not install (USER above): permission denied, and the build fails",
+        "install above USER, or USER root first",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "FROM",
+        r"^\S*nvidia/cuda(:latest)?(\s|$).*",
+        HIGH,
+        "{0}: nvidia/cuda has no latest tag, and the build fails",
+        "name a whole tag such as 12.4.1-cudnn-runtime-ubuntu22.04",
+    ),
+    Fault(
+        "FROM",
+        r"^\S*nvidia/cuda:1[12]\.\d+(\.\d+)?-(cudnn\d*-)?(base|runtime|devel)?(\s|$).*"
+        r"|^\S*nvidia/cuda:1[12]\.\d+-\S*ubuntu.*",
+        HIGH,
+        "{0} is no tag of nvidia/cuda (the patch version and the system belong to it), and the build fails",
+        "name a whole tag such as 12.4.1-cudnn-runtime-ubuntu22.04",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "RUN",
+        r"^(source|conda|mamba) activate .*|^conda activate.*",
+        HIGH,
+        "{0} fails or does nothing: the shell of a RUN is not set up for conda",
+        'SHELL ["conda", "run", "-n", "NAME", "/bin/bash", "-c"], or ENV PATH=<env>/bin:$PATH',
+        unless=r"conda\.sh|shell\.bash hook|shell hook|activate\s+base|bash[\"', "
+        r"]+-\w*l|--login|source activate|conda init|BASH_ENV|/bin/activate",
+        confidence=LIKELY,
+    ),
+)
+
+
+@lint_rule("failing-step", "a step that cannot work in a build", reads="dockerfile", each="chains")
+def failing_step(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for steps that ask (`apt-get install` without `-y`), need a GPU or `nvcc`, call a program that the base does
+    not have, install as a user who may not, or name a package or tag that does not exist.
+
+    ## Why it costs
+    The build fails, or what it makes lacks CUDA.
+
+    ## How to tell
+    By a table of what the official images of Ubuntu, Debian, CUDA, Python and PyTorch hold, and what the lines above
+    install.
+
+    ## What to do
+    See the advice of the finding.
+
+    ## When it is wrong
+    If a script or an archive of a step above brings the program.
+    """
+    yield from find_faults(FAILING, chain)
+
+
+GONE = "the variable or environment is gone in the next RUN and when the container runs"
+LOST = (
+    Fault(
+        "LAST",
+        r"^(cd|pushd) .*",
+        HIGH,
+        "{0} does not last: the next RUN starts in WORKDIR again",
+        "use WORKDIR, or join the commands by && in one RUN",
+    ),
+    Fault(
+        "LAST",
+        r"^(source|\.|conda) .*activate.*|^eval .*hook.*",
+        HIGH,
+        "{0} does not last: the environment is not active in the next RUN nor when the container runs",
+        "ENV PATH=<env>/bin:$PATH",
+    ),
+    Fault("LAST", r"^(export|source|\.) (?!.*activate).*", HIGH, "{0} does not last: " + GONE, "use ENV"),
+    Fault(
+        "LAST",
+        r"^service .*start.*",
+        HIGH,
+        "{0} does not last: the process ends with this RUN",
+        "start it when the container starts",
+    ),
+    Fault("LAST", r"^su (?!.*-c).*", HIGH, "{0} does not last: the user is the old one in the next RUN", "use USER"),
+    Fault(
+        "LAST",
+        r"^(alias|ulimit|umask|set) .*",
+        MEDIUM,
+        "{0} does not last: it ends with this RUN",
+        "use SHELL, or a script",
+    ),
+    Fault(
+        "LOST",
+        r"^(?!(curl|wget).*\t.*(bash|sh|tar|gpg|apt-key|tee|python3?) \(no)[\s\S]*",
+        MEDIUM,
+        "{0}, and the build goes on without it",
+        "join the commands by &&, and use set -e and pipefail",
+    ),
+    Fault(
+        "LOST",
+        r"^(curl|wget)[\s\S]*",
+        LOW,
+        "{0}, and the build goes on without it",
+        "join the commands by &&, and use set -e and pipefail",
+    ),
+)
+
+
+@lint_rule(
+    "lost-shell-state", "a RUN whose effect or failure is lost with its shell", reads="dockerfile", each="chains"
+)
+def lost_shell_state(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a `RUN` that only does `cd`, `export`, `source`, `conda activate` or `service start`; and for installs,
+    downloads and compilations whose exit code is lost: before `;` or a line of a heredoc without `set -e`, a pipe
+    without `pipefail`, `|| true`.
+
+    ## Why it costs
+    Each `RUN` is a new shell: the next line fails, or installs into another environment. A lost failure leaves a green
+    build whose image lacks a package.
+
+    ## How to tell
+    The commands of the shell, as its grammar joins them.
+
+    ## What to do
+    Use `WORKDIR`, `ENV` and `SHELL ["/bin/bash", "-eo", "pipefail", "-c"]`, or join the commands by `&&` in one `RUN`.
+
+    ## When it is wrong
+    If the command only tests that a file is there, or its failure is expected.
+    """
+    yield from find_faults(LOST, chain)
+
+
+BASH = 'SHELL ["/bin/bash", "-eo", "pipefail", "-c"] above it'
+BASHISMS = (
+    Fault(
+        "SH",
+        r"(^|[;&|(]\s*)(source|pushd|popd|shopt|declare|mapfile) .*",
+        HIGH,
+        "{0}: no command of sh (dash), which runs this line: not found",
+        BASH,
+        unless=r"ln -\w+ \S*bash |dash/sh|dpkg-reconfigure",
+        base=DEBIAN,
+        confidence=LIKELY,
+    ),
+    Fault(
+        "SH",
+        r"(^|[;&|(]\s*|if |while )\[\[ .*",
+        HIGH,
+        "{0}: [[ is no command of sh (dash), which runs this line",
+        BASH,
+        unless=r"ln -\w+ \S*bash |dash/sh",
+        base=DEBIAN,
+        confidence=LIKELY,
+    ),
+    Fault(
+        "SH",
+        r"set -\w*o pipefail",
+        HIGH,
+        "{0}: sh (dash) refuses it (Illegal option), and the build fails",
+        BASH,
+        unless=r"ln -\w+ \S*bash |dash/sh",
+        base=DEBIAN,
+        confidence=LIKELY,
+    ),
+    Fault(
+        "SH",
+        r"\s<\(.*",
+        HIGH,
+        "{0} is no syntax of sh (dash), which runs this line",
+        BASH,
+        unless=r"ln -\w+ \S*bash |dash/sh",
+        base=DEBIAN,
+        confidence=LIKELY,
+    ),
+    Fault(
+        "SH",
+        r"(?<![$\w])\S*\{[\w./-]+(,[\w./-]+)+\}\S*",
+        HIGH,
+        "{0}: sh (dash) expands no braces and makes one name of it",
+        BASH,
+        unless=r"ln -\w+ \S*bash |dash/sh|git log|format",
+        base=DEBIAN,
+        confidence=LIKELY,
+    ),
+)
+
+
+@lint_rule("bashism-in-sh", "a RUN uses what only bash knows, and the shell is sh", reads="dockerfile", each="chains")
+def bashism_in_sh(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for `source`, `[[`, `set -o pipefail`, `<( )` and `{a,b}` in a `RUN` or `CMD` of an image whose `/bin/sh` is
+    dash.
+
+    ## Why it costs
+    The step fails (`source: not found`), or does something else without a word.
+
+    ## How to tell
+    The base is Debian or Ubuntu, no `SHELL` is named, and the command is not given to bash.
+
+    ## What to do
+    `SHELL ["/bin/bash", "-o", "pipefail", "-c"]` above, or `.` for `source`.
+
+    ## When it is wrong
+    If an earlier step makes `/bin/sh` a link to bash.
+    """
+    yield from find_faults(BASHISMS, chain)

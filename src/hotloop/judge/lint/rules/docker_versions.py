@@ -1,0 +1,312 @@
+"""Dockerfiles: versions of torch, CUDA and Python that do not fit, and a torch that is installed twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from hotloop.core.findings import Severity
+from hotloop.core.lint import Confidence, LintFinding, lint_rule
+from hotloop.judge.lint.formats.builds import DockerBuild, Fault, Layer, find_faults
+
+HIGH, MEDIUM, LIKELY = Severity.HIGH, Severity.MEDIUM, Confidence.LIKELY
+TORCH = {
+    "1.12": ("cu102|cu113|cu116", range(7, 11), "0.13"),
+    "1.13": ("cu116|cu117", range(7, 12), "0.14"),
+    "2.0": ("cu117|cu118", range(8, 12), "0.15"),
+    "2.1": ("cu118|cu121", range(8, 12), "0.16"),
+    "2.2": ("cu118|cu121", range(8, 13), "0.17"),
+    "2.3": ("cu118|cu121", range(8, 13), "0.18"),
+    "2.4": ("cu118|cu121|cu124", range(8, 13), "0.19"),
+    "2.5": ("cu118|cu121|cu124", range(9, 14), "0.20"),
+    "2.6": ("cu118|cu124|cu126", range(9, 14), "0.21"),
+    "2.7": ("cu118|cu126|cu128", range(9, 14), "0.22"),
+    "2.8": ("cu126|cu128|cu129", range(9, 14), "0.23"),
+    "2.9": ("cu126|cu128|cu130", range(10, 15), "0.24"),
+}
+"""torch -> its builds for CUDA, the Pythons 3 with wheels for Linux, and the torchvision that goes with it."""
+ON_INDEX = (
+    r"torch\w*|pytorch-triton|triton|xformers|numpy|pillow|filelock|networkx|jinja2"
+    r"|sympy|fsspec|mpmath|nvidia-[\w-]+|setuptools|"
+    r"typing[-_]extensions|markupsafe|certifi|charset-normalizer|idna|requests|urllib3"
+    r"|tqdm|packaging|cmake|lit|fbgemm\S*"
+)
+TOGETHER = "take versions that were published together (pytorch.org, previous versions)"
+UNFIT = (
+    Fault(
+        "CONDA",
+        r"(?ms)\A(?!.*(cuda|cpuonly|gpu|nvidia|=cpu|cpu_|_cpu))(.*^dependencies:.*^\s*- (\S+::)?|.*\b(install|create) "
+        r"(?:(?:-c|--channel) \S+ |(?!-c |--channel )\S+ )*?)(?P<it>(pytorch|jaxlib)(?=[\s=<>]|$)[^\n]{0,20})",
+        HIGH,
+        "conda solves {0} without a driver in the build, and takes the CPU build: the GPUs are not used",
+        "ENV CONDA_OVERRIDE_CUDA=12.4 above it, and pytorch-gpu or pytorch=*=cuda*",
+        unless="CONDA_OVERRIDE_CUDA|pytorch-cuda|pytorch-gpu",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "CONDA",
+        r"(?s)\A(?=.*conda-forge).*\b(?P<it>(pytorch|jaxlib)\S*=\S*cuda\S*|pytorch-gpu\S*)",
+        HIGH,
+        "{0} depends on __cuda, which no build without a driver has: conda finds no solution, and the build fails",
+        "ENV CONDA_OVERRIDE_CUDA=12.4 above it",
+        unless="CONDA_OVERRIDE_CUDA",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "PACKAGE",
+        r"^(jax(?!\[\S*cuda)|tensorflow[-_]cpu|paddlepaddle(?!-gpu)|jax\[cpu\])(?=[\s=<>~]|$)[^\t]*",
+        HIGH,
+        "{0} on {base} is a build for the CPU: the GPUs are not used",
+        "install jax[cuda12], tensorflow or paddlepaddle-gpu",
+        unless=r"jax\[cuda|jaxlib\S*cuda|jax-cuda|cuda1\d[-_](local|pip)",
+        base=r"(^|/)cuda:|nvcr\.io/nvidia/cuda",
+        confidence=LIKELY,
+    ),
+    Fault(
+        "PACKAGES",
+        r"(?m)\A(?![\s\S]*(^torch\b|onnxruntime-gpu|onnxruntime\[))[\s\S]*^(?P<it>onnxruntime(?![\w-])[^\t\n]*)",
+        MEDIUM,
+        "{0} on {base} runs on the CPU only (no CUDAExecutionProvider)",
+        "install onnxruntime-gpu",
+        base=r"(^|/)cuda:",
+        confidence=LIKELY,
+    ),
+    *(
+        Fault(
+            "PACKAGES",
+            rf"(?m)^torch *== *{torch}(\.\d+)*(\+|\s(?=[\s\S]*whl/))(?=[\s\S]*)(?=cu"
+            rf"|[\s\S]*whl/cu)(?!({cuda})\b|[\s\S]*whl/({cuda})\b)",
+            HIGH,
+            f"{{0}}: torch {torch} has builds for {cuda.replace('|', ', ')} only; pip finds no version for this CUDA",
+            TOGETHER,
+        )
+        for torch, (cuda, _, _) in TORCH.items()
+    ),
+    *(
+        Fault(
+            "PACKAGES",
+            rf"(?m)^torch *== *{torch}\b[\d.+\w]*",
+            HIGH,
+            f"{{0}} has no wheel for the Python of {{base}} (there are 3.{pythons[0]} to "
+            f"3.{pythons[-1]}): pip finds no version",
+            TOGETHER,
+            base=rf"(^|/)python:3\.(?!({'|'.join(map(str, pythons))})\b)\d+",
+            unless=r"uv python|conda|pyenv",
+        )
+        for torch, (_, pythons, _) in TORCH.items()
+    ),
+    *(
+        Fault(
+            "PACKAGES",
+            rf"(?ms)\A(?=.*^torch *== *{torch}\b).*^(?P<it>(torchvision *== "
+            rf"*(?!{vision}\b)|torchaudio *== *(?!{torch}\b))\S+)",
+            HIGH,
+            f"{{0}} does not go with torch {torch}: pip refuses the pins or replaces torch",
+            TOGETHER,
+        )
+        for torch, (_, _, vision) in TORCH.items()
+    ),
+    Fault(
+        "PACKAGES",
+        rf"(?im)^(?!({ON_INDEX})\b)[a-z][\w-]*(?=[^\n:/]*$)(?=[\s\S]*((--index-url|-i)[ "
+        rf"=]https?://download\.pytorch\.org))(?![\s\S]*(--extra-index-url|--find-links))",
+        HIGH,
+        "--index-url replaces PyPI by PyTorch's index, which has no {0}: pip finds no version and the build fails",
+        "install torch alone from it, or use --extra-index-url",
+    ),
+    *(
+        Fault(
+            "COPY ENV",
+            rf"lib/python3\.{minor}/site-packages\S*",
+            HIGH,
+            f"{{0}} is of Python 3.{minor}, and {{base}} runs another one: its packages are not found",
+            "use one Python in all stages",
+            base=rf"(^|/)python:3\.(?!{minor}\b)\d",
+            unless=r"deadsnakes|conda|pyenv|uv python",
+        )
+        for minor in range(6, 15)
+    ),
+    Fault(
+        "COPY",
+        r"^(/\S*/\.?v?env|/\.?v?env)/? (?!\1/?$)/\S+",
+        HIGH,
+        "{0}: a virtual environment does not run at another path, as its scripts name the old one",
+        "make it at the path where it is used",
+        unless="relocatable",
+    ),
+)
+
+
+@lint_rule(
+    "unfit-versions", "versions that do not fit each other, the index or the Python", reads="dockerfile", each="chains"
+)
+def unfit_versions(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
+    """## What it does
+    Compares pinned versions of torch with the CUDA index, the Python of the base, torchvision and torchaudio; looks for
+    `--index-url` of PyTorch with packages of PyPI; for `site-packages`, wheels and environments of another Python or
+    path that a stage copies; and for CPU builds that conda or pip choose for an image with GPUs.
+
+    ## Why it costs
+    The build fails: no such wheel exists, or the pins contradict each other. Or the modules are not found at start.
+
+    ## How to tell
+    By the published tables of PyTorch's builds up to 2.9. Requirements files are read.
+
+    ## What to do
+    Take the versions of one line of PyTorch's table of previous versions.
+
+    ## When it is wrong
+    If an index of your own has such a build.
+    """
+    yield from find_faults(UNFIT, chain)
+    taken = [(layer, stage) for layer in chain if (stage := layer.source_stage) is not None]
+    for layer, stage in taken if not any(INTERPRETER.match(one) for each, _ in taken for one in each.sources) else ():
+        above = build.chain(stage)
+        scripts = " ".join(one.instruction.script for one in (*above, *chain) if one.name in ("RUN", "ENV"))
+        made, run = (_read_python(build.dockerfile.lineage(one)[0].base) for one in (stage, layer.stage))
+        held = [
+            source
+            for source in layer.sources
+            if _holds_packages(source, above, scripts) and ("/python3" not in source or made[:4] == run[:4])
+        ]
+        if held and made and run and made != run and not OTHER_PYTHON.search(scripts):
+            yield layer.report(
+                HIGH,
+                f"{held[0]} holds packages of Python {made} (stage {stage.name or stage.index}), and this stage runs "
+                f"Python {run}: modules are not found, or their compiled parts do not load",
+                "build on the same Python version and base as the image that runs",
+                confidence=LIKELY,
+            )
+
+
+OTHER_PYTHON = re.compile(
+    r"deadsnakes|conda|mamba|pyenv|uv python|UV_PYTHON|\bpython3\.\d+(?!/)|PYTHON_VERSION|Python-3"
+)
+INTERPRETER = re.compile(
+    r"/(usr(/local(/bin\S*)?)?)?/?$|\S*/(python|python3(\.\d+)?|\.?uv|uv/python|conda|miniconda3?)/?$"
+)
+PYTHONS = {
+    r"ubuntu:?(24\.04|noble)|cuda:\S*ubuntu24": "3.12 of /usr/bin",
+    r"ubuntu:?(22\.04|jammy)|cuda:\S*ubuntu22": "3.10 of /usr/bin",
+    r"ubuntu:?(20\.04|focal)|cuda:\S*ubuntu20": "3.8 of /usr/bin",
+    r"(^|/)debian:(13|trixie)": "3.13 of /usr/bin",
+    r"(^|/)debian:(12|bookworm)|distroless/python3-debian12": "3.11 of /usr/bin",
+    r"(^|/)debian:(11|bullseye)|distroless/python3-debian11": "3.9 of /usr/bin",
+}
+"""Base -> the Python that its distribution packs."""
+
+
+def _read_python(base: str) -> str:
+    """The Python of a base image, with its place where that is not /usr/local; empty where it is not known."""
+    official = re.search(r"(^|/)(python:|uv:(\S*-)?python)(3\.\d+)", base)
+    packed = next((text for pattern, text in PYTHONS.items() if re.search(pattern, base)), "")
+    return f"{official[4]}{' (musl)' if 'alpine' in base else ''}" if official else packed
+
+
+def _holds_packages(source: str, above: Sequence[Layer], scripts: str) -> bool:
+    """Whether a path of a stage is one that its installs fill."""
+    path = source.rstrip("/")
+    places = (
+        r"(--prefix|--target|--root|-t|venv|virtualenv|-w|--wheel-dir|PYTHONUSERBASE|UV_PROJECT_ENVIRONMENT)[= ]\"?"
+        rf"(-\S+ )*{re.escape(path)}(?![\w.-])"
+    )
+    is_named = re.search(r"venv|\.local$|(site|dist)-packages", path) or re.search(places, scripts)
+    is_project = "uv sync" in scripts and path == above[-1].workdir
+    return len(path) > 1 and (is_project or is_named is not None) and any(layer.installs for layer in above)
+
+
+ONCE = "choose a base with this torch, or one without any, and install torch once"
+REPLACED = (
+    Fault(
+        "PACKAGE",
+        r"^torch(\[\S*\])?(\s*[=~!<>]=?\s*[\d.]+\S*|(?=\s*\t.* " r"(-U|--upgrade|--force-reinstall)\b))",
+        HIGH,
+        "{0} replaces NVIDIA's own build in {base}: the image holds both, and apex, "
+        "TransformerEngine and what else was compiled for it breaks",
+        "leave torch out of the list, or keep the image's constraints (PIP_CONSTRAINT)",
+        base=r"nvcr\.io/nvidia/pytorch",
+    ),
+    Fault(
+        "PACKAGES",
+        r"(?m)^torch\b\S*(?=[\s\S]*(whl/cpu|\+cpu))",
+        HIGH,
+        "{0} from the CPU index on {base}: a torch without CUDA, and the GPUs are not used",
+        "use the index of the image's CUDA (whl/cu124)",
+        base=r"cuda|pytorch/pytorch|nvcr\.io",
+    ),
+    *(
+        Fault(
+            "PACKAGE",
+            rf"^torch *== *(?!{torch}\b)[\d.]+\S*(?!.*\b(wheel|download) )",
+            MEDIUM,
+            f"{{0}} replaces the torch {torch} of {{base}}: the image holds both, gigabytes that nobody uses",
+            ONCE,
+            base=rf"pytorch/pytorch:{torch}\.",
+        )
+        for torch in TORCH
+    ),
+    *(
+        Fault(
+            "PACKAGE",
+            rf"^torch *== *(?!{torch}\b)[\d.]+\S*(?!.*\b(wheel|download) )",
+            MEDIUM,
+            f"{{0}} replaces the torch {torch} of a layer above: the image holds both, gigabytes that nobody uses",
+            ONCE,
+            needs=rf"(?m)^RUN [^\n]*install[^\n]*\btorch *== *{torch}\b[^\n]*\n[\s\S]*^RUN ",
+            unless=r"uninstall[^\n]* torch\b|--target",
+        )
+        for torch in TORCH
+    ),
+    Fault(
+        "PACKAGE",
+        r"^torch(?![\w-])\S*",
+        MEDIUM,
+        "{0} by pip comes on top of the pytorch that conda has installed above: the image holds both",
+        ONCE,
+        needs=r"(conda|mamba) (create|install) [^\n]*\bpytorch\b",
+    ),
+    *(
+        Fault(
+            "PACKAGES",
+            rf"(?m)^torch\b\S*(?![\s\S]*\b(wheel|download) " rf")(?=[\s\S]*(whl/|\+)cu{cuda[:2]}{cuda[3:]}\b)",
+            MEDIUM,
+            f"{{0}} is built for CUDA {cuda}, {{base}} for another: the image holds two, and "
+            f"extensions that it compiles are refused",
+            ONCE,
+            base=rf"cuda:?-?(?!{cuda})\d+\.\d+",
+            confidence=LIKELY,
+        )
+        for cuda in ("11.3", "11.6", "11.7", "11.8", "12.1", "12.4", "12.6", "12.8", "12.9", "13.0")
+    ),
+    Fault(
+        "PACKAGE",
+        r"^(vllm|sglang|xformers)\b\S*(?!.*--no-deps)",
+        MEDIUM,
+        "{0} needs one exact torch, and pip replaces that of {base} by it: the image holds both",
+        "choose a base without torch, or the version that goes with this torch",
+        base=r"pytorch/pytorch|nvcr\.io/nvidia/pytorch",
+        confidence=LIKELY,
+    ),
+)
+
+
+@lint_rule("torch-twice", "an install replaces the torch of the base or of a layer", reads="dockerfile", each="chains")
+def torch_twice(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for an install that replaces a torch which the base or an earlier layer has: another version, another CUDA,
+    the CPU build, or a package that needs an exact version (vllm, xformers). Requirements files are read.
+
+    ## Why it costs
+    The first installation stays in the image, gigabytes that nobody uses. On NVIDIA's images the build that the other
+    packages were compiled for is lost; a CPU build leaves the GPUs idle.
+
+    ## How to tell
+    The base's tag, or an earlier `RUN`, names a torch that is not the one of this install.
+
+    ## What to do
+    Choose the base by its version of torch, or begin with a plain CUDA runtime image; install torch once.
+
+    ## When it is wrong
+    If the earlier layer is in a stage from which nothing but files is copied; such stages are not compared.
+    """
+    yield from find_faults(REPLACED, chain)

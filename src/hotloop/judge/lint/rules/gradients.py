@@ -1,0 +1,711 @@
+"""The static checks of how gradients are accumulated, scaled, clipped, cleared and used."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from hotloop.core.findings import Severity
+from hotloop.core.lint import LintEdit, LintFinding, lint_rule
+from hotloop.judge.lint.formats.script import LintedScript, LoopStep
+from hotloop.judge.lint.python_code import constant, keyword
+from hotloop.judge.lint.python_flow import LoopCall
+from hotloop.judge.lint.script_words import SHARDS
+
+CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_")
+CLEARED = re.compile(r"\.grad\s*=\s*None|grad(\.data)?\.(zero_|fill_)|clear_grad|grad\.detach_\(\)")
+DIVIDES_ITSELF = ("accelerate", "deepspeed", "lightning", "colossalai", "fairscale", "transformers.Trainer")
+_ACCUMULATION = re.compile(r"(?i)accum|update_freq|grad_acc|iter_size|micro|virtual|batch_multipl|subdivisions")
+
+
+@lint_rule(
+    "accumulation-without-no-sync",
+    "DDP exchanges gradients for each micro-batch of a step",
+    reads="python",
+    each="training",
+)
+def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for gradient accumulation under DistributedDataParallel in a file that never uses `no_sync`, and for a
+    `no_sync` around every backward.
+
+    ## Why it costs
+    Each backward sends all gradients, although only their sum is needed: N times the traffic for one step. Inside
+    `no_sync` nothing is sent: if the last backward is there too, the ranks drift apart.
+
+    ## How to tell
+    The file wraps a model in DistributedDataParallel, and a loop accumulates over micro-batches.
+
+    ## What to do
+    `with model.no_sync():` around all micro-batches but the last. The rule `sync-every-microstep` of `hotloop run`
+    measures the cost.
+
+    ## When it is wrong
+    If N is 1 in practice.
+    """
+    if not script.calls_of(".DistributedDataParallel", ".DDP") or not training.steps:
+        return
+    first = training.backwards[0]
+    around = [
+        one.context_expr
+        for block in script.parents(first.call)
+        if isinstance(block, ast.With) and not script.conditions(block, training.container)
+        for one in block.items
+    ]
+    always = any(script.name(getattr(one, "func", one)).endswith(".no_sync") for one in around)
+    yield from script.report(
+        always and len(training.backwards) == 1 and first,
+        Severity.HIGH,
+        "every backward runs under no_sync: DDP never averages the gradients, and the ranks drift apart",
+        "leave no_sync for the last micro-batch of each step",
+    )
+    handled = script.has(r"no_sync|require_backward_grad_sync|accelerate|deepspeed")
+    count = None if handled else _find_accumulation(script, training)
+    yield from script.report(
+        count and first,
+        Severity.MEDIUM,
+        f"DDP all-reduces all gradients in each of {script.source(count) if count else 'N'} "
+        "micro-batches: once is enough",
+        "use model.no_sync() for all micro-batches but the last",
+    )
+
+
+@lint_rule(
+    "clip-after-step", "gradients are clipped where no step uses what is clipped", reads="python", each="training"
+)
+def clip_after_step(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a clipping of gradients between the optimizer's step and the next backward.
+
+    ## Why it costs
+    It has no effect: the step used the gradients as they were, and they are cleared before the next one.
+
+    ## How to tell
+    In the order in which the calls of one iteration run, what comes before the clipping is a step, not a backward.
+
+    ## What to do
+    Move the clipping between `backward()` and `step()`.
+
+    ## When it is wrong
+    If the gradients are kept for the next step on purpose.
+    """
+    order = [one for one in training.events if one in training.backwards or one in training.steps]
+    for clip in training.find(*CLIPS) if training.backwards and training.steps else ():
+        before = [one for one in order if training.events.index(one) < training.events.index(clip)]
+        last = (before or order)[-1]
+        apart = script.exclude_each_other(last.site, clip.site)
+        yield from script.report(
+            last in training.steps and not apart and clip,
+            Severity.MEDIUM,
+            f"clips gradients {'after the step' if before else 'before backward()'}: no step uses what is clipped, so "
+            "clipping has no effect",
+            "clip between backward() and step()",
+        )
+
+
+@lint_rule(
+    "clipped-scaled-gradients",
+    "gradients are clipped before the GradScaler's factor is taken out",
+    reads="python",
+    each="training",
+)
+def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a training loop with a GradScaler that clips or reads gradients without `scaler.unscale_(optimizer)`.
+
+    ## Why it costs
+    The gradients are some 65,536 times too large at that moment. Each step is clipped, and after the scaler divides by
+    its factor almost nothing is left of it.
+
+    ## How to tell
+    Between `scaler.scale(loss).backward()` and `scaler.step(optimizer)` a clipping runs, and no `unscale_` before it.
+
+    ## What to do
+    Call `scaler.unscale_(optimizer)` before the clipping.
+
+    ## When it is wrong
+    If the scaler is disabled wherever gradients are clipped.
+    """
+    scaled = {one for one in training.backwards if _is_scaled_loss(script, one)}
+    stepped = {one for one in training.steps if one.call.args}
+    for clip in training.find("clip_grad_norm_"):
+        given = getattr(clip.call.args[0], "func", clip.call) if clip.call.args else clip.call
+        models = script.origins(given.value) if isinstance(given, ast.Attribute) else []
+        shards = [one for one in models if isinstance(one, ast.Call) and SHARDS.search(script.name(one.func))]
+        yield from script.report(
+            "utils" in clip.name and bool(shards) and not script.has("NO_SHARD|use_orig_params_clip") and clip,
+            Severity.MEDIUM,
+            "clip_grad_norm_ of torch.nn.utils takes the norm of this rank's shard: each rank clips by another norm",
+            "call model.clip_grad_norm_(max_norm) of FullyShardedDataParallel",
+        )
+    for clip in training.find(*CLIPS) if scaled and stepped and script.calls_of(".GradScaler") else ():
+        at = training.events.index(clip)
+        before, after = training.events[:at], training.events[at:]
+        apart = any(script.exclude_each_other(one.site, clip.site) for one in scaled | stepped)
+        unscaled = any(one.name.endswith("unscale_") for one in before)
+        yield from script.report(
+            not (apart or unscaled or scaled.isdisjoint(before) or stepped.isdisjoint(after)) and clip,
+            Severity.HIGH,
+            "clips gradients that still hold the scaler's factor: almost nothing is left of a step",
+            "call scaler.unscale_(optimizer) before it",
+        )
+
+
+@lint_rule(
+    "misused-scaler", "GradScaler's scale, step and update do not belong together", reads="python", each="training"
+)
+def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a step of the optimizer that passes the scaler by, for `scaler.step` without `scaler.update` or of a loss
+    that was not scaled, for a scaler with bfloat16, and for float16 without one.
+
+    ## Why it costs
+    A scaled loss makes gradients 65,536 times too large: only `scaler.step` divides them and drops infinite ones.
+    Without `update` the second `scaler.step` raises. Small gradients in float16 without a scaler become zero.
+
+    ## How to tell
+    The calls of one iteration: `scale(loss).backward()`, the steps and `update()`; the dtype that autocast is given.
+
+    ## What to do
+    `scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()`. Bfloat16 needs no scaler.
+
+    ## When it is wrong
+    If the loop's branches use it in a way that their tests hide.
+    """
+    scaled = [one for one in training.backwards if _is_scaled_loss(script, one) and ".scale_loss" not in script.text]
+    through = [one for one in training.steps if one.call.args and script.name(one.call.func).endswith("scaler.step")]
+    bare = [one for one in training.steps if not one.call.args]
+    engines = any(one.call.args for one in training.backwards)
+    halves = [script.name(one).rpartition(".")[2] for one in _autocast(script)]
+    halved = bool(halves) and set(halves) <= {"float16", "half"}
+    mentioned = script.has(r"(?i)scaler|accelerate|deepspeed|lightning|\.scale\(")
+    checks = (
+        (
+            bool(scaled) and not through and len(scaled) == len(training.backwards),
+            bare,
+            Severity.HIGH,
+            "optimizer.step() passes the scaler by: gradients hold its factor, so steps are 65,536 times too large",
+        ),
+        (
+            "scaler.update" not in script.text and not training.find("update"),
+            through,
+            Severity.HIGH,
+            "scaler.update() is never called: the second scaler.step() raises RuntimeError, and the scale never adapts",
+        ),
+        (
+            not scaled and not engines and bool(training.backwards),
+            through,
+            Severity.HIGH,
+            "scaler.step() divides by a scale that backward() never saw: the loss was not scaled",
+        ),
+        (
+            set(halves) == {"bfloat16"},
+            through,
+            Severity.LOW,
+            "GradScaler scales a loss of bfloat16, which has the range of float32: useless work",
+        ),
+        (
+            halved and not mentioned and bool(training.steps) and bool(training.find("autocast")),
+            training.backwards,
+            Severity.MEDIUM,
+            "float16 autocast without a GradScaler: small gradients become zero, and the model learns worse",
+        ),
+    )
+    for holds, events, severity, message in checks:
+        if holds and events:
+            advice = "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update(); none of it for bfloat16"
+            yield LintFinding(severity=severity, line=script.line(events[0]), message=message, advice=advice)
+
+
+def _is_scaled_loss(script: LintedScript, backward: LoopCall) -> bool:
+    value = getattr(backward.call.func, "value", None)
+    return not backward.call.args and isinstance(value, ast.Call) and script.name(value.func).endswith(".scale")
+
+
+def _autocast(script: LintedScript) -> list[ast.expr]:
+    """The dtypes that autocast is given in the file."""
+    given = [keyword(call, "dtype") for call in script.calls_of(".autocast")]
+    return [one for one in given if isinstance(one, ast.Attribute)]
+
+
+@lint_rule("missing-zero-grad", "gradients are never cleared between steps", reads="python", each="training")
+def missing_zero_grad(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a training loop that calls `backward()` and an optimizer's `step()`, while nothing in the loop clears the
+    gradients.
+
+    ## Why it costs
+    `backward()` adds to `.grad`. Without `zero_grad()` each step uses the sum of all gradients since the start (or, if
+    it stands in front of the loop, since the epoch began): the training still runs, and learns badly.
+
+    ## How to tell
+    The optimizer is built from `torch.optim`, its step runs in the loop, and the file clears gradients nowhere, or only
+    outside of that loop.
+
+    ## What to do
+    Call `optimizer.zero_grad()` once per step, before `backward()` or after `step()`. `hotloop lint --fix` writes it
+    where the step runs each time.
+
+    ## When it is wrong
+    If another file clears the gradients, for example inside the model's own `forward`; a loop that runs only once.
+    """
+    clears = script.calls_of(".zero_grad")
+    inside = [*training.events, *script.events(training.loop)]
+    if CLEARED.search(script.text) or any(one.name.endswith("zero_grad") for one in inside):
+        return
+    for step in training.steps if all(_runs_before(script, training, one) for one in clears) else ():
+        value = step.call.args[0] if step.call.args else getattr(step.call.func, "value", step.call)
+        name = script.stepped(step.call)
+        has_closure = step.call.keywords or (step.call.args and script.name(step.call.func) == f"{name}.step")
+        yield from script.report(
+            not has_closure and script.role(value) == "optimizer" and step,
+            Severity.HIGH,
+            f"{name} steps with the sum of the gradients of all steps "
+            f"{'since the loop began' if clears else 'so far'}: "
+            "no zero_grad() clears them in the loop",
+            f"call {name}.zero_grad() once per step",
+            edits=_add_clear(script, training, step.call, name) if not clears else (),
+        )
+
+
+def _runs_before(script: LintedScript, training: LoopStep, clear: ast.Call) -> bool:
+    """Whether a zero_grad stands in front of the loop that steps, in the same function."""
+    around = {id(one) for one in script.loops_around(training.loop)}
+    return (
+        script.scope(clear) is script.scope(training.loop)
+        and clear.lineno < training.loop.lineno
+        and {id(one) for one in script.loops_around(clear)} <= around
+    )
+
+
+def _add_clear(script: LintedScript, training: LoopStep, step: ast.Call, name: str) -> tuple[LintEdit, ...]:
+    """A line below the step, where the step is a line of its own that runs each time."""
+    statement, line = script.parent(step), script.lines[step.lineno - 1]
+    alone = isinstance(statement, ast.Expr) and step.lineno == step.end_lineno and ";" not in line
+    if not (alone and script.is_own(step) and len(training.steps) == 1 and training.steps[0].is_certain):
+        return ()
+    indent, at = line[: len(line) - len(line.lstrip())], step.lineno + 1
+    return (LintEdit(first_line=at, first_column=1, last_line=at, last_column=1, text=f"{indent}{name}.zero_grad()\n"),)
+
+
+@lint_rule("step-out-of-order", "a step uses no gradients of its batch", reads="python", each="training")
+def step_out_of_order(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for `zero_grad()` between `backward()` and `step()`, and for a `step()` before the only `backward()`.
+
+    ## Why it costs
+    Gradients that are cleared before the step are never used: the parameters do not move. A step in front of the
+    backward uses those of the batch before, or none.
+
+    ## How to tell
+    The three calls run in each iteration of one loop, in this order, for one optimizer.
+
+    ## What to do
+    `zero_grad()`, `backward()`, `step()`, in this order.
+
+    ## When it is wrong
+    If delayed gradients are the purpose.
+    """
+    clears = training.find("zero_grad")
+    order = [*training.backwards, *training.steps, *clears]
+    if not (len(training.backwards) == len(training.steps) == 1 >= len(clears)) or not all(
+        one.is_certain for one in order
+    ):
+        return
+    backward, step, clear = (*(training.events.index(one) for one in order), -1)[:3]
+    yield from script.report(
+        (step < clear < backward or backward < clear < step) and clears[0],
+        Severity.HIGH,
+        "zero_grad() clears the gradients between backward() and step(): the step uses none of them",
+        "call zero_grad() before backward() or after step()",
+    )
+    yield from script.report(
+        step < backward and not step < clear < backward and training.steps[0],
+        Severity.HIGH,
+        "step() runs before backward(): it uses gradients of the batch before, or none where they are cleared",
+        "call step() after backward()",
+    )
+
+
+@lint_rule("never-stepped", "backward runs and no optimizer ever steps", reads="python", each="training")
+def never_stepped(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a training loop with `backward()` and an optimizer that is built in the file and never used to step.
+
+    ## Why it costs
+    Gradients are computed and nobody applies them: the model stays as it was initialised.
+
+    ## How to tell
+    `step` is named nowhere in the file, and the optimizer is passed to nothing; or it steps only after the loop.
+
+    ## What to do
+    Call `optimizer.step()` after `backward()`, in the same loop.
+
+    ## When it is wrong
+    If another file steps through the model or a global.
+    """
+    for name, values in script.assigned.items() if not training.steps and not training.backwards[0].call.args else ():
+        if not any(isinstance(value, ast.Call) and script.role(value) == "optimizer" for value in values):
+            continue
+        uses = re.findall(rf"\b{re.escape(name)}\b(?!\.(?:zero_grad|state_dict|param_groups))", script.text)
+        yield from script.report(
+            len(uses) == 1 and training.backwards[0],
+            Severity.HIGH,
+            f"{name} never steps: backward() computes gradients that nobody applies",
+            f"call {name}.step() after backward()",
+            is_sure=False,
+        )
+
+
+@lint_rule(
+    "uncleared-steps",
+    "the optimizer steps for each micro-batch on gradients that are cleared every N",
+    reads="python",
+    each="training",
+)
+def uncleared_steps(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a loop whose optimizer steps each time, while `zero_grad()` stands under a test such as `i % N == 0`.
+
+    ## Why it costs
+    The gradients of old micro-batches are used again in each step until they are cleared, and every micro-batch pays
+    for a step of the optimizer.
+
+    ## How to tell
+    In one loop the step runs each time, and each `zero_grad()` of the same optimizer runs only every N iterations.
+
+    ## What to do
+    Put the step under the same test as `zero_grad()`, before it.
+
+    ## When it is wrong
+    If gradients are meant to decay slowly over several steps, as a kind of momentum.
+    """
+    clears, name = training.find("zero_grad"), _single(script, training)
+    rarely = bool(clears) and all(_find_period(script, one) for one in clears)
+    yield from script.report(
+        bool(name) and rarely and all(one.is_certain for one in training.steps) and training.steps[0],
+        Severity.HIGH,
+        f"{name} steps for each micro-batch, but its gradients are cleared only every few of them",
+        "step under the same test as zero_grad(), before it",
+    )
+
+
+@lint_rule(
+    "undivided-accumulation",
+    "the mean losses of several micro-batches are added up, not averaged",
+    reads="python",
+    each="training",
+)
+def undivided_accumulation(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for gradient accumulation over N micro-batches whose loss, a mean, is never divided by N.
+
+    ## Why it costs
+    The gradient is N times that of one large batch. The learning rate means something else for each N, weight decay
+    and clipping are out of proportion, and with clipping every step is clipped.
+
+    ## How to tell
+    The optimizer steps every N micro-batches, the loss is one of `torch.nn` or a model's without a `reduction`, and
+    nothing in the file divides or multiplies by N.
+
+    ## What to do
+    Divide the loss by the number of micro-batches: `(loss / N).backward()`.
+
+    ## When it is wrong
+    If the learning rate was chosen for the sum on purpose, or another file divides.
+    """
+    count = None if any(name in script.text for name in DIVIDES_ITSELF) else _find_accumulation(script, training)
+    if count is None or constant(count) == 1 or _is_scaled(script, count):
+        return
+    shown, loss = script.source(count), script.loss(training.backwards[0].call)
+    made = script.origins(loss) if isinstance(loss, (ast.Name, ast.Attribute)) else [loss]
+    is_mean = all(_makes_mean(script, one) for one in made)
+    may_be = script.gradient(loss) == "graph" and not script.has(r"reduction\s*=|\.sum\(")
+    yield from script.report(
+        (is_mean or may_be) and training.backwards[0],
+        Severity.MEDIUM,
+        f"losses of {shown} micro-batches add up undivided: the gradient is {shown} times their mean's",
+        f"divide the loss before backward: (loss / {shown}).backward()",
+        is_sure=is_mean,
+    )
+
+
+def _is_scaled(script: LintedScript, count: ast.expr) -> bool:
+    """Whether a name in ``count`` takes part in any product or quotient other than one of loaders and epochs."""
+    names = _names(count) - {"self", "args", "cfg", "config", "opt", "hparams"}
+    number = count.value if isinstance(count, ast.Constant) else ...
+    for node in (*script.of[ast.BinOp], *script.of[ast.AugAssign], *script.of[ast.Call]):
+        is_scaling = isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, (ast.Div, ast.Mult))
+        is_call = isinstance(node, ast.Call) and script.name(node.func).endswith((".div", ".div_", ".mul"))
+        same = number is not ... and any(constant(one) == number for one in ast.walk(node))
+        if (is_scaling or is_call) and (names & _names(node) or same):
+            return True
+    return False
+
+
+def _names(node: ast.AST) -> set[str]:
+    words = (getattr(one, "id", None) or getattr(one, "attr", None) for one in ast.walk(node))
+    return {word for word in words if word}
+
+
+def _makes_mean(script: LintedScript, value: ast.AST) -> bool:
+    """Whether a call is that of a loss of torch.nn with its mean."""
+    if not isinstance(value, ast.Call) or keyword(value, "reduction") is not None:
+        return False
+    if re.match(r"torch\.nn\.functional\.\w*(entropy|loss)", script.name(value.func)):
+        return True
+    made = [one for one in script.origins(value.func) if isinstance(one, ast.Call)]
+    return bool(made) and all(
+        re.match(r"torch\.nn\.\w*Loss$", script.name(one.func)) and keyword(one, "reduction") is None for one in made
+    )
+
+
+@lint_rule(
+    "zeroed-micro-batches",
+    "accumulated gradients are cleared before the step that should use them",
+    reads="python",
+    each="training",
+)
+def zeroed_micro_batches(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a loop whose optimizer steps every N micro-batches, while `zero_grad()` runs for each of them.
+
+    ## Why it costs
+    The gradients of all micro-batches but the last are thrown away: the loop pays for N and learns from one.
+
+    ## How to tell
+    In one loop `backward()` and `zero_grad()` run each time, and the step of the same optimizer stands under a test
+    such as `(i + 1) % N == 0`.
+
+    ## What to do
+    Clear the gradients only after the step, under the same test.
+
+    ## When it is wrong
+    If the step is skipped for another reason, and the single batch of the step is what you want.
+    """
+    periods = [_find_period(script, step) for step in training.steps]
+    is_each = bool(_single(script, training)) and all(one.is_certain for one in training.backwards)
+    for clear in training.find("zero_grad") if is_each and periods and all(periods) else ():
+        yield from script.report(
+            clear.is_certain and clear,
+            Severity.HIGH,
+            "zero_grad() clears the gradients of each micro-batch, but the optimizer steps only if "
+            f"{script.source(periods[0]) if periods[0] else 'a test holds'}",
+            "move zero_grad() below the step, under the same test",
+        )
+
+
+def _single(script: LintedScript, training: LoopStep) -> str:
+    """The name of the only optimizer of a loop, where the loop's text shows how it accumulates."""
+    names = {script.stepped(step.call) for step in training.steps}
+    return names.pop() if len(names) == 1 and not any(one.call.args for one in training.backwards) else ""
+
+
+def _find_period(script: LintedScript, event: LoopCall) -> ast.expr | None:
+    """The test with ``%`` under which a call runs every few iterations of the loop; None where there is none."""
+    for test in event.tests:
+        negated = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotEq)
+        if isinstance(test, ast.expr) and not negated and _find_divisor(script, test) is not None:
+            return test
+    return None
+
+
+def _find_divisor(script: LintedScript, test: ast.AST) -> ast.expr | None:
+    """N of a test such as ``(i + 1) % N == 0``, or of the flag that it was given to."""
+    mods = (one for one in script.said(test) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod))
+    return next((one.right for one in mods if not isinstance(one.left, (ast.Constant, ast.JoinedStr))), None)
+
+
+def _find_accumulation(script: LintedScript, training: LoopStep) -> ast.expr | None:
+    """How many micro-batches a step has, as the source says it; None for a loop that does not accumulate.
+
+    Either the step stands under a test on that number, or the backward in a loop over its range inside the step's loop.
+    """
+    for step in training.steps if training.backwards else ():
+        test = _find_period(script, step)
+        if test is not None and all(one.is_certain for one in training.backwards):
+            divisor = _find_divisor(script, test)
+            named = divisor is not None and script.mentions(divisor, _ACCUMULATION)
+            clears = [_find_period(script, one) for one in training.find("zero_grad")]
+            return divisor if named or (clears and all(clears)) else None
+    for backward in training.backwards if training.steps else ():
+        inner = next((one for one in script.loops_around(backward.call) if one is not training.container), None)
+        if isinstance(inner, ast.For) and script.within(inner, training.container) and isinstance(inner.iter, ast.Call):
+            count = inner.iter.args[0] if len(inner.iter.args) == 1 else None
+            if script.name(inner.iter.func) == "range" and count is not None and script.mentions(count, _ACCUMULATION):
+                return count
+    return None
+
+
+@lint_rule("detached-loss", "the loss has no gradient when it goes backward", reads="python", each="training")
+def detached_loss(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a loss whose way from the model passes `.detach()`, `.item()`, `.data`, `argmax`, a comparison, numpy,
+    `torch.tensor(...)` or `no_grad`, on each way that it can take.
+
+    ## Why it costs
+    There is no gradient beyond that point. `backward()` raises, or, where `requires_grad` was set on the loss by hand,
+    the parameters never move.
+
+    ## How to tell
+    By data flow: every value that the name may hold was computed from the model and lost its history.
+
+    ## What to do
+    Compute the loss from the model's output itself; detach only copies that are logged.
+
+    ## When it is wrong
+    If what goes backward has another input that requires gradients.
+    """
+    for backward in training.backwards[:1]:
+        loss, block = script.loss(backward.call), script.without_gradients(backward.call)
+        why = "under torch.no_grad()" if block or script.without_gradients(loss) else "from a detached value"
+        yield from script.report(
+            (block is not None or script.gradient(loss) == "cut") and backward,
+            Severity.HIGH,
+            f"{script.source(loss) or 'the loss'} is computed {why} (detach, item, data, argmax, "
+            "numpy or no_grad on its "
+            "way): backward() reaches no parameter",
+            "compute the loss from the model's output with its graph; detach only what is logged",
+        )
+
+
+_SQUASHED = ("softmax", "Softmax", "sigmoid", "Sigmoid")
+_RAW = ("Linear", "Conv1d", "Conv2d", "Conv3d")
+ACTIVATED = {
+    "cross_entropy": (*_SQUASHED, "log_softmax", "LogSoftmax"),
+    "CrossEntropyLoss": (*_SQUASHED, "log_softmax", "LogSoftmax"),
+    "binary_cross_entropy_with_logits": _SQUASHED,
+    "BCEWithLogitsLoss": _SQUASHED,
+    "nll_loss": (*_SQUASHED, *_RAW),
+    "NLLLoss": (*_SQUASHED, *_RAW),
+    "kl_div": (*_SQUASHED, *_RAW),
+    "KLDivLoss": (*_SQUASHED, *_RAW),
+    "binary_cross_entropy": _RAW,
+    "BCELoss": _RAW,
+}
+"""Losses -> activations that do not belong in front of them."""
+
+
+@lint_rule("activated-loss", "a loss gets activations of the wrong kind", reads="python")
+def activated_loss(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a softmax or sigmoid in front of a loss that applies one itself, also at the end of the model's class; for
+    `NLLLoss` of something other than log-probabilities; and for a loss whose target comes first.
+
+    ## Why it costs
+    A second softmax squeezes the logits into [0, 1]: gradients vanish, the loss has a floor, and learning is slow and
+    worse. `NLLLoss` of plain probabilities has no minimum.
+
+    ## How to tell
+    The first argument is followed to what computes it: an activation, or the model of this file whose `forward`
+    returns one.
+
+    ## What to do
+    Give `CrossEntropyLoss` and `BCEWithLogitsLoss` raw logits; give `NLLLoss` the result of `log_softmax`.
+
+    ## When it is wrong
+    If the squeezed logits are on purpose.
+    """
+    for call, name in script.calls if any(one in script.text for one in ACTIVATED) else ():
+        made = [script.name(one.func) for one in script.origins(call.func) if isinstance(one, ast.Call)]
+        kinds = [one.rpartition(".")[2] for one in (made or [name])]
+        if len(call.args) != 2 or not all(kind in ACTIVATED for kind in kinds):
+            continue
+        last = _last_operation(script, call.args[0])
+        is_log = bool(re.match(r"(?i)nll|kl", kinds[0]))
+        needs = "log-probabilities (log_softmax)" if is_log else "probabilities (sigmoid)" if last in _RAW else ""
+        yield from script.report(
+            last in ACTIVATED[kinds[0]] and call,
+            Severity.HIGH if needs else Severity.MEDIUM,
+            f"{kinds[0]} gets the output of {last}, "
+            + (f"not {needs}" if needs else f"and applies its own to raw logits: a second {last} flattens gradients"),
+            f"give it {needs}" if needs else f"pass raw logits: remove {last}",
+        )
+        states = [script.gradient(one) for one in call.args]
+        yield from script.report(
+            states == ["plain", "graph"] and call,
+            Severity.HIGH,
+            f"{kinds[0]} gets the target first and the model's output second: arguments are swapped",
+            "pass (input, target)",
+        )
+
+
+def _last_operation(script: LintedScript, value: ast.AST) -> str:
+    """The activation or layer that a value is the result of; empty where it may be several, or nobody knows."""
+    names = {script.name(getattr(one, "func", one)).rpartition(".")[2] for one in script.ends(value)}
+    return names.pop() if len(names) == 1 else ""
+
+
+@lint_rule("retained-graph", "each backward keeps its graph", reads="python", each="training")
+def retained_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for `backward(retain_graph=True)` as the only backward of a step.
+
+    ## Why it costs
+    The graph and its activations stay until the loss is replaced: memory for a second step. Where a hidden state is
+    carried on, each step goes back through all steps before it: slower and slower until memory ends.
+
+    ## How to tell
+    The loop has no second backward that would need the graph.
+
+    ## What to do
+    Leave it out; if PyTorch then complains, detach what is carried from step to step.
+
+    ## When it is wrong
+    If a second backward runs in another file.
+    """
+    needed = len(training.backwards) > 1 or script.has(r"autograd\.grad|create_graph")
+    for backward in training.backwards:
+        yield from script.report(
+            not needed and constant(keyword(backward.call, "retain_graph")) is True and backward,
+            Severity.MEDIUM,
+            "retain_graph=True keeps the graph of every step, and no second backward uses it",
+            "leave it out, and detach what is carried from step to step",
+        )
+
+
+@lint_rule("stale-optimizer", "the optimizer holds other parameters than those that are trained", reads="python")
+def stale_optimizer(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a model that is wrapped in FSDP, gets a new layer, is built again or is moved after an optimizer took its
+    parameters, and for modules of the forward whose parameters no optimizer has.
+
+    ## Why it costs
+    The optimizer steps parameters that nobody uses any more, or never the new ones: those stay as initialised.
+
+    ## How to tell
+    In one function the optimizer is built from `model.parameters()`, and below it the model changes.
+
+    ## What to do
+    Build, move, load and wrap the model first, then build the optimizer.
+
+    ## When it is wrong
+    If the optimizer gets the new parameters with `add_param_group`.
+    """
+    for model, optimizer in script.models.items() if "add_param_group" not in script.text else ():
+        around = script.loops_around(optimizer) if script.is_own(optimizer) else None
+        for node in (*script.of[ast.Call], *script.of[ast.Assign]):
+            later = node.lineno > (optimizer.end_lineno or 0)
+            if later and script.scope(node) is script.scope(optimizer) and script.loops_around(node) == around:
+                message = _outdates(script, node, model)
+                yield from script.report(
+                    bool(message) and not script.exclude_each_other(node, optimizer) and node,
+                    Severity.HIGH,
+                    f"{message} after the optimizer of line {optimizer.lineno} took the parameters",
+                    "build the optimizer after the model is built, moved and wrapped",
+                )
+
+
+def _outdates(script: LintedScript, node: ast.AST, model: ast.AST) -> str:
+    """What a statement does to a model whose parameters were taken already."""
+    made = script.origins(node.value)[0] if isinstance(node, ast.Assign) else node
+    name = script.name(made.func) if isinstance(made, ast.Call) else ""
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    is_layer = isinstance(target, ast.Attribute) and re.match(r"torch\.nn\.[A-Z]\w*$", name)
+    if isinstance(target, ast.Attribute) and is_layer and model in script.origins(target.value, inside=True):
+        return f"{script.name(target)} is a new layer that never learns: it is assigned"
+    shards = name.endswith(("FSDP", "FullyShardedDataParallel", "fully_shard"))
+    if shards and isinstance(node, ast.Call) and node.args and model in script.origins(node.args[0], inside=True):
+        return f"{name.rpartition('.')[2]} replaces the parameters"
+    return ""

@@ -1,0 +1,392 @@
+"""The static checks of trainings by a library: Accelerate, Lightning, the Trainer of transformers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from hotloop.core.findings import Severity
+from hotloop.core.lint import LintFinding, lint_rule
+from hotloop.judge.lint.formats.script import LintedScript
+from hotloop.judge.lint.python_code import constant, has_unpacked, keyword
+from hotloop.judge.lint.python_flow import LoopCall
+from hotloop.judge.lint.script_words import HIGHER, LENGTHS, LOWER, find_unit
+
+
+@lint_rule("half-accelerated", "only a part of a training is given to Accelerate", reads="python")
+def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a plain `loss.backward()`, a loader, optimizer or model that `prepare` does not get, a
+    batch or model that is moved by hand, accumulation without `accumulate`, and a loss that is divided twice.
+
+    ## Why it costs
+    Without `accelerator.backward` there is no loss scaling and no accumulation. A loader that is not prepared gives all
+    processes the same batches: N GPUs do the work of one.
+
+    ## How to tell
+    The objects of the loop are followed to the arguments of `prepare`.
+
+    ## What to do
+    `model, optimizer, loader, scheduler = accelerator.prepare(...)`, `with accelerator.accumulate(model)`, and
+    `accelerator.backward(loss)`.
+
+    ## When it is wrong
+    If another file prepares the rest.
+    """
+    made = script.calls_of("accelerate.Accelerator", ".Accelerator")
+    count = keyword(made[0], "gradient_accumulation_steps") if made else None
+    grouped = ".accumulate(" in script.text
+    for step in script.training if made else ():
+        scopes = {step.scope, script.scope(step.loop), *(script.scope(one) for one in script.callers_of(step.loop))}
+        calls = [
+            one for one in script.calls_of(".prepare") if script.scope(one) in scopes - {script.tree} | {step.scope}
+        ]
+        prepared = [one for call in calls for arg in call.args for one in (*script.origins(arg), script.name(arg))]
+        whole = bool(calls) and not any(isinstance(arg, ast.Starred) for call in calls for arg in call.args)
+        loss = script.loss(step.backwards[0].call)
+        loaders: list[ast.AST] = [
+            one for one in script.origins(script.loop_source(step.loop) or step.loop) if one in script.loaders
+        ]
+        steppers = [getattr(one.call.func, "value", one.call) for one in step.steps]
+        optimizers = [one for part in steppers for one in script.origins(part) if script.role(one) == "optimizer"]
+        computed = [loss, *(one.value for one in script.reaching(loss))]
+        divided: list[ast.AST] = [
+            one for one in computed if isinstance(one, ast.BinOp) and "accum" in script.source(one.right)
+        ]
+        checks: tuple[tuple[object, ast.AST | LoopCall, Severity, str], ...] = (
+            (
+                calls and not step.backwards[0].call.args,
+                step.backwards[0],
+                Severity.HIGH,
+                "loss.backward() passes the Accelerator by: no loss scaling, no accumulation",
+            ),
+            (
+                whole and loaders and loaders[0] not in prepared,
+                loaders[0] if loaders else loss,
+                Severity.HIGH,
+                "accelerator.prepare does not get this loader: every process goes through all of the data",
+            ),
+            (
+                whole and optimizers and optimizers[0] not in prepared,
+                (optimizers or [loss])[0],
+                Severity.HIGH,
+                "accelerator.prepare does not get this optimizer: its steps are neither scaled nor skipped",
+            ),
+            (
+                count and constant(count) != 1 and not grouped and "no_sync" not in script.text,
+                made[0],
+                Severity.MEDIUM,
+                "gradient_accumulation_steps does nothing without `with "
+                "accelerator.accumulate(model)`: every batch steps",
+            ),
+            (
+                count and divided and grouped,
+                divided[0] if divided else loss,
+                Severity.MEDIUM,
+                "the loss is divided by the accumulation steps twice: accelerator.backward divides it already",
+            ),
+        )
+        for holds, place, severity, message in checks:
+            advice = "accelerator.prepare(model, optimizer, loader, scheduler), and accelerator.backward(loss)"
+            yield from script.report(bool(holds) and place, severity, message, advice)
+
+
+@lint_rule("lightning-by-hand", "a LightningModule does by hand what the Trainer does", reads="python")
+def lightning_by_hand(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks at the steps of a LightningModule: `backward()` or an optimizer's step under automatic optimization, a loss
+    that is detached or not returned, `.cuda()`, outputs that are kept with their graph, metrics without `sync_dist`.
+
+    ## Why it costs
+    The Trainer steps as well: gradients are used twice or raise. Without a returned loss it skips every batch. Kept
+    outputs fill the memory; a metric without `sync_dist` is that of one rank.
+
+    ## How to tell
+    By the methods of the class and what they call.
+
+    ## What to do
+    Return the loss with its graph; keep `.detach()`; `self.automatic_optimization = False` for manual optimization.
+
+    ## When it is wrong
+    If a base class in another file sets manual optimization.
+    """
+    if "training_step" not in script.text:
+        return
+    devices = [constant(keyword(one, "devices")) for one in script.calls_of(".Trainer") if keyword(one, "devices")]
+    for owner in (one for one in script.of[ast.ClassDef] if script.derives(one, r"LightningModule$")):
+        step = script.method(owner, "training_step")
+        manual = "automatic_optimization" in script.text_of(owner)
+        if step is None or not script.is_own(step):
+            continue
+        returned, checks = script.results(step), list[tuple[object, ast.AST, Severity, str]]()
+        for call in (one.call for one in script.events(step)):
+            name, shown = script.name(call.func), script.source(call)
+            optimizes = name.endswith("backward") or bool(script.stepped(call))
+            keeps = (
+                name.startswith("self.") and name.endswith(".append") and re.search(r"(?i)loss|out|logit|pred", shown)
+            )
+            checks += (
+                (
+                    optimizes and not manual,
+                    call,
+                    Severity.HIGH,
+                    f"{name}() under automatic optimization: the Trainer steps as well",
+                ),
+                (
+                    name.endswith(".cuda"),
+                    call,
+                    Severity.MEDIUM,
+                    "cuda() moves to GPU 0 on every rank: Lightning places batches and modules itself",
+                ),
+                (
+                    keeps and not re.search(r"detach|item\(|cpu\(", shown),
+                    call,
+                    Severity.MEDIUM,
+                    f"{name} keeps the graph of every step: memory grows; detach it",
+                ),
+            )
+        logs: list[ast.Call] = [
+            one.call
+            for kind in ("validation_step", "test_step")
+            if (each := script.method(owner, kind))
+            for one in script.events(each)
+            if one.name in ("self.log", "self.log_dict")
+        ]
+        synced = "torchmetrics" in script.text or any(keyword(one, "sync_dist") for one in logs)
+        cut = [one for one in returned if re.search(r"\.(item|detach)\(\)$", script.source(one))]
+        checks += (
+            (
+                not manual and not returned,
+                step,
+                Severity.HIGH,
+                "training_step returns nothing: Lightning skips the optimization of every batch",
+            ),
+            (
+                cut,
+                cut[0] if cut else step,
+                Severity.HIGH,
+                "training_step returns a detached loss: there is no gradient, backward raises",
+            ),
+            (
+                logs and not synced and any(one not in (1, "1", ...) for one in devices),
+                logs[0] if logs else step,
+                Severity.MEDIUM,
+                "self.log without sync_dist=True logs the metric of one rank's share; checkpoints are chosen by it",
+            ),
+        )
+        for holds, place, severity, message in checks:
+            yield from script.report(bool(holds) and place, severity, message, "leave it to Lightning's Trainer")
+
+
+def _direction(metric: object) -> str:
+    """``max`` or ``min`` where a metric's name says which is better; else empty."""
+    last = re.split(r"[/.]", metric)[-1] if isinstance(metric, str) else ""
+    up, down = bool(HIGHER.search(last)), bool(LOWER.search(last))
+    return "" if up == down else "max" if up else "min"
+
+
+@lint_rule("misused-callbacks", "a callback, scheduler or list of Lightning does not fit its module", reads="python")
+def misused_callbacks(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for lists that the steps of a LightningModule fill and nothing empties, schedulers whose `interval` is not
+    that of their length or without a `monitor`, and callbacks whose metric is never logged or goes the other way.
+
+    ## Why it costs
+    Lists grow on the GPU over all epochs, and metrics are those of all epochs so far. A scheduler for batches that
+    steps once per epoch hardly moves. A callback with the wrong `mode` keeps the worst checkpoint.
+
+    ## How to tell
+    By the methods of the class, what `configure_optimizers` returns, and the names that `self.log` gets.
+
+    ## What to do
+    `self.outputs.clear()` at the epoch's end; `{"scheduler": s, "interval": "step"}`; `mode="max"`.
+
+    ## When it is wrong
+    If a base class or another file does it.
+    """
+    modules = (
+        [one for one in script.of[ast.ClassDef] if script.derives(one, r"LightningModule$")]
+        if "ightning" in script.text
+        else []
+    )
+    for owner in modules:
+        text = script.text_of(owner)
+        steps = [script.method(owner, f"{kind}_step") for kind in ("training", "validation", "test")]
+        for event in (one for step in steps if step is not None for one in script.events(step)):
+            kept = event.name.rpartition(".")[0]
+            emptied = re.search(rf"{re.escape(kept)}(\.clear|\[:\]\s*=)|del {re.escape(kept)}", text)
+            again = [
+                one
+                for one in script.values(getattr(event.call.func, "value", owner))
+                if script.scope(one) is not script.method(owner, "__init__")
+            ]
+            yield from script.report(
+                event.name.endswith(".append")
+                and kept.startswith("self.")
+                and kept.count(".") == 1
+                and not emptied
+                and not again
+                and event,
+                Severity.MEDIUM,
+                f"{kept} grows over all epochs: nothing clears it, so memory grows and its metric is stale",
+                f"call {kept}.clear() at the end of each epoch",
+            )
+        setup = script.method(owner, "configure_optimizers")
+        text = script.text_of(setup) if setup is not None else ""
+        each_step = re.search(r"interval[\"']?\s*[:=]\s*[\"']step", text)
+        own = script.method(owner, "lr_scheduler_step") is not None or "automatic_optimization" in script.text
+        for call in (one.call for one in script.events(setup)) if setup is not None and not own else ():
+            kind = script.name(call.func).rpartition(".")[2]
+            place, field = LENGTHS.get(kind, (9, ""))
+            length = keyword(call, field) or (call.args[place] if place < len(call.args) else None)
+            unit = find_unit(script, length or keyword(call, "steps_per_epoch"))
+            checks = (
+                (
+                    unit == "batches" and not each_step and "interval" not in re.sub(r"interval\W+epoch", "", text),
+                    f"{kind} counts batches, but Lightning steps it once per epoch: the interval is not step",
+                ),
+                (unit == "epochs" and each_step, f"{kind} counts epochs, but its interval is step: it ends too early"),
+                (
+                    kind == "ReduceLROnPlateau" and "monitor" not in text,
+                    "ReduceLROnPlateau without a monitor: the Trainer raises MisconfigurationException",
+                ),
+            )
+            for message in (one[1] for one in checks if one[0]):
+                advice = 'return {"scheduler": scheduler, "interval": "step"}, and "monitor" for a plateau'
+                yield from script.report(call, Severity.HIGH, message, advice)
+    logs = [*script.calls_of(".log"), *script.calls_of(".log_dict")] if modules else []
+    names = [
+        constant(one.args[0]) if one.args and one.func.attr == "log" else ...
+        for one in logs
+        if isinstance(one.func, ast.Attribute)
+    ]
+    for call in script.calls_of(".ModelCheckpoint", ".EarlyStopping") if "ightning" in script.text else ():
+        monitor = constant(
+            keyword(call, "monitor")
+            or (call.args[0] if call.args and script.name(call.func).endswith("EarlyStopping") else None)
+        )
+        mode = constant(keyword(call, "mode")) if keyword(call, "mode") else "min"
+        opposite = (
+            _direction(monitor) not in ("", mode)
+            and mode in ("min", "max")
+            and not has_unpacked(call)
+            and len(call.args) < 3
+        )
+        yield from script.report(
+            opposite and call,
+            Severity.HIGH,
+            f"monitor={monitor!r} with mode={mode!r} keeps the worst: the mode has the wrong direction",
+            f"mode={_direction(monitor)!r}",
+        )
+        logged = {f"{one}{end}" for one in names for end in ("", "_epoch", "_step")} | {"epoch", "step"}
+        alone = len(modules) == 1 and ... not in names and bool(names) and len(modules[0].bases) == 1
+        yield from script.report(
+            alone and isinstance(monitor, str) and monitor not in logged and call,
+            Severity.HIGH,
+            f"monitor={monitor!r} is never logged: the callback raises at its first check",
+            f"self.log({monitor!r}, ...), or monitor what is logged",
+            is_sure=False,
+        )
+
+
+OLD = {"evaluation_strategy": "eval_strategy"}
+
+
+@lint_rule("conflicting-arguments", "arguments of the Trainer contradict each other", reads="python")
+def conflicting_arguments(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks at `TrainingArguments(...)` of transformers, and its Trainer: strategies that do not fit
+    `load_best_model_at_end`, two half precisions, evaluation without data, logits that are all kept on the GPU.
+
+    ## Why it costs
+    Most of them raise ValueError when the job starts, or hours later at the first evaluation. Kept logits of a language
+    model fill the GPU during the evaluation.
+
+    ## How to tell
+    By the keywords of one call, where none is unpacked, and those of the Trainer that takes it.
+
+    ## What to do
+    Set the arguments so that they agree, as the finding says.
+
+    ## When it is wrong
+    If a later line changes the arguments.
+    """
+    for call in script.calls_of(".TrainingArguments", ".Seq2SeqTrainingArguments", ".SFTConfig"):
+        args = {OLD.get(one.arg or "", one.arg or ""): one.value for one in call.keywords}
+        said = {name: constant(value) for name, value in args.items()}
+        trainers = [one for one in script.calls if re.search(r"Trainer$", one[1])]
+        trainer = trainers[0][0] if len(trainers) == 1 else None
+        evaluates, saves = said.get("eval_strategy", "no"), said.get("save_strategy", "steps")
+        best = said.get("load_best_model_at_end") is True
+        every, at = said.get("save_steps", 500), said.get("eval_steps", said.get("logging_steps", 500))
+        checks = [
+            (
+                best and evaluates not in (..., saves) and saves not in (..., "best"),
+                Severity.HIGH,
+                f"load_best_model_at_end needs equal strategies: eval_strategy is {evaluates}, "
+                f"save_strategy {saves}: it raises ValueError",
+            ),
+            (
+                best
+                and evaluates == saves == "steps"
+                and isinstance(every, int)
+                and isinstance(at, int)
+                and every % at != 0,
+                Severity.HIGH,
+                f"load_best_model_at_end needs save_steps ({every}) to be a multiple of eval_steps "
+                f"({at}): it raises ValueError",
+            ),
+            (
+                said.get("fp16") is True and said.get("bf16") is True,
+                Severity.HIGH,
+                "fp16 and bf16 exclude each other: it raises ValueError",
+            ),
+            (
+                evaluates in ("steps", "epoch")
+                and trainer is not None
+                and not has_unpacked(trainer)
+                and keyword(trainer, "eval_dataset") is None
+                and len(trainer.args) < 5,
+                Severity.HIGH,
+                "eval_strategy without an eval_dataset: the Trainer raises",
+            ),
+            (
+                trainer is not None
+                and keyword(trainer, "compute_metrics") is not None
+                and keyword(trainer, "preprocess_logits_for_metrics") is None
+                and "eval_accumulation_steps" not in args
+                and script.has(r"For(Causal|Masked)LM\.|LMHeadModel\.")
+                and not script.has(r"For(Sequence|Token|Image|Question|Audio|Multiple)\w+\.")
+                and said.get("predict_with_generate") is not True,
+                Severity.HIGH,
+                "compute_metrics without eval_accumulation_steps or preprocess_logits_for_metrics "
+                "keeps the logits of the whole evaluation on the GPU",
+            ),
+            (
+                "dataloader_num_workers" not in args
+                and bool(script.has(r"set_transform|with_transform|ImageProcessor|FeatureExtractor")),
+                Severity.MEDIUM,
+                "dataloader_num_workers is 0: images or audio are decoded in the training process, and the GPU waits",
+            ),
+            (
+                "remove_unused_columns" not in args
+                and ".set_transform(" in script.text + ".set_transform(" * (".with_transform(" in script.text),
+                Severity.HIGH,
+                "remove_unused_columns drops the columns that set_transform reads: batches are "
+                "empty, or it raises KeyError",
+            ),
+        ]
+        metric, higher = said.get("metric_for_best_model"), said.get("greater_is_better")
+        default = "min" if str(metric).endswith("loss") else "max"
+        side = {"True": "max", "False": "min", "None": default}.get(str(higher), "")
+        checks.append(
+            (
+                side not in ("", _direction(metric)) and _direction(metric) != "",
+                Severity.HIGH,
+                f"greater_is_better has the wrong direction for {metric}: the worst checkpoint is kept as the best",
+            )
+        )
+        for holds, severity, message in checks:
+            fault = bool(holds) and not has_unpacked(call) and call
+            yield from script.report(fault, severity, message, "set the arguments so that they agree", is_sure=False)

@@ -1,0 +1,524 @@
+"""The static checks of DataLoaders, their samplers and their datasets."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from hotloop.core.findings import Severity
+from hotloop.core.lint import LintEdit, LintFinding, lint_rule
+from hotloop.judge.lint.formats.script import LintedScript, LoopStep
+from hotloop.judge.lint.python_code import FORS, FUNCTIONS, Loop, constant, has_unpacked, keyword
+from hotloop.judge.lint.python_flow import LoopCall
+
+NOT_TRAINING = re.compile(r"(?i)val|test|eval|dev|infer|predict|hold|demo")
+OTHERS_DO_IT = ("lightning", "accelerate", "ignite", "horovod", "composer", "RepeatAugSampler", "deepspeed")
+IN_MEMORY = re.compile(r"TensorDataset|Replay|Rollout|MNIST|CIFAR")
+SLOW_ITEMS = re.compile(
+    r"ImageFolder|DatasetFolder|ImageNet|Coco|LIBRISPEECH|SPEECHCOMMANDS|VOCSegmentation|Cityscapes|Image\.open|cv2\.|imread|"
+    r"read_image|rasterio|librosa|torchaudio|soundfile|np\.load|numpy\.load|torch\.load|h5py|pd\.read|pandas\.read|open$|"
+    r"decord|VideoReader|nibabel|pydicom|load_image|transform|augment|tokenizer$|resize|from_file|lmdb|zipfile|tarfile|load$"
+)
+"""What takes time for each item: files, decoding, augmentation."""
+
+
+@lint_rule("loader-per-step", "a DataLoader or its iterator is built again and again", reads="python", each="training")
+def loader_per_step(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for `DataLoader(...)` or `next(iter(loader))` in the body of the training loop, outside of any test, and for
+    loaders that are built in each epoch.
+
+    ## Why it costs
+    Each iterator starts its workers and fills its queue anew, for one batch. It also begins a new epoch each time:
+    without shuffling, every step trains on the first batch. Once per epoch it costs the start of the workers.
+
+    ## How to tell
+    The call runs in each iteration of the loop that steps the optimizer, and no loop inside goes through the loader.
+
+    ## What to do
+    Build the loader once, and take batches with `for batch in loader`; for an endless stream, keep one iterator and
+    make a new one when it ends.
+
+    ## When it is wrong
+    If the loop's body is a whole training of its own, such as one per client, through helper functions.
+    """
+    for event in script.events(training.loop) if training.steps else ():
+        drawn = event.call.args[0] if event.name == "next" and event.call.args else None
+        inner = (
+            drawn.args[0] if isinstance(drawn, ast.Call) and script.name(drawn.func) == "iter" and drawn.args else None
+        )
+        loads = inner is not None and (script.role(inner) == "loader" or "loader" in script.name(inner).lower())
+        what = f"next(iter({script.source(inner)})) starts the loader anew" if inner else "a DataLoader is built"
+        builds = event.call in script.loaders and not _is_gone_through(script, event.call, training)
+        yield from script.report(
+            event.is_certain and (loads or builds) and event,
+            Severity.HIGH,
+            f"{what} in every step, with its workers and its order, for one batch",
+            "build the loader once and go through it: for batch in loader",
+        )
+    for loop, step in script.epochs:
+        built = [one for one in script.loaders if script.within(one, loop) and not script.conditions(one, loop)]
+        outer = (
+            step is training
+            and loop is not training.loop
+            and not any(script.within(one, loop) for one in script.models)
+        )
+        yield from script.report(
+            outer and bool(built) and built[0],
+            Severity.LOW,
+            "the DataLoader is built in every epoch: its workers start anew",
+            "build it once, with persistent_workers=True",
+        )
+
+
+def _is_gone_through(script: LintedScript, call: ast.Call, training: LoopStep) -> bool:
+    """Whether a loop inside takes its batches from the loader that is built here, or a function gets it."""
+    inner = [
+        one
+        for one in ast.walk(training.container)
+        if isinstance(one, (*FORS, ast.comprehension)) and one is not training.container
+    ]
+    passed = [
+        arg for event in training.events if event.call is not call for arg in event.call.args if event.name != "iter"
+    ]
+    return any(call in script.origins(one) for one in [*(one.iter for one in inner), *passed] if call in script.loaders)
+
+
+@lint_rule("sampler-without-set-epoch", "a DistributedSampler draws the same order in every epoch", reads="python")
+def sampler_without_set_epoch(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a shuffling `DistributedSampler` in a training over several epochs, without any call of `set_epoch`.
+
+    ## Why it costs
+    The sampler seeds its permutation with its epoch. If nobody sets it, every epoch has the same order and the same
+    samples on the same rank: batches never mix, and the model learns their order.
+
+    ## How to tell
+    The loader of the training takes the sampler, an outer loop repeats it, and `set_epoch` is called nowhere.
+
+    ## What to do
+    `sampler.set_epoch(epoch)` at the begin of each epoch. `hotloop lint --fix` writes it where the sampler and the
+    epoch are plain names of the same function.
+
+    ## When it is wrong
+    If there is only one epoch, or another file calls `set_epoch` on the loader's sampler.
+    """
+    if any(name in script.text for name in ("set_epoch", *OTHERS_DO_IT)):
+        return
+    samplers: list[ast.AST] = [
+        one for one in script.calls_of(".DistributedSampler") if constant(keyword(one, "shuffle")) is not False
+    ]
+    for loop, step in script.epochs if samplers else ():
+        source = script.loop_source(step.loop)
+        given = [keyword(one, "sampler") for one in script.origins(source or loop) if isinstance(one, ast.Call)]
+        used = [one for part in given if part is not None for one in script.origins(part) if one in samplers]
+        for sampler in used if loop is not step.loop and _counts(script, loop) else ():
+            name = next((name for name, values in script.assigned.items() if sampler in values), "loader.sampler")
+            samplers.remove(sampler)
+            yield from script.report(
+                sampler,
+                Severity.MEDIUM,
+                f"{name} shuffles the same way in every epoch: set_epoch is never called",
+                f"call {name}.set_epoch(epoch) at the begin of each epoch",
+                edits=_add_set_epoch(script, name, sampler, loop),
+            )
+
+
+def _counts(script: LintedScript, loop: Loop) -> bool:
+    """Whether a loop counts epochs: over a range that is not known to be one."""
+    value = script.unwrap(loop.iter) if isinstance(loop, FORS) else None
+    is_range = isinstance(value, ast.Call) and script.name(value.func).split(".")[-1] in ("range", "trange")
+    return is_range and not (isinstance(value, ast.Call) and len(value.args) == 1 and constant(value.args[0]) == 1)
+
+
+def _add_set_epoch(script: LintedScript, name: str, sampler: ast.AST, epochs: Loop) -> tuple[LintEdit, ...]:
+    """A line at the begin of the epoch, where the names are bound there for certain."""
+    target, first = getattr(epochs, "target", None), epochs.body[0]
+    indent = script.lines[first.lineno - 1][: first.col_offset]
+    is_plain = isinstance(target, ast.Name) and target.id != "_" and len(script.assigned.get(name, ())) == 1
+    here = (
+        script.scope(sampler) is script.scope(epochs) is script.parent(script.statement(sampler))
+        and getattr(sampler, "lineno", 0) < epochs.lineno
+    )
+    if not (is_plain and here and "." not in name) or first.lineno <= epochs.lineno or indent.strip():
+        return ()
+    text, line = f"{indent}{name}.set_epoch({getattr(target, 'id', '')})\n", first.lineno
+    return (LintEdit(first_line=line, first_column=1, last_line=line, last_column=1, text=text),)
+
+
+@lint_rule(
+    "useless-non-blocking", "batches are copied with non_blocking=True from memory that is not pinned", reads="python"
+)
+def useless_non_blocking(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for a loop that copies batches with `non_blocking=True` while its DataLoader has no `pin_memory`.
+
+    ## Why it costs
+    From pageable memory CUDA copies through a buffer of its own, and the host waits: `non_blocking` changes nothing.
+
+    ## How to tell
+    The loop goes through a DataLoader of this file that neither sets `pin_memory` nor takes unpacked arguments.
+
+    ## What to do
+    Build the loader with `DataLoader(..., pin_memory=True)`.
+
+    ## When it is wrong
+    If the batches are pinned elsewhere, or training is on a CPU.
+    """
+    if "non_blocking" not in script.text:
+        return
+    copies = [call for call, _ in script.calls if constant(keyword(call, "non_blocking")) is True]
+    for loop in dict.fromkeys(one for copy in copies for one in script.loops_around(copy)):
+        loaders = [one for one in script.origins(script.loop_source(loop) or loop) if one in script.loaders]
+        bare = [
+            one
+            for one in loaders
+            if isinstance(one, ast.Call) and not has_unpacked(one) and not keyword(one, "pin_memory")
+        ]
+        yield from script.report(
+            bool(bare) and bare == loaders and next(one for one in copies if script.within(one, loop)),
+            Severity.LOW,
+            "non_blocking=True has no effect: the loader does not pin its batches (pin_memory)",
+            "build the loader with pin_memory=True",
+        )
+
+
+@lint_rule("workerless-loader", "a training's DataLoader has no workers", reads="python", each="training")
+def workerless_loader(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for the DataLoader of a training loop that has `num_workers=0`, which is also the default.
+
+    ## Why it costs
+    Batches are then made in the training process, between the steps, while the accelerator waits.
+
+    ## How to tell
+    Neither a keyword nor an unpacked argument sets `num_workers`. `medium` where the dataset, which is followed to its
+    class, opens, decodes or augments for each item; else `low`.
+
+    ## What to do
+    Set `num_workers`. `hotloop run` measures how long the loop waits for batches and how many workers would do;
+    `hotloop bench loader` tries them.
+
+    ## When it is wrong
+    If the data is in memory already, or batches are so cheap that workers only add their own cost.
+    """
+    source = script.loop_source(training.loop)
+    for call in script.origins(source) if source is not None else ():
+        if not isinstance(call, ast.Call) or call not in script.loaders or has_unpacked(call) or len(call.args) > 5:
+            continue
+        workers, collate = keyword(call, "num_workers"), keyword(call, "collate_fn")
+        made = [one for one in script.origins(call.args[0]) if isinstance(one, ast.Call)] if call.args else []
+        in_memory = any(IN_MEMORY.search(script.name(one.func)) for one in made)
+        slow = [word for one in made if (word := _slow_item(script, one))]
+        function = script.definition(collate) if collate is not None else None
+        slow += [one.name for one in _events(script, function) if SLOW_ITEMS.search(one.name)]
+        yield from script.report(
+            not in_memory and (workers is None or constant(workers) == 0) and call,
+            Severity.MEDIUM if slow else Severity.LOW,
+            "num_workers is 0: each batch is made in the training process, and the GPU waits for it"
+            + (f" ({slow[0]} for each item)" if slow else ""),
+            "set num_workers; hotloop run says what the wait for batches costs",
+        )
+
+
+def _events(script: LintedScript, function: ast.AST | None) -> Sequence[LoopCall]:
+    """The calls of a function; none where it is unknown."""
+    return script.events(function) if isinstance(function, FUNCTIONS) else ()
+
+
+def _slow_item(script: LintedScript, made: ast.Call) -> str:
+    """What takes time for each item of a dataset; empty where nothing is known to."""
+    owner = script.definition(made.func)
+    getter = script.method(owner, "__getitem__") if isinstance(owner, ast.ClassDef) else None
+    names = [script.name(made.func), *(event.name for event in _events(script, getter))]
+    return next((name for name in names if SLOW_ITEMS.search(name)), "")
+
+
+@lint_rule(
+    "loader-order",
+    "a training's loader has the wrong order or the wrong share of the data",
+    reads="python",
+    each="training",
+)
+def loader_order(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
+    """## What it does
+    Looks at the loader that a training goes through: no shuffling, `shuffle` together with a sampler, no
+    `DistributedSampler` under DDP, or the validation's dataset.
+
+    ## Why it costs
+    Batches in the order of the files (often by class) make training learn worse. Without a share for each rank all
+    ranks compute the same samples: N GPUs do the work of one. `shuffle=True` with a sampler raises ValueError.
+
+    ## How to tell
+    The loop's loader is followed to the call of DataLoader and to its dataset.
+
+    ## What to do
+    `shuffle=True` on one process; a `DistributedSampler` and `set_epoch` on several.
+
+    ## When it is wrong
+    If the dataset is an iterable, shuffles itself, or is split by rank elsewhere.
+    """
+    source = script.loop_source(training.loop)
+    parallel = script.calls_of(".DistributedDataParallel", ".DDP") and not any(
+        one in script.text for one in OTHERS_DO_IT
+    )
+    for call in script.origins(source) if source is not None and training.steps else ():
+        if (
+            not isinstance(call, ast.Call)
+            or call not in script.loaders
+            or has_unpacked(call)
+            or not 0 < len(call.args) < 3
+        ):
+            continue
+        made = [one for one in script.origins(call.args[0]) if isinstance(one, ast.Call)]
+        whole = " ".join([script.name(call.args[0]), *(script.name(one.func) for one in made)])
+        owners = [one for one in (script.definition(each.func) for each in made) if isinstance(one, ast.ClassDef)]
+        streams = any(script.derives(one, "Iterable") or script.method(one, "__iter__") for one in owners)
+        shuffle, sampler = keyword(call, "shuffle"), keyword(call, "sampler") or keyword(call, "batch_sampler")
+        fixed = sampler is None and (shuffle is None or constant(shuffle) is False) and not NOT_TRAINING.search(whole)
+        kinds = [type(one) for one in script.origins(sampler)] if sampler is not None else []
+        checks = (
+            (
+                constant(shuffle) is True and kinds == [ast.Call],
+                Severity.HIGH,
+                "shuffle=True with a sampler raises ValueError: they exclude each other",
+            ),
+            (
+                sampler is None
+                and parallel
+                and not script.has(r"(?i)shard|split_by|rank\w*\s*::|\[[^\n\]=]{0,40}rank\w*\s*:"),
+                Severity.HIGH,
+                "the loader has no DistributedSampler: every rank trains on all of the data, the same work N times",
+            ),
+            (
+                fixed and not _ORDERED.search(script.text),
+                Severity.MEDIUM,
+                "the training's loader does not shuffle: each epoch has the same batches, in the order of the data",
+            ),
+        )
+        for severity, text in [one[1:] for one in checks if one[0] and not streams and not _STREAM.search(whole)][:1]:
+            advice = "shuffle=True on one process; DistributedSampler(dataset) and set_epoch on several"
+            yield from script.report(call, severity, text, advice, is_sure=False)
+
+
+_STREAM = re.compile(r"(?i)iter|web|stream|ffcv")
+_ORDERED = re.compile(r"(?i)shuffle\(|randperm|permutation|\.sample\(|pack|sequence|time_?series|bptt|rnn|lstm")
+
+
+WHOLE = re.compile(
+    r"(^|\.)(read_csv|read_parquet|read_json|read_excel|read_table|read_feather|readlines|File|load_dataset|load|loadtxt|genfromtxt|memmap|HDF5File)$"
+)
+TO_DEVICE = re.compile(r"(?i)cuda|device|gpu")
+
+
+@lint_rule("slow-dataset", "a dataset does for each item what belongs elsewhere", reads="python")
+def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks at the `__getitem__` and the collate functions of a file: files that are read as a whole for one item, tensors
+    that go to the GPU in a worker, random generators that all workers copy, iterables that workers do not split, lists
+    of Python objects that workers hold.
+
+    ## Why it costs
+    A table that is read for each item makes the loader thousands of times slower. CUDA in a forked worker raises. A
+    copied generator gives all workers the same numbers; an iterable that nobody splits gives every sample to each of
+    them. Lists of objects are copied into each worker as their reference counts change: memory grows during the epoch.
+
+    ## How to tell
+    What is read does not depend on the index; the class is that of a dataset which a loader with workers gets.
+
+    ## What to do
+    Read once in `__init__`, or lazily once per worker; move batches in the training loop; seed by `get_worker_info`;
+    keep large tables in arrays.
+
+    ## When it is wrong
+    If what is read is tiny, or the loader has no workers in practice.
+    """
+    if not script.has("__getitem__|__iter__|collate_fn"):
+        return
+    workers = [
+        call
+        for call in script.loaders
+        if has_unpacked(call) or ((count := keyword(call, "num_workers")) and constant(count) not in (None, 0))
+    ]
+    collates = [script.definition(part) for call in workers if (part := keyword(call, "collate_fn"))]
+    owners = [one for one in script.of[ast.ClassDef] if script.derives(one, r"Dataset$|(^|\.)data\.")]
+    for function in [*collates, *(script.method(one, "__getitem__") for one in owners)]:
+        moves = [
+            one for one in _events(script, function) if re.search(r"\.(to|cuda)$", one.name) and _is_device(script, one)
+        ]
+        yield from script.report(
+            bool(workers and moves) and moves[0],
+            Severity.HIGH,
+            f"{moves[0].name if moves else ''}() uses CUDA in a worker of the loader: it raises in a forked process",
+            "return CPU tensors, and copy batches in the training loop",
+        )
+    for owner in owners:
+        getter, walker = script.method(owner, "__getitem__"), script.method(owner, "__iter__")
+        index = getter.args.args[1].arg if getter is not None and len(getter.args.args) > 1 else ""
+        reads = [one for one in _events(script, getter) if WHOLE.search(one.name) and _reads_all(script, one, index)]
+        opens = bool(reads) and reads[0].name.endswith(("File", "memmap"))
+        yield from script.report(
+            bool(reads) and reads[0],
+            Severity.MEDIUM if opens else Severity.HIGH,
+            f"{reads[0].name if reads else ''} in __getitem__ {'opens' if opens else 'reads'} the "
+            "whole file for each item",
+            "read it once in __init__, or open it lazily once per worker",
+        )
+        text = script.text_of(owner)
+        yield from script.report(
+            bool(workers)
+            and script.derives(owner, "IterableDataset")
+            and not re.search("worker|islice|shard|rank", text)
+            and walker,
+            Severity.HIGH,
+            f"{owner.name} is not split among workers: each of them yields every sample",
+            "take every n-th sample by torch.utils.data.get_worker_info()",
+        )
+        for node in (one for one in ast.walk(owner) if isinstance(one, ast.Assign) and workers and getter is not None):
+            name, made = (
+                script.name(node.targets[0]),
+                [script.name(one.func) for one in ast.walk(node.value) if isinstance(one, ast.Call)],
+            )
+            kept = name.startswith("self.") and script.scope(node) is not getter
+            drawn = any(one.name.startswith(f"{name}.") for one in _events(script, getter))
+            yield from script.report(
+                kept
+                and drawn
+                and any(one.endswith(("default_rng", "RandomState", "random.Random")) for one in made)
+                and node,
+                Severity.MEDIUM,
+                f"every worker gets a copy of {name}: all draw the same random numbers, in each epoch again",
+                "make the generator in the worker, seeded by torch.initial_seed()",
+            )
+            yield from script.report(
+                kept
+                and any(one.endswith(("json.loads", ".readlines", "DictReader", "csv.reader")) for one in made)
+                and node,
+                Severity.MEDIUM,
+                f"{name} is a list of Python objects: every worker copies it page by page as "
+                "reference counts change, so "
+                "memory grows with workers and ranks",
+                "keep rows in arrays or tensors (offsets and bytes), or in Arrow",
+                is_sure=False,
+            )
+
+
+def _is_device(script: LintedScript, event: LoopCall) -> bool:
+    given = event.call.args[0] if event.call.args else event.call
+    return not event.tests and (event.name.endswith("cuda") or bool(TO_DEVICE.search(script.source(given))))
+
+
+def _reads_all(script: LintedScript, event: LoopCall, index: str) -> bool:
+    """Whether what is read is the same file for every item, and is read each time."""
+    words = {getattr(one, "id", "") for part in event.call.args[:1] for one in script.said(part)}
+    lazy = keyword(event.call, "mmap_mode") or any(isinstance(one, (ast.Compare, ast.UnaryOp)) for one in event.tests)
+    return "self" in words and index not in words and len(words - {""}) < 4 and not lazy
+
+
+@lint_rule("leaked-split", "the validation sees what it should not", reads="python")
+def leaked_split(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for statistics that are fitted before the split, scalers that are fitted again on test data, `random_split` of
+    a dataset with augmentation, and validation loaders of the training's dataset.
+
+    ## Why it costs
+    The score is too good, or noisy: the choice of the best model rests on it.
+
+    ## How to tell
+    `fit` or `fit_transform` of all data stands before `train_test_split`; both parts of `random_split` share one
+    dataset whose transform draws random numbers.
+
+    ## What to do
+    Split first; fit on the training part only; give the validation a dataset of its own, without augmentation.
+
+    ## When it is wrong
+    If the augmentation of the validation is on purpose.
+    """
+    splits = script.calls_of(".train_test_split", ".random_split")
+    after_all = script.calls_of(".fit", ".fit_transform") if splits else script.calls_of(".fit_transform")
+    shared = splits and not script.has(r"deepcopy|\.dataset\.transform")
+    for call in dict.fromkeys((*splits, *script.loaders, *after_all)):
+        name = script.name(call.func)
+        last, given = name.rpartition(".")[2], script.name(call.args[0]) if call.args else ""
+        after = [one for one in splits if script.scope(one) is script.scope(call) and one.lineno > call.lineno]
+        fits = re.search(r"(?i)(scaler|encod|pca|imputer|normal)\w*\.fit(_transform)?$", name)
+        targets = [one for one, values in script.assigned.items() if call in values and call in script.loaders]
+        checks = (
+            (
+                last == "fit_transform" and re.search(r"(?i)test|val", given),
+                "fits again on data that only measures: use transform",
+            ),
+            (fits and after and call.args, "is fitted before the split: statistics of the test data leak"),
+            (
+                last == "random_split" and shared and call.args and _augments(script, call.args[0]),
+                "gives training and validation one dataset: the validation is augmented too",
+            ),
+            (
+                any(re.match(r"(?i)(self\.)?(val|test|eval|dev)", one) for one in targets)
+                and re.match(r"(?i)(self\.)?train_?(data|set|ds)", given),
+                "of the validation goes through the training's dataset: the score is that of the training",
+            ),
+            (
+                call in splits and constant(keyword(call, "shuffle")) is not False and _overlaps(script, call),
+                "splits overlapping windows at random: the training has seen most of each validation window "
+                "(leak); split by time",
+            ),
+        )
+        for text in [one[1] for one in checks if one[0]]:
+            yield from script.report(
+                call,
+                Severity.MEDIUM,
+                f"{last}({given}) {text}",
+                "split first, and keep the validation apart",
+                is_sure=False,
+            )
+
+
+def _overlaps(script: LintedScript, split: ast.Call) -> bool:
+    """Whether what is split are windows of one series that begin at each step: ``x[i : i + n]``."""
+    for made in (
+        one for given in split.args[:1] for one in script.origins(given, through=("array", "stack", "tensor"))
+    ):
+        built = script.definition(made.func) if isinstance(made, ast.Call) else None
+        getter = script.method(built, "__getitem__") if isinstance(built, ast.ClassDef) else None
+        scope = getter if getter is not None else script.scope(made)
+        index = {getter.args.args[-1].arg} if getter is not None else set()
+        for node in (one for one in ast.walk(scope) if isinstance(one, ast.Subscript)):
+            cut = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+            first = cut.lower if isinstance(cut, ast.Slice) else None
+            last = cut.upper if isinstance(cut, ast.Slice) else None
+            if not (isinstance(first, ast.Name) and isinstance(last, ast.BinOp) and isinstance(last.op, ast.Add)):
+                continue
+            begins = [one for one in script.reaching(first) if not isinstance(one.value, ast.arg)]
+            counts = [one for one in begins if one.at == -1 and _counts_each(script, one.value)]
+            words = {word.id for one in begins for word in ast.walk(one.value) if isinstance(word, ast.Name)}
+            scaled = any(isinstance(part, (ast.Mult, ast.Subscript)) for one in begins for part in ast.walk(one.value))
+            kept = getter is not None or any(
+                isinstance(one, ast.Call) and script.name(one.func).endswith(".append") for one in script.parents(node)
+            )
+            steps = first.id in index or (bool(index & words) and not scaled) or (bool(counts) and not index)
+            if kept and steps and _begins(last).startswith(f"{first.id}.") and constant(last.right) != 1:
+                return True
+    return False
+
+
+def _begins(total: ast.AST) -> str:
+    """The first term of a sum, with a dot."""
+    while isinstance(total, ast.BinOp):
+        total = total.left
+    return f"{getattr(total, 'id', '')}."
+
+
+def _counts_each(script: LintedScript, value: ast.AST) -> bool:
+    return isinstance(value, ast.Call) and script.name(value.func) == "range" and len(value.args) < 3
+
+
+def _augments(script: LintedScript, data: ast.expr) -> bool:
+    made = [one for one in script.origins(data) if isinstance(one, ast.Call)]
+    given = [keyword(one, "transform") for one in made]
+    return any(
+        part is not None
+        and script.mentions(part, re.compile(r"^(Random\w+|AutoAugment|RandAugment|TrivialAugment\w*|ColorJitter)$"))
+        for part in given
+    )

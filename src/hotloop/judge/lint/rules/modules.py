@@ -1,0 +1,237 @@
+"""The static checks of modules: what their forward computes, and what an optimizer never sees of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from hotloop.core.findings import Severity
+from hotloop.core.lint import LintFinding, lint_rule
+from hotloop.judge.lint.formats.script import LintedScript
+from hotloop.judge.lint.python_code import FUNCTIONS, constant, dotted, keyword
+
+LEARNS = re.compile(
+    r"torch\.nn\.(Linear|Conv\w*|LSTM|GRU|RNN|Embedding|\w*Norm\w*|MultiheadAttention|Dropout\w*|Bilinear)$"
+)
+
+
+@lint_rule("unregistered-module", "layers in a plain list are no part of the model", reads="python")
+def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for layers and parameters that a module keeps in a plain list, tuple or dict, and for layers that are built
+    in `forward`.
+
+    ## Why it costs
+    `parameters()` does not list them: the optimizer never trains them, `.to()` leaves them on the CPU, and no
+    checkpoint has them. A layer that is built in each forward is random each time; a dropout there never turns off.
+
+    ## How to tell
+    In a class that derives from `nn.Module`: `self.x = [nn.Linear(...) ...]` or `self.x.append(nn.Linear(...))`,
+    without a ModuleList, Sequential or ParameterList of it.
+
+    ## What to do
+    `nn.ModuleList`, `nn.ModuleDict`, `nn.ParameterList`; build layers in `__init__`.
+
+    ## When it is wrong
+    If the layers are also registered under other names, or are frozen on purpose.
+    """
+    if not script.has(MAY_HIDE):
+        return
+    lists = [one for one in script.of[ast.Assign] if isinstance(one.value, PLAIN) and "add_module" not in script.text]
+    held = {script.class_of(one): one for one in lists if dotted(one.targets[0]).startswith("self.")}
+    for owner in (one for one in held if isinstance(one, ast.ClassDef) and script.derives(one, r"(^|\.)\w*Module$")):
+        calls = [one for one in ast.walk(owner) if isinstance(one, ast.Call)]
+        registered = [part for one in calls if REGISTERS.search(script.name(one.func)) for part in ast.walk(one)]
+        wrapped = {script.name(part) for part in registered}
+        for node in (one for one in lists if script.class_of(one) is owner):
+            name = script.name(node.targets[0])
+            appended = [one for one in calls if script.name(one.func) == f"{name}.append"]
+            built = [part for each in (node.value, *appended) for part in ast.walk(each) if isinstance(part, ast.Call)]
+            layers = [one for one in built if _is_layer(script, one) and one not in registered]
+            yield from script.report(
+                name.startswith("self.") and bool(layers) and name not in wrapped and node,
+                Severity.HIGH,
+                f"{name} is a plain list or dict: parameters() does not see its layers, so nothing "
+                "trains, moves or saves them",
+                "use nn.ModuleList, nn.ModuleDict or nn.ParameterList",
+            )
+    for call in (one.func for one in script.of[ast.Call] if isinstance(one.func, ast.Call)):
+        is_layer = LEARNS.search(script.name(call.func)) and script.derives(script.class_of(call), r"(^|\.)\w*Module$")
+        if is_layer and getattr(script.scope(call), "name", "").startswith("forward"):
+            kind = script.name(call.func).rpartition(".")[2]
+            yield from script.report(
+                call,
+                Severity.MEDIUM if kind.startswith("Dropout") else Severity.HIGH,
+                f"{kind} is built in forward: eval() does not turn it off, and what it holds is "
+                "random in every call and never trained",
+                "build it once in __init__",
+            )
+
+
+MAY_HIDE = r"self\.\w+[^=\n]*=\s*[\[({\\]|self\.\w+[^=\n]*=[^=\n]*,|\)\s*\("
+"""Text without which no rule below finds a list of layers, or a layer that is called where it is built."""
+PLAIN = (ast.List, ast.Dict, ast.ListComp, ast.DictComp, ast.Tuple)
+REGISTERS = re.compile(r"ModuleList|ModuleDict|Sequential|ParameterList|ParameterDict|register_|setattr")
+
+
+def _is_layer(script: LintedScript, call: ast.Call) -> bool:
+    made, name = script.definition(call.func), script.name(call.func)
+    own = isinstance(made, ast.ClassDef) and script.derives(made, r"(^|\.)nn\.Module$")
+    return own or bool(re.match(r"torch\.nn\.(?!functional|init|utils|parallel|Module$)[A-Z]\w*$", name))
+
+
+@lint_rule("dropout-always-on", "a functional dropout does not know of eval mode", reads="python")
+def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for `F.dropout(x)` in a module without `training=self.training`, and for a softmax over the batch.
+
+    ## Why it costs
+    The default of `training` is True: validation and inference drop activations too, and their results are random and
+    worse. A softmax over dimension 0 mixes the samples of a batch.
+
+    ## How to tell
+    The call stands in a method of a class that derives from `nn.Module`.
+
+    ## What to do
+    `F.dropout(x, p, training=self.training)`, or `nn.Dropout`; `softmax(dim=-1)`.
+
+    ## When it is wrong
+    If dropout at inference is the purpose (Monte Carlo dropout).
+    """
+    for call, name in script.calls if script.has("dropout|softmax") else ():
+        if not DROPS.search(name):
+            continue
+        drops = re.match(r"torch\.nn\.functional\.(dropout\w*|alpha_dropout)$", name) and len(call.args) < 3
+        yield from script.report(
+            drops and keyword(call, "training") is None and script.derives(script.class_of(call), r"Module$") and call,
+            Severity.MEDIUM,
+            f"{name} without training=self.training stays on in eval mode: validation and inference are random",
+            "F.dropout(x, p, training=self.training)",
+        )
+        over = constant(keyword(call, "dim") or (call.args[1] if len(call.args) > 1 else None))
+        made = script.origins(call.args[0]) if name.endswith("softmax") and over == 0 and call.args else []
+        yield from script.report(
+            any(isinstance(one, ast.Call) and script.is_model(one.func) for one in made) and call,
+            Severity.HIGH,
+            f"{name} over dim=0 normalizes over the batch, not over the classes",
+            "use dim=-1",
+            is_sure=False,
+        )
+
+
+DROPS = re.compile(r"dropout\w*$|softmax$")
+LOSES = ("to", "cuda", "cpu", "detach", "float", "half", "long")
+MAY_DO_NOTHING = (
+    r"\.(zero_grad|step|backward|eval|train|update|detach_)\s*($|[;#\n])|(no_grad|inference_mode)\s*[:,)]"
+    r"|(?m:^|[:;])[^=\n#]*\.(to|cuda|cpu|detach|float|half|long)\("
+)
+BARE = {
+    "zero_grad": "gradients are not cleared",
+    "step": "nothing steps",
+    "backward": "no gradient is computed",
+    "eval": "the mode stays",
+    "train": "the mode stays",
+    "update": "nothing is updated",
+    "detach_": "nothing is detached",
+}
+
+
+@lint_rule("statement-without-effect", "a statement does nothing", reads="python")
+def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for methods that are named and not called (`optimizer.zero_grad`), results that are thrown away
+    (`images.to(device)`), and `with torch.no_grad:` without parentheses.
+
+    ## Why it costs
+    The line does nothing: gradients pile up, the model does not step, or the batch stays on the CPU and the next call
+    raises.
+
+    ## How to tell
+    The statement is an expression alone. A tensor's `to()` returns a copy; that of a module works in place, and is not
+    looked at.
+
+    ## What to do
+    Add the parentheses, or assign the result.
+
+    ## When it is wrong
+    If an attribute is read for its side effect.
+    """
+    if not script.has(MAY_DO_NOTHING):
+        return
+    for node in (*script.of[ast.Expr], *script.of[ast.With], *script.of[ast.AsyncWith]):
+        value, text = getattr(node, "value", None) if isinstance(node, ast.Expr) else None, ""
+        if isinstance(value, ast.Attribute) and value.attr in BARE and (script.role(value.value) or script.training):
+            text = f"{script.source(value)} is not called: {BARE[value.attr]}"
+        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in LOSES:
+            bound = script.reaching(value.func.value) if isinstance(value.func.value, ast.Name) else []
+            copies = bool(bound) and not script.has(r"tokenizer|transformers|torch_geometric|dgl|Batch")
+            from_loader = copies and script.gradient(value.func.value) == "plain"
+            lost = from_loader or value.func.attr == "detach"
+            text = (
+                f"the result of {script.source(value)} is thrown away: a tensor's method returns a copy" if lost else ""
+            )
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            names = [script.name(one.context_expr) for one in node.items]
+            text = (
+                "the context lacks its parentheses: it raises"
+                if {"torch.no_grad", "torch.inference_mode"} & set(names)
+                else ""
+            )
+        if text:
+            yield from script.report(node, Severity.HIGH, text, "assign the result, or add the parentheses")
+
+
+@lint_rule("unused-argument", "an argument of the command line changes nothing", reads="python")
+def unused_argument(script: LintedScript) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for arguments of `argparse` that nothing reads, in a file that trains.
+
+    ## Why it costs
+    Who sets `--weight-decay` believes that it works: runs that should differ are the same.
+
+    ## How to tell
+    The parsed arguments are used by attributes only, are passed to nothing, and none of them is this one.
+
+    ## What to do
+    Use it, or remove it.
+
+    ## When it is wrong
+    If a launcher passes arguments that the script has to accept.
+    """
+    if not script.training or script.has(r"vars\(|__dict__|getattr\(|asdict|namespace|[Ll]ightning|[Dd]eep[Ss]peed"):
+        return
+    parsed = [
+        name
+        for name, values in script.assigned.items()
+        for one in values
+        if script.name(getattr(one, "func", one)).endswith(".parse_args")
+    ]
+    names = [one for one in script.of[ast.Name] if one.id in parsed and isinstance(one.ctx, ast.Load)]
+    if len(parsed) != 1 or any(not _is_known(script, one) for one in names):
+        return
+    read = {one.attr for one in script.of[ast.Attribute]}
+    for call in script.calls_of(".add_argument"):
+        flag = next(
+            (one.value for one in call.args if isinstance(one, ast.Constant) and str(one.value).startswith("--")), ""
+        )
+        name = (
+            str(constant(keyword(call, "dest"))) if keyword(call, "dest") else str(flag).lstrip("-").replace("-", "_")
+        )
+        yield from script.report(
+            bool(name) and name not in read and not re.search(r"local.?rank|help|version", name) and call,
+            Severity.MEDIUM if HYPER.search(name) else Severity.LOW,
+            f"nothing reads {flag!s}: setting it changes nothing",
+            f"use {parsed[0]}.{name}, or remove the argument",
+        )
+
+
+HYPER = re.compile(r"(^|_)(lr|\w*decay|batch|epochs?|seed|clip|warmup|accum|momentum|dropout|workers|resume|amp|fp16)")
+
+
+def _is_known(script: LintedScript, name: ast.Name) -> bool:
+    """Whether arguments are passed as a whole to a function of this file, or printed."""
+    around = script.parent(name)
+    made = script.definition(around.func) if isinstance(around, ast.Call) else None
+    prints = isinstance(around, ast.Call) and script.name(around.func) == "print"
+    return isinstance(around, ast.Attribute) or prints or (isinstance(made, FUNCTIONS) and script.is_own(made))

@@ -1,0 +1,657 @@
+"""The static checks of DeepSpeed, accelerate and Lightning settings, and of the fields of SkyPilot and dstack files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from hotloop.core.lint import LintFinding, lint_rule
+from hotloop.judge.lint.checks import HIGH, LIKELY, MEDIUM, FieldCheck, only, table_rule
+from hotloop.judge.lint.field_tables import judge_fields
+from hotloop.judge.lint.formats.settings import SettingsFile
+from hotloop.judge.lint.yaml_fields import Field
+
+SPREADS = ("MULTI_GPU", "FSDP", "DEEPSPEED")
+"""Kinds of accelerate's ``distributed_type`` that train on several GPUs."""
+
+
+def when(path: str, is_faulty: Callable[[Field], object]) -> Callable[[Field], tuple[Field, ...]]:
+    """The value at a path of the settings, where it is faulty."""
+    return lambda root: only(root[path], is_faulty(root[path]))
+
+
+@lint_rule(
+    "unknown-setting",
+    "a setting is unknown, missing, or of another type",
+    reads="deepspeed accelerate lightning skypilot dstack",
+    each="tables",
+)
+def unknown_setting(file: SettingsFile, known: tuple[Field, str]) -> Iterator[LintFinding]:
+    """## What it does
+    Compares the fields of a SkyPilot or dstack file, of DeepSpeed's JSON, accelerate's YAML and Lightning's trainer
+    with those that exist.
+
+    ## Why it costs
+    The file is refused before anything starts, or DeepSpeed passes the setting over and trains with its default.
+
+    ## How to tell
+    The tables of fields are noted from the sources, with their version. `likely` where no known name is near.
+
+    ## What to do
+    Write the name or the value that is meant.
+
+    ## When it is wrong
+    If the program is newer than the tables.
+    """
+    yield from judge_fields(*known)
+
+
+def _offloads(root: Field, *devices: str) -> list[tuple[Field, int]]:
+    """What ZeRO moves to such devices, with the stage that it needs."""
+    parts = (("offload_optimizer", 1), ("offload_param", 3))
+    found = [(root[f"zero_optimization.{name}"], stage) for name, stage in parts]
+    return [(part, stage) for part, stage in found if part["device"].text in devices]
+
+
+DEEPSPEED_SETTINGS = table_rule(
+    "deepspeed-settings",
+    "settings of DeepSpeed contradict each other or cost time",
+    """## What it does
+    Compares batch sizes, precision, ZeRO stage, offloading, buckets and profilers of a DeepSpeed JSON file.
+
+    ## Why it costs
+    DeepSpeed refuses the settings when the engine is made, passes over what the stage does not have, or waits for the
+    GPU in each step.
+
+    ## How to tell
+    Literal values; `auto` is filled in by the Trainer and not judged.
+
+    ## What to do
+    What the finding says; then lint the file again.
+
+    ## When it is wrong
+    If the script changes the settings before it passes them on.
+    """,
+    reads="deepspeed",
+    each="documents",
+    checks=(
+        FieldCheck(
+            at=lambda root: only(root["bf16.enabled"], root["bf16.enabled"].is_true and root["fp16.enabled"].is_true),
+            severity=HIGH,
+            message="fp16 and bf16 are both enabled: DeepSpeed refuses the settings",
+            advice="enable one of them",
+        ),
+        FieldCheck(
+            at=lambda root: only(
+                root["train_batch_size"],
+                root["train_micro_batch_size_per_gpu"].amount
+                and root["train_batch_size"].amount
+                % (root["train_micro_batch_size_per_gpu"].amount * (root["gradient_accumulation_steps"].amount or 1)),
+            ),
+            severity=HIGH,
+            message=(
+                "train_batch_size {text} is no multiple of train_micro_batch_size_per_gpu x "
+                "gradient_accumulation_steps: DeepSpeed refuses it for any number of GPUs (world size)"
+            ),
+            advice="leave train_batch_size out, or make it micro batch x accumulation x GPUs",
+        ),
+        FieldCheck(
+            at=lambda root: [
+                part for part, stage in _offloads(root, "cpu", "nvme") if root["zero_optimization.stage"].amount < stage
+            ],
+            severity=HIGH,
+            message="offloading needs a higher ZeRO stage (3 for parameters): it does nothing, or is refused",
+            advice="stage: 2 for offload_optimizer, 3 for offload_param",
+        ),
+        FieldCheck(
+            at=lambda root: [part for part, _ in _offloads(root, "nvme") if not part["nvme_path"]],
+            severity=HIGH,
+            message="device: nvme needs nvme_path: the settings are refused",
+            advice="nvme_path: a folder on a local disk",
+        ),
+        FieldCheck(
+            at=lambda root: [
+                part["pin_memory"] for part, _ in _offloads(root, "cpu", "nvme") if part["pin_memory"].text == "false"
+            ],
+            severity=MEDIUM,
+            message="pin_memory: false: what is offloaded is copied from pageable memory, at a fraction of the speed",
+            advice="pin_memory: true",
+        ),
+        FieldCheck(
+            at=lambda root: [
+                field
+                for field in root.all("wall_clock_breakdown|flops_profiler|comms_logger")
+                if field.is_true or field["enabled"].is_true
+            ],
+            severity=MEDIUM,
+            message=(
+                "a profiler of DeepSpeed is left on (wall_clock_breakdown, flops_profiler, comms_logger): it waits for "
+                "the GPU in each step"
+            ),
+            advice="false",
+        ),
+        FieldCheck(
+            at=when("fp16.loss_scale", lambda field: field.amount > 0),
+            severity=MEDIUM,
+            message="a fixed loss_scale of {text}: gradients overflow or vanish in fp16, and nothing adapts it",
+            advice="loss_scale: 0 (dynamic)",
+        ),
+        FieldCheck(
+            at=lambda root: [
+                field
+                for field in root.all("zero_optimization.reduce_bucket_size|allgather_bucket_size|sub_group_size")
+                if 0 < field.amount < 1e6
+            ],
+            severity=MEDIUM,
+            message="a bucket or group of {text} elements: the work is done in thousands of tiny parts",
+            advice="5e8 for buckets, 1e9 for sub_group_size; 2e8 where memory is short",
+        ),
+    ),
+)
+
+
+def _machines(root: Field) -> float:
+    return root["num_machines"].number or 1
+
+
+STATED_GPUS = re.compile(
+    r"(?i)\b(\d+) ?x? ?(?:[\w-]+ )?(?:GPUs?|[AHBLV]\d{2,3}s?)(?: GPUs?)? (?:each|per|on each|a (?:node|machine))"
+)
+"""GPUs of each machine in a comment: "8 H100 each", "4 GPUs per node"."""
+
+
+ACCELERATE_SETTINGS = table_rule(
+    "accelerate-settings",
+    "settings of accelerate contradict each other",
+    """## What it does
+    Compares machines, processes, ranks, addresses, FSDP and DeepSpeed parts of an accelerate YAML file.
+
+    ## Why it costs
+    Machines wait for each other for ever, GPUs stay idle, or the part that was to save memory does nothing.
+
+    ## How to tell
+    Literal values. `likely` where an option of `accelerate launch` may replace the value.
+
+    ## What to do
+    What the finding says; then lint the file again.
+
+    ## When it is wrong
+    If `accelerate launch` is given other values.
+    """,
+    reads="accelerate",
+    each="documents",
+    about=lambda file, root: [(root, file.notes, root["distributed_type"].text or "")],
+    checks=(
+        FieldCheck(
+            at=lambda root, notes, kind: only(
+                root["num_processes"],
+                root["num_processes"].amount > 1 and root["num_processes"].amount % _machines(root),
+            ),
+            severity=HIGH,
+            message=(
+                "num_processes {text} is the total over all machines, and no multiple of num_machines: the launch is "
+                "refused, or some machines have none"
+            ),
+            advice="num_processes: machines x GPUs of each",
+        ),
+        FieldCheck(
+            at=lambda root, notes, kind: only(
+                root["num_processes"],
+                kind != "NO"
+                and (stated := STATED_GPUS.search(notes))
+                and 0 < root["num_processes"].amount < _machines(root) * int(stated[1]),
+            ),
+            severity=HIGH,
+            message=(
+                "num_processes {text} is the total over all machines, and a comment speaks of more GPUs: the others "
+                "stay idle"
+            ),
+            advice="num_processes: machines x GPUs of each",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda root, notes, kind: only(
+                root["num_processes"], _machines(root) > 1 and root["num_processes"].amount == _machines(root)
+            ),
+            severity=MEDIUM,
+            message="num_processes {text} is the total over all machines: each machine uses one GPU",
+            advice="num_processes: machines x GPUs of each",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda root, notes, kind: only(
+                root["main_process_ip"] or root["num_machines"],
+                _machines(root) > 1
+                and kind != "MULTI_CPU"
+                and not root["mpirun_config"]
+                and "main_process_ip" not in notes
+                and (root["main_process_ip"].text or "localhost") in ("localhost", "127.0.0.1", "0.0.0.0"),
+            ),
+            severity=HIGH,
+            message="main_process_ip is missing or local with several machines: each waits for the others at itself",
+            advice="main_process_ip: the address of the first machine (or --main_process_ip)",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda root, notes, kind: only(root["machine_rank"], root["machine_rank"].amount >= _machines(root)),
+            severity=HIGH,
+            message="machine_rank {text} is not below num_machines: the rendezvous never completes",
+            advice="machine_rank from 0 to num_machines - 1",
+        ),
+        FieldCheck(
+            at=lambda root, notes, kind: only(
+                root["gpu_ids"],
+                "," in (root["gpu_ids"].text or "")
+                and _machines(root) == 1
+                and root["num_processes"].amount != len((root["gpu_ids"].text or "").split(",")),
+            ),
+            severity=HIGH,
+            message="gpu_ids {text} are another number than num_processes: ranks share a GPU, or GPUs stay idle",
+            advice="num_processes equal to the number of gpu_ids",
+        ),
+        FieldCheck(
+            at=lambda root, notes, kind: only(root["num_processes"], kind == "NO" and root["num_processes"].amount > 1),
+            severity=HIGH,
+            message="num_processes {text} with distributed_type: NO: one GPU trains and the others stay idle",
+            advice="distributed_type: MULTI_GPU",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda root, notes, kind: only(root["distributed_type"], root["use_cpu"].is_true and kind in SPREADS),
+            severity=HIGH,
+            message="use_cpu: true with distributed_type {text}: the training runs on the CPU",
+            advice="use_cpu: false",
+        ),
+        FieldCheck(
+            at=lambda root, notes, kind: only(
+                root["fsdp_config"], kind not in ("FSDP", "MULTI_GPU") and root["fsdp_config"].items
+            ),
+            severity=HIGH,
+            message="fsdp_config without distributed_type: FSDP does nothing: each GPU holds the whole model",
+            advice="distributed_type: FSDP",
+        ),
+        FieldCheck(
+            at=lambda root, notes, kind: only(
+                root["deepspeed_config"], kind not in ("DEEPSPEED", "") and root["deepspeed_config"].items
+            ),
+            severity=HIGH,
+            message="deepspeed_config without distributed_type: DEEPSPEED does nothing: there is no ZeRO",
+            advice="distributed_type: DEEPSPEED",
+        ),
+        FieldCheck(
+            at=lambda root, notes, kind: only(
+                root["deepspeed_config.deepspeed_config_file"],
+                root["deepspeed_config.zero_stage"]
+                or root["deepspeed_config.gradient_accumulation_steps"]
+                or root["mixed_precision"].text in ("fp16", "bf16"),
+            ),
+            severity=HIGH,
+            message=(
+                "{text} beside settings that belong into it (zero_stage, gradient_accumulation_steps, "
+                "mixed_precision): accelerate refuses both together"
+            ),
+            advice="set them in the JSON file alone",
+        ),
+        FieldCheck(
+            at=lambda root, notes, kind: [
+                root[f"deepspeed_config.offload_{part}_device"]
+                for part, stage in (("param", 3), ("optimizer", 1))
+                if root[f"deepspeed_config.offload_{part}_device"].text in ("cpu", "nvme")
+                and root["deepspeed_config.zero_stage"].amount < stage
+            ],
+            severity=HIGH,
+            message="offloading to {text} needs a higher zero_stage (3 for parameters): it does nothing, or is refused",
+            advice="zero_stage: 3, or none",
+        ),
+        FieldCheck(
+            at=lambda root, notes, kind: only(
+                root["fsdp_config.fsdp_auto_wrap_policy"] or root["fsdp_config"],
+                kind == "FSDP"
+                and root["fsdp_config"].items
+                and (
+                    root["fsdp_config.fsdp_auto_wrap_policy"].text in (None, "NO_WRAP")
+                    or (
+                        root["fsdp_config.fsdp_auto_wrap_policy"].text == "SIZE_BASED_WRAP"
+                        and not root["fsdp_config.fsdp_min_num_params"].amount
+                    )
+                ),
+            ),
+            severity=HIGH,
+            message=(
+                "no wrapping (fsdp_auto_wrap_policy): the model is one unit, gathered whole on each GPU: no memory is "
+                "saved and nothing overlaps"
+            ),
+            advice="fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP, or SIZE_BASED_WRAP with fsdp_min_num_params",
+        ),
+        FieldCheck(
+            at=lambda root, notes, kind: only(
+                root["fsdp_config.fsdp_cpu_ram_efficient_loading"],
+                root["fsdp_config.fsdp_cpu_ram_efficient_loading"].is_true
+                and root["fsdp_config.fsdp_sync_module_states"].text == "false",
+            ),
+            severity=HIGH,
+            message=(
+                "fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states: the other ranks train with random "
+                "weights, or it is refused"
+            ),
+            advice="fsdp_sync_module_states: true",
+        ),
+        FieldCheck(
+            at=lambda root, notes, kind: [
+                field
+                for field in root.all("fsdp_config.fsdp_sharding_strategy|fsdp_backward_prefetch")
+                if field.text in ("NO_SHARD", "3", "NO_PREFETCH")
+            ],
+            severity=MEDIUM,
+            message="{text}: each GPU holds the whole model and its optimizer, or waits while parameters are gathered",
+            advice="fsdp_sharding_strategy: FULL_SHARD, fsdp_backward_prefetch: BACKWARD_PRE",
+        ),
+    ),
+)
+
+
+def _checkpoints(root: Field) -> list[Field]:
+    """Arguments of the callbacks that save."""
+    return [
+        callback["init_args"]
+        for callback in root["callbacks"].elements
+        if "ModelCheckpoint" in (callback["class_path"].text or "")
+    ]
+
+
+def _is_part(field: Field) -> bool:
+    """Whether a limit of batches leaves something out; 1.0 is all of them."""
+    return field.amount > 0 and field.text not in ("1.0", "1.")
+
+
+LIGHTNING_SETTINGS = table_rule(
+    "lightning-settings",
+    "settings of Lightning's Trainer cost time or the result",
+    """## What it does
+    Reads the `trainer:` part of a YAML file of LightningCLI or Hydra: switches of debugging, checkpoints, precision
+    and strategy.
+
+    ## Why it costs
+    A switch that is left on ends the training early, keeps it from saving, or slows every step.
+
+    ## How to tell
+    Literal values. `likely` where a value may be meant.
+
+    ## What to do
+    Remove the switch, and pass it on the command line for the one run that needs it.
+
+    ## When it is wrong
+    If the file is for debugging only.
+    """,
+    reads="lightning",
+    each="documents",
+    checks=(
+        FieldCheck(
+            at=when("fast_dev_run", lambda field: field.is_true or field.amount > 0),
+            severity=HIGH,
+            message="fast_dev_run: {text} is left on: the training ends after some batches and saves nothing",
+            advice="remove fast_dev_run",
+        ),
+        FieldCheck(
+            at=when("overfit_batches", lambda field: field.amount > 0),
+            severity=HIGH,
+            message="overfit_batches: {text} is left on: the model sees the same batches in every epoch",
+            advice="remove overfit_batches",
+        ),
+        FieldCheck(
+            at=when("limit_train_batches", _is_part),
+            severity=HIGH,
+            message="limit_train_batches: {text} is left on: most of the data is never seen",
+            advice="remove limit_train_batches",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=when("limit_val_batches", lambda field: _is_part(field) and field.amount < 5),
+            severity=MEDIUM,
+            message=(
+                "limit_val_batches: {text}: the validation that chooses the best checkpoint sees a fraction of its data"
+            ),
+            advice="remove limit_val_batches",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=when("detect_anomaly", lambda field: field.is_true),
+            severity=MEDIUM,
+            message="detect_anomaly is left on: each backward pass checks every gradient, at several times the cost",
+            advice="detect_anomaly: false",
+        ),
+        FieldCheck(
+            at=when(
+                "profiler", lambda field: field.text in ("advanced", "pytorch", "simple") or field["class_path"].text
+            ),
+            severity=MEDIUM,
+            message="a profiler is left on: it takes time in every step",
+            advice="remove profiler",
+        ),
+        FieldCheck(
+            at=when("enable_checkpointing", lambda field: field.text is not None and not field.is_true),
+            severity=HIGH,
+            message="enable_checkpointing: false: nothing is saved, and the result is lost with the process",
+            advice="enable_checkpointing: true",
+        ),
+        FieldCheck(
+            at=lambda root: only(
+                root["precision"],
+                root["precision"].text in ("32", "32-true", "64", "64-true")
+                and root["accelerator"].text in ("gpu", "cuda", "auto"),
+            ),
+            severity=MEDIUM,
+            message=(
+                "precision: {text}: matmuls leave the tensor cores' half precision unused, at a fraction of the speed "
+                "and twice the memory"
+            ),
+            advice="precision: bf16-mixed",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=when("precision", lambda field: field.text in ("16-true", "fp16-true")),
+            severity=MEDIUM,
+            message="precision: {text} keeps the weights in half precision: small updates are rounded away",
+            advice="precision: bf16-mixed or 16-mixed",
+        ),
+        FieldCheck(
+            at=lambda root: only(
+                root["strategy"],
+                "find_unused_parameters_true" in (root["strategy"].text or "")
+                or root["strategy.init_args.find_unused_parameters"].is_true,
+            ),
+            severity=MEDIUM,
+            message="find_unused_parameters: the graph is walked in every step, though often every parameter is used",
+            advice="strategy: ddp",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda root: only(
+                root["strategy"],
+                (root["strategy"].text or "").startswith(("ddp", "fsdp", "deepspeed"))
+                and root["accelerator"].text == "cpu",
+            ),
+            severity=HIGH,
+            message="accelerator: cpu with strategy {text}: no GPU is used",
+            advice="accelerator: gpu",
+        ),
+        FieldCheck(
+            at=when("use_distributed_sampler", lambda field: field.text is not None and not field.is_true),
+            severity=MEDIUM,
+            message=(
+                "use_distributed_sampler: false: unless the data module shards the data itself, every rank trains on "
+                "all of it"
+            ),
+            advice="remove it, or shard in the data module",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda root: [
+                saved["save_top_k"]
+                for saved in _checkpoints(root)
+                if saved["save_top_k"].text == "0" and not saved["save_last"].is_true
+            ],
+            severity=HIGH,
+            message="save_top_k: 0 saves no checkpoint: the result is lost",
+            advice="save_top_k: 1, or save_last: true",
+        ),
+        FieldCheck(
+            at=lambda root: [
+                saved["save_top_k"]
+                for saved in _checkpoints(root)
+                if saved["save_top_k"].text == "-1"
+                and (saved["every_n_train_steps"] or saved["every_n_epochs"].number == 1)
+            ],
+            severity=MEDIUM,
+            message="save_top_k: -1 keeps every checkpoint: the disk fills up, and the training ends",
+            advice="save_top_k: 3 and save_last: true",
+        ),
+        FieldCheck(
+            at=lambda root: [
+                saved["save_top_k"]
+                for saved in _checkpoints(root)
+                if saved["save_top_k"].amount > 1 and not saved["monitor"]
+            ],
+            severity=HIGH,
+            message="save_top_k: {text} needs monitor: ModelCheckpoint refuses it (MisconfigurationException)",
+            advice="monitor: val_loss",
+        ),
+    ),
+)
+
+
+SKYPILOT_SETTINGS = table_rule(
+    "skypilot-settings",
+    "settings of a SkyPilot task cost money or are refused",
+    """## What it does
+    Looks at storage modes, folders that are mounted over, disk sizes and commands that never end.
+
+    ## Why it costs
+    The machine does not come up, its disk fills, or it is paid for while nothing runs.
+
+    ## How to tell
+    Literal values of the task.
+
+    ## What to do
+    What the finding says; then lint the file again.
+
+    ## When it is wrong
+    If the value is given on the command line.
+    """,
+    reads="skypilot",
+    each="documents",
+    checks=(
+        FieldCheck(
+            at=lambda task: [
+                value
+                for path, value in task["file_mounts"].items
+                if re.match(r"(/|/usr|/etc|/bin|/root|/home|/var|/opt|~|~/|/lib)/?$", path)
+            ],
+            severity=HIGH,
+            message="a mount over a folder of the system hides what is there: the machine does not come up",
+            advice="mount it at a folder of its own, such as /data",
+        ),
+        FieldCheck(
+            at=lambda task: only(task["resources.disk_size"], 0 < task["resources.disk_size"].amount < 30),
+            severity=MEDIUM,
+            message="disk_size {text} GB: the image alone takes most of it, and the first checkpoint fills the disk",
+            advice="disk_size: 256 or more",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda task: [
+                mode for mode in task.all("file_mounts.*.mode") if mode.text not in ("MOUNT", "COPY", "MOUNT_CACHED")
+            ],
+            severity=HIGH,
+            message="there is no storage mode {text}: the file is refused",
+            advice="MOUNT, COPY or MOUNT_CACHED",
+        ),
+        FieldCheck(
+            at=lambda task: only(
+                task["run"],
+                re.search(r"sleep infinity|tail -f /dev/null", task["run"].text or "")
+                and task["resources.accelerators"],
+            ),
+            severity=HIGH,
+            message="run never ends: the GPUs are paid for until somebody looks",
+            advice="remove the sleep, and set resources.autostop",
+            confidence=LIKELY,
+        ),
+    ),
+)
+
+
+def _is_network(volume: Field) -> bool:
+    source = (volume.text or "").rpartition(":")[0]
+    return (
+        bool(source or volume["name"].text)
+        and not source.startswith("/")
+        and "dstack." not in (volume.text or volume["name"].text or "")
+    )
+
+
+DSTACK_SETTINGS = table_rule(
+    "dstack-settings",
+    "settings of a dstack run are refused or end it early",
+    """## What it does
+    Looks at images with a Python version, utilization policies, idle durations and volumes of several nodes.
+
+    ## Why it costs
+    The run is refused, ends while it loads its data, or its instances are paid for while they are idle.
+
+    ## How to tell
+    Literal values of the file.
+
+    ## What to do
+    What the finding says; then lint the file again.
+
+    ## When it is wrong
+    If a profile or an option of `dstack apply` gives other values.
+    """,
+    reads="dstack",
+    each="documents",
+    checks=(
+        FieldCheck(
+            at=lambda task: only(task["image"], task["python"] and task["image"]),
+            severity=HIGH,
+            message="image and python exclude each other: the file is refused",
+            advice="keep one of them",
+        ),
+        FieldCheck(
+            at=when(
+                "utilization_policy.time_window",
+                lambda window: re.fullmatch(r"[1-4]m|\d+s|[0-9]{1,2}", window.text or ""),
+            ),
+            severity=HIGH,
+            message=(
+                "utilization_policy ends the run after {text} below the GPU utilization: loading data or compiling "
+                "takes longer"
+            ),
+            advice="time_window: 30m or more",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=when("utilization_policy.min_gpu_utilization", lambda least: least.amount > 60),
+            severity=HIGH,
+            message="utilization_policy ends a run below {text} % of GPU utilization, where validation and saves are",
+            advice="min_gpu_utilization: 10",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=when("idle_duration", lambda idle: re.fullmatch(r"(\d+w|[2-9]\d*d|1\dd|off|-1)", idle.text or "")),
+            severity=MEDIUM,
+            message="idle_duration {text}: idle GPUs are paid for that long after the run",
+            advice="idle_duration: 5m",
+        ),
+        FieldCheck(
+            at=lambda task: only(
+                task["volumes"],
+                task["nodes"].amount > 1 and any(_is_network(each) for each in task["volumes"].elements),
+            ),
+            severity=HIGH,
+            message="a network volume attaches to one instance: the other nodes of the task cannot be made with it",
+            advice="one volume per node (name-${{{{ dstack.node_rank }}}}), or a bucket",
+            confidence=LIKELY,
+        ),
+    ),
+)

@@ -1,0 +1,772 @@
+"""The static checks of what a job starts on its pods or machines: Kubernetes, SkyPilot and dstack alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hotloop.core.lint import Confidence, LintFinding, lint_rule
+from hotloop.judge.lint.checks import HIGH, LIKELY, MEDIUM, FieldCheck, ReadPlace, only, table_rule
+from hotloop.judge.lint.launch_lines import LaunchLine
+from hotloop.judge.lint.shell import ShellCommand
+from hotloop.judge.lint.tasks import TRAINS, Task
+
+JOBS = "kubernetes skypilot dstack"
+LOCAL = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|::1)?(:\d+)?$")
+KNOWS_NODES = re.compile(
+    r"NODE_?RANK|NODE_?S?_IPS?\b|NODES_NUM|NUM_NODES|NNODES|MASTER_|WORLD_SIZE|\bRANK\b|INDEX|HOSTFILE|(?i:\bray\b|mpi|hostname)"
+)
+STARTS_ITSELF = re.compile(
+    r"(?i)gpu|devi|nproc|num_proc|world|tensor|parallel|\btp\b|strategy|ddp|fsdp|spawn|conf|\.ya?ml|\.json|accelerat|multi|hydra"
+)
+"""What shows that a script that python starts may use several GPUs all the same."""
+
+
+def _meets(task: Task, launch: LaunchLine) -> bool:
+    """Whether the nodes are to meet: the launcher is given their number, and several run it."""
+    nodes = launch.options.get("nnodes", "1")
+    return (
+        launch.launcher in ("torchrun", "accelerate")
+        and "config-file" not in launch.options
+        and task.nodes != 1
+        and nodes != "1"
+        and not launch.is_standalone
+        and "PET_" not in task.given
+    )
+
+
+def _is_first_only(task: Task, command: ShellCommand) -> bool:
+    """Whether only the node of rank 0 runs a command."""
+    conditions = " ".join(one.text for one in task.script.commands if "condition" in one.blocks)
+    is_asked = re.search(r"(RANK|INDEX)\}?\"?'? *(==|=|-eq) *[\"']?0", conditions)
+    return "if" in command.blocks and is_asked is not None and not re.search(r"(?i)\bray\b|hostfile|mpirun", task.text)
+
+
+LONE_NODES = table_rule(
+    "lone-nodes",
+    "each node trains alone, or waits for nodes that never come",
+    """## What it does
+    Compares `--nnodes`, `--node-rank`, `--master-addr` and `--standalone` of torchrun, accelerate and deepspeed with
+    the number of pods (`parallelism`, `replicas`) or nodes (`num_nodes`, `nodes`) that run the command.
+
+    ## Why it costs
+    Without `--nnodes` every node trains a model of its own and writes to the same place; with a wrong number, node rank
+    or address the rendezvous waits until its timeout. All GPUs are paid for, and one node's work is kept, or none.
+
+    ## How to tell
+    More than one node runs the command, and its options are literal or missing. `likely` for a plain `python` whose
+    script names no node.
+
+    ## What to do
+    Give `--nnodes`, `--node-rank` and `--master-addr` (or `--rdzv-endpoint`) from the variables of the scheduler.
+
+    ## When it is wrong
+    If each node is meant to work alone, such as one shard of a search each.
+    """,
+    reads=JOBS,
+    each="tasks",
+    about=lambda file, task: [(task, *task.training)] if task.training and not task.is_wired else [],
+    checks=(
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command, task.nodes > 1 and len(task.launches) == 1 and _is_first_only(task, command)
+            ),
+            severity=HIGH,
+            message=(
+                "the node of rank 0 alone starts {2.script}: the other of {0.nodes} nodes are paid for and stay idle"
+            ),
+            advice="start it on each node, with its rank",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                launch.launcher == "python"
+                and task.nodes > 1
+                and task.gpus
+                and task.is_training
+                and not KNOWS_NODES.search(task.text),
+            ),
+            severity=HIGH,
+            message="each of {0.nodes} nodes trains alone: {2.script} is started without a node rank or an address",
+            advice="start it by torchrun with --nnodes, --node-rank and --master-addr",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(command, task.nodes > 1 and launch.is_standalone),
+            severity=HIGH,
+            message="--standalone on {0.nodes} nodes: each node trains alone",
+            advice="give --nnodes={0.nodes} and --rdzv-endpoint or --node-rank and --master-addr",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                task.nodes > 1
+                and launch.launcher in ("torchrun", "accelerate")
+                and "config-file" not in launch.options
+                and not launch.is_standalone
+                and "nnodes" not in launch.options
+                and not re.search(r"PET_NNODES|ACCELERATE_CONFIG", task.given),
+            ),
+            severity=HIGH,
+            message="{2.launcher} without --nnodes: each of {0.nodes} nodes trains alone",
+            advice="give --nnodes={0.nodes}, --node-rank and --master-addr",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command, launch.nodes and task.nodes and launch.nodes != task.nodes and launch.launcher != "deepspeed"
+            ),
+            severity=HIGH,
+            message=(
+                "--nnodes={2.nodes}, but the number of nodes (pods) that run it is {0.nodes}: they wait for nodes that "
+                "never come, or some are left out"
+            ),
+            advice="--nnodes={0.nodes}",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                _meets(task, launch)
+                and launch.options.get("node-rank", "").isdecimal()
+                and not re.search(
+                    r"RANK|INDEX",
+                    "".join(
+                        word.text for one in task.script.commands if "condition" in one.blocks for word in one.words
+                    ),
+                ),
+            ),
+            severity=HIGH,
+            message="--node-rank={2.options[node-rank]} on each of {0.nodes} nodes: they all claim the same rank",
+            advice="take it from the node's index: $SKYPILOT_NODE_RANK, $DSTACK_NODE_RANK, $(JOB_COMPLETION_INDEX)",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                _meets(task, launch) and not {"node-rank", "rdzv-backend", "rdzv-endpoint"} & set(launch.options),
+            ),
+            severity=HIGH,
+            message="no --node-rank on {0.nodes} nodes: they all are rank 0",
+            advice="take it from the node's index: $SKYPILOT_NODE_RANK, $DSTACK_NODE_RANK, $(JOB_COMPLETION_INDEX)",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command, _meets(task, launch) and LOCAL.match(launch.address) and "MASTER_ADDR" not in task.given
+            ),
+            severity=HIGH,
+            message=(
+                "the address of the rendezvous (--master-addr, --rdzv-endpoint) is missing or local: each of {0.nodes} "
+                "nodes waits for the others at itself"
+            ),
+            advice="give the address of the first node",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                _meets(task, launch)
+                and re.search(r"\$\(?\{?(hostname|HOSTNAME|POD_IP|POD_NAME)|tail -n? ?-?1\b", launch.address),
+            ),
+            severity=HIGH,
+            message="{2.address} is another address on each node, or not that of rank 0: they do not meet",
+            advice="give the address of the first node",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command, _meets(task, launch) and re.match(r"\$\{?(SKYPILOT_NODE_IPS|DSTACK_NODES_IPS)", launch.address)
+            ),
+            severity=HIGH,
+            message="{2.address} is the list of all addresses, not one",
+            advice='take its first line: $(echo "$SKYPILOT_NODE_IPS" | head -n1)',
+        ),
+    ),
+)
+
+
+def _visible(task: Task, launch: LaunchLine) -> int | None:
+    """GPUs that CUDA_VISIBLE_DEVICES leaves; None without it."""
+    shown = launch.variables.get("CUDA_VISIBLE_DEVICES", task.values.get("CUDA_VISIBLE_DEVICES", "$"))
+    return None if "$" in shown else len([one for one in shown.split(",") if one.strip() not in ("", "-1")])
+
+
+SERVER = LaunchLine(launcher="", script="", is_module=False, arguments=())
+"""Stands for a program that is no Python script."""
+PROCESSES_AND_GPUS = table_rule(
+    "processes-and-gpus",
+    "the launcher starts more or fewer processes than there are GPUs",
+    """## What it does
+    Compares the processes of torchrun, accelerate, deepspeed or a plain `python`, and `CUDA_VISIBLE_DEVICES`, with the
+    GPUs that the pod or machine asks for.
+
+    ## Why it costs
+    More processes than GPUs fail with "invalid device ordinal"; fewer leave GPUs idle that are paid for.
+
+    ## How to tell
+    Both numbers are literal. `likely` for a plain `python` on several GPUs, whose script may start processes itself.
+
+    ## What to do
+    `--nproc-per-node` equal to the number of GPUs, or ask for fewer GPUs.
+
+    ## When it is wrong
+    If one process drives several GPUs, as model parallel inference does.
+    """,
+    reads=JOBS,
+    each="tasks",
+    about=lambda file, task: (
+        [(task, *(task.training or (task.script.commands[0], SERVER)))]
+        if task.gpus and (task.tensor_parallel or (task.training and (task.is_training or task.processes is not None)))
+        else []
+    ),
+    checks=(
+        FieldCheck(
+            at=lambda task, command, launch: only(command, task.tensor_parallel > task.gpus),
+            severity=HIGH,
+            message=(
+                "--tensor-parallel-size is above the {0.gpus} GPUs that are asked for: the server fails when it starts"
+            ),
+            advice="ask for as many GPUs",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                0 < task.tensor_parallel < task.gpus
+                and not re.search(r"pipeline|data[-_]parallel|--[pd]p\b|expert|replica", task.text),
+            ),
+            severity=HIGH,
+            message="--tensor-parallel-size {0.tensor_parallel} on {0.gpus} GPUs: the server leaves the others idle",
+            advice="--tensor-parallel-size {0.gpus}, or ask for fewer GPUs",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(command, (_visible(task, launch) or 99) < task.gpus),
+            severity=HIGH,
+            message="CUDA_VISIBLE_DEVICES hides some of {0.gpus} GPUs: they stay idle",
+            advice="remove CUDA_VISIBLE_DEVICES",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(command, (task.processes or 0) > task.gpus),
+            severity=HIGH,
+            message="{0.processes} processes and {0.gpus} GPUs: those without a GPU fail (invalid device ordinal)",
+            advice="--nproc-per-node={0.gpus}, or ask for {0.processes} GPUs",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(command, 0 < (task.processes or 0) <= task.gpus / 2),
+            severity=HIGH,
+            message=(
+                "{0.processes} of {0.gpus} GPUs get a process (--nproc-per-node, --num_processes): the others stay idle"
+            ),
+            advice="--nproc-per-node={0.gpus}, or ask for fewer GPUs",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(command, task.gpus / 2 < (task.processes or 0) < task.gpus),
+            severity=MEDIUM,
+            message=(
+                "{0.processes} of {0.gpus} GPUs get a process (--nproc-per-node, --num_processes): the others stay idle"
+            ),
+            advice="--nproc-per-node={0.gpus}, or ask for fewer GPUs",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                launch.launcher == "python"
+                and task.gpus > 1
+                and TRAINS.search(launch.script)
+                and not STARTS_ITSELF.search(
+                    f"{' '.join(launch.arguments)} {launch.script} {task.given} {launch.step}"
+                ),
+            ),
+            severity=HIGH,
+            message="one python process for {0.gpus} GPUs: the others stay idle",
+            advice="torchrun --nproc-per-node={0.gpus}",
+            confidence=LIKELY,
+        ),
+    ),
+)
+
+
+FEW_CPUS = table_rule(
+    "few-cpus",
+    "ranks and loader workers share too few CPUs",
+    """## What it does
+    Compares the CPU limit with the GPUs and with the loader workers that an option asks for.
+
+    ## Why it costs
+    Each rank needs a CPU for its Python and its workers need the rest. Held to fewer, batches arrive late and the GPUs
+    wait for tens of percent of each step.
+
+    ## How to tell
+    Fewer CPUs than GPUs, or fewer than half of what ranks and workers together would keep busy.
+
+    ## What to do
+    Ask for as many CPUs as the node has per GPU (12 to 24 each), or fewer workers.
+
+    ## When it is wrong
+    If the data is on the GPU already and the loader has nothing to do.
+    """,
+    reads=JOBS,
+    each="tasks",
+    about=lambda file, task: (
+        [(task,)] if task.cpus is not None and task.gpus and (task.is_training or task.workers) else []
+    ),
+    checks=(
+        FieldCheck(
+            at=lambda task: only(
+                ReadPlace(task.lines["cpus"], f"{task.cpus:g}"),
+                task.cpus < max(task.gpus, task.gpus * (1 + task.workers) / 2),
+            ),
+            severity=MEDIUM,
+            message=(
+                "{text} CPUs for {0.gpus} GPUs and {0.workers} loader workers of each rank: the ranks wait for their "
+                "batches"
+            ),
+            advice="ask for 8 or more CPUs per GPU, or use fewer workers",
+        ),
+    ),
+)
+
+
+SWALLOWED_SIGNAL = table_rule(
+    "swallowed-signal",
+    "a shell keeps the signal from the training",
+    """## What it does
+    Looks for a training that a shell starts without `exec`, in a pipe or with commands after it, where the file shows
+    that the training is to save when it is stopped (a grace period, `--save-on-sigterm`).
+
+    ## Why it costs
+    The shell is process 1: it gets SIGTERM and hands nothing on. The training never hears of it and is killed when the
+    grace period ends; what it did since the last checkpoint is lost.
+
+    ## How to tell
+    `sh -c` with anything but `exec`; `bash -c` with a pipe or with several commands. bash replaces itself by a last
+    plain command since 5.1, so several commands are `likely`.
+
+    ## What to do
+    `exec torchrun ...` as the last command; for a log `exec > >(tee -a LOG) 2>&1` before it, or a trap that waits.
+
+    ## When it is wrong
+    If the image has an init that signals the whole group (`tini -g`), or the pod shares its process namespace.
+    """,
+    reads="kubernetes dstack",
+    each="tasks",
+    about=lambda file, task: (
+        [(task, *task.training)]
+        if task.shell
+        and task.is_warned
+        and task.training
+        and not task.script.named("trap", "tini", "dumb-init")
+        and "exec" not in (task.training[0].name, *task.training[1].prefixes)
+        else []
+    ),
+    checks=(
+        FieldCheck(
+            at=lambda task, command, launch: only(command, command.before in ("|", "|&")),
+            severity=MEDIUM,
+            message=(
+                "the pipe keeps SIGTERM from {2.script}: the shell is process 1 and hands no signal on, so nothing is "
+                "saved before the kill"
+            ),
+            advice="exec > >(tee -a LOG) 2>&1, then exec the training",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command, "|" not in command.before and (task.shell == "sh" or len(task.commands) > 1)
+            ),
+            severity=MEDIUM,
+            message=(
+                "{0.shell} keeps SIGTERM from {2.script}, which is started without exec: the shell is process 1 and "
+                "hands no signal on, so nothing is saved before the kill"
+            ),
+            advice="exec the training as the last command",
+            confidence=LIKELY,
+        ),
+    ),
+)
+
+
+def _after(task: Task, command: ShellCommand) -> list[ShellCommand]:
+    at = task.script.commands.index(command)
+    return [
+        one for one in task.script.commands[at + 1 :] if not any(block.startswith("function") for block in one.blocks)
+    ]
+
+
+_HOLDS = re.compile(r"sleep\s+(inf|\d{4,}|\d+[hd])|tail\s+-f\s+/dev/null")
+
+
+LOST_EXIT_CODE = table_rule(
+    "lost-task-exit-code",
+    "a failed training counts as a success or goes unseen",
+    """## What it does
+    Looks at what the script does with the training's exit code: pipes without `pipefail`, `|| true`, `&` without
+    `wait`, `sleep infinity` after it.
+
+    ## Why it costs
+    A training that failed ends as succeeded: nothing starts it again and nobody looks. One in the background is killed
+    when the script ends; one that is followed by a sleep holds its GPUs for ever.
+
+    ## How to tell
+    The operator that joins the training to the next command, and `set -o pipefail` before it.
+
+    ## What to do
+    `set -o pipefail`, `wait` at the end, and no `|| true` or sleep after the training.
+
+    ## When it is wrong
+    If somebody reads the log, or keeps the pod to look into it.
+    """,
+    reads=JOBS,
+    each="tasks",
+    about=lambda file, task: [(task, *task.training)] if task.shell and task.is_training and task.training else [],
+    checks=(
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                command.before in ("|", "|&") and not re.search("pipefail|PIPESTATUS", task.text),
+            ),
+            severity=MEDIUM,
+            message=(
+                "the exit code of the pipe is that of its last command: where {2.script} fails, the job counts as done"
+            ),
+            advice="set -o pipefail before it",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                command.before == "||"
+                and re.match(r"true|:|echo|exit 0", (_after(task, command) or [command])[0].text),
+            ),
+            severity=MEDIUM,
+            message=(
+                "|| hides the exit code of {2.script}: where it fails, the job counts as done and nothing starts "
+                "it again"
+            ),
+            advice="let it fail",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: [one for one in _after(task, command) if _HOLDS.match(one.text)],
+            severity=HIGH,
+            message="{text} after {2.script}: the GPUs are held when the training has ended, for ever",
+            advice="remove it",
+        ),
+        FieldCheck(
+            at=lambda task, command, launch: only(
+                command,
+                command.is_background
+                and not any(one.name in ("wait", "tail", "sleep", "fg") for one in _after(task, command))
+                and all(one.is_background or one.name in ("echo", "jobs", "disown") for one in _after(task, command)),
+            ),
+            severity=HIGH,
+            message=(
+                "{2.script} runs in the background and the script ends: it is killed at once, and the job counts "
+                "as done"
+            ),
+            advice="remove the &, or end with wait",
+        ),
+    ),
+)
+
+
+BASH_IN_SH = table_rule(
+    "bash-in-sh",
+    "sh reads what only bash knows",
+    """## What it does
+    Looks for `source`, `[[`, `set -o pipefail` and `<( )` in a script that `sh -c` reads.
+
+    ## Why it costs
+    In Debian's and Ubuntu's images `sh` is dash: "source: not found", "Illegal option -o pipefail". The command is
+    skipped, or the container ends before the training begins.
+
+    ## How to tell
+    The command is `sh -c` or `/bin/sh -c`. `likely`, as in some images sh is bash.
+
+    ## What to do
+    `bash -c`, or `. FILE` in place of source.
+
+    ## When it is wrong
+    If sh is bash in the image, as in those of Red Hat, or busybox knows it.
+    """,
+    reads="kubernetes dstack",
+    each="tasks",
+    about=lambda file, task: [(task,)] if task.shell == "sh" else [],
+    checks=(
+        FieldCheck(
+            at=lambda task: [
+                one
+                for one in task.script.commands
+                if one.name in ("source", "[[", "pushd", "shopt")
+                or "<(" in one.text
+                or (one.name == "set" and "pipefail" in one.text)
+            ][:1],
+            severity=HIGH,
+            message="sh is dash in most images and knows bash's {text} not: the command fails",
+            advice="start the script by bash -c",
+            confidence=LIKELY,
+        ),
+    ),
+)
+
+
+_UPLOADS = re.compile(r"\b(aws s3|gsutil|gcloud storage|rclone|azcopy|(huggingface-cli|hf) upload|push_to_hub|s5cmd)\b")
+
+
+LOST_CHECKPOINTS = table_rule(
+    "lost-checkpoints",
+    "checkpoints are written where they do not last",
+    """## What it does
+    Follows the folders that the training is given for checkpoints and output (`--ckpt`, `--output-dir`, `CKPT_DIR`) to
+    the volume, bucket or disk that they lie on.
+
+    ## Why it costs
+    What is on the container's own disk, in an emptyDir or in a bucket that is mounted in `COPY` mode goes with the pod
+    or machine: after an eviction the training begins again, and after its end the model is gone. On a read-only mount
+    the first save fails.
+
+    ## How to tell
+    The longest mount path that the folder begins with, or none.
+
+    ## What to do
+    A claim, or a bucket in mode `MOUNT` or `MOUNT_CACHED`, at that folder; or a remote path (`s3://`, `gs://`).
+
+    ## When it is wrong
+    If the program uploads what it saves, or nothing of it is wanted.
+    """,
+    reads=JOBS,
+    each="tasks",
+    about=lambda file, task: [(task,)] if task.is_training and not _UPLOADS.search(task.text) else [],
+    checks=(
+        FieldCheck(
+            at=lambda task: task.losses,
+            severity=HIGH,
+            message="checkpoints and output do not last in {text}",
+            advice="mount a claim, or a bucket in mode MOUNT or MOUNT_CACHED, at that folder, or save to a bucket",
+            confidence=LIKELY,
+        ),
+    ),
+)
+
+
+_SAVES = re.compile(r"(?i)ckpt|checkpoint|save|output|resume|snapshot|persist|\.sh\b|\.ya?ml\b|\.json\b")
+_RESUMES = re.compile(r"(?i)resume|restart|restore|load|latest|continue|auto|\.sh\b|\.ya?ml\b|\.json\b|recover")
+
+
+SPOT_WITHOUT_RETRY = table_rule(
+    "spot-without-retry",
+    "a training on spot nodes is not started again, or from its beginning",
+    """## What it does
+    Looks for spot or preemptible machines with retries that are off, and for a training there that saves nothing or
+    never resumes.
+
+    ## Why it costs
+    Spot machines are taken away, often several times in a day. Without a retry the training ends there; without a
+    checkpoint it starts from nothing.
+
+    ## How to tell
+    `use_spot`, `spot_policy`, node selectors and tolerations of spot pools; `backoffLimit: 0`, no `retry`; options and
+    variables that name a checkpoint or `resume`.
+
+    ## What to do
+    Set the retry (`backoffLimit`, `retry`, `sky jobs launch`), save often and resume from the newest checkpoint.
+
+    ## When it is wrong
+    If the script saves and resumes by itself, without an option.
+    """,
+    reads=JOBS,
+    each="tasks",
+    about=lambda file, task: (
+        [(task, f"{task.text} {' '.join(mount.path for mount in task.mounts)}")]
+        if task.spot_line is not None and task.is_training
+        else []
+    ),
+    checks=(
+        FieldCheck(
+            at=lambda task, shown: only(ReadPlace(task.spot_line, ""), not task.retries),
+            severity=HIGH,
+            message=(
+                "the first interruption of a spot machine ends the training: no retry (backoffLimit, retry, "
+                "job_recovery) starts it again"
+            ),
+            advice="allow retries: backoffLimit, retry with on_events: [interruption], sky jobs launch",
+        ),
+        FieldCheck(
+            at=lambda task, shown: only(ReadPlace(task.spot_line, ""), task.retries and not _SAVES.search(shown)),
+            severity=HIGH,
+            message="on spot machines without a checkpoint: each interruption starts the training from nothing",
+            advice="save to a volume or bucket, and resume from the newest checkpoint",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda task, shown: only(
+                ReadPlace(task.spot_line, ""),
+                task.retries and task.options and _SAVES.search(shown) and not _RESUMES.search(shown),
+            ),
+            severity=MEDIUM,
+            message=(
+                "on spot machines it saves checkpoints, but nothing tells it to resume: each interruption starts it "
+                "from nothing"
+            ),
+            advice="--resume from the newest checkpoint",
+            confidence=LIKELY,
+        ),
+    ),
+)
+
+
+_LONG = r"train|takes|runs?\b|epoch|hours|days|max[-_.]?(time|hours)|duration"
+
+
+EARLY_DEADLINE = table_rule(
+    "early-deadline",
+    "a time limit ends the training before it is done",
+    """## What it does
+    Compares `activeDeadlineSeconds` or `max_duration` with the duration that a comment or an option of the file states,
+    or with an hour for a training on GPUs.
+
+    ## Why it costs
+    The limit counts from the start over all retries. When it is reached, the pods are killed and not started again.
+
+    ## How to tell
+    A literal limit. `likely`, as the time that a training takes is known to its owner.
+
+    ## What to do
+    Raise it above the longest run that you expect, retries included.
+
+    ## When it is wrong
+    If the job is a short test, or its limit is meant to stop it.
+    """,
+    reads=JOBS,
+    each="tasks",
+    about=lambda file, task: [(task,)] if task.limit_s is not None and task.is_training else [],
+    checks=(
+        FieldCheck(
+            at=lambda task: only(
+                ReadPlace(task.lines["limit"], f"{task.limit_s:g}"), task.limit_s < task.stated_s(_LONG)
+            ),
+            severity=HIGH,
+            message="killed after {text} s, retries included, and the file says that it takes longer",
+            advice="raise the limit above the longest run, or remove it",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda task: only(
+                ReadPlace(task.lines["limit"], f"{task.limit_s:g}"),
+                task.limit_s < 3600 and not task.stated_s(_LONG) and task.gpus,
+            ),
+            severity=MEDIUM,
+            message="killed after {text} s, retries included: short for a training",
+            advice="raise the limit above the longest run, or remove it",
+            confidence=LIKELY,
+        ),
+    ),
+)
+
+
+_TRUE = r"(?i)(1|true|yes|on)$"
+_RANK = "every node claims the same rank"
+LEFT_OVER = (
+    ("CUDA_LAUNCH_BLOCKING", _TRUE, MEDIUM, 1, "every kernel waits for the one before: the GPU idles between launches"),
+    ("NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME", r"lo$", HIGH, 2, "the loopback interface reaches no other node"),
+    ("NCCL_IB_DISABLE", r"1$", MEDIUM, 2, "NCCL leaves InfiniBand or RoCE alone and reduces gradients over TCP"),
+    ("NCCL_NET", r"(?i)socket$", MEDIUM, 2, "NCCL reduces gradients over TCP, not over the fast network"),
+    ("NCCL_P2P_DISABLE", r"1$", MEDIUM, -2, "GPUs of a node exchange gradients through the host, not NVLink"),
+    ("NCCL_SHM_DISABLE", r"1$", MEDIUM, -2, "ranks of a node exchange through sockets, not shared memory"),
+    ("NCCL_P2P_LEVEL", r"(?i)(LOC|0)$", MEDIUM, -2, "GPUs of a node exchange gradients through the host, not NVLink"),
+    ("NCCL_DEBUG", r"(?i)trace$", MEDIUM, 1, "each call of NCCL is logged"),
+    ("TORCH_DISTRIBUTED_DEBUG", r"(?i)detail$", MEDIUM, 1, "every collective is checked on all ranks first"),
+    (
+        "PYTORCH_NO_CUDA_MEMORY_CACHING",
+        _TRUE,
+        HIGH,
+        1,
+        "each tensor calls cudaMalloc and cudaFree, which wait for the GPU",
+    ),
+    ("NVIDIA_TF32_OVERRIDE", r"0$", MEDIUM, 1, "TF32 is off: fp32 matmuls run at a fraction of their speed"),
+    ("TORCHDYNAMO_DISABLE|TORCH_COMPILE_DISABLE", _TRUE, MEDIUM, 1, "torch.compile does nothing"),
+    ("CUDA_VISIBLE_DEVICES", r"(-1)?$", HIGH, 1, "no GPU is visible: the training runs on the CPU or fails"),
+    ("NVIDIA_VISIBLE_DEVICES", r"(?i)(none|void)?$", HIGH, 1, "no GPU is given to the container"),
+    ("MASTER_ADDR", LOCAL.pattern, HIGH, 2, "each node waits for the others at itself"),
+    ("RANK|NODE_RANK|PET_NODE_RANK", r"\d+$", HIGH, 2, _RANK),
+)
+"""Variables, the faulty value, severity, from how many nodes on it matters (negative: GPUs of a node), what it does."""
+
+
+@lint_rule(
+    "left-over-variable", "a variable slows the training down or keeps its nodes apart", reads=JOBS, each="tasks"
+)
+def left_over_variable(file: object, task: Task) -> Iterator[LintFinding]:
+    """## What it does
+    Looks for variables of debugging and of other machines: `CUDA_LAUNCH_BLOCKING`, `NCCL_IB_DISABLE`,
+    `NCCL_P2P_DISABLE`, `NCCL_SOCKET_IFNAME=lo`, `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a fixed `RANK`, a local
+    `MASTER_ADDR`.
+
+    ## Why it costs
+    They hold in every step: kernels run one after the other, gradients take the slow way, or the nodes never meet.
+
+    ## How to tell
+    The variable and its value, in the file or exported by its script; those of the network with several nodes or GPUs.
+
+    ## What to do
+    Remove it. Set such variables by hand for the one run that looks for a fault.
+
+    ## When it is wrong
+    If the machine needs it: no InfiniBand, or GPUs that cannot reach each other.
+    """
+    for variable in task.assigned if task.gpus or task.is_training else ():
+        for names, faulty, severity, least, effect in LEFT_OVER:
+            matters = (
+                task.gpus >= -least if least < 0 else task.nodes >= least and not (task.is_wired and effect == _RANK)
+            )
+            if (
+                matters
+                and re.fullmatch(names, variable.name)
+                and variable.value is not None
+                and re.match(faulty, variable.value)
+            ):
+                yield LintFinding(
+                    severity=severity,
+                    line=variable.line,
+                    message=f"{variable.name}={variable.value}: {effect}",
+                    advice=f"remove {variable.name}",
+                    confidence=LIKELY if least != 1 else Confidence.CERTAIN,
+                )
+
+
+_SECRET = re.compile(r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIALS?)(_ID)?$")
+_PLACEHOLDER = re.compile(
+    r"(?i)^\W|[<>{}$ ]|your|change|example|replace|placeholder|todo|xxx|\*\*|\.\.\.|dummy|none|null|empty|fake|test"
+    r"|_here|(?-i:KEY|TOKEN|SECRET)$|^(token|secret|password|key|true|false)$|my[-_]|/|insert"
+)
+
+
+PLAIN_SECRET = table_rule(
+    "plain-secret",
+    "a secret stands in the file in plain text",
+    """## What it does
+    Looks for variables that are named like a secret and have a literal value.
+
+    ## Why it costs
+    Whoever reads the repository, the object or the log of the run has it. It has to be revoked once it was shared.
+
+    ## How to tell
+    The name ends in TOKEN, SECRET, PASSWORD or KEY, and the value is no placeholder.
+
+    ## What to do
+    `valueFrom: secretKeyRef`, `secrets:` of SkyPilot, or a bare name (dstack) that takes it from your shell.
+
+    ## When it is wrong
+    If the value is public, such as a key for a local test.
+    """,
+    reads=JOBS,
+    each="tasks",
+    checks=(
+        FieldCheck(
+            at=lambda task: [
+                ReadPlace(variable.line, variable.name)
+                for variable in task.assigned
+                if len(variable.value or "") >= 8
+                and _SECRET.search(variable.name)
+                and not _PLACEHOLDER.search(variable.value or "")
+            ],
+            severity=HIGH,
+            message="{text} stands here in plain text: everybody who reads the file or the object has this secret",
+            advice="take it from a secret (secretKeyRef, secrets, a bare name), and revoke this one",
+            confidence=LIKELY,
+        ),
+    ),
+)

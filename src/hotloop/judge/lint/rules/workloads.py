@@ -1,0 +1,1131 @@
+"""The static checks of Kubernetes objects: jobs, servers, claims, services and autoscalers, alone and together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hotloop.core.lint import LintFinding, lint_rule
+from hotloop.judge.lint.checks import HIGH, LIKELY, LOW, MEDIUM, FieldCheck, ReadPlace, only, table_rule
+from hotloop.judge.lint.field_tables import GIVEN, judge_fields
+from hotloop.judge.lint.formats.manifests import BUILT_IN, GPUS, Manifests, Pod, find_pods, quantity, read_all
+from hotloop.judge.lint.yaml_fields import Field
+
+REMOVED = frozenset(
+    [
+        "extensions/v1beta1",
+        "apps/v1beta1",
+        "apps/v1beta2",
+        "batch/v1beta1",
+        "batch/v2alpha1",
+        "autoscaling/v2beta1",
+        "autoscaling/v2beta2",
+        "policy/v1beta1",
+        "kubeflow.org/v1beta2",
+        "kubeflow.org/v1beta1",
+        "networking.k8s.io/v1beta1",
+        "rbac.authorization.k8s.io/v1beta1",
+    ]
+)
+"""API versions that Kubernetes 1.27 serves no more."""
+GROUPS = {
+    "Deployment": "apps/v1",
+    "StatefulSet": "apps/v1",
+    "DaemonSet": "apps/v1",
+    "Job": "batch/v1",
+    "CronJob": "batch/v1",
+    "Pod": "v1",
+    "Service": "v1",
+    "ConfigMap": "v1",
+    "Secret": "v1",
+    "PersistentVolumeClaim": "v1",
+    "PyTorchJob": "kubeflow.org/v1",
+    "HorizontalPodAutoscaler": "autoscaling/v2",
+    "PodDisruptionBudget": "policy/v1",
+}
+_CORE = re.compile(r"(v1|(apps|batch|autoscaling|policy|extensions)/\w+)$")
+NOTHING = Field(None, 0)
+UNSCALED = ("Job", "CronJob", "Pod", "DaemonSet", "JobSet", "MPIJob", "TrainJob", "Service", "ConfigMap")
+SEVERAL = {"ReadWriteMany", "ReadOnlyMany"}
+"""Access modes of volumes that several nodes may mount."""
+NONE = ("0", "0%")
+
+
+@lint_rule(
+    "unknown-field",
+    "a field is unknown to its kind, missing, or holds a value of another type",
+    reads="kubernetes",
+    each="tables",
+)
+def unknown_field(manifests: Manifests, known: tuple[Field, str]) -> Iterator[LintFinding]:
+    """## What it does
+    Compares the fields of an object, down to its containers, with those of its kind: names, types, words that are
+    allowed, and what is required.
+
+    ## Why it costs
+    kubectl refuses the object (strict since 1.27), or the field is dropped without a word: a `restartPolicy` one level
+    too high, a `nodeSelectors`, a number where a string has to be in quotes.
+
+    ## How to tell
+    The tables of fields are those of `hotloop launch`, for the version that the file names. `likely` where no known
+    name is near: a newer version may know the field.
+
+    ## What to do
+    Write the name that is meant, indent the field where it belongs, put numbers in quotes. `kubectl apply
+    --dry-run=server` asks the cluster.
+
+    ## When it is wrong
+    If the cluster's version is newer than the tables, or the file is a patch.
+    """
+    yield from judge_fields(*known, is_part=manifests.is_based)
+
+
+REMOVED_API_VERSION = table_rule(
+    "removed-api-version",
+    "an API version is no longer served, or does not have this kind",
+    """## What it does
+    Looks for API versions that Kubernetes has removed, and for kinds in a group that does not have them.
+
+    ## Why it costs
+    The API server answers "no matches for kind": nothing of the object is made.
+
+    ## How to tell
+    `apiVersion` is one of those that were removed up to 1.26, or another than that of the kind.
+
+    ## What to do
+    Write the version that is served; `kubectl explain KIND` names it.
+
+    ## When it is wrong
+    If the cluster is older than the removal.
+    """,
+    reads="kubernetes",
+    each="objects",
+    checks=(
+        FieldCheck(
+            at=lambda one: only(one["apiVersion"], one["apiVersion"].text in REMOVED),
+            severity=HIGH,
+            message="{text} is no longer served (no matches for kind): the object is refused",
+            advice="apiVersion: apps/v1, batch/v1, autoscaling/v2, policy/v1, networking.k8s.io/v1 or kubeflow.org/v1",
+        ),
+        FieldCheck(
+            at=lambda one: only(
+                one["apiVersion"],
+                _CORE.match(one["apiVersion"].text or "")
+                and one["apiVersion"].text not in (*REMOVED, "autoscaling/v1")
+                and GROUPS.get(one["kind"].text or "", one["apiVersion"].text) != one["apiVersion"].text,
+            ),
+            severity=HIGH,
+            message="{text} does not serve this kind (no matches for kind): the object is refused",
+            advice="kubectl explain KIND names its apiVersion",
+        ),
+    ),
+)
+
+
+def _jobs(one: Field) -> list[tuple[Field, Field]]:
+    """The spec of the Job that an object is or makes, with that of its pods. A JobSet fills in defaults of its own."""
+    is_job = one["kind"].text == "Job" and (one["apiVersion"].text or "").startswith("batch/")
+    jobs = [one["spec"]] if is_job else one.all("spec.jobTemplate.spec") if one["kind"].text == "CronJob" else []
+    return [(job, job["template.spec"]) for job in jobs]
+
+
+def _controllers(one: Field) -> bool:
+    return one["kind"].text in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")
+
+
+JOB_RESTART_POLICY = table_rule(
+    "job-restart-policy",
+    "a Job's pods have a restart policy that Jobs do not allow",
+    """## What it does
+    Looks for a Job, CronJob or JobSet whose pods have no `restartPolicy`, or `Always`, and for servers whose pods have
+    another one than `Always`.
+
+    ## Why it costs
+    The API server refuses the object: a Job needs `Never` or `OnFailure`, and the default is `Always`.
+
+    ## How to tell
+    The pod template has containers with images and no such policy.
+
+    ## What to do
+    `restartPolicy: Never`, and `backoffLimit` for how often a failed training is started again.
+
+    ## When it is wrong
+    If the file is a patch that another one completes.
+    """,
+    reads="kubernetes",
+    each="objects",
+    checks=(
+        FieldCheck(
+            at=lambda one: [
+                pod["restartPolicy"] or pod["containers"]
+                for _, pod in _jobs(one)
+                if pod["restartPolicy"].text in (None, "Always") and any(pod.all("containers.*.image"))
+            ],
+            severity=HIGH,
+            message="the Job is refused: its restartPolicy is Always, which is the default",
+            advice="restartPolicy: Never",
+        ),
+        FieldCheck(
+            at=lambda one: only(
+                one["spec.template.spec.restartPolicy"],
+                _controllers(one) and one["spec.template.spec.restartPolicy"].text in ("Never", "OnFailure"),
+            ),
+            severity=HIGH,
+            message=(
+                "restartPolicy {text} is refused here: pods of a Deployment, StatefulSet or DaemonSet always start "
+                "again"
+            ),
+            advice="make it a Job, or remove restartPolicy",
+        ),
+    ),
+)
+EVICTED = {"137", "143"}
+"""Exit codes of a pod that is evicted."""
+
+
+def _evictions(job: Field) -> list[Field]:
+    """Rules of a failure policy that take an eviction for a failure of the Job, none before them ignoring it."""
+    rules = job["podFailurePolicy.rules"].elements
+    first = next((at for at, rule in enumerate(rules) if rule["onPodConditions"]), len(rules))
+    return [
+        rule["onExitCodes"]
+        for rule in rules[:first]
+        if rule["action"].text == "FailJob"
+        and bool(EVICTED & {*rule.texts("onExitCodes.values.*")}) is (rule["onExitCodes.operator"].text == "In")
+    ]
+
+
+def _asks_index(pod: Field) -> list[Field]:
+    """Where a pod's containers read the index of an indexed Job."""
+    words = pod.all("containers.*.command|args.*") + pod.all("containers.*.env.*.value")
+    words += pod.all("containers.*.env.*.valueFrom.fieldRef.fieldPath")
+    return [word for word in words if re.search(r"JOB_COMPLETION_INDEX|job-completion-index", word.text or "")]
+
+
+def _is_rendezvous(pod: Field) -> bool:
+    words = pod.texts("containers.*.command|args.*") + pod.texts("containers.*.env.*.name")
+    return bool(re.search(r"nnodes|node[-_]rank|MASTER_ADDR|master[-_]addr|rdzv|WORLD_SIZE", " ".join(words)))
+
+
+JOB_POLICY = table_rule(
+    "job-policy",
+    "policies of a Job exclude each other, or do not do what they seem to",
+    """## What it does
+    Compares `completionMode`, `completions`, `parallelism`, `podFailurePolicy`, `successPolicy`, `backoffLimit` and
+    `ttlSecondsAfterFinished` of a Job with each other and with its pods.
+
+    ## Why it costs
+    The API server refuses the Job, ranks wait for pods that are never started, an eviction fails the whole training, or
+    its logs are gone.
+
+    ## How to tell
+    The rules of the API (batch/v1), and which variables the command reads.
+
+    ## What to do
+    What the finding says; then lint the file again.
+
+    ## When it is wrong
+    If a webhook of the cluster changes the Job first.
+    """,
+    reads="kubernetes",
+    each="objects",
+    about=lambda manifests, one: [] if manifests.is_part else _jobs(one),
+    checks=(
+        FieldCheck(
+            at=lambda job, pod: only(
+                job["podFailurePolicy"], job["podFailurePolicy"] and pod["restartPolicy"].text == "OnFailure"
+            ),
+            severity=HIGH,
+            message="podFailurePolicy needs restartPolicy: Never, and the pods have OnFailure: the Job is refused",
+            advice="restartPolicy: Never",
+        ),
+        FieldCheck(
+            at=lambda job, pod: _evictions(job),
+            severity=HIGH,
+            message="exit codes 137 and 143 are those of an eviction: the first one fails the whole Job",
+            advice="put a rule with action: Ignore and onPodConditions DisruptionTarget first",
+        ),
+        FieldCheck(
+            at=lambda job, pod: (
+                [
+                    *job.all("backoffLimitPerIndex|successPolicy"),
+                    *_asks_index(pod)[:1],
+                ]
+                if job["completionMode"].text != "Indexed"
+                else []
+            ),
+            severity=HIGH,
+            message=(
+                "backoffLimitPerIndex, successPolicy and JOB_COMPLETION_INDEX need completionMode: Indexed: the Job is "
+                "refused, or the rank stays empty"
+            ),
+            advice="completionMode: Indexed",
+        ),
+        FieldCheck(
+            at=lambda job, pod: only(
+                job["completionMode"], job["completionMode"].text == "Indexed" and not job["completions"]
+            ),
+            severity=HIGH,
+            message="completionMode: Indexed needs completions: the Job is refused",
+            advice="completions equal to parallelism",
+        ),
+        FieldCheck(
+            at=lambda job, pod: only(
+                job["parallelism"] or job["completions"],
+                (job["completions"].number or 1) > (job["parallelism"].number or 1)
+                and _asks_index(pod)
+                and _is_rendezvous(pod),
+            ),
+            severity=HIGH,
+            message=(
+                "fewer pods run at once (parallelism) than there are ranks (completions): those that run wait for the "
+                "others, which never start"
+            ),
+            advice="parallelism equal to completions",
+        ),
+        FieldCheck(
+            at=lambda job, pod: only(
+                job["ttlSecondsAfterFinished"],
+                job["ttlSecondsAfterFinished"].amount < 300
+                and any("/gpu" in read_all(part) for part in pod.all("containers.*.resources.limits")),
+            ),
+            severity=MEDIUM,
+            message=(
+                "{text} s after its end the Job goes with its pods and their logs: a failure of the night leaves "
+                "nothing to read"
+            ),
+            advice="ttlSecondsAfterFinished: 86400",
+        ),
+    ),
+)
+
+
+def _is_queued(one: Field) -> bool:
+    """Whether a queue is named, or another controller, that resumes a suspended job."""
+    labels = f"{read_all(one['metadata.labels'])} {read_all(one['metadata.annotations'])}"
+    return bool(one["spec.managedBy"]) or "queue" in labels
+
+
+def _uses_gpus(one: Field) -> bool:
+    return any(pod.gpu_count for pod in find_pods(one))
+
+
+def _trains(pod: Pod) -> bool:
+    """Whether a pod does nothing but train on GPUs."""
+    ports = pod.spec.all("containers.*.ports|readinessProbe")
+    return pod.is_training and pod.gpu_count > 0 and not ports
+
+
+def _members(one: Field) -> float:
+    """Pods of a Volcano job; none of another object."""
+    return sum(task["replicas"].number or 1 for task in one["spec.tasks"].elements)
+
+
+def _uneven(one: Field) -> list[Field]:
+    """Numbers of ranks on a node that an operator is given, where they are not those of the GPUs of a pod."""
+    limits = one["spec.trainer.resourcesPerNode.limits"].items
+    counts = {value.amount for name, value in limits if name in GPUS}
+    counts |= {pod.gpu_count for pod in find_pods(one) if pod.gpu_count}
+    asked = one.all("spec.nprocPerNode|slotsPerWorker") + one.all("spec.trainer.numProcPerNode")
+    return [field for field in asked if field.number and counts and field.number not in counts]
+
+
+CONTAINERS = {"PyTorchJob": "pytorch", "TFJob": "tensorflow", "XGBoostJob": "xgboost", "JAXJob": "jax"}
+"""Kinds whose operator sets the environment of the container of that name alone, and refuses pods without it."""
+BLOCK_CLASSES = re.compile(
+    r"(?i)(premium-rwo|standard-rwo|gp[23]|io[12]|ebs-?\S*|pd-\S+|managed(-csi|-premium|-csi-premium)?|default"
+    r"|do-block-storage|hyperdisk\S*|local-path|\S*-rwo|\S*-block|\S*rbd\S*|linode-block\S*|hcloud-volumes)$"
+)
+WORKLOAD_SETTINGS = table_rule(
+    "workload-settings",
+    "an object does not do what it is for",
+    """## What it does
+    Looks at trainings in a Deployment or StatefulSet, runs of a CronJob that overlap, suspended jobs without a queue,
+    selectors, names of containers, ranks per node, elastic and gang sizes, and storage classes.
+
+    ## Why it costs
+    A training in a Deployment begins again when it is done; ranks that start one after the other wait for ever; the
+    others are refused or stay pending.
+
+    ## How to tell
+    Fields of the one object that exclude each other or its purpose.
+
+    ## What to do
+    What the finding says; then lint the file again.
+
+    ## When it is wrong
+    If a controller of your own runs the object.
+    """,
+    reads="kubernetes",
+    each="objects",
+    about=lambda manifests, one: [] if manifests.is_part else [(one,)],
+    checks=(
+        FieldCheck(
+            at=lambda one: only(one["kind"], _controllers(one) and any(map(_trains, find_pods(one)[:1]))),
+            severity=HIGH,
+            message="a {text} starts the training again when it has succeeded, for ever: use a Job",
+            advice="kind: Job with restartPolicy: Never",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda one: [
+                one["spec.podManagementPolicy"] or one["kind"]
+                for pod in find_pods(one)
+                if pod.kind == "StatefulSet"
+                and pod.count > 1
+                and one["spec.podManagementPolicy"].text != "Parallel"
+                and pod.spec.all("containers.*.readinessProbe")
+                and _is_rendezvous(pod.spec)
+            ],
+            severity=HIGH,
+            message=(
+                "podManagementPolicy OrderedReady starts pod 1 when pod 0 is ready, which waits for pod 1 at the "
+                "rendezvous: a deadlock"
+            ),
+            advice="podManagementPolicy: Parallel",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda one: [
+                pod["name"]
+                for replica in one.all("spec.*.*.template.spec")
+                for pod in replica["containers"].elements[:1]
+                if CONTAINERS.get(one["kind"].text or "", "") not in {"", *replica.texts("containers.*.name")}
+            ],
+            severity=HIGH,
+            message=(
+                "no container has the name that the operator looks for (pytorch in a PyTorchJob), but {text}: the job "
+                "is refused, or its ranks get no environment"
+            ),
+            advice="name the container pytorch (tensorflow, xgboost, jax in those jobs)",
+        ),
+        FieldCheck(
+            at=_uneven,
+            severity=HIGH,
+            message="{text} ranks on each node are not as many as its GPUs: some stay idle, or ranks have none",
+            advice="nprocPerNode, numProcPerNode or slotsPerWorker equal to the GPUs of a pod",
+        ),
+        FieldCheck(
+            at=lambda one: only(
+                one["spec.concurrencyPolicy"] or one["spec.schedule"],
+                one["kind"].text == "CronJob"
+                and one["spec.concurrencyPolicy"].text in (None, "Allow")
+                and _uses_gpus(one),
+            ),
+            severity=MEDIUM,
+            message=(
+                "concurrencyPolicy: Allow (the default): a run that takes longer than the schedule meets the next one "
+                "on the same GPUs and files"
+            ),
+            advice="concurrencyPolicy: Forbid",
+        ),
+        FieldCheck(
+            at=lambda one: [
+                field
+                for field in (one["spec.suspend"], one["spec.runPolicy.suspend"])
+                if field.is_true and one["kind"].text != "CronJob" and not _is_queued(one)
+            ],
+            severity=HIGH,
+            message="suspend: true and no queue that would resume it: no pod is ever made",
+            advice="remove suspend, or add the label kueue.x-k8s.io/queue-name",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda one: [
+                value
+                for key, value in one["spec.selector.matchLabels"].items
+                if _controllers(one)
+                and one["spec.template"]
+                and one["spec.template.metadata.labels"].at([key]).text != value.text
+            ],
+            severity=HIGH,
+            message="the selector asks for {text}, which is not a label of the template: the object is refused",
+            advice="make spec.selector.matchLabels equal to the labels of the template",
+        ),
+        FieldCheck(
+            at=lambda one: only(one["spec.strategy.rollingUpdate"], one["spec.strategy.type"].text == "Recreate"),
+            severity=HIGH,
+            message="rollingUpdate with type: Recreate is refused",
+            advice="remove rollingUpdate",
+        ),
+        FieldCheck(
+            at=lambda one: only(
+                one["spec.strategy.rollingUpdate.maxUnavailable"],
+                one["spec.strategy.rollingUpdate.maxUnavailable"].text in NONE
+                and one["kind"].text == "Deployment"
+                and _uses_gpus(one),
+            ),
+            severity=LOW,
+            message="each update needs a free GPU first (maxUnavailable 0): without one it waits",
+            advice="maxSurge: 0 and maxUnavailable: 1 where no GPU is spare",
+        ),
+        FieldCheck(
+            at=lambda one: only(
+                one["spec.pytorchReplicaSpecs.Worker.replicas"],
+                one["spec.elasticPolicy"]
+                and not one["spec.elasticPolicy.minReplicas"].amount
+                <= (one["spec.pytorchReplicaSpecs.Worker.replicas"].number or 1)
+                <= (one["spec.elasticPolicy.maxReplicas"].number or 1e9),
+            ),
+            severity=HIGH,
+            message=(
+                "{text} workers are outside of elasticPolicy's minReplicas and maxReplicas: the rendezvous never has "
+                "its nodes"
+            ),
+            advice="choose replicas between minReplicas and maxReplicas",
+        ),
+        FieldCheck(
+            at=lambda one: only(
+                one["spec.pytorchReplicaSpecs.Master.replicas"],
+                one["spec.pytorchReplicaSpecs.Master.replicas"].amount > 1,
+            ),
+            severity=HIGH,
+            message="{text} masters: a PyTorchJob has one, and is refused",
+            advice="replicas: 1 for the Master, the others as Worker",
+        ),
+        FieldCheck(
+            at=lambda one: only(
+                one["spec.minAvailable"], one["spec.minAvailable"].amount < _members(one) and _uses_gpus(one)
+            ),
+            severity=MEDIUM,
+            message=(
+                "minAvailable {text} is below the pods of the job: it starts with some of its ranks, which hold their "
+                "GPUs and wait"
+            ),
+            advice="minAvailable equal to the sum of the replicas",
+        ),
+        FieldCheck(
+            at=lambda one: only(
+                one["spec.minAvailable"], one["spec.minAvailable"].amount > _members(one) and one["spec.tasks"]
+            ),
+            severity=HIGH,
+            message="minAvailable {text} is above the pods of the job: it never starts",
+            advice="minAvailable equal to the sum of the replicas",
+        ),
+        FieldCheck(
+            at=lambda one: only(
+                one["spec.storageClassName"],
+                one["kind"].text == "PersistentVolumeClaim"
+                and BLOCK_CLASSES.match(one["spec.storageClassName"].text or "")
+                and SEVERAL & {*one.texts("spec.accessModes.*")}
+                and one["spec.volumeMode"].text != "Block",
+            ),
+            severity=HIGH,
+            message="{text} is a block disk, which attaches to one node: a claim with ReadWriteMany stays pending",
+            advice="a storage class of a shared file system (NFS, Filestore, EFS, FSx, CephFS)",
+            confidence=LIKELY,
+        ),
+    ),
+)
+
+
+def _target(manifests: Manifests, one: Field) -> list[Field]:
+    """What an autoscaler scales, where it is in the folder."""
+    reference = one["spec.scaleTargetRef"] or one["spec.targetRef"]
+    name = reference["name"].text
+    return manifests.find(reference["kind"].text or "Deployment", name) if name else []
+
+
+def _shares(one: Field) -> list[tuple[str, Field, Field]]:
+    """Resources that an autoscaler looks at: name, where it stands, and the share of the request that it is to have."""
+    metrics = one.all("spec.metrics.*.resource|containerResource")
+    shares = [(part["name"].text or "", part["name"], part["target.averageUtilization"]) for part in metrics]
+    shares += [("cpu", field, field) for field in one.all("spec.targetCPUUtilizationPercentage")]
+    return shares + [(field.text or "", field, NOTHING) for field in one.all("spec.triggers.*.type")]
+
+
+IDLE_AUTOSCALER = table_rule(
+    "idle-autoscaler",
+    "an autoscaler cannot work",
+    """## What it does
+    Reads HorizontalPodAutoscalers, VerticalPodAutoscalers and ScaledObjects with what they scale: the target's kind and
+    name, its requests, the metrics and the bounds.
+
+    ## Why it costs
+    The autoscaler reports an error in its events and never scales, or it looks at the CPU while the work is on the
+    GPU: requests wait while GPUs are free, or GPUs are held for nobody.
+
+    ## How to tell
+    The target and the metric sources as the API defines them. The target is looked up in the folder.
+
+    ## What to do
+    What the finding says; `kubectl describe hpa` shows its conditions.
+
+    ## When it is wrong
+    If the cluster has a metrics server that serves other resources, or the target is in another repository.
+    """,
+    reads="kubernetes",
+    each="objects",
+    about=lambda manifests, one: (
+        [(manifests, one, _target(manifests, one))]
+        if one["kind"].text in ("HorizontalPodAutoscaler", "ScaledObject", "VerticalPodAutoscaler")
+        else []
+    ),
+    checks=(
+        FieldCheck(
+            at=lambda manifests, one, targets: only(
+                one["spec.scaleTargetRef.kind"], one["spec.scaleTargetRef.kind"].text in UNSCALED
+            ),
+            severity=MEDIUM,
+            message="a {text} has no scale subresource: the autoscaler (HPA) reports FailedGetScale and never scales",
+            advice="remove the autoscaler; a Job runs as many pods as parallelism says",
+        ),
+        FieldCheck(
+            at=lambda manifests, one, targets: [
+                name for name in one.all("spec.metrics.*.resource.name") if name.text not in ("cpu", "memory")
+            ],
+            severity=HIGH,
+            message="{text} is no resource metric (those are cpu and memory): this autoscaler never scales by it",
+            advice="a Pods or External metric that an adapter serves, such as DCGM_FI_DEV_GPU_UTIL",
+        ),
+        FieldCheck(
+            at=lambda manifests, one, targets: [
+                place
+                for name, place, share in _shares(one)
+                for target in targets
+                if share
+                and any(
+                    container.amount(name, "requests") is None and container.amount(name) is None
+                    for pod in find_pods(target)
+                    for container in pod.containers
+                )
+            ],
+            severity=MEDIUM,
+            message=(
+                "Utilization is a share of the request (cpu or memory), and a container of the target has no such "
+                "request: the autoscaler never scales"
+            ),
+            advice="add resources.requests (cpu) to each container of the target",
+        ),
+        FieldCheck(
+            at=lambda manifests, one, targets: [
+                place
+                for name, place, _ in _shares(one)
+                if name in ("cpu", "memory")
+                and one["spec.scaleTargetRef.kind"].text not in UNSCALED
+                and any(map(_uses_gpus, targets))
+                and {shown for shown, _, _ in _shares(one)} <= {"cpu", "memory"}
+                and {*one.texts("spec.metrics.*.type")} <= {"Resource", "ContainerResource"}
+            ],
+            severity=MEDIUM,
+            message=(
+                "the work is on the GPU, and this scales by {text} use, which says nothing of its load: requests wait, "
+                "or GPUs are held for nobody"
+            ),
+            advice="scale by waiting requests or GPU utilization: a Pods or External metric, or KEDA",
+        ),
+        FieldCheck(
+            at=lambda manifests, one, targets: [
+                least
+                for least, most in (
+                    (one["spec.minReplicas"], one["spec.maxReplicas"]),
+                    (one["spec.minReplicaCount"], one["spec.maxReplicaCount"]),
+                )
+                if least.amount > (most.number or 1e9)
+            ],
+            severity=HIGH,
+            message="the least number of replicas, {text}, is above the most: the autoscaler is refused",
+            advice="make minReplicas at most maxReplicas",
+        ),
+        FieldCheck(
+            at=lambda manifests, one, targets: only(
+                one["spec.minReplicas"],
+                one["kind"].text == "HorizontalPodAutoscaler"
+                and one["spec.minReplicas"].text == "0"
+                and not {"External", "Object"} & {*one.texts("spec.metrics.*.type")},
+            ),
+            severity=HIGH,
+            message=(
+                "minReplicas: 0 is refused by an HPA without an Object or External metric: no pod, no metric to scale "
+                "up by"
+            ),
+            advice="minReplicas: 1, or KEDA, which scales to zero",
+        ),
+        FieldCheck(
+            at=lambda manifests, one, targets: only(
+                one["spec.maxReplicas"], one["spec.maxReplicas"].text == (one["spec.minReplicas"].text or "1")
+            ),
+            severity=MEDIUM,
+            message="minReplicas and maxReplicas are both {text}: there is nothing to scale",
+            advice="raise maxReplicas, or remove the autoscaler",
+        ),
+        FieldCheck(
+            at=lambda manifests, one, targets: [
+                target["spec.replicas"]
+                for target in targets
+                if one["kind"].text != "VerticalPodAutoscaler"
+                and any(target.node is other.node for other in manifests.objects)
+            ],
+            severity=MEDIUM,
+            message="replicas: {text} and an autoscaler: each apply of the file sets the number back",
+            advice="remove spec.replicas from the target",
+        ),
+        FieldCheck(
+            at=lambda manifests, one, targets: only(
+                one["spec.scaleTargetRef.name"] or one["spec.targetRef.name"],
+                not targets
+                and any(map(_controllers, manifests.objects))
+                and not manifests.is_part
+                and not GIVEN.search(read_all(one["spec.scaleTargetRef"])),
+            ),
+            severity=HIGH,
+            message=(
+                "nothing here is named {text} and of the kind that is to be scaled: the autoscaler has no target and "
+                "never scales"
+            ),
+            advice="name the kind and name of the object to scale",
+            confidence=LIKELY,
+        ),
+    ),
+)
+
+
+def _selected(manifests: Manifests, one: Field) -> list[Pod]:
+    """Pods of the folder that a selector takes."""
+    wanted = [(key, value.text) for key, value in (one["spec.selector.matchLabels"] or one["spec.selector"]).items]
+    pods = [pod for near in manifests.near for pod in find_pods(near)]
+    return [pod for pod in pods if wanted and all(pod.labels.get(key) == text for key, text in wanted)]
+
+
+BLOCKING_BUDGET = table_rule(
+    "blocking-budget",
+    "a disruption budget lets no pod go",
+    """## What it does
+    Compares `minAvailable` and `maxUnavailable` of a PodDisruptionBudget with the replicas that it protects.
+
+    ## Why it costs
+    A drain waits for a pod that may never go: node upgrades and scale-downs hang, and are forced in the end.
+
+    ## How to tell
+    `maxUnavailable: 0`, `minAvailable: 100%`, or as many as there are replicas.
+
+    ## What to do
+    `maxUnavailable: 1`, or no budget for a single replica.
+
+    ## When it is wrong
+    If somebody drains the nodes by hand and wants to be stopped.
+    """,
+    reads="kubernetes",
+    each="objects",
+    about=lambda manifests, one: [(manifests, one)] if one["kind"].text == "PodDisruptionBudget" else [],
+    checks=(
+        FieldCheck(
+            at=lambda manifests, one: [
+                *only(one["spec.maxUnavailable"], one["spec.maxUnavailable"].text in NONE),
+                *only(
+                    one["spec.minAvailable"],
+                    one["spec.minAvailable"].text == "100%"
+                    or one["spec.minAvailable"].amount
+                    >= max([pod.count for pod in _selected(manifests, one) if _controllers(pod.owner)], default=1e9),
+                ),
+            ],
+            severity=MEDIUM,
+            message="the budget ({text}) lets no pod be evicted: drains and upgrades of the nodes hang",
+            advice="maxUnavailable: 1",
+        ),
+    ),
+)
+
+
+def _claims(manifests: Manifests, pod: Pod) -> Iterator[tuple[Pod, Field, Field, float]]:
+    """Each claim that a pod names, its object of the folder, and how many pods use it at once."""
+    scalers = manifests.find("HorizontalPodAutoscaler") + manifests.find("ScaledObject")
+    mine = [one for one in scalers if pod.owner.node in [target.node for target in _target(manifests, one)]]
+    for name in pod.spec.all(_CLAIMS):
+        users = [other.count for other in find_pods(pod.owner) if name.text in other.spec.texts(_CLAIMS)]
+        count = max(sum(users), *(one["spec.maxReplicas"].amount for one in mine), 0)
+        yield from ((pod, name, claim, count) for claim in manifests.find("PersistentVolumeClaim", name.text)[:1])
+
+
+_CLAIMS = "volumes.*.persistentVolumeClaim.claimName"
+
+
+def _is_single(claim: Field) -> bool:
+    """Whether one node alone may mount a claim."""
+    return bool(claim["spec.accessModes"]) and not SEVERAL & {*claim.texts("spec.accessModes.*")}
+
+
+SINGLE_NODE_VOLUME = table_rule(
+    "single-node-volume",
+    "a volume that attaches to one node is used by pods on several",
+    """## What it does
+    Compares the access modes of a claim (of the same folder) with the number of pods that mount it, and looks for
+    claims in another namespace.
+
+    ## Why it costs
+    A ReadWriteOnce volume attaches to one node: pods on other nodes stay in ContainerCreating ("Multi-Attach error"),
+    and the ranks that run wait for them. A claim of another namespace leaves the pod pending.
+
+    ## How to tell
+    `parallelism` or `replicas` above one, or a rolling update, which runs two pods for a while (medium).
+
+    ## What to do
+    A ReadWriteMany storage class, one claim for each pod (`volumeClaimTemplates`), or `strategy: Recreate`.
+
+    ## When it is wrong
+    If all pods are placed on one node.
+    """,
+    reads="kubernetes",
+    each="pods",
+    about=_claims,
+    checks=(
+        FieldCheck(
+            at=lambda pod, name, claim, users: only(name, _is_single(claim) and users > 1),
+            severity=HIGH,
+            message=(
+                "the claim {text} is ReadWriteOnce, which attaches to one node: pods on other nodes stay in "
+                "ContainerCreating (Multi-Attach)"
+            ),
+            advice="a ReadWriteMany storage class, or a claim for each pod",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda pod, name, claim, users: only(
+                name,
+                _is_single(claim)
+                and users == 1
+                and pod.kind == "Deployment"
+                and pod.owner["spec.strategy.type"].text != "Recreate"
+                and pod.owner["spec.strategy.rollingUpdate.maxSurge"].text not in NONE,
+            ),
+            severity=MEDIUM,
+            message=(
+                "the claim {text} is ReadWriteOnce, and a rolling update starts the new pod first: on another node it "
+                "waits for the volume for ever"
+            ),
+            advice="strategy: {{type: Recreate}}",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda pod, name, claim, users: only(name, _is_elsewhere(claim, pod.owner)),
+            severity=HIGH,
+            message="the claim {text} is in another namespace, where the pod cannot mount it: it stays pending",
+            advice="put both into one namespace",
+        ),
+    ),
+)
+
+
+def _is_elsewhere(one: Field, other: Field) -> bool:
+    """Whether both name a namespace, and another one."""
+    return (
+        None not in (spaces := {one["metadata.namespace"].text, other["metadata.namespace"].text}) and len(spaces) > 1
+    )
+
+
+def _untaken(one: Field, pods: tuple[Pod, ...]) -> list[Field]:
+    """Port numbers and names of a Service that no container of its pods has."""
+    is_headless = one["spec.clusterIP"].text == "None"
+    ports = [] if is_headless else [port["targetPort"] or port["port"] for port in one["spec.ports"].elements]
+    return [port for port in ports if pods and all(pod.lacks_port(port, is_spoken=False) for pod in pods)]
+
+
+def _unselected(manifests: Manifests, one: Field) -> list[Field]:
+    """The selector of a Service that takes no pod here, though pods have labels of such names."""
+    wanted = dict(one["spec.selector"].items)
+    keys = {key for pod in manifests.pods for key in pod.labels}
+    jobs = [pod.owner["metadata.name"].text for pod in manifests.pods if pod.kind in ("Job", "PyTorchJob", "JobSet")]
+    names = [value for key, value in wanted.items() if key.endswith("job-name") and jobs and value.text not in jobs]
+    is_missed = bool(wanted) and keys >= {*wanted} and not _selected(manifests, one)
+    return names or [one["spec.selector"]] * is_missed
+
+
+ADDRESS = re.compile(r"(?:MASTER_ADDR|master[-_]addr|rdzv[-_]endpoint|main_process_ip)[=\s]+([a-z0-9][\w.-]*)")
+
+
+def _meetings(manifests: Manifests, one: Field) -> Iterator[tuple[Pod, ReadPlace, Field, Field, Field]]:
+    """Where the pods of a job meet: a pod, the host (the master address), the subdomain of the pods, and the Services
+    of the folder that have the name of the subdomain and of the host's first part."""
+    services = {service["metadata.name"].text: service for service in manifests.find("Service")}
+    for pod in find_pods(one):
+        texts = [(f"{given.name}={given.value}", given.line) for each in pod.containers for given in each.variables]
+        texts += [(word.text or "", word.line) for each in pod.containers for word in each.words]
+        hosts = [ReadPlace(line, match[1]) for text, line in texts if (match := ADDRESS.search(text))]
+        domain = one["spec.serviceName"] if pod.kind == "StatefulSet" else pod.spec["subdomain"]
+        is_own = pod.count > 1 and pod.kind in BUILT_IN and pod.kind != "JobSet"
+        for host in [host for host in hosts[:1] if is_own and not re.fullmatch(r"[\d.]+|localhost", host.text)]:
+            named = services.get(host.text.partition(".")[0], NOTHING)
+            yield pod, host, domain, services.get(domain.text, NOTHING), named
+
+
+def _job(host: ReadPlace) -> str:
+    """The job that the first part of a host names, before its index; empty where it is no pod's name."""
+    return (re.match(r"([^.]+)-\d+(\.|$)", host.text) or ["", ""])[1]
+
+
+UNREACHABLE_SERVICE = table_rule(
+    "unreachable-service",
+    "a service or address reaches no pod",
+    """## What it does
+    Compares the selector and ports of a Service with the pods of the folder, and the subdomain, the serviceName and the
+    master address of a job with its Services and its pods' host names.
+
+    ## Why it costs
+    Names of pods (`job-0.service`) exist only under a headless Service of the subdomain's name. Without it the ranks
+    wait for an address that nobody has until their timeout; a Service that selects nothing answers nobody.
+
+    ## How to tell
+    Names and labels as they stand in the folder. `likely`, as an object may be made elsewhere.
+
+    ## What to do
+    `clusterIP: None`, the selector of the pods' labels, and `subdomain` equal to the Service's name.
+
+    ## When it is wrong
+    If the Service or the pods are made by another tool.
+    """,
+    reads="kubernetes",
+    each="objects",
+    about=lambda manifests, one: [] if manifests.is_part else [(manifests, one)],
+    checks=(
+        FieldCheck(
+            at=lambda manifests, one: _unselected(manifests, one) if one["kind"].text == "Service" else [],
+            severity=HIGH,
+            message="the selector of the Service ({text}) fits no pod here: it reaches nothing",
+            advice="select the labels of the pod template",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda manifests, one: (
+                _untaken(one, tuple(_selected(manifests, one))) if one["kind"].text == "Service" else []
+            ),
+            severity=HIGH,
+            message="the Service sends to port {text}, which no container of its pods has: connections are refused",
+            advice="targetPort: a name or number of the containers' ports",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda manifests, one: [
+                service["spec"]
+                for _, _, _, service, _ in _meetings(manifests, one)
+                if service and service["spec.clusterIP"].text != "None"
+            ],
+            severity=HIGH,
+            message=(
+                "the Service of the subdomain is not headless: pods have no names under it, and the master address is "
+                "not found"
+            ),
+            advice="clusterIP: None",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda manifests, one: [
+                domain for _, _, domain, service, _ in _meetings(manifests, one) if domain and not service
+            ],
+            severity=HIGH,
+            message="there is no headless Service {text} here: names of pods under this subdomain are not found",
+            advice="a Service of this name with clusterIP: None",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda manifests, one: [
+                host
+                for pod, host, domain, _, named in _meetings(manifests, one)
+                if _job(host) and not named and (not domain or host.text.split(".")[1:2] != [domain.text])
+            ],
+            severity=HIGH,
+            message=(
+                "the master address {text} is not found: pods have the name NAME.SUBDOMAIN, where spec.subdomain is "
+                "that of a headless Service"
+            ),
+            advice="set subdomain, and write NAME-0.SUBDOMAIN",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda manifests, one: [
+                host
+                for pod, host, _, _, named in _meetings(manifests, one)
+                if _job(host) not in ("", one["metadata.name"].text or "")
+                and not named
+                and pod.kind in ("Job", "StatefulSet")
+            ],
+            severity=HIGH,
+            message=(
+                "the master address {text} is not found: the pods are named like their job or StatefulSet, with -0, -1 "
+                "and so on"
+            ),
+            advice="write the name of the job, -0, and the subdomain",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda manifests, one: [
+                host
+                for _, host, _, _, named in _meetings(manifests, one)
+                if not _job(host) and not named and manifests.find("Service")
+            ],
+            severity=HIGH,
+            message="there is no Service for the master address {text} here: the ranks do not find it",
+            advice="write the name of the Service",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda manifests, one: [
+                host
+                for _, host, _, _, named in _meetings(manifests, one)
+                if named
+                and not _job(host)
+                and not re.search(r"index|role|rank|pod-name|master", read_all(named["spec.selector"]))
+            ],
+            severity=HIGH,
+            message="the Service {text} stands for any of the pods, not for rank 0: the ranks do not meet",
+            advice="the name of the first pod under a headless Service: NAME-0.SUBDOMAIN",
+            confidence=LIKELY,
+        ),
+    ),
+)
+RESERVED = {
+    "PyTorchJob": r"(MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK)$",
+    "TrainJob": "PET_",
+    "TrainingRuntime": "PET_",
+    "ClusterTrainingRuntime": "PET_",
+}
+RESERVED_VARIABLE = table_rule(
+    "reserved-variable",
+    "a job sets variables that its operator sets itself",
+    """## What it does
+    Looks for `PET_*` variables in a TrainJob or its runtime, and for `MASTER_ADDR`, `WORLD_SIZE` and `RANK` in a
+    PyTorchJob.
+
+    ## Why it costs
+    The operator gives them to each pod itself. Kubeflow's trainer refuses a job that sets them, or the nodes disagree
+    on where they meet.
+
+    ## How to tell
+    A TrainJob, a runtime with a `torch` policy or a PyTorchJob has such a name in a container's `env`.
+
+    ## What to do
+    Remove them, and set `trainer.numNodes` and `trainer.numProcPerNode`, or the replicas.
+
+    ## When it is wrong
+    With a runtime that does not start torchrun.
+    """,
+    reads="kubernetes",
+    each="objects",
+    checks=(
+        FieldCheck(
+            at=lambda one: [
+                name
+                for holder in (
+                    one["spec.trainer"],
+                    *(field for pod in find_pods(one) for field in pod.spec.all("containers.*")),
+                )
+                for name in holder.all("env.*.name")
+                if re.match(RESERVED.get(one["kind"].text or "", "(?!)"), name.text or "")
+                and ("Runtime" not in (one["kind"].text or "") or one["spec.mlPolicy.torch"])
+            ],
+            severity=MEDIUM,
+            message="{text} is reserved: the operator sets it for each pod",
+            advice="remove it; set the number of nodes and of processes per node",
+        ),
+    ),
+)
+
+
+def _queues(manifests: Manifests, one: Field) -> Iterator[tuple[Manifests, Field, Field, Field, Field]]:
+    """A job of Kueue with the label that names its queue, and the queues of its file that it leads to."""
+    locals_here = [other for other in manifests.objects if other["kind"].text == "LocalQueue"]
+    for name in [one["metadata.labels"].at(["kueue.x-k8s.io/queue-name"])] if locals_here else []:
+        local = next((other for other in locals_here if other["metadata.name"].text == name.text), NOTHING)
+        cluster = manifests.find("ClusterQueue", local["spec.clusterQueue"].text or "")
+        yield manifests, one, name, local, (cluster or [NOTHING])[0]
+
+
+def _quota(cluster: Field, resource: str) -> float:
+    """The most of a resource that one flavor of a queue has."""
+    shares = cluster.all("spec.resourceGroups.*.flavors.*.resources.*")
+    return max((quantity(share["nominalQuota"]) or 0 for share in shares if share["name"].text == resource), default=0)
+
+
+def _repelled(manifests: Manifests, pod: Pod, cluster: Field) -> list[str]:
+    """The taints of a flavor, where each flavor of a queue has one that a pod does not tolerate."""
+    names = cluster.texts("spec.resourceGroups.*.flavors.*.name")
+    flavors = [(manifests.find("ResourceFlavor", name) or [NOTHING])[0] for name in names]
+    repelling = [
+        [
+            taint["key"].text or ""
+            for taint in flavor.all("spec.nodeTaints.*")
+            if taint["effect"].text != "PreferNoSchedule"
+            and not any(
+                rule["key"].text in (None, taint["key"].text)
+                and (rule["operator"].text == "Exists" or rule["value"].text == taint["value"].text)
+                for rule in pod.spec.all("tolerations.*") + flavor.all("spec.tolerations.*")
+            )
+        ]
+        for flavor in flavors
+    ]
+    return repelling[0] if repelling and all(repelling) else []
+
+
+UNADMITTED_JOB = table_rule(
+    "unadmitted-job",
+    "a queue of Kueue never admits a job",
+    """## What it does
+    Follows the label `kueue.x-k8s.io/queue-name` of a job to the LocalQueue, ClusterQueue and flavors of the folder,
+    and compares what the job asks for with what they have.
+
+    ## Why it costs
+    The workload stays suspended, and no pod is ever made: `kubectl get workloads` shows it pending, and nothing fails.
+
+    ## How to tell
+    A resource that the ClusterQueue does not cover, or less quota than one job needs; taints of every flavor that the
+    pods do not tolerate; a queue that is not there, or is in another namespace.
+
+    ## What to do
+    Cover the resource, raise the quota, add the toleration, or name the queue that is meant.
+
+    ## When it is wrong
+    If Kueue is configured to leave resources out (`excludeResourcePrefixes`), or the queue is made elsewhere.
+    """,
+    reads="kubernetes",
+    each="objects",
+    about=_queues,
+    checks=(
+        FieldCheck(
+            at=lambda manifests, one, name, local, cluster: only(name, not local),
+            severity=HIGH,
+            message="there is no LocalQueue {text} here: the job is never admitted",
+            advice="write the name of the LocalQueue",
+            confidence=LIKELY,
+        ),
+        FieldCheck(
+            at=lambda manifests, one, name, local, cluster: only(name, _is_elsewhere(local, one)),
+            severity=HIGH,
+            message="the LocalQueue {text} is in another namespace: the job is never admitted",
+            advice="a LocalQueue in the namespace of the job",
+        ),
+        FieldCheck(
+            at=lambda manifests, one, name, local, cluster: [
+                amount
+                for pod in find_pods(one)
+                for amount in pod.amounts
+                if cluster["spec.resourceGroups"]
+                and amount.name in (*GPUS, "cpu", "memory", "ephemeral-storage")
+                and amount.name not in cluster.texts("spec.resourceGroups.*.coveredResources.*")
+            ],
+            severity=HIGH,
+            message="{text} is not among the resources that the ClusterQueue covers: the job is never admitted",
+            advice="add it to coveredResources, with a quota, or do not ask for it",
+        ),
+        FieldCheck(
+            at=lambda manifests, one, name, local, cluster: [
+                amount
+                for pod in find_pods(one)
+                for amount in pod.amounts
+                if not cluster.all("spec.cohort|cohortName")
+                and amount.number * pod.count > _quota(cluster, amount.name) > 0
+            ],
+            severity=HIGH,
+            message="{text} in each pod of the job is more than the quota of the ClusterQueue: it is never admitted",
+            advice="raise nominalQuota, or ask for less",
+        ),
+        FieldCheck(
+            at=lambda manifests, one, name, local, cluster: [
+                ReadPlace((pod.spec["tolerations"] or pod.spec["containers"]).line, taint)
+                for pod in find_pods(one)
+                for taint in _repelled(manifests, pod, cluster)
+            ],
+            severity=HIGH,
+            message="the flavors of the queue have the taint {text}, which the pods do not tolerate: never admitted",
+            advice="add a toleration of that taint",
+        ),
+    ),
+)

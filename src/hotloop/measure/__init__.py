@@ -1,0 +1,1 @@
+"""This machine and single parts of a training -> figures; children are started and timed here."""

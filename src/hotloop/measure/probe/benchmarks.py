@@ -1,0 +1,359 @@
+"""What the user's model, loader, gradients and products take on this machine, part by part; in the user's Python.
+
+Arms take turns in blocks, so that a machine that gets slower meanwhile slows all of them; every figure is a minimum and
+a median of n timings.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+import hotloop
+from hotloop.measure.probe.programs import BadRequest, load_function
+
+
+def measure(request: dict[str, Any]) -> dict[str, Any]:
+    """The benchmark that the request asks for, and the machine."""
+    measure_parts = {"train": bench_train, "loader": bench_loader}[request["what"]]
+    return measure_parts(request) | {
+        "machine": {
+            "torch": torch.__version__,
+            "python": sys.version.split()[0],
+            "threads": torch.get_num_threads(),
+            "cores": len(os.sched_getaffinity(0)),
+            "accelerator": _accelerator_name(),
+        }
+    }
+
+
+def accelerator_kind() -> str | None:
+    """'cuda' (ROCm too), 'xpu', 'mps' and the like, where this torch can compute on one; else None."""
+    if not hasattr(torch, "accelerator"):  # before torch 2.6
+        return "cuda" if torch.cuda.is_available() else None
+    return str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else None
+
+
+def _accelerator_name() -> str:
+    kind = accelerator_kind()
+    get_device_name = getattr(getattr(torch, kind or "cpu"), "get_device_name", None)
+    return str(get_device_name()) if get_device_name is not None else kind or "none"
+
+
+def _call(request: dict[str, Any]) -> Any:
+    function = load_function(request["file"], request["function"])
+    try:
+        return function()
+    except Exception as error:
+        raise BadRequest(f"{request['function']}() raised {type(error).__name__}: {error}") from error
+
+
+# ---- train
+
+
+def bench_train(request: dict[str, Any]) -> dict[str, Any]:
+    """The parts of a step on the user's model."""
+    made = _call(request)
+    if not isinstance(made, (tuple, list)) or not 2 <= len(made) <= 4 or not isinstance(made[0], torch.nn.Module):
+        raise BadRequest(
+            f"{request['function']}() returned {_describe(made)}; it must return (model, loader), (model, loader,"
+            " optimizer) or (model, loader, optimizer, loss)"
+        )
+    model, loader, optimizer, loss = (*made, None, None)[:4]
+    try:
+        measured = hotloop.benchmark_training(
+            model, loader, request.get("device"), optimizer=optimizer, loss=loss, budget_s=request["budget_s"]
+        )
+    except ValueError as error:
+        raise BadRequest(str(error)) from error
+    found = asdict(measured)
+    step = next(p["median_ns"] for p in found["parts"] if p["part"] == "whole step")
+    rows = [
+        {
+            "part": p["part"],
+            "min_ns": p["min_ns"],
+            "median_ns": p["median_ns"],
+            "of_step_ratio": p["median_ns"] / step,
+            "n": p["n"],
+        }
+        for p in found["parts"]
+    ]
+    memory = [
+        {"memory": k.removesuffix("_bytes").replace("_", " "), "size_bytes": v} for k, v in found["memory"].items()
+    ]
+    facts = {"device": found["device"], "batch_size": found["batch_size"], "optimizer": found["optimizer"]}
+    notes = [*found["notes"], "parts are timed separately and may not sum to the whole step"]
+    return {"tables": [rows, memory], "facts": facts, "notes": notes}
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"{len(value)} values ({', '.join(type(one).__name__ for one in value)})"
+    name = type(value).__name__
+    return "None" if value is None else f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
+
+
+# ---- loader
+
+
+def bench_loader(request: dict[str, Any]) -> dict[str, Any]:
+    """Batches per second of the user's loader with other numbers of workers, prefetching and pinning."""
+    loader = _call(request)
+    if isinstance(loader, (tuple, list)):
+        loader = next((one for one in loader if isinstance(one, torch.utils.data.DataLoader)), loader)
+    if not isinstance(loader, torch.utils.data.DataLoader):
+        raise BadRequest(f"{request['function']}() returned {_describe(loader)}; it must return a DataLoader")
+    notes = []
+    can_pin = accelerator_kind() not in (None, "mps")
+    pins = [False, True] if can_pin else [bool(loader.pin_memory)]
+    if not can_pin:
+        notes.append("pinning was not tried: there is no accelerator")
+    cost = measure_batch_cost(loader, request["cores"], request["budget_s"] / 4)
+    arms: list[dict[str, Any]] = []
+    for workers in request["workers"]:
+        for prefetch in request["prefetch"] if workers else [0]:
+            arms += [{"workers": workers, "prefetch": prefetch, "pinned": pin} for pin in pins]
+    seen: list[list[float]] = [[] for _ in arms]
+    starts: list[list[int]] = [[] for _ in arms]
+    deadline = time.perf_counter() + request["budget_s"]
+    share_s = request["budget_s"] / (3 * len(arms))
+    blocks = 0
+    while blocks < 2 or (time.perf_counter() < deadline and blocks < 20):
+        blocks += 1
+        for number, arm in enumerate(arms):
+            start_ns, rates = _time_loader(loader, arm, share_s)
+            starts[number].append(start_ns)
+            seen[number] += rates
+    rows = []
+    for arm, times, began in zip(arms, seen, starts, strict=True):
+        median = statistics.median(times) if times else None
+        rows.append(
+            {
+                **arm,
+                "batches_per_s": None if median is None else 1e9 / median,
+                "best_batches_per_s": 1e9 / min(times) if times else None,
+                "start_ns": round(statistics.median(began)),
+                "n": len(times),
+            }
+        )
+    present = {
+        "workers": loader.num_workers,
+        "prefetch": loader.prefetch_factor or 0,
+        "pinned": bool(loader.pin_memory),
+    }
+    for row in rows:
+        row["batch_ns"] = None if row["batches_per_s"] is None else 1e9 / row["batches_per_s"]
+        row["present"] = all(row[k] == v for k, v in present.items())
+    notes.append("start: time to the first batch, including worker start; n: number of timed groups of batches")
+    if any(not times for times in seen):
+        notes.append("unknown: the dataset is too short to time more than the prefetched batches")
+    facts = {"batch_size": loader.batch_size, **present, "blocks": blocks}
+    return {"tables": [rows, [cost]], "facts": facts, "notes": notes}
+
+
+def _time_loader(loader: Any, arm: dict[str, Any], share_s: float) -> tuple[int, list[float]]:
+    """Start of one iterator, and ns per batch of stretches of its batches after those that were prepared meanwhile."""
+    made = _rebuild(loader, arm)
+    begin = time.perf_counter_ns()
+    iterator = iter(made)
+    first = next(iterator, None)
+    start_ns = time.perf_counter_ns() - begin
+    if first is None:
+        raise BadRequest("the loader is empty; return a loader that yields batches")
+    found: list[float] = []
+    try:
+        for _ in range(arm["workers"] * arm["prefetch"]):
+            next(iterator)
+        deadline = time.perf_counter() + share_s
+        while not found or time.perf_counter() < deadline:
+            # A stretch is a round of all workers: single batches come in bursts.
+            count = max(1, arm["workers"]) * 2
+            mark = time.perf_counter_ns()
+            for _ in range(count):
+                next(iterator)
+            found.append((time.perf_counter_ns() - mark) / count)
+    except StopIteration:  # an epoch ended: what was timed before counts
+        return start_ns, found
+    finally:
+        del iterator  # ends the workers
+    return start_ns, found
+
+
+def _rebuild(loader: Any, arm: dict[str, Any]) -> Any:
+    settings: dict[str, Any] = {
+        "num_workers": arm["workers"],
+        "collate_fn": loader.collate_fn,
+        "pin_memory": arm["pinned"],
+        "timeout": loader.timeout if arm["workers"] else 0,
+        "worker_init_fn": loader.worker_init_fn,
+        "generator": loader.generator,
+    }
+    if arm["workers"]:
+        settings |= {"prefetch_factor": arm["prefetch"], "multiprocessing_context": loader.multiprocessing_context}
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset) or loader.batch_sampler is None:
+        settings |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last and loader.batch_size is not None}
+        if not isinstance(loader.dataset, torch.utils.data.IterableDataset):
+            settings["sampler"] = loader.sampler
+    else:
+        settings["batch_sampler"] = loader.batch_sampler
+    return torch.utils.data.DataLoader(loader.dataset, **settings)
+
+
+KEPT_BATCHES = 8
+"""Lists of indices that the measurement takes turns with."""
+LEAST_ROUNDS = 3
+GROUP_COUNT, GROUPS_COUNT = 10, 100
+"""The handover is timed in groups of batches; the shortest counts, for what disturbs one only makes it longer."""
+
+
+class Repeated(torch.utils.data.Dataset[Any]):
+    """The same finished batch again and again: loading it costs the handover alone."""
+
+    def __init__(self, batch: Any, count: int) -> None:
+        self.batch, self.count = batch, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        # A tensor that was sent before already lies in shared memory.
+        return tree_map_only(torch.Tensor, torch.clone, self.batch)
+
+
+def measure_batch_cost(loader: Any, cores: int, budget_s: float) -> dict[str, float | int | None]:
+    """Parts of a batch in ns (see BatchCost), ``batch_bytes`` of its tensors, and how often each was timed.
+
+    ``fetch_cpu_ns`` is the time on a core and the time ready for one. ``send_ns``, ``receive_ns`` and ``start_ns`` are
+    None where a worker could not be started, ``crowding_ratio`` where this system cannot fork or loading mostly waits.
+    """
+    fetch = _fetcher(loader)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a worker
+    try:
+        alone = _time_parts(loader, fetch, budget_s / 3)
+        crowded_ns = _time_crowded(loader, fetch, cores, budget_s / 3) if cores > 1 else None
+        handover = _time_handover(loader, alone["batch"], budget_s / 3)
+    finally:
+        torch.set_num_threads(threads)
+    own_ns = alone["fetch_ns"] + alone["collate_ns"]
+    cpu_ns = alone["fetch_cpu_ns"] + alone["collate_ns"]
+    crowding = None
+    if crowded_ns is not None and cpu_ns > own_ns / 2:  # loading that waits tells nothing of the cores
+        crowding = max(1.0, (crowded_ns - (own_ns - cpu_ns)) / cpu_ns)
+    found: dict[str, float | int | None] = {
+        name: alone[name] for name in ("fetch_ns", "fetch_cpu_ns", "collate_ns", "rounds")
+    }
+    found["crowding_ratio"] = crowding
+    found["batch_bytes"] = sum(one.nbytes for one in tree_leaves(alone["batch"]) if isinstance(one, torch.Tensor))
+    return found | handover
+
+
+def _fetcher(loader: Any) -> Callable[[], Any]:
+    """A function that reads the samples of the next of a few batches, over and over."""
+    data = loader.dataset
+    if isinstance(data, torch.utils.data.IterableDataset):
+        samples = itertools.chain.from_iterable(iter(data) for _ in itertools.repeat(None))
+        size = loader.batch_size
+        return lambda: next(samples) if size is None else list(itertools.islice(samples, size))
+    state = torch.get_rng_state()
+    indices: Iterator[Any] = itertools.cycle(list(itertools.islice(iter(loader._index_sampler), KEPT_BATCHES)))
+    torch.set_rng_state(state)
+    many = getattr(data, "__getitems__", None)
+    if loader.batch_sampler is None:
+        return lambda: data[next(indices)]
+    return lambda: many(next(indices)) if many else [data[index] for index in next(indices)]
+
+
+def _time_parts(loader: Any, fetch: Callable[[], Any], share_s: float) -> dict[str, Any]:
+    fetches: list[int] = []
+    cpus: list[int] = []
+    collates: list[int] = []
+    batch = loader.collate_fn(fetch())  # the first use of a data set opens its files
+    deadline = time.perf_counter() + share_s
+    while len(fetches) < LEAST_ROUNDS or time.perf_counter() < deadline:
+        core_ns, begin_ns = _core_ns(), time.perf_counter_ns()
+        samples = fetch()
+        fetched_ns = time.perf_counter_ns()
+        cpus.append(_core_ns() - core_ns)
+        batch = loader.collate_fn(samples)
+        fetches.append(fetched_ns - begin_ns)
+        collates.append(time.perf_counter_ns() - fetched_ns)
+    fetch_ns = statistics.median(fetches)
+    return {
+        "fetch_ns": fetch_ns,
+        "fetch_cpu_ns": min(fetch_ns, statistics.median(cpus)),
+        "collate_ns": statistics.median(collates),
+        "rounds": len(fetches),
+        "batch": batch,
+    }
+
+
+def _core_ns() -> int:
+    """Time so far for which this process had a core, or was ready for one that others had."""
+    try:
+        with open("/proc/self/schedstat") as file:
+            delay_ns = int(file.read().split()[1])
+    except (OSError, IndexError, ValueError):
+        delay_ns = 0
+    return time.process_time_ns() + delay_ns
+
+
+def _time_crowded(loader: Any, fetch: Callable[[], Any], cores: int, share_s: float) -> float | None:
+    """Wall time of making a batch, in ns, while as many processes as cores make batches."""
+
+    def work(answers: Any) -> None:
+        times: list[int] = []
+        deadline = time.perf_counter() + share_s
+        while len(times) < LEAST_ROUNDS or time.perf_counter() < deadline:
+            begin_ns = time.perf_counter_ns()
+            loader.collate_fn(fetch())
+            times.append(time.perf_counter_ns() - begin_ns)
+        answers.put(round(statistics.median(times)))
+
+    forked = multiprocessing.get_context("fork")
+    answers = forked.SimpleQueue()
+    children = [forked.Process(target=work, args=(answers,), daemon=True) for _ in range(cores)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    found: list[int] = []
+    while not answers.empty():
+        found.append(answers.get())
+    return statistics.fmean(found) if found else None
+
+
+def _time_handover(loader: Any, batch: Any, share_s: float) -> dict[str, float | None]:
+    """What a worker that does nothing else takes for a batch, what this process computes for it, and the start."""
+    settings: dict[str, Any] = {"num_workers": 1, "batch_size": None, "pin_memory": loader.pin_memory}
+    if loader.multiprocessing_context is not None:
+        settings["multiprocessing_context"] = loader.multiprocessing_context
+    repeated = torch.utils.data.DataLoader(Repeated(batch, 2 + GROUP_COUNT * GROUPS_COUNT), **settings)
+    begin_ns = time.perf_counter_ns()
+    try:
+        batches = iter(repeated)
+        next(batches)
+    except (RuntimeError, TypeError, AttributeError, OSError):  # a batch that cannot be sent, or no process to be had
+        return {"send_ns": None, "receive_ns": None, "start_ns": None}
+    start_ns = time.perf_counter_ns() - begin_ns
+    walls: list[float] = []
+    spent: list[float] = []
+    deadline = time.perf_counter() + share_s
+    while len(walls) < GROUPS_COUNT // 2 or (len(walls) < GROUPS_COUNT and time.perf_counter() < deadline):
+        cpu_ns, begin_ns = time.process_time_ns(), time.perf_counter_ns()
+        for _ in range(GROUP_COUNT):
+            next(batches)
+        walls.append((time.perf_counter_ns() - begin_ns) / GROUP_COUNT)
+        spent.append((time.process_time_ns() - cpu_ns) / GROUP_COUNT)
+    del batches
+    return {"send_ns": min(walls), "receive_ns": min(spent), "start_ns": float(start_ns)}

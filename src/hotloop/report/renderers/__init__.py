@@ -1,1 +1,0 @@
-"""One file per renderer, found by the catalogue in hotloop.report."""

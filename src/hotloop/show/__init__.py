@@ -1,0 +1,1 @@
+"""Reports -> pages, terminals, servers and other tools."""

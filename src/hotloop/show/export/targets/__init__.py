@@ -1,0 +1,1 @@
+"""One file per target; the catalogue of hotloop.show.export finds them."""

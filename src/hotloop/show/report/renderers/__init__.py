@@ -1,0 +1,1 @@
+"""One file per renderer, found by the catalogue in hotloop.show.report."""

@@ -1,1 +1,0 @@
-"""One file per trace format, found by the catalogue in hotloop.trace.inputs."""
