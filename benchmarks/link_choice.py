@@ -29,7 +29,7 @@ from hotloop.core.link_fit import LinkFit, format_byte_rate
 from hotloop.measure.bench.collective_times import SIZES, fit_collectives
 
 RANKS = ROOT / "benchmarks" / "link_choice_ranks.py"
-PROBE = ROOT / "src" / "hotloop" / "probe" / "start.py"
+PROBE = ROOT / "src" / "hotloop" / "measure" / "probe" / "start.py"
 RESULTS = ROOT / "benchmarks" / "results" / "link_choice"
 RATES = ("none", "1gbit", "100mbit")
 PASSES = {

@@ -19,7 +19,7 @@ from published_rows import Row
 from hotloop.ahead.plan.hardware_files import Efficiency
 from hotloop.ahead.plan.time import predict_step
 
-FILE = ROOT / "src" / "hotloop" / "plan" / "efficiency.toml"
+FILE = ROOT / "src" / "hotloop" / "ahead" / "plan" / "efficiency.toml"
 STARTS: dict[str, dict[str, float]] = {
     "all": {
         "idle_outputs": 1e6,

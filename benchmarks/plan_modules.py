@@ -24,7 +24,7 @@ import passes
 from passes import ROOT
 
 MODELS = ROOT / "benchmarks" / "plan_models"
-PROBE = ROOT / "src" / "hotloop" / "probe" / "start.py"
+PROBE = ROOT / "src" / "hotloop" / "measure" / "probe" / "start.py"
 CASES = [
     (model, precision, optimizer)
     for precision, optimizer in (("fp32", "adamw"), ("bf16", "adamw"), ("fp32", "sgd"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import hotloop
 
-PROGRAM = Path(hotloop.__file__).parent / "probe" / "machine.py"
+PROGRAM = Path(hotloop.__file__).parent / "measure" / "probe" / "machine.py"
 
 
 def run_program(program: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:

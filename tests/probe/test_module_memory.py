@@ -17,7 +17,7 @@ from hotloop.measure.probe.module_memory import find_loss, measure
 from hotloop.measure.probe.programs import BadRequest
 
 ROOT = Path(__file__).resolve().parents[2]
-PROBE = ROOT / "src" / "hotloop" / "probe" / "start.py"
+PROBE = ROOT / "src" / "hotloop" / "measure" / "probe" / "start.py"
 MODELS = ROOT / "benchmarks" / "plan_models"
 WITHIN_RATIO = 0.05
 SOURCE = """
