@@ -49,7 +49,8 @@ CHILD = textwrap.dedent(
     main()
     """
 )
-USER_FRAMES = ["<module>", "main", "generate", "<lambda>", "__call__", "wörk"]
+USER_FRAMES = ["<module>", "main", "generate", "generate", "__call__", "wörk"]
+"""The lambda is named after the function that it is written in, as a comprehension is."""
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="read nowhere else")
 
 

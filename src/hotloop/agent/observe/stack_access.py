@@ -173,6 +173,7 @@ def _code_layout() -> dict[str, int]:
     return {
         "file": find("=Q", lambda code: id(code.co_filename)),
         "name": find("=Q", lambda code: id(code.co_name)),
+        "qualified": find("=Q", lambda code: id(code.co_qualname)),
         "lines": find("=Q", lambda code: id(code.co_linetable)),
         "first_line": find("=i", lambda code: code.co_firstlineno),
     }

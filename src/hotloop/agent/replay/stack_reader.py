@@ -280,6 +280,9 @@ class StackReader:
             return None
         layout = self._code_layout
         file, name = (self._text(_word(memory, layout[key])) for key in ("file", "name"))
+        if name.startswith("<"):  # a comprehension is a part of the function that it is written in
+            parts = self._text(_word(memory, layout["qualified"])).split(".")
+            name = next((part for part in reversed(parts) if not part.startswith("<")), name)
         lines_at = _word(memory, layout["lines"])
         (length,) = struct.unpack("=Q", read_spans(self.pid, [(lines_at + TEXT_LENGTH, 8)]))
         table = self._read_bytes(lines_at + self._bytes_at, length)
