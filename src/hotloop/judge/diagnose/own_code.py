@@ -59,8 +59,8 @@ def own_code(rank: RankAnalysis, findings: Sequence[Finding]) -> tuple[OwnLine, 
 
 
 def unnamed_ns(rank: RankAnalysis, findings: Sequence[Finding]) -> dict[str, float]:
-    """What the findings leave of each phase, per step. One that says no phase (a collection may lie in any) has the
-    time of the lines that it names."""
+    """What the findings leave of each phase, per step. A finding without times by phase has the time of the lines that
+    it names; if it names no line that was seen, its cost comes out of all phases alike (a collection may be in any)."""
     named_ns = dict.fromkeys(PHASES, 0.0)
     timed = [finding for finding in _specific(findings) if finding.time_ns]
     for finding in timed:
@@ -73,7 +73,11 @@ def unnamed_ns(rank: RankAnalysis, findings: Sequence[Finding]) -> dict[str, flo
     scale = min(1.0, sum(finding.cost_ns or 0 for finding in others) / max(1.0, sum(one.ns for one in held)))
     for one in held:
         named_ns[one.phase] += scale * one.ns
-    return {phase: max(0.0, rank.breakdown.mean_ns(phase) - named_ns[phase]) for phase in PHASES}
+    left_ns = {phase: max(0.0, rank.breakdown.mean_ns(phase) - named_ns[phase]) for phase in PHASES}
+    unplaced = [finding for finding in others if not any(_Places(rank, [finding]).hold(one.line) for one in held)]
+    cost_ns = float(sum(finding.cost_ns or 0 for finding in unplaced))
+    rest = max(0.0, 1.0 - cost_ns / max(1.0, sum(left_ns.values())))
+    return {phase: ns * rest for phase, ns in left_ns.items()}
 
 
 def _lines(rank: RankAnalysis) -> Iterator[tuple[OwnLine, str]]:

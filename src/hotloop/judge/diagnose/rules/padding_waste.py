@@ -64,6 +64,7 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
         phase="forward",
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
+        time_ns={phase: round(padding * rank.breakdown.mean_ns(phase)) for phase in ("forward", "backward")},
         saving=saving,
         evidence={
             "padding_ratio": round(padding, 4),
