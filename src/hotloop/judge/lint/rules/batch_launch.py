@@ -25,7 +25,7 @@ def rank_of_batch_shell(batch: Batch) -> Iterator[LintFinding]:
     The batch shell runs once, with 0 in all three: every task gets rank 0, and the rendezvous never completes; or all
     processes use GPU 0.
 
-    ## How to tell
+    ## How to recognize it
     The variable is assigned, or is an argument of srun's command, neither in single quotes nor escaped, in a job of
     several tasks or nodes. Heredocs without quotes that write a script count too.
 
@@ -64,7 +64,7 @@ def launch_on_one_node(batch: Batch) -> Iterator[LintFinding]:
     A batch script runs on the first node alone. Either the launcher waits for the others until it gives up, or the
     training runs on one node and the rest are paid for nothing.
 
-    ## How to tell
+    ## How to recognize it
     `--nodes` is at least 2, torchrun or Python starts a training, and no srun, mpirun, ssh, pdsh or Ray brings it to
     the other nodes.
 
@@ -100,7 +100,7 @@ def launcher_per_task(batch: Batch) -> Iterator[LintFinding]:
     Each task starts a launcher, and each launcher starts one process per device: with 8 tasks 64 processes share 8
     devices, or the second launcher fails on a port that is taken.
 
-    ## How to tell
+    ## How to recognize it
     `--ntasks-per-node` or `--ntasks` gives a node several tasks, and the launcher is not told to start one process.
 
     ## What to do
@@ -139,7 +139,7 @@ def loopback_master(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     Each node waits for the others at an address where they are not, until the rendezvous times out.
 
-    ## How to tell
+    ## How to recognize it
     The job has several nodes, and `MASTER_ADDR`, `--master_addr` or `--rdzv_endpoint` has such a value.
 
     ## What to do
@@ -185,7 +185,7 @@ def missing_node_rank(batch: Batch) -> Iterator[LintFinding]:
     Every node is rank 0 of its own group: the rendezvous times out, or each node trains alone and overwrites the
     others' checkpoints.
 
-    ## How to tell
+    ## How to recognize it
     srun starts the launcher on several nodes, and its options do not say where and as what it takes part.
 
     ## What to do
@@ -240,7 +240,7 @@ def fixed_port(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     The second task on a node ends with "address already in use", or joins the first one's group.
 
-    ## How to tell
+    ## How to recognize it
     The job is an array, or asks for fewer than all GPUs of a node; no `--exclusive`. Medium in an array, else low. High
     where `SLURM_JOB_ID` is used as a port without a remainder.
 
@@ -309,7 +309,7 @@ def idle_gpus(batch: Batch) -> Iterator[LintFinding]:
     GPUs that no process uses are paid for, and other jobs wait for them. A process without a GPU ends with "invalid
     device ordinal".
 
-    ## How to tell
+    ## How to recognize it
     `--nproc-per-node` times the tasks of a node, or the tasks alone with plain Python, differ from the GPUs. High where
     more than half are idle, or processes have none. What runs at the same time (`&`) is added up.
 
@@ -367,7 +367,7 @@ def shared_gpu(batch: Batch) -> Iterator[LintFinding]:
     Without `CUDA_VISIBLE_DEVICES` all of them use GPU 0 and the others are idle. Under srun a step takes all of the
     job's resources unless it has `--exact`: the steps run one after the other.
 
-    ## How to tell
+    ## How to recognize it
     Several background commands (or one in a loop), no `CUDA_VISIBLE_DEVICES` or device option; or steps without
     `--exact`, `--overlap` and GPUs of their own.
 
@@ -425,7 +425,7 @@ def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
     Tasks overwrite each other's checkpoints, and resume from another one's. An index beyond a list is an empty value, a
     list that is longer than the array leaves entries out, and a task id that nobody reads runs the same work N times.
 
-    ## How to tell
+    ## How to recognize it
     An argument such as `--output-dir` has the same value in all tasks, and no name or tag in the command differs; the
     ids of `--array` exceed the list; or neither the script nor the Python file beside it reads the id. Arrays that
     run one task at a time (`%1`) are left out.
@@ -531,7 +531,7 @@ def gpu_of_another_task(batch: Batch) -> Iterator[LintFinding]:
     A task that is bound to one GPU sees it as cuda:0: `cuda:$LOCAL_RANK` is an "invalid device ordinal" in all but the
     first. Without the binding each task sees all GPUs, and `cuda:0` is one for all.
 
-    ## How to tell
+    ## How to recognize it
     Several tasks per node; `cuda:$SLURM_LOCALID`, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` or `set_device(local_rank)`
     with a binding, in the command or the Python file beside it; `cuda:0` without one.
 
@@ -582,7 +582,7 @@ def first_node_only(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     The other nodes have no data and fail. What a node's own disk holds is deleted with the job.
 
-    ## How to tell
+    ## How to recognize it
     `cp`, `rsync`, `tar` or `unzip` to `$TMPDIR`, `/tmp`, `/dev/shm` or the like without srun; an output folder there,
     and no `cp` or `rsync` after the training.
 
@@ -645,7 +645,7 @@ def gpus_wait_for_cpu_work(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     All GPUs of the job are paid for and idle meanwhile; in an array, each task does it again, at the same time.
 
-    ## How to tell
+    ## How to recognize it
     `pip install`, `wget`, `hf download` and the like stand before the training (low), or a Python program whose name
     says that it prepares or tokenizes data (medium). Medium too where the tasks of a step or array install together.
 
@@ -693,7 +693,7 @@ def container_without_gpus(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     torch finds no CUDA in the container: the training fails, or runs on the CPU with GPUs idle beside it.
 
-    ## How to tell
+    ## How to recognize it
     The job asks for GPUs, and the command has neither `--nv`, `--rocm` nor `--gpus`.
 
     ## What to do
@@ -725,7 +725,7 @@ def cores_not_passed_on(batch: Batch) -> Iterator[LintFinding]:
     Since Slurm 22.05 srun no longer takes it from the job: each task may be bound to one core, with its DataLoader
     workers.
 
-    ## How to tell
+    ## How to recognize it
     An `#SBATCH --cpus-per-task` of at least 2, an srun of a training without the option, and no `SRUN_CPUS_PER_TASK`.
 
     ## What to do

@@ -24,7 +24,7 @@ def lost_exit_code(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     Slurm, `afterok`, mails and requeues see a job that is COMPLETED; what follows works with a broken checkpoint.
 
-    ## How to tell
+    ## How to recognize it
     A pipe without `set -o pipefail`; no `set -e` and a last command such as cp, rsync or rm that succeeds in any case.
 
     ## What to do
@@ -77,7 +77,7 @@ def unwaited_background(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     The job is over when its script is, and Slurm kills what still runs: the training ends within a second.
 
-    ## How to tell
+    ## How to recognize it
     No `wait`, `tail --pid`, `fg` or loop on the process stands after the command.
 
     ## What to do
@@ -129,7 +129,7 @@ def unset_slurm_variable(batch: Batch) -> Iterator[LintFinding]:
     `--nproc-per-node=$SLURM_GPUS_PER_NODE` without `--gpus-per-node` is an empty value: the launcher refuses it, or the
     sum is wrong.
 
-    ## How to tell
+    ## How to recognize it
     Slurm sets SLURM_GPUS_PER_NODE, SLURM_NTASKS_PER_NODE, SLURM_CPUS_PER_TASK, SLURM_ARRAY_TASK_ID and a few others
     only with the option of that name; any other name that is near to a known one is misspelt.
 
@@ -176,7 +176,7 @@ def unexported_variable(batch: Batch) -> Iterator[LintFinding]:
     Only exported variables reach the training: `init_process_group` fails for want of MASTER_ADDR, and settings have no
     effect.
 
-    ## How to tell
+    ## How to recognize it
     The name is one that torch, NCCL, CUDA, OpenMP, Hugging Face or wandb read, the script neither exports it later nor
     uses it itself, and `set -a` is off.
 
@@ -221,7 +221,7 @@ def literal_variable(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     The program gets the five characters `$NAME`; a job that is submitted gets an empty value instead of its own id.
 
-    ## How to tell
+    ## How to recognize it
     Single quotes (or a backslash) around a variable that the script sets; double quotes, or a heredoc without quotes,
     around `$SLURM_...`, in a script that is no job itself.
 
@@ -266,7 +266,7 @@ def broken_continuation(batch: Batch) -> Iterator[LintFinding]:
     The command above ran without these options, with defaults in their place; then the shell reports "command not
     found".
 
-    ## How to tell
+    ## How to recognize it
     A backslash is missing above, a blank follows it, or a comment or an empty line stands between continued lines.
 
     ## What to do
@@ -314,7 +314,7 @@ def unusable_activation(batch: Batch) -> Iterator[LintFinding]:
     A batch shell reads no .bashrc: `conda activate` fails, and the job goes on with another Python, without torch. A
     module that is loaded later comes first in PATH.
 
-    ## How to tell
+    ## How to recognize it
     Nothing above sources `conda.sh`, evaluates `conda shell.bash hook`, or loads a module, and the first line has no
     `-l`.
 
@@ -388,7 +388,7 @@ def costly_setting(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     Synchronous launches, checked collectives, and gradients over TCP make each step tens of percent slower.
 
-    ## How to tell
+    ## How to recognize it
     The variable is set to such a value, for a job of several GPUs or nodes where that matters.
 
     ## What to do
@@ -420,7 +420,7 @@ def lost_environment(batch: Batch) -> Iterator[LintFinding]:
     srun takes `--export` over from the job: what the script exports, PATH of the environment too, does not reach the
     tasks.
 
-    ## How to tell
+    ## How to recognize it
     The value has no ALL, and neither `SLURM_EXPORT_ENV` is unset nor srun has `--export=ALL`.
 
     ## What to do
@@ -466,7 +466,7 @@ def batch_job_misuse(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     GPUs are held until the limit; or the script looks for its files in Slurm's spool folder and fails.
 
-    ## How to tell
+    ## How to recognize it
     The command stands in a script with `#SBATCH` lines, in the foreground. Slurm runs a copy of the script.
 
     ## What to do
@@ -496,7 +496,7 @@ def unsafe_removal(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     With an empty variable it deletes everything that the user may delete, from / on.
 
-    ## How to tell
+    ## How to recognize it
     The path begins with a variable that is not assigned in the script, has no default (`${NAME:?}`), and `set -u` is
     off.
 

@@ -23,7 +23,7 @@ def trap_behind_foreground(batch: Batch) -> Iterator[LintFinding]:
     A shell runs a trap only when its foreground command has ended. The signal arrives in time, and nothing happens
     until the job is killed: everything since the last checkpoint is lost.
 
-    ## How to tell
+    ## How to recognize it
     The script traps the signal of `--signal=B:...` (or TERM or USR1, as at preemption), and then starts srun,
     torchrun or Python without `&` and `wait`.
 
@@ -58,7 +58,7 @@ def save_cut_by_trap(batch: Batch) -> Iterator[LintFinding]:
     A trapped signal ends `wait` at once: the script goes on to its end, and Slurm kills what is left. And srun takes
     TERM as "end the step now" and kills its tasks by KILL; it passes on USR1 and USR2.
 
-    ## How to tell
+    ## How to recognize it
     One `wait` in no loop, and a trap that neither waits, sleeps, nor exits. Or `kill $pid` (TERM by default) where the
     last command with `&` is an srun.
 
@@ -103,7 +103,7 @@ def undelivered_signal(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     The last save never runs, and everything since the last checkpoint is computed again.
 
-    ## How to tell
+    ## How to recognize it
     With `B:` only the batch shell gets the signal; without it, only the programs that srun starts do. High where `B:`
     meets a script without a `trap` of that signal, where `B:` is missing and the trap is in the batch shell or nothing
     runs under srun, or where srun starts torchrun or accelerate (they pass TERM, INT, HUP and QUIT on) or a script.
@@ -156,7 +156,7 @@ def late_signal(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     The job is killed in the middle of the save: the time since the last checkpoint is lost, and perhaps the file.
 
-    ## How to tell
+    ## How to recognize it
     The warning comes fewer seconds before the limit than the save or the trap take, or fewer than 30 at all.
 
     ## What to do
@@ -198,7 +198,7 @@ def restart_from_scratch(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     Each start begins at step 0: the limit comes before the end again, for ever. Or the requeue is refused.
 
-    ## How to tell
+    ## How to recognize it
     Nothing in the script, or in the Python file beside it, speaks of a checkpoint or of resuming; `rm -rf` names the
     folder of the command's output; `scontrol requeue` stands in no condition. Low where only `--requeue` is missing.
 
@@ -269,7 +269,7 @@ def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
     `Submitted batch job 123` is no id, and sbatch refuses the job. A part that ends at its time limit has not ended ok:
     with `afterok` the next one waits for ever.
 
-    ## How to tell
+    ## How to recognize it
     `$(sbatch ...)` without `--parsable`, `awk`, `cut` or the like, used in `--dependency`; `afterok` of the previous
     part in a loop that submits one script, or of the job itself.
 
@@ -315,7 +315,7 @@ def endless_chain(batch: Batch) -> Iterator[LintFinding]:
     The chain never ends: it goes on after the last step of the training, and, where the training crashes, it starts
     job after job that crash too, until someone cancels them.
 
-    ## How to tell
+    ## How to recognize it
     `sbatch` of `$0`, of this script's name or of the job's own Command, in no `if`, `case`, `&&` or trap, and no
     conditional `exit` above it.
 

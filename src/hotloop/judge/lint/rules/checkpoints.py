@@ -26,7 +26,7 @@ def wrapper_prefix(script: LintedScript) -> Iterator[LintFinding]:
     The saved names begin with `module.` or `_orig_mod.`. `load_state_dict` raises; with `strict=False` it loads nothing
     and says nothing: the run goes on with random weights.
 
-    ## How to tell
+    ## How to recognize it
     The model of the save and the one of the load are followed to their wrappers, and nothing strips the prefix.
 
     ## What to do
@@ -89,7 +89,7 @@ def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
     After a restart Adam's moments and the learning rate begin anew: the loss jumps, and the result is quietly worse. A
     key that was not saved ends the resumed run with KeyError.
 
-    ## How to tell
+    ## How to recognize it
     The file loads a model and an epoch or step in front of its training; what it saves and what it loads are compared.
 
     ## What to do
@@ -214,7 +214,7 @@ def wrong_best(script: LintedScript) -> Iterator[LintFinding]:
     ## Why it costs
     The worst model, none, or the last one is kept and used: the run is lost, though its log looks well.
 
-    ## How to tell
+    ## How to recognize it
     By the names of metrics (`loss` falls, `accuracy` rises) where the same test also sets the best value. A
     `state_dict()` holds references: later steps change it.
 

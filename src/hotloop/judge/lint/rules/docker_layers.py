@@ -31,7 +31,7 @@ def source_before_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterato
     A layer is reused only if everything before it is unchanged. Each edit invalidates the cache from there on: minutes
     and gigabytes for torch or weights, in each build.
 
-    ## How to tell
+    ## How to recognize it
     What a step reads is compared with what was copied, less what `.dockerignore` leaves out. Git's history says how
     often those files change; without one the finding is `likely`.
 
@@ -109,7 +109,7 @@ def volatile_above_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterat
     An argument is part of the environment of each `RUN` below it, used or not. A new value invalidates all of them:
     each build installs everything again.
 
-    ## How to tell
+    ## How to recognize it
     The name says what it holds, and no step above the install uses it. A label invalidates steps only of the classic
     builder: `likely` and medium.
 
@@ -159,7 +159,7 @@ def large_files_in_image(build: DockerBuild, chain: Sequence[Layer]) -> Iterator
     Gigabytes are sent to the builder, hashed and copied in each build and pulled by each node; each edit above, or each
     new log in the context, makes the layer again.
 
-    ## How to tell
+    ## How to recognize it
     Files that are there now, from 100 MiB `medium`, from 1 GiB `high`. Without a `.dockerignore` a `COPY .` is `medium`
     where `.git` is large, else `low`.
 
@@ -230,7 +230,7 @@ def defeated_cache_mount(build: DockerBuild, layer: Layer) -> Iterator[LintFindi
     ## Why it costs
     Each time the layer is made, every package is downloaded again: gigabytes with CUDA.
 
-    ## How to tell
+    ## How to recognize it
     The target is compared with the cache of the user who runs the command (`USER`, `HOME`, `PIP_CACHE_DIR`).
 
     ## What to do
@@ -296,7 +296,7 @@ def layer_copied_again(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
     Layers only add up. A changed owner copies each file into the new layer: weights and environments are in the image
     twice. A removed file is hidden, and still stored, pushed and pulled.
 
-    ## How to tell
+    ## How to recognize it
     A `COPY` or `RUN` above writes there. `low` where the copied files are known and below 20 MiB.
 
     ## What to do
@@ -376,7 +376,7 @@ def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFindin
     ## Why it costs
     The build fails: the builder sees nothing but the context, less what `.dockerignore` takes away.
 
-    ## How to tell
+    ## How to recognize it
     The patterns are applied to the files of the folder that has the other sources. A file that is missing there is
     `likely`, as a step before the build may make it.
 
@@ -475,7 +475,7 @@ def undefined_variable(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
     ## Why it costs
     The variable is empty: a path, version or option is missing, without an error at this place.
 
-    ## How to tell
+    ## How to recognize it
     The file sets the name, and no `ARG` or `ENV` above in the stage, or in the shell command itself, does.
 
     ## What to do
@@ -536,7 +536,7 @@ def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
     ## Why it costs
     The build fails, or the container does not start.
 
-    ## How to tell
+    ## How to recognize it
     The names of stages, and the text of the instructions above. Only official bases are known to lack a user.
 
     ## What to do
@@ -635,7 +635,7 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
     `docker stop` and Kubernetes send SIGTERM to process 1. A shell does not pass it on: the training's handler does not
     run, and after the grace period everything is killed without a checkpoint.
 
-    ## How to tell
+    ## How to recognize it
     dash, the `sh` of Debian and Ubuntu, stays process 1 while its command runs; so does bash in a script.
 
     ## What to do

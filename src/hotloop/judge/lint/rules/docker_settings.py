@@ -97,7 +97,7 @@ def secret_in_image(build: DockerBuild) -> Iterator[LintFinding]:
     ## Why it costs
     Whoever can pull the image reads them, from its history or from a layer, also after a later step removes the file.
 
-    ## How to tell
+    ## How to recognize it
     By names (`HF_TOKEN`), by the form of known tokens, and by files such as `.env`, `id_rsa`, `.netrc`. Stages from
     which only files are copied are passed over.
 
@@ -231,7 +231,7 @@ def moving_version(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintF
     A cached layer keeps the code or version of its day without a word, and another builder gets another: images of one
     Dockerfile differ, and an old one cannot be made again.
 
-    ## How to tell
+    ## How to recognize it
     No commit, version tag, digest or checksum is given, and no `git checkout` follows in the same `RUN`.
 
     ## What to do
@@ -570,7 +570,7 @@ def costly_setting(build: DockerBuild) -> Iterator[LintFinding]:
     The image carries them to every job: synchronous kernels, traffic through the host, one thread, the same rank for
     all, no GPU at all.
 
-    ## How to tell
+    ## How to recognize it
     By the name and value, in the stages of the image that runs.
 
     ## What to do

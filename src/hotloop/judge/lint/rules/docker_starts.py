@@ -186,7 +186,7 @@ def missing_at_start(build: DockerBuild) -> Iterator[LintFinding]:
     ## Why it costs
     Each container downloads gigabytes again when it starts, or runs the base's Python: `ModuleNotFoundError`.
 
-    ## How to tell
+    ## How to recognize it
     The instructions of the image that runs, in their order.
 
     ## What to do
@@ -336,7 +336,7 @@ def broken_command(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintF
     ## Why it costs
     No shell reads the array: `$OUT` stays `$OUT`, and `"python train.py"` is no program. Nodes of one rank never meet.
 
-    ## How to tell
+    ## How to recognize it
     The words of the array, where its program is not a shell.
 
     ## What to do

@@ -333,7 +333,7 @@ def failing_step(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFin
     ## Why it costs
     The build fails, or what it makes lacks CUDA.
 
-    ## How to tell
+    ## How to recognize it
     By a table of what the official images of Ubuntu, Debian, CUDA, Python and PyTorch hold, and what the lines above
     install.
 
@@ -408,7 +408,7 @@ def lost_shell_state(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[Lin
     Each `RUN` is a new shell: the next line fails, or installs into another environment. A lost failure leaves a green
     build whose image lacks a package.
 
-    ## How to tell
+    ## How to recognize it
     The commands of the shell, as its grammar joins them.
 
     ## What to do
@@ -484,7 +484,7 @@ def bashism_in_sh(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFi
     ## Why it costs
     The step fails (`source: not found`), or does something else without a word.
 
-    ## How to tell
+    ## How to recognize it
     The base is Debian or Ubuntu, no `SHELL` is named, and the command is not given to bash.
 
     ## What to do

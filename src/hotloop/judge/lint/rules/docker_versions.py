@@ -149,7 +149,7 @@ def unfit_versions(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintF
     ## Why it costs
     The build fails: no such wheel exists, or the pins contradict each other. Or the modules are not found at start.
 
-    ## How to tell
+    ## How to recognize it
     By the published tables of PyTorch's builds up to 2.9. Requirements files are read.
 
     ## What to do
@@ -300,7 +300,7 @@ def torch_twice(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFind
     The first installation stays in the image, gigabytes that nobody uses. On NVIDIA's images the build that the other
     packages were compiled for is lost; a CPU build leaves the GPUs idle.
 
-    ## How to tell
+    ## How to recognize it
     The base's tag, or an earlier `RUN`, names a torch that is not the one of this install.
 
     ## What to do

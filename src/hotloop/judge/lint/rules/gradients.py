@@ -34,7 +34,7 @@ def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> It
     Each backward sends all gradients, although only their sum is needed: N times the traffic for one step. Inside
     `no_sync` nothing is sent: if the last backward is there too, the ranks drift apart.
 
-    ## How to tell
+    ## How to recognize it
     The file wraps a model in DistributedDataParallel, and a loop accumulates over micro-batches.
 
     ## What to do
@@ -81,7 +81,7 @@ def clip_after_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     ## Why it costs
     It has no effect: the step used the gradients as they were, and they are cleared before the next one.
 
-    ## How to tell
+    ## How to recognize it
     In the order in which the calls of one iteration run, what comes before the clipping is a step, not a backward.
 
     ## What to do
@@ -118,7 +118,7 @@ def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterat
     The gradients are some 65,536 times too large at that moment. Each step is clipped, and after the scaler divides by
     its factor almost nothing is left of it.
 
-    ## How to tell
+    ## How to recognize it
     Between `scaler.scale(loss).backward()` and `scaler.step(optimizer)` a clipping runs, and no `unscale_` before it.
 
     ## What to do
@@ -164,7 +164,7 @@ def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     A scaled loss makes gradients 65,536 times too large: only `scaler.step` divides them and drops infinite ones.
     Without `update` the second `scaler.step` raises. Small gradients in float16 without a scaler become zero.
 
-    ## How to tell
+    ## How to recognize it
     The calls of one iteration: `scale(loss).backward()`, the steps and `update()`; the dtype that autocast is given.
 
     ## What to do
@@ -239,7 +239,7 @@ def missing_zero_grad(script: LintedScript, training: LoopStep) -> Iterator[Lint
     `backward()` adds to `.grad`. Without `zero_grad()` each step uses the sum of all gradients since the start (or, if
     it stands in front of the loop, since the epoch began): the training still runs, and learns badly.
 
-    ## How to tell
+    ## How to recognize it
     The optimizer is built from `torch.optim`, its step runs in the loop, and the file clears gradients nowhere, or only
     outside of that loop.
 
@@ -298,7 +298,7 @@ def step_out_of_order(script: LintedScript, training: LoopStep) -> Iterator[Lint
     Gradients that are cleared before the step are never used: the parameters do not move. A step in front of the
     backward uses those of the batch before, or none.
 
-    ## How to tell
+    ## How to recognize it
     The three calls run in each iteration of one loop, in this order, for one optimizer.
 
     ## What to do
@@ -336,7 +336,7 @@ def never_stepped(script: LintedScript, training: LoopStep) -> Iterator[LintFind
     ## Why it costs
     Gradients are computed and nobody applies them: the model stays as it was initialised.
 
-    ## How to tell
+    ## How to recognize it
     `step` is named nowhere in the file, and the optimizer is passed to nothing; or it steps only after the loop.
 
     ## What to do
@@ -372,7 +372,7 @@ def uncleared_steps(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     The gradients of old micro-batches are used again in each step until they are cleared, and every micro-batch pays
     for a step of the optimizer.
 
-    ## How to tell
+    ## How to recognize it
     In one loop the step runs each time, and each `zero_grad()` of the same optimizer runs only every N iterations.
 
     ## What to do
@@ -405,7 +405,7 @@ def undivided_accumulation(script: LintedScript, training: LoopStep) -> Iterator
     The gradient is N times that of one large batch. The learning rate means something else for each N, weight decay
     and clipping are out of proportion, and with clipping every step is clipped.
 
-    ## How to tell
+    ## How to recognize it
     The optimizer steps every N micro-batches, the loss is one of `torch.nn` or a model's without a `reduction`, and
     nothing in the file divides or multiplies by N.
 
@@ -474,7 +474,7 @@ def zeroed_micro_batches(script: LintedScript, training: LoopStep) -> Iterator[L
     ## Why it costs
     The gradients of all micro-batches but the last are thrown away: the loop pays for N and learns from one.
 
-    ## How to tell
+    ## How to recognize it
     In one loop `backward()` and `zero_grad()` run each time, and the step of the same optimizer stands under a test
     such as `(i + 1) % N == 0`.
 
@@ -548,7 +548,7 @@ def detached_loss(script: LintedScript, training: LoopStep) -> Iterator[LintFind
     There is no gradient beyond that point. `backward()` raises, or, where `requires_grad` was set on the loss by hand,
     the parameters never move.
 
-    ## How to tell
+    ## How to recognize it
     By data flow: every value that the name may hold was computed from the model and lost its history.
 
     ## What to do
@@ -597,7 +597,7 @@ def activated_loss(script: LintedScript) -> Iterator[LintFinding]:
     A second softmax squeezes the logits into [0, 1]: gradients vanish, the loss has a floor, and learning is slow and
     worse. `NLLLoss` of plain probabilities has no minimum.
 
-    ## How to tell
+    ## How to recognize it
     The first argument is followed to what computes it: an activation, or the model of this file whose `forward`
     returns one.
 
@@ -646,7 +646,7 @@ def retained_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     The graph and its activations stay until the loss is replaced: memory for a second step. Where a hidden state is
     carried on, each step goes back through all steps before it: slower and slower until memory ends.
 
-    ## How to tell
+    ## How to recognize it
     The loop has no second backward that would need the graph.
 
     ## What to do
@@ -674,7 +674,7 @@ def stale_optimizer(script: LintedScript) -> Iterator[LintFinding]:
     ## Why it costs
     The optimizer steps parameters that nobody uses any more, or never the new ones: those stay as initialised.
 
-    ## How to tell
+    ## How to recognize it
     In one function the optimizer is built from `model.parameters()`, and below it the model changes.
 
     ## What to do

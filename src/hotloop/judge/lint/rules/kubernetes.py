@@ -37,7 +37,7 @@ FRACTIONAL_GPU = table_rule(
     ## Why it costs
     The API server refuses the object: extended resources are integers.
 
-    ## How to tell
+    ## How to recognize it
     The value is a fraction such as `0.25`, or has a unit of thousandths such as `500m`.
 
     ## What to do
@@ -69,7 +69,7 @@ GPU_WITHOUT_LIMIT = table_rule(
     For extended resources both have to be equal, and no request may be above its limit. The API server refuses the
     object.
 
-    ## How to tell
+    ## How to recognize it
     A request names a GPU, and the limit is missing or another number; or a request of CPU or memory above its limit.
 
     ## What to do
@@ -147,7 +147,7 @@ UNKNOWN_RESOURCE = table_rule(
     A name without a domain is refused (`gpu: 1`); one that is misspelt (`nvidia.com/gpus`) is offered by no node, and
     the pod stays pending for ever.
 
-    ## How to tell
+    ## How to recognize it
     No known name and no domain, or a name that is near to that of a GPU.
 
     ## What to do
@@ -193,7 +193,7 @@ IMPOSSIBLE_AMOUNT = table_rule(
     ## Why it costs
     The pod is killed at its first allocation, crawls on a sliver of a CPU, or stays pending for ever.
 
-    ## How to tell
+    ## How to recognize it
     The amount in its unit: `m` is a thousandth, no suffix is bytes, `M` is 10^6 and `Mi` is 2^20.
 
     ## What to do
@@ -265,7 +265,7 @@ MEMORY_VOLUME = table_rule(
     Pages of such a volume count as memory of the container: once batches in flight, shared files and the model exceed
     the limit, it is OOMKilled, often hours after the start.
 
-    ## How to tell
+    ## How to recognize it
     `sizeLimit` at least as large as the limit (high), or above half of it (medium).
 
     ## What to do
@@ -317,7 +317,7 @@ SHARED_MEMORY_ON_DISK = table_rule(
     ## Why it costs
     Batches that workers hand over are then written to the node's disk, and may fill it: the pod is evicted.
 
-    ## How to tell
+    ## How to recognize it
     The mount at `/dev/shm` names a volume whose `emptyDir` has no medium.
 
     ## What to do
@@ -372,7 +372,7 @@ SMALL_SHARED_MEMORY = table_rule(
     A container's `/dev/shm` has 64 MiB. DataLoader workers hand batches over in it, and NCCL connects the GPUs of a
     node through it: a worker ends by a bus error, or NCCL with "No space left on device".
 
-    ## How to tell
+    ## How to recognize it
     The pod trains, a container asks for GPUs, and nothing larger is mounted at `/dev/shm`. `high` with several GPUs or
     loader workers, else `low`: with one GPU it depends on the workers.
 
@@ -447,7 +447,7 @@ SHORT_GRACE = table_rule(
     The whole time, the hook included, counts from the moment of eviction. Then the pod is killed, in the middle of the
     save: steps are lost, and perhaps the file.
 
-    ## How to tell
+    ## How to recognize it
     The hook sleeps at least as long as the grace period, or a training's save takes longer; `likely` where a training
     saves on SIGTERM and has 30 seconds or less.
 
@@ -497,7 +497,7 @@ SPOT_WITHOUT_TOLERATION = table_rule(
     On Azure all spot nodes have the taint `kubernetes.azure.com/scalesetpriority=spot:NoSchedule`: the pod stays
     pending for ever.
 
-    ## How to tell
+    ## How to recognize it
     `nodeSelector` names spot capacity, and `tolerations` hold nothing about it. On Azure the taint is always there.
 
     ## What to do
@@ -548,7 +548,7 @@ UNPLACEABLE_POD = table_rule(
     ## Why it costs
     A pod whose rules contradict stays pending for ever, and a toleration that is malformed is refused.
 
-    ## How to tell
+    ## How to recognize it
     A key that the selector sets and the affinity excludes, `Exists` with a value, a selector that misses the pod.
 
     ## What to do
@@ -660,7 +660,7 @@ VARIABLE_WITHOUT_SHELL = table_rule(
     Kubernetes replaces only `$(NAME)`, and only names of the container's `env`. Everything else reaches the program as
     it is written: a node rank of `$JOB_COMPLETION_INDEX`, a path with a dollar sign.
 
-    ## How to tell
+    ## How to recognize it
     No `sh -c` in front. `$(NAME)` counts where `env` has no such name, or has it further down.
 
     ## What to do
@@ -726,7 +726,7 @@ BROKEN_COMMAND = table_rule(
     ## Why it costs
     The container ends at once ("no such file", "unrecognized arguments"), or the training runs without its options.
 
-    ## How to tell
+    ## How to recognize it
     Operators of the shell without a shell, several words in one element, words behind the script of `sh -c`.
 
     ## What to do
@@ -828,7 +828,7 @@ INCONSISTENT_POD = table_rule(
     ## Why it costs
     The object is refused, the container ends at once, or it is killed again and again while it loads.
 
-    ## How to tell
+    ## How to recognize it
     Both parts stand in the same pod. `likely` where it depends on the image or on how long weights take to load.
 
     ## What to do

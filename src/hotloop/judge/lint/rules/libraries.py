@@ -24,7 +24,7 @@ def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
     Without `accelerator.backward` there is no loss scaling and no accumulation. A loader that is not prepared gives all
     processes the same batches: N GPUs do the work of one.
 
-    ## How to tell
+    ## How to recognize it
     The objects of the loop are followed to the arguments of `prepare`.
 
     ## What to do
@@ -102,7 +102,7 @@ def lightning_by_hand(script: LintedScript) -> Iterator[LintFinding]:
     The Trainer steps as well: gradients are used twice or raise. Without a returned loss it skips every batch. Kept
     outputs fill the memory; a metric without `sync_dist` is that of one rank.
 
-    ## How to tell
+    ## How to recognize it
     By the methods of the class and what they call.
 
     ## What to do
@@ -196,7 +196,7 @@ def misused_callbacks(script: LintedScript) -> Iterator[LintFinding]:
     Lists grow on the GPU over all epochs, and metrics are those of all epochs so far. A scheduler for batches that
     steps once per epoch hardly moves. A callback with the wrong `mode` keeps the worst checkpoint.
 
-    ## How to tell
+    ## How to recognize it
     By the methods of the class, what `configure_optimizers` returns, and the names that `self.log` gets.
 
     ## What to do
@@ -303,7 +303,7 @@ def conflicting_arguments(script: LintedScript) -> Iterator[LintFinding]:
     Most of them raise ValueError when the job starts, or hours later at the first evaluation. Kept logits of a language
     model fill the GPU during the evaluation.
 
-    ## How to tell
+    ## How to recognize it
     By the keywords of one call, where none is unpacked, and those of the Trainer that takes it.
 
     ## What to do

@@ -33,7 +33,7 @@ def loader_per_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     Each iterator starts its workers and fills its queue anew, for one batch. It also begins a new epoch each time:
     without shuffling, every step trains on the first batch. Once per epoch it costs the start of the workers.
 
-    ## How to tell
+    ## How to recognize it
     The call runs in each iteration of the loop that steps the optimizer, and no loop inside goes through the loader.
 
     ## What to do
@@ -94,7 +94,7 @@ def sampler_without_set_epoch(script: LintedScript) -> Iterator[LintFinding]:
     The sampler seeds its permutation with its epoch. If nobody sets it, every epoch has the same order and the same
     samples on the same rank: batches never mix, and the model learns their order.
 
-    ## How to tell
+    ## How to recognize it
     The loader of the training takes the sampler, an outer loop repeats it, and `set_epoch` is called nowhere.
 
     ## What to do
@@ -157,7 +157,7 @@ def useless_non_blocking(script: LintedScript) -> Iterator[LintFinding]:
     ## Why it costs
     From pageable memory CUDA copies through a buffer of its own, and the host waits: `non_blocking` changes nothing.
 
-    ## How to tell
+    ## How to recognize it
     The loop goes through a DataLoader of this file that neither sets `pin_memory` nor takes unpacked arguments.
 
     ## What to do
@@ -192,7 +192,7 @@ def workerless_loader(script: LintedScript, training: LoopStep) -> Iterator[Lint
     ## Why it costs
     Batches are then made in the training process, between the steps, while the accelerator waits.
 
-    ## How to tell
+    ## How to recognize it
     Neither a keyword nor an unpacked argument sets `num_workers`. `medium` where the dataset, which is followed to its
     class, opens, decodes or augments for each item; else `low`.
 
@@ -250,7 +250,7 @@ def loader_order(script: LintedScript, training: LoopStep) -> Iterator[LintFindi
     Batches in the order of the files (often by class) make training learn worse. Without a share for each rank all
     ranks compute the same samples: N GPUs do the work of one. `shuffle=True` with a sampler raises ValueError.
 
-    ## How to tell
+    ## How to recognize it
     The loop's loader is followed to the call of DataLoader and to its dataset.
 
     ## What to do
@@ -324,7 +324,7 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
     copied generator gives all workers the same numbers; an iterable that nobody splits gives every sample to each of
     them. Lists of objects are copied into each worker as their reference counts change: memory grows during the epoch.
 
-    ## How to tell
+    ## How to recognize it
     What is read does not depend on the index; the class is that of a dataset which a loader with workers gets.
 
     ## What to do
@@ -425,7 +425,7 @@ def leaked_split(script: LintedScript) -> Iterator[LintFinding]:
     ## Why it costs
     The score is too good, or noisy: the choice of the best model rests on it.
 
-    ## How to tell
+    ## How to recognize it
     `fit` or `fit_transform` of all data stands before `train_test_split`; both parts of `random_split` share one
     dataset whose transform draws random numbers.
 

@@ -92,7 +92,7 @@ def mismatched_loss(script: LintedScript) -> Iterator[LintFinding]:
     `(B, 1)` and `(B,)` broadcast to `(B, B)`: each value is fitted to all targets. `BCELoss` raises under autocast on
     CUDA. Padding that is not ignored (-100) is learned; sampled neighbors leak labels of the test nodes.
 
-    ## How to tell
+    ## How to recognize it
     Both arguments are followed to the operations that give them their shape; the loader to its class.
 
     ## What to do
@@ -175,7 +175,7 @@ def unmasked_labels(script: LintedScript) -> Iterator[LintFinding]:
     The loss counts the padding: the model learns to write padding, short texts weigh little, and the logged loss is too
     good.
 
-    ## How to tell
+    ## How to recognize it
     The function pads, takes the ids as labels and changes them no more; no collator of transformers does it.
 
     ## What to do
@@ -215,7 +215,7 @@ def aliased_model(script: LintedScript) -> Iterator[LintFinding]:
     ## Why it costs
     Both names are one module: each step changes the target too, and the copying of weights does nothing.
 
-    ## How to tell
+    ## How to recognize it
     The name says that it is another model, and its only value is the one whose parameters an optimizer has.
 
     ## What to do
@@ -255,7 +255,7 @@ def undetached_input(script: LintedScript, training: LoopStep) -> Iterator[LintF
     The backward goes through a second network for gradients that are cleared before they are used: time and memory of
     another backward. A target or an advantage with its graph also changes what is learned.
 
-    ## How to tell
+    ## How to recognize it
     Between a backward and the step after it, the calls of other trained models are followed to the loss by data flow.
 
     ## What to do
@@ -373,7 +373,7 @@ def gathered_without_gradient(script: LintedScript, training: LoopStep) -> Itera
     Gathered tensors have no gradient: the loss of a contrastive training ignores all samples but those of the other
     argument, and learns from a fraction of the batch.
 
-    ## How to tell
+    ## How to recognize it
     What is gathered has a history, and the function does not put its own part back (`gathered[rank] = features`).
 
     ## What to do

@@ -26,7 +26,7 @@ def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
     `parameters()` does not list them: the optimizer never trains them, `.to()` leaves them on the CPU, and no
     checkpoint has them. A layer that is built in each forward is random each time; a dropout there never turns off.
 
-    ## How to tell
+    ## How to recognize it
     In a class that derives from `nn.Module`: `self.x = [nn.Linear(...) ...]` or `self.x.append(nn.Linear(...))`,
     without a ModuleList, Sequential or ParameterList of it.
 
@@ -90,7 +90,7 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
     The default of `training` is True: validation and inference drop activations too, and their results are random and
     worse. A softmax over dimension 0 mixes the samples of a batch.
 
-    ## How to tell
+    ## How to recognize it
     The call stands in a method of a class that derives from `nn.Module`.
 
     ## What to do
@@ -147,7 +147,7 @@ def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
     The line does nothing: gradients pile up, the model does not step, or the batch stays on the CPU and the next call
     raises.
 
-    ## How to tell
+    ## How to recognize it
     The statement is an expression alone. A tensor's `to()` returns a copy; that of a module works in place, and is not
     looked at.
 
@@ -190,7 +190,7 @@ def unused_argument(script: LintedScript) -> Iterator[LintFinding]:
     ## Why it costs
     Who sets `--weight-decay` believes that it works: runs that should differ are the same.
 
-    ## How to tell
+    ## How to recognize it
     The parsed arguments are used by attributes only, are passed to nothing, and none of them is this one.
 
     ## What to do

@@ -43,7 +43,7 @@ def save_on_every_rank(script: LintedScript) -> Iterator[LintFinding]:
     All ranks write the same file at the same time. On a shared file system the writes mix, and what is loaded later may
     be broken; in any case every rank waits for a write that one would do.
 
-    ## How to tell
+    ## How to recognize it
     The file starts a process group, and neither a test around the call nor its path mentions a rank or a main process.
 
     ## What to do
@@ -110,7 +110,7 @@ def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
     ## Why it costs
     The ranks that do not come are waited for: the job hangs until NCCL's timeout, and then it is lost.
 
-    ## How to tell
+    ## How to recognize it
     The calls of the branch are followed into functions; the other branch makes no collective.
 
     ## What to do
@@ -186,7 +186,7 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
     DDP's hooks run only through the wrapper: gradients are not averaged, and each rank trains a model of its own. A
     wrapper of a model on the CPU raises with `device_ids`. N ranks on one GPU share its memory and its time.
 
-    ## How to tell
+    ## How to recognize it
     The object whose forward runs in the loop is followed to the wrapper and to what it wraps; the calls that choose a
     device are `set_device`, `device_ids` and anything that names a rank.
 
@@ -265,7 +265,7 @@ def unreduced_metric(script: LintedScript) -> Iterator[LintFinding]:
     ## Why it costs
     What rank 0 prints, and what chooses the best model, is the score of one share of the data.
 
-    ## How to tell
+    ## How to recognize it
     The loader of a loop under `no_grad` takes the sampler, and no collective follows in the file or beside it.
 
     ## What to do
@@ -298,7 +298,7 @@ def unused_parameter_search(script: LintedScript) -> Iterator[LintFinding]:
     ## Why it costs
     DDP then walks the whole graph after each forward. If every parameter gets a gradient, the walk is for nothing.
 
-    ## How to tell
+    ## How to recognize it
     The argument is the literal `True`. The walk takes some percent of a step.
 
     ## What to do
@@ -329,7 +329,7 @@ def uncatchable_signal(script: LintedScript) -> Iterator[LintFinding]:
     ## Why it costs
     The kernel never delivers them: the call itself raises OSError, and the save that it promises never happens.
 
-    ## How to tell
+    ## How to recognize it
     The first argument names one of the two signals, and no `try` is around the call.
 
     ## What to do
@@ -363,7 +363,7 @@ def unhandled_signal(script: LintedScript) -> Iterator[LintFinding]:
     A signal without a handler ends Python at once. The warning, which is there so that a last save can run, costs steps
     instead: everything since the last checkpoint, and the seconds that were left.
 
-    ## How to tell
+    ## How to recognize it
     `medium` where `--signal` without `B:` meets a script under srun; `low` where a pod runs on spot nodes or has a
     grace period above 30 s. Silent as soon as any Python file of the run mentions a signal, or the script uses a
     framework that sets handlers.

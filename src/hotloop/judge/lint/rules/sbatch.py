@@ -26,7 +26,7 @@ def ignored_sbatch_line(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     sbatch stops reading at the first command. The job runs with the cluster's defaults: other devices, another limit.
 
-    ## How to tell
+    ## How to recognize it
     A command, an assignment or `set -e` stands above the line. High where the line is about devices, cores, memory,
     time or signals. Lines inside of heredocs are left out.
 
@@ -91,7 +91,7 @@ def refused_option(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     sbatch refuses the job. With one dash it may take it and read something else: `-output=log` writes to `utput=log`.
 
-    ## How to tell
+    ## How to recognize it
     The name is neither an option of sbatch (22.05, and those added up to 25.05) nor an abbreviation of a single one.
     `high` where a known name is near or srun has the option, `medium` where older versions had it, else `low`.
 
@@ -165,7 +165,7 @@ def unexpanded_variable(batch: Batch) -> Iterator[LintFinding]:
     sbatch reads these lines without a shell: the output goes to a folder that is really called `$HOME`, and the job
     fails before its first line because that folder does not exist. A number such as `--nodes=$N` is refused.
 
-    ## How to tell
+    ## How to recognize it
     A value holds a dollar sign and a name, or begins with `~`. Low where it is only a name (`--job-name`).
 
     ## What to do
@@ -207,7 +207,7 @@ def wrong_unit(batch: Batch) -> Iterator[LintFinding]:
     Slurm kills the training after minutes, or when it imports torch; or the job waits for ever because no partition has
     such a limit.
 
-    ## How to tell
+    ## How to recognize it
     A training with GPUs is limited to as many minutes as people write hours, or to as many days; or a comment in the
     line says hours. The name and partition do not speak of a test. Memory below 1000 has no K, M, G or T.
 
@@ -250,7 +250,7 @@ def lost_log(batch: Batch) -> Iterator[LintFinding]:
     Slurm truncates the file when the job starts again: what the first run printed, its error too, is overwritten. All
     tasks of an array fill one file. Without the folder Slurm cannot open the log, and the job fails without a word.
 
-    ## How to tell
+    ## How to recognize it
     `--requeue` or `scontrol requeue` without the open mode (low); a pattern in which nothing differs between tasks
     (medium); a `mkdir` of the folder in the script, and no such folder beside it (medium).
 
@@ -317,7 +317,7 @@ def contradictory_options(batch: Batch) -> Iterator[LintFinding]:
     `--ntasks` decides, and `--ntasks-per-node` is only a limit: nodes or GPUs stay without a task. Of an option that is
     given twice, the last line counts.
 
-    ## How to tell
+    ## How to recognize it
     `--ntasks` differs from `--nodes` times `--ntasks-per-node`, `--gpus` is no multiple of the nodes, or two lines give
     one option different values.
 
@@ -368,7 +368,7 @@ def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
     ## Why it costs
     Slurm's default is one CPU per task: the training and all its DataLoader workers share it, and the GPUs wait.
 
-    ## How to tell
+    ## How to recognize it
     There are GPUs and no `--cpus-per-task`, `--cpus-per-gpu`, `--exclusive` or `--mincpus`, or fewer CPUs than GPUs, or
     no more than half of the workers that the command, or the default in the Python file beside it, asks for.
 

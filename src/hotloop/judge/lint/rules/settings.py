@@ -34,7 +34,7 @@ def unknown_setting(file: SettingsFile, known: tuple[Field, str]) -> Iterator[Li
     ## Why it costs
     The file is refused before anything starts, or DeepSpeed passes the setting over and trains with its default.
 
-    ## How to tell
+    ## How to recognize it
     The tables of fields are noted from the sources, with their version. `likely` where no known name is near.
 
     ## What to do
@@ -63,7 +63,7 @@ DEEPSPEED_SETTINGS = table_rule(
     DeepSpeed refuses the settings when the engine is made, passes over what the stage does not have, or waits for the
     GPU in each step.
 
-    ## How to tell
+    ## How to recognize it
     Literal values; `auto` is filled in by the Trainer and not judged.
 
     ## What to do
@@ -169,7 +169,7 @@ ACCELERATE_SETTINGS = table_rule(
     ## Why it costs
     Machines wait for each other for ever, GPUs stay idle, or the part that was to save memory does nothing.
 
-    ## How to tell
+    ## How to recognize it
     Literal values. `likely` where an option of `accelerate launch` may replace the value.
 
     ## What to do
@@ -374,7 +374,7 @@ LIGHTNING_SETTINGS = table_rule(
     ## Why it costs
     A switch that is left on ends the training early, keeps it from saving, or slows every step.
 
-    ## How to tell
+    ## How to recognize it
     Literal values. `likely` where a value may be meant.
 
     ## What to do
@@ -529,7 +529,7 @@ SKYPILOT_SETTINGS = table_rule(
     ## Why it costs
     The machine does not come up, its disk fills, or it is paid for while nothing runs.
 
-    ## How to tell
+    ## How to recognize it
     Literal values of the task.
 
     ## What to do
@@ -599,7 +599,7 @@ DSTACK_SETTINGS = table_rule(
     ## Why it costs
     The run is refused, ends while it loads its data, or its instances are paid for while they are idle.
 
-    ## How to tell
+    ## How to recognize it
     Literal values of the file.
 
     ## What to do

@@ -27,7 +27,7 @@ def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
     `eval()` stays in force: from the first validation on there is no dropout, and batch normalization keeps its
     statistics. The training goes on, and quietly learns worse.
 
-    ## How to tell
+    ## How to recognize it
     The calls of one iteration in the order in which they run, followed into functions, twice.
 
     ## What to do
@@ -73,7 +73,7 @@ def validation_in_train_mode(script: LintedScript) -> Iterator[LintFinding]:
     Dropout drops activations of what is measured, and batch normalization uses, and updates, the statistics of the
     validation data: results are noisy and worse, and the model has seen the validation set.
 
-    ## How to tell
+    ## How to recognize it
     The model is trained or built here, no `eval()` runs in the function, in its callers or anywhere in the file.
 
     ## What to do
@@ -110,7 +110,7 @@ def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
     Every forward keeps its activations for a backward that never comes: validation needs about twice the memory, is
     slower, and limits the batch size.
 
-    ## How to tell
+    ## How to recognize it
     `eval()` of a model, then a loop that calls the model and never goes backward; neither the code around it nor the
     function's callers turn gradients off.
 
@@ -195,7 +195,7 @@ def forced_wait_each_step(script: LintedScript, training: LoopStep) -> Iterator[
     The host is busy or waits, the queue of the device runs dry, and the device idles. After `empty_cache` the allocator
     has to ask the driver for the same memory again. A checkpoint in each step takes longer than the step.
 
-    ## How to tell
+    ## How to recognize it
     The call runs in each iteration, itself or in a function that the loop calls, under no test.
 
     ## What to do
@@ -237,7 +237,7 @@ def item_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFin
     costs little; several, one per parameter, or reads before `backward()` leave the device idle for a good part of the
     step.
 
-    ## How to tell
+    ## How to recognize it
     The call runs in each iteration on a value with a history. One or two reads are `low`; a loop of them, or more than
     two, or one of a whole output is `medium`.
 
@@ -292,7 +292,7 @@ def kept_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding
     The tensor holds the graph of its step, often with all activations: memory grows step by step until it ends, and
     freeing it takes a moment.
 
-    ## How to tell
+    ## How to recognize it
     By data flow: the value comes from the model without `.item()`, `.detach()` or `float`, what it is kept in is made
     outside of the loop, and goes backward nowhere.
 
@@ -396,7 +396,7 @@ def carried_state(script: LintedScript, training: LoopStep) -> Iterator[LintFind
     The second `backward()` reaches the graph of the first, which is freed: it raises "Trying to backward through the
     graph a second time". With `retain_graph=True` each step is slower than the one before.
 
-    ## How to tell
+    ## How to recognize it
     In one loop the name is an argument of the model and is bound to its result.
 
     ## What to do
@@ -435,7 +435,7 @@ def print_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     A line per step is a write per step and rank, into a terminal, a pipe or a file on a shared file system. Where a
     tensor is printed, the host waits for the device first.
 
-    ## How to tell
+    ## How to recognize it
     The call runs in each iteration. It is `medium` where it reads what the step computed, else `low`.
 
     ## What to do
@@ -471,7 +471,7 @@ def swallowed_errors(script: LintedScript, training: LoopStep) -> Iterator[LintF
     A rank that passes over a step leaves the others in their all-reduce until NCCL's timeout. Alone, it hides
     out-of-memory errors and bugs: epochs pass in which nothing is learned, and half a step's gradients stay.
 
-    ## How to tell
+    ## How to recognize it
     `backward()` stands in the `try`, and no handler raises again or ends the loop.
 
     ## What to do
@@ -524,7 +524,7 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
     The learning rate follows another curve than the one that was written: it stays, or falls to nothing in the first
     epoch. OneCycleLR raises when it steps too often.
 
-    ## How to tell
+    ## How to recognize it
     The scheduler is built here; its `step()` calls and the optimizer's are compared in the loops that make them, and
     its length by what it is computed from.
 
@@ -656,7 +656,7 @@ def built_in_loop(script: LintedScript) -> Iterator[LintFinding]:
     An optimizer that is built again forgets its moments, a scheduler its place, and a model is compiled again. A
     constant seed in the loop repeats the same order and the same augmentations in each epoch.
 
-    ## How to tell
+    ## How to recognize it
     The call runs in each pass of the loop, and the model is built outside of it.
 
     ## What to do
@@ -728,7 +728,7 @@ def debug_switch(script: LintedScript) -> Iterator[LintFinding]:
     ## Why it costs
     They make every step slower, up to several times, and stay on in the run that counts.
 
-    ## How to tell
+    ## How to recognize it
     The call or the variable stands in a file that trains, under no test, with a constant that turns it on.
 
     ## What to do
@@ -765,7 +765,7 @@ def repeated_forward(script: LintedScript, training: LoopStep) -> Iterator[LintF
     The second forward costs as much as the first, and with gradients as much memory. A validation in each step costs
     more than the training.
 
-    ## How to tell
+    ## How to recognize it
     Both calls have the same text, run each time, and there is one backward; or a loop over a loader runs under
     `no_grad` in each step.
 

@@ -53,7 +53,7 @@ LONE_NODES = table_rule(
     Without `--nnodes` every node trains a model of its own and writes to the same place; with a wrong number, node rank
     or address the rendezvous waits until its timeout. All GPUs are paid for, and one node's work is kept, or none.
 
-    ## How to tell
+    ## How to recognize it
     More than one node runs the command, and its options are literal or missing. `likely` for a plain `python` whose
     script names no node.
 
@@ -199,7 +199,7 @@ PROCESSES_AND_GPUS = table_rule(
     ## Why it costs
     More processes than GPUs fail with "invalid device ordinal"; fewer leave GPUs idle that are paid for.
 
-    ## How to tell
+    ## How to recognize it
     Both numbers are literal. `likely` for a plain `python` on several GPUs, whose script may start processes itself.
 
     ## What to do
@@ -292,7 +292,7 @@ FEW_CPUS = table_rule(
     Each rank needs a CPU for its Python and its workers need the rest. Held to fewer, batches arrive late and the GPUs
     wait for tens of percent of each step.
 
-    ## How to tell
+    ## How to recognize it
     Fewer CPUs than GPUs, or fewer than half of what ranks and workers together would keep busy.
 
     ## What to do
@@ -334,7 +334,7 @@ SWALLOWED_SIGNAL = table_rule(
     The shell is process 1: it gets SIGTERM and hands nothing on. The training never hears of it and is killed when the
     grace period ends; what it did since the last checkpoint is lost.
 
-    ## How to tell
+    ## How to recognize it
     `sh -c` with anything but `exec`; `bash -c` with a pipe or with several commands. bash replaces itself by a last
     plain command since 5.1, so several commands are `likely`.
 
@@ -402,7 +402,7 @@ LOST_EXIT_CODE = table_rule(
     A training that failed ends as succeeded: nothing starts it again and nobody looks. One in the background is killed
     when the script ends; one that is followed by a sleep holds its GPUs for ever.
 
-    ## How to tell
+    ## How to recognize it
     The operator that joins the training to the next command, and `set -o pipefail` before it.
 
     ## What to do
@@ -473,7 +473,7 @@ BASH_IN_SH = table_rule(
     In Debian's and Ubuntu's images `sh` is dash: "source: not found", "Illegal option -o pipefail". The command is
     skipped, or the container ends before the training begins.
 
-    ## How to tell
+    ## How to recognize it
     The command is `sh -c` or `/bin/sh -c`. `likely`, as in some images sh is bash.
 
     ## What to do
@@ -518,7 +518,7 @@ LOST_CHECKPOINTS = table_rule(
     or machine: after an eviction the training begins again, and after its end the model is gone. On a read-only mount
     the first save fails.
 
-    ## How to tell
+    ## How to recognize it
     The longest mount path that the folder begins with, or none.
 
     ## What to do
@@ -557,7 +557,7 @@ SPOT_WITHOUT_RETRY = table_rule(
     Spot machines are taken away, often several times in a day. Without a retry the training ends there; without a
     checkpoint it starts from nothing.
 
-    ## How to tell
+    ## How to recognize it
     `use_spot`, `spot_policy`, node selectors and tolerations of spot pools; `backoffLimit: 0`, no `retry`; options and
     variables that name a checkpoint or `resume`.
 
@@ -621,7 +621,7 @@ EARLY_DEADLINE = table_rule(
     ## Why it costs
     The limit counts from the start over all retries. When it is reached, the pods are killed and not started again.
 
-    ## How to tell
+    ## How to recognize it
     A literal limit. `likely`, as the time that a training takes is known to its owner.
 
     ## What to do
@@ -698,7 +698,7 @@ def left_over_variable(file: object, task: Task) -> Iterator[LintFinding]:
     ## Why it costs
     They hold in every step: kernels run one after the other, gradients take the slow way, or the nodes never meet.
 
-    ## How to tell
+    ## How to recognize it
     The variable and its value, in the file or exported by its script; those of the network with several nodes or GPUs.
 
     ## What to do
@@ -743,7 +743,7 @@ PLAIN_SECRET = table_rule(
     ## Why it costs
     Whoever reads the repository, the object or the log of the run has it. It has to be revoked once it was shared.
 
-    ## How to tell
+    ## How to recognize it
     The name ends in TOKEN, SECRET, PASSWORD or KEY, and the value is no placeholder.
 
     ## What to do

@@ -66,7 +66,7 @@ def unknown_field(manifests: Manifests, known: tuple[Field, str]) -> Iterator[Li
     kubectl refuses the object (strict since 1.27), or the field is dropped without a word: a `restartPolicy` one level
     too high, a `nodeSelectors`, a number where a string has to be in quotes.
 
-    ## How to tell
+    ## How to recognize it
     The tables of fields are those of `hotloop launch`, for the version that the file names. `likely` where no known
     name is near: a newer version may know the field.
 
@@ -89,7 +89,7 @@ REMOVED_API_VERSION = table_rule(
     ## Why it costs
     The API server answers "no matches for kind": nothing of the object is made.
 
-    ## How to tell
+    ## How to recognize it
     `apiVersion` is one of those that were removed up to 1.26, or another than that of the kind.
 
     ## What to do
@@ -143,7 +143,7 @@ JOB_RESTART_POLICY = table_rule(
     ## Why it costs
     The API server refuses the object: a Job needs `Never` or `OnFailure`, and the default is `Always`.
 
-    ## How to tell
+    ## How to recognize it
     The pod template has containers with images and no such policy.
 
     ## What to do
@@ -218,7 +218,7 @@ JOB_POLICY = table_rule(
     The API server refuses the Job, ranks wait for pods that are never started, an eviction fails the whole training, or
     its logs are gone.
 
-    ## How to tell
+    ## How to recognize it
     The rules of the API (batch/v1), and which variables the command reads.
 
     ## What to do
@@ -347,7 +347,7 @@ WORKLOAD_SETTINGS = table_rule(
     A training in a Deployment begins again when it is done; ranks that start one after the other wait for ever; the
     others are refused or stay pending.
 
-    ## How to tell
+    ## How to recognize it
     Fields of the one object that exclude each other or its purpose.
 
     ## What to do
@@ -545,7 +545,7 @@ IDLE_AUTOSCALER = table_rule(
     The autoscaler reports an error in its events and never scales, or it looks at the CPU while the work is on the
     GPU: requests wait while GPUs are free, or GPUs are held for nobody.
 
-    ## How to tell
+    ## How to recognize it
     The target and the metric sources as the API defines them. The target is looked up in the folder.
 
     ## What to do
@@ -696,7 +696,7 @@ BLOCKING_BUDGET = table_rule(
     ## Why it costs
     A drain waits for a pod that may never go: node upgrades and scale-downs hang, and are forced in the end.
 
-    ## How to tell
+    ## How to recognize it
     `maxUnavailable: 0`, `minAvailable: 100%`, or as many as there are replicas.
 
     ## What to do
@@ -756,7 +756,7 @@ SINGLE_NODE_VOLUME = table_rule(
     A ReadWriteOnce volume attaches to one node: pods on other nodes stay in ContainerCreating ("Multi-Attach error"),
     and the ranks that run wait for them. A claim of another namespace leaves the pod pending.
 
-    ## How to tell
+    ## How to recognize it
     `parallelism` or `replicas` above one, or a rolling update, which runs two pods for a while (medium).
 
     ## What to do
@@ -864,7 +864,7 @@ UNREACHABLE_SERVICE = table_rule(
     Names of pods (`job-0.service`) exist only under a headless Service of the subdomain's name. Without it the ranks
     wait for an address that nobody has until their timeout; a Service that selects nothing answers nobody.
 
-    ## How to tell
+    ## How to recognize it
     Names and labels as they stand in the folder. `likely`, as an object may be made elsewhere.
 
     ## What to do
@@ -989,7 +989,7 @@ RESERVED_VARIABLE = table_rule(
     The operator gives them to each pod itself. Kubeflow's trainer refuses a job that sets them, or the nodes disagree
     on where they meet.
 
-    ## How to tell
+    ## How to recognize it
     A TrainJob, a runtime with a `torch` policy or a PyTorchJob has such a name in a container's `env`.
 
     ## What to do
@@ -1065,7 +1065,7 @@ UNADMITTED_JOB = table_rule(
     ## Why it costs
     The workload stays suspended, and no pod is ever made: `kubectl get workloads` shows it pending, and nothing fails.
 
-    ## How to tell
+    ## How to recognize it
     A resource that the ClusterQueue does not cover, or less quota than one job needs; taints of every flavor that the
     pods do not tolerate; a queue that is not there, or is in another namespace.
 
