@@ -14,7 +14,7 @@ _ENDS = {"EXIT", "ERR", "DEBUG", "RETURN", "0"}
 """Names that a trap may have that are not signals."""
 
 
-@lint_rule("trap-behind-foreground", "a trap runs only once the training that it should warn has ended", reads="sbatch")
+@lint_rule("trap-behind-foreground", "a trap runs only after the training has ended", reads="sbatch")  # words: ok
 def trap_behind_foreground(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for a `trap` of a signal in a script whose training runs in the foreground.

@@ -219,9 +219,7 @@ MOVING = (
 )
 
 
-@lint_rule(
-    "moving-version", "installed versions change although the file does not", reads="dockerfile", each="chains"
-)
+@lint_rule("moving-version", "installed versions change although the file does not", reads="dockerfile", each="chains")
 def moving_version(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
     Looks for branches in `git clone` and `pip install git+https://...` (requirements files are read), bases without a

@@ -326,9 +326,7 @@ BROKEN = (
 )
 
 
-@lint_rule(
-    "broken-command", "a CMD, ENTRYPOINT or RUN does not start its command", reads="dockerfile", each="chains"
-)
+@lint_rule("broken-command", "a CMD, ENTRYPOINT or RUN does not start its command", reads="dockerfile", each="chains")
 def broken_command(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
     Looks for JSON arrays with `$VARIABLE`, `&&`, `|`, shell builtins or a whole command in one string; for arrays that

@@ -71,9 +71,7 @@ def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> It
     )
 
 
-@lint_rule(
-    "clip-after-step", "gradients are clipped where no step uses the result", reads="python", each="training"
-)
+@lint_rule("clip-after-step", "gradients are clipped where no step uses the result", reads="python", each="training")
 def clip_after_step(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for gradient clipping between the optimizer's step and the next backward pass.
@@ -152,9 +150,7 @@ def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterat
         )
 
 
-@lint_rule(
-    "misused-scaler", "GradScaler's scale, step and update do not match", reads="python", each="training"
-)
+@lint_rule("misused-scaler", "GradScaler's scale, step and update do not match", reads="python", each="training")
 def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for an optimizer step that bypasses the scaler, for `scaler.step` without `scaler.update` or on a loss that

@@ -92,9 +92,7 @@ GPU_WITHOUT_LIMIT = table_rule(
                 and not re.search(r"(?i)gloo|cpu", one.text)
             ],
             severity=HIGH,
-            message=(
-                "a launcher starts several processes, but no GPU is requested: the container trains on CPUs"
-            ),
+            message=("a launcher starts several processes, but no GPU is requested: the container trains on CPUs"),
             advice="resources.limits: nvidia.com/gpu",
             confidence=LIKELY,
         ),
@@ -589,8 +587,7 @@ UNPLACEABLE_POD = table_rule(
             ),
             severity=HIGH,
             message=(
-                "hostNetwork with dnsPolicy ClusterFirst uses the node's DNS: names of services and pods are "
-                "not found"
+                "hostNetwork with dnsPolicy ClusterFirst uses the node's DNS: names of services and pods are not found"
             ),
             advice="dnsPolicy: ClusterFirstWithHostNet",
             confidence=LIKELY,
@@ -867,8 +864,7 @@ INCONSISTENT_POD = table_rule(
             ],
             severity=HIGH,
             message=(
-                "{text} occurs twice (containers, volumes and mount paths need unique names): the object "
-                "is refused"
+                "{text} occurs twice (containers, volumes and mount paths need unique names): the object is refused"
             ),
             advice="give each a unique name",
         ),

@@ -219,9 +219,7 @@ PROCESSES_AND_GPUS = table_rule(
         FieldCheck(
             at=lambda task, command, launch: only(command, task.tensor_parallel > task.gpus),
             severity=HIGH,
-            message=(
-                "--tensor-parallel-size exceeds the {0.gpus} requested GPUs: the server fails when it starts"
-            ),
+            message=("--tensor-parallel-size exceeds the {0.gpus} requested GPUs: the server fails when it starts"),
             advice="ask for that many GPUs",
         ),
         FieldCheck(
@@ -421,9 +419,7 @@ LOST_EXIT_CODE = table_rule(
                 command.before in ("|", "|&") and not re.search("pipefail|PIPESTATUS", task.text),
             ),
             severity=MEDIUM,
-            message=(
-                "the pipe has the exit code of its last command: if {2.script} fails, the job counts as done"
-            ),
+            message=("the pipe has the exit code of its last command: if {2.script} fails, the job counts as done"),
             advice="set -o pipefail before it",
         ),
         FieldCheck(
@@ -434,8 +430,7 @@ LOST_EXIT_CODE = table_rule(
             ),
             severity=MEDIUM,
             message=(
-                "|| hides the exit code of {2.script}: if it fails, the job counts as done and nothing starts "
-                "it again"
+                "|| hides the exit code of {2.script}: if it fails, the job counts as done and nothing starts it again"
             ),
             advice="let it fail",
         ),
@@ -598,8 +593,7 @@ SPOT_WITHOUT_RETRY = table_rule(
             ),
             severity=MEDIUM,
             message=(
-                "on spot machines it saves checkpoints but never resumes: each interruption restarts it "
-                "from scratch"
+                "on spot machines it saves checkpoints but never resumes: each interruption restarts it from scratch"
             ),
             advice="--resume from the newest checkpoint",
             confidence=LIKELY,
@@ -687,9 +681,7 @@ LEFT_OVER = (
 effect."""
 
 
-@lint_rule(
-    "left-over-variable", "a variable slows the training or keeps its nodes apart", reads=JOBS, each="tasks"
-)
+@lint_rule("left-over-variable", "a variable slows the training or keeps its nodes apart", reads=JOBS, each="tasks")
 def left_over_variable(file: object, task: Task) -> Iterator[LintFinding]:
     """## What it does
     Looks for variables left from debugging or from other machines: `CUDA_LAUNCH_BLOCKING`, `NCCL_IB_DISABLE`,
