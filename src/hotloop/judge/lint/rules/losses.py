@@ -238,8 +238,8 @@ def aliased_model(script: LintedScript) -> Iterator[LintFinding]:
         yield from script.report(
             bool(made) and all(one in script.models and isinstance(one, ast.Call) for one in made) and value,
             Severity.HIGH,
-            f"{name} is {script.source(value) if value else ''} itself, not a copy: each step changes both, and there "
-            "is no separate network",
+            f"{name} is {script.source(value) if value else ''} itself, not a copy: each step changes both, and the "
+            "two never differ",
             f"{name} = copy.deepcopy({script.source(value) if value else ''})",
         )
 
