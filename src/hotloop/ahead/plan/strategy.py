@@ -100,9 +100,7 @@ def _add_sharding(workload: Workload, hardware: Hardware, chosen: dict[str, dict
     if run.sharding in ("fsdp", "zero3"):
         chosen["fsdp2"] = {}
         if run.sharding == "zero3":
-            comments.append(
-                "run.sharding = zero3: fsdp2 shards the same states; in DeepSpeed's file, it is stage 3"
-            )
+            comments.append("run.sharding = zero3: fsdp2 shards the same states; in DeepSpeed's file, it is stage 3")
         return comments
     chosen["zero-optimizer"] = {}
     if run.precision != "fp32":
@@ -149,9 +147,7 @@ def _add_activations(workload: Workload, hardware: Hardware, chosen: dict[str, d
     chosen["activation-checkpointing"] = {} if recompute == "full" else {"policy": "matmuls"}
     if recompute == "full":
         return []
-    return [
-        "run.recompute = selective: the technique keeps every product, the plan every second, as torchtitan does"
-    ]
+    return ["run.recompute = selective: the technique keeps every product, the plan every second, as torchtitan does"]
 
 
 def _add_offload(workload: Workload, hardware: Hardware, chosen: dict[str, dict[str, Value]]) -> list[str]:

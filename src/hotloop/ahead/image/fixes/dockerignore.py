@@ -30,9 +30,7 @@ def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
     named = " ".join(step.instruction.script for step in recipe.steps)
     found = {one for one in found if one.rpartition("/")[2] not in named.replace("/", " ").split()}
     if not found:
-        return Skipped(
-            reason="no copied folder is ignored by git" if known is not None else "no such folder is copied"
-        )
+        return Skipped(reason="no copied folder is ignored by git" if known is not None else "no such folder is copied")
     text = recipe.ignore_text
     text += "" if not text or text.endswith("\n") else "\n"
     return Rewrite(recipe=recipe.with_texts(ignore_text=text + "".join(f"/{name}\n" for name in sorted(found))))
