@@ -134,7 +134,7 @@ def _cut_streamed(file: TextFile, start: Cursor, rules: CutRules) -> Iterator[Ch
 
 
 def name_damage(blocks: Iterator[Block], path: str) -> Iterator[Block]:
-    """The blocks; a truncated file, or one that cannot be unpacked, is an error with its name."""
+    """The blocks; a truncated or unreadable file is an error with its name."""
     try:
         yield from blocks
     except HotloopError:

@@ -299,7 +299,8 @@ class _Run:
     def _combine(
         self, recipe: BuildRecipe, candidates: Sequence[ImageVariant], variants: list[Variant]
     ) -> BuildRecipe | None:
-        """Build the proven fixes together and return the recipe to write: only one that was itself proven."""
+        """Build the proven fixes together and return the recipe to write: a combination only if it was itself
+        proven."""
         won = [one for one in variants if one.verdict == "proven"]
         to_write = [one for one in won if self._request.with_left_out or not one.needs_consent]
         answer: BuildRecipe | None = None
@@ -463,7 +464,10 @@ def judge(
     A scenario may be slower if a month's rebuilds, by git's history, still take less time.
     """
     if not contents.are_same:
-        return "contents-differ", f"{contents.differences_count} files differ: {contents.differences[0]}"
+        return (
+            "contents-differ",
+            f"files with different contents: {contents.differences_count}; the first: {contents.differences[0]}",
+        )
     saved_ns = {scenario: count_saved_ns(before[scenario], after[scenario]) for scenario in before if scenario in after}
     slower = [SCENARIOS[scenario] for scenario, one in saved_ns.items() if one < 0]
     if not any(one > 0 for one in saved_ns.values()):
