@@ -34,7 +34,7 @@ def {name}(analysis: Analysis) -> Finding | None:
     ## Why it costs
     FILL IN why a training loses time by it.
 
-    ## How to tell
+    ## How to recognize it
     FILL IN what in the report shows it.
 
     ## What to do

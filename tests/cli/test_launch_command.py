@@ -150,7 +150,7 @@ def test_an_option_changes_the_manifest_or_is_refused(
         return
     assert (code, out) == (2, "")
     users = ", ".join(one.id for one in TARGETS.values() if option in one.takes)
-    assert err == (f"hotloop: --target {target} does not use {given[0]}: leave it out, or take a target of: {users}\n")
+    assert err == (f"hotloop: --target {target} does not use {given[0]}: leave it out, or use one of: {users}\n")
 
 
 SAVING = """

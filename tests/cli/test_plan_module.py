@@ -32,7 +32,7 @@ def test_a_module_is_planned_over_ranks(capsys: pytest.CaptureFixture[str]) -> N
     assert found["tokens_per_step"] is None
     text = capsys.readouterr().out
     assert "4 x Linear" in text
-    assert "not compared with a GPU" in text
+    assert "not yet compared with a GPU" in text
 
 
 def test_a_trace_that_ended_is_no_benchmark(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

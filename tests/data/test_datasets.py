@@ -71,7 +71,7 @@ def test_damaged_and_unfinished_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="its schema is 'other'"):
         hotloop.TokenDataset(tmp_path / "t", 8)
     manifest.unlink()
-    with pytest.raises(UsageError, match=r"holds no manifest\.json"):
+    with pytest.raises(UsageError, match=r"has no manifest\.json"):
         hotloop.TokenDataset(tmp_path / "t", 8)
 
 
@@ -174,7 +174,7 @@ def test_a_state_of_another_order_is_refused(tmp_path: Path) -> None:
     for wrong, words in (
         ({"rank": 2, "world_size": 2}, "give a rank below world_size"),
         ({"batch_size": 0}, "batch_size=0"),
-        ({"drop_last": True}, "drop_last: ElasticLoader defines the order"),
+        ({"drop_last": True}, "drop_last: ElasticLoader itself defines the order"),
     ):
         with pytest.raises(UsageError, match=words):
             hotloop.ElasticLoader(dataset, **{"batch_size": 4, **wrong})  # type: ignore[arg-type]

@@ -164,7 +164,7 @@ def test_a_resumed_folder_that_lost_or_changed_data_is_refused(
     file = tmp_path / "out" / "tokens-00000.bin"
     content = file.read_bytes()
     file.write_bytes(b"\xff\xff" + content[2:])
-    with pytest.raises(UsageError, match="was changed since it was written"):
+    with pytest.raises(UsageError, match="has changed since it was written"):
         tokenize(job, tmp_path / "out")
     file.write_bytes(content[:10])
     with pytest.raises(UsageError, match="lost data: 10 bytes of"):

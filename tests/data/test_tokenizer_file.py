@@ -32,8 +32,8 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
         (b"\xff", "is not JSON"),
         (b"{", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
-        (b"[]", "describes no model"),
-        (b'{"model": {"type": "BPE"}}', "is no tokenizer of the tokenizers library"),
+        (b"[]", "does not describe a model"),
+        (b'{"model": {"type": "BPE"}}', "is not a tokenizer of the tokenizers library"),
         (b'{"model": {"type": "BPE", "dropout": 0.1}}', "drops merges at random .dropout 0.1."),
     ):
         file.write_bytes(content)

@@ -4,7 +4,7 @@ import pytest
 
 from hotloop.judge.diagnose import RULES
 
-HEADINGS = ["What it does", "Why it costs", "How to tell", "What to do", "When it is wrong"]
+HEADINGS = ["What it does", "Why it costs", "How to recognize it", "What to do", "When it is wrong"]
 
 
 @pytest.mark.parametrize("rule_id", list(RULES))

@@ -88,7 +88,7 @@ def test_other_contents_are_not_proven(tmp_path: Path) -> None:
     found = measure(make_context(tmp_path), FakeBuilder(RUN_S, extra_files=list_extra))
     first = variant_of(found.report, "packages-first")
     assert first.verdict == "contents-differ"
-    assert first.reason == "other contents in 1 files: opt/order: digest"
+    assert first.reason == "files with different contents: 1; the first: opt/order: digest"
     assert found.proven is None or "COPY requirements.txt" not in found.proven.text
 
 
@@ -182,7 +182,7 @@ def test_what_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     assert found.proven is not None
     paths = context / "Dockerfile", context / ".dockerignore"
     (context / "Dockerfile").write_text("FROM other\n")
-    with pytest.raises(UsageError, match="was changed during the measurement"):
+    with pytest.raises(UsageError, match="changed during the measurement"):
         write_recipe(found.before, found.proven, *paths)
     assert (context / "Dockerfile").read_text() == "FROM other\n"
     (context / "Dockerfile").write_text(DOCKERFILE)

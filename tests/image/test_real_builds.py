@@ -74,7 +74,7 @@ def test_a_full_disk_is_one_clear_error(context: Path, tmp_path: Path, capsys: p
     (context / "Dockerfile").write_text(f"{DOCKERFILE}RUN dd if=/dev/zero of=/large bs=1M count=16\n")
     try:
         assert main(["image", str(context), "--work", str(work), "--limit-gb", "10", "-q"]) == 2
-        assert "need more disk than they may take in" in capsys.readouterr().err
+        assert "need more disk space than they may use in" in capsys.readouterr().err
         assert os.listdir(work) == []
     finally:
         subprocess.run(["umount", "-l", str(work)], check=True)
@@ -87,5 +87,5 @@ def test_a_base_image_that_is_not_there_gives_steps_without_seconds(
     assert main(["image", str(context), "--work", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "nothing was built here" in said
-    assert "a base image is not there and cannot be pulled" in said
+    assert "a base image is missing and cannot be pulled" in said
     assert "3 of 5 steps" in said

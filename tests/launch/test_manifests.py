@@ -257,7 +257,7 @@ def test_mig_takes_the_smallest_profile_that_fits(busy: float, peak_gib: float, 
     [
         (0.9, 5.0, None, "gains nothing"),
         (0.1, 60.0, None, "gains nothing"),
-        (0.1, 60.0, "mig", "cannot be split"),
+        (0.1, 60.0, "mig", "MIG cannot split"),
         (None, 5.0, None, "how busy the GPU is"),
         (0.1, None, None, "measured device memory"),
     ],

@@ -80,7 +80,7 @@ def test_a_fault_that_a_stage_repeats_is_one_finding(tmp_path: Path) -> None:
         f"RUN apt-get install -y {name}\n" for name in ("git", "curl", "vim")
     )
     found = [one for one in lint(tmp_path, text) if one.rule == "failing-step"]
-    assert [(one.line, one.message.rpartition("; ")[2]) for one in found] == [(3, "again in line 4, 5")]
+    assert [(one.line, one.message.rpartition("; ")[2]) for one in found] == [(3, "again on line 4, 5")]
     found = lint(tmp_path, f"{TORCH}ENV NCCL_IB_DISABLE=1\nENV NCCL_SHM_DISABLE=1\n")
     assert len([one for one in found if "DISABLE" in one.message]) == 2
 

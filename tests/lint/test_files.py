@@ -101,8 +101,8 @@ def test_hostile_files_are_one_clear_line_each(tmp_path: Path) -> None:
     assert said["big.py"] == "100 MiB; the limit is 2 MiB"
     assert said["bytes.py"] == "not UTF-8 (byte 13)"
     assert said["two.py"].startswith("not Python 3 (line 2: Missing parentheses")
-    assert said["Dockerfile"] == "no Dockerfile that can be built (line 1: unknown instruction 'apiVersion:')"
-    assert said["helm.yaml"] == "a template with {{ }}; lint what it renders to"
+    assert said["Dockerfile"] == "a Dockerfile that cannot be built (line 1: unknown instruction 'apiVersion:')"
+    assert said["helm.yaml"] == "a template with {{ }}; lint its rendered output"
     assert said["broken.yaml"].startswith("not YAML (line 4")
     assert {"deep.py", "minus.py", "zero.py", "pods.yaml", "dashes.yaml"} <= set(said)
     assert all("\n" not in reason and len(reason) < 200 for reason in said.values())
@@ -121,7 +121,7 @@ def test_aliases_of_yaml_are_not_expanded(tmp_path: Path) -> None:
 def test_a_file_that_was_named_and_is_none_of_them_is_said_so(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("hello")
-    assert reasons(lint(path))[0].startswith("none of what lint reads (Dockerfile, ")
+    assert reasons(lint(path))[0].startswith("not a file that lint reads (Dockerfile, ")
 
 
 PIECES = st.sampled_from([text for pair in CASES.values() for text in pair])

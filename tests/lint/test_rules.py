@@ -13,7 +13,7 @@ from hotloop.judge.lint.files import LINT_FORMATS
 from .cases import BESIDE, CASES, FILES, SAVE_S
 from .cases.texts import BATCH, BRANCHED, KEPT, LOOP, SAVED, WARNED, change, pod
 
-HEADINGS = ("What it does", "Why it costs", "How to tell", "What to do", "When it is wrong")
+HEADINGS = ("What it does", "Why it costs", "How to recognize it", "What to do", "When it is wrong")
 
 
 def lint_text(text: str, kind: str, folder: Path, save_s: float | None = None) -> list[LintFinding]:

@@ -42,7 +42,7 @@ def test_an_own_file_overrides_its_base(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ('base = "h1000"', "base = 'h1000' is no known device; choose one of a100-40g-sxm"),
+        ('base = "h1000"', "base = 'h1000' is not a known device; choose one of a100-40g-sxm"),
         ("memory_bytes = 1", "name is missing; a hardware file needs name, memory_bytes"),
         ('base = "l4"\nmemory_byte = 1', "unknown key memory_byte; did you mean 'memory_bytes'"),
         ('base = "l4"\nmemory_bytes = -1', "memory_bytes = -1: give a number above 0"),
@@ -50,7 +50,7 @@ def test_an_own_file_overrides_its_base(tmp_path: Path) -> None:
         ('base = "l4"\n[[prices]]\nusd_per_hour = -2', "prices.usd_per_hour = -2"),
         ('base = "l4"\n[[prices]]\nusd_per_hour = 2\nkind = "free"', "choose one of on-demand, spot, reserved"),
         ('base = "l4"\ngpus_per_node = 0', "gpus_per_node = 0"),
-        ('base = "l4"\npeak_flops = 3', "peak_flops is no table"),
+        ('base = "l4"\npeak_flops = 3', "peak_flops is not a table"),
         ("base = ", "cannot read the hardware file"),
     ],
 )

@@ -98,9 +98,9 @@ def test_sharded_bf16_is_traced_without_autocast() -> None:
     ("text", "words"),
     [
         ("float33[2]", "unknown dtype 'float33'"),
-        ("float32[2,x]", "is no shape"),
-        ("float32[0]", "is no shape"),
-        ("x:float32[2", "is no tensor"),
+        ("float32[2,x]", "is not a shape"),
+        ("float32[0]", "is not a shape"),
+        ("x:float32[2", "is not a tensor"),
     ],
 )
 def test_a_wrong_batch_is_named(text: str, words: str) -> None:

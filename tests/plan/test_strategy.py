@@ -65,7 +65,7 @@ def test_fsdp_casts_and_offloads_by_itself(tmp_path: Path) -> None:
     [
         ({"sharding": "zero2"}, {"zero-optimizer", "bf16-autocast"}, '{"zero_optimization": {"stage": 2}}'),
         ({"sharding": "hsdp"}, {"bf16-autocast"}, "no technique shards within a node; fully_shard(mesh="),
-        ({"sharding": "zero3"}, {"fsdp2"}, "DeepSpeed's own is stage 3"),
+        ({"sharding": "zero3"}, {"fsdp2"}, "it is stage 3"),
         ({"precision": "fp8"}, {"bf16-autocast"}, "torchao.float8"),
         ({"precision": "fp16", "sharding": "fsdp"}, {"fsdp2"}, "GradScaler"),
         ({"precision": "pure-bf16"}, {"bf16-parameters"}, ""),

@@ -125,10 +125,10 @@ def test_what_is_missing_is_named(content: dict[str, Any], named: str) -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.toml"
     broken.write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="no UTF-8"):
+    with pytest.raises(UsageError, match="not UTF-8"):
         read_workload_file(str(broken))
     broken.write_text("[model")
-    with pytest.raises(UsageError, match="is no TOML"):
+    with pytest.raises(UsageError, match="is not valid TOML"):
         read_workload_file(str(broken))
     broken.write_text("[model]\nlayers = 3\n")
     with pytest.raises(UsageError, match=r"^\S+broken.toml: the table \[run\] is missing"):

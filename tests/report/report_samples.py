@@ -37,7 +37,7 @@ The model computes nothing while it waits:
 for batch in loader:   # <- here
 ```
 
-## How to tell
+## How to recognize it
 - input_wait is large
 - workers are few
 

@@ -1,1 +1,1 @@
-"""What is done before a training runs: plans of memory, time and cost, data, images, launches."""
+"""Work before a training runs: plans of memory, time and cost, data, images, launches."""

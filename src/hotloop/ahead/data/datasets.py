@@ -26,9 +26,9 @@ _MASK = (1 << 64) - 1
 def permute_index(position: int, count: int, key: int) -> int:
     """The index at ``position`` of the random order that ``key`` names, of the indices below ``count``.
 
-    A Feistel network is a bijection of 2h-bit numbers whatever its round function is; walking on from results of
-    ``count`` and above keeps it one of the indices below (Black and Rogaway, "Ciphers with arbitrary finite domains",
-    CT-RSA 2002). Fewer than four passes are needed on average.
+    A Feistel network is a bijection of 2h-bit numbers, whatever its round function is; repeating it while the result is
+    ``count`` or above keeps it a bijection of the indices below (Black and Rogaway, "Ciphers with arbitrary finite
+    domains", CT-RSA 2002). Fewer than four passes are needed on average.
 
     >>> sorted(permute_index(position, 5, key=7) for position in range(5))
     [0, 1, 2, 3, 4]
@@ -46,7 +46,7 @@ def permute_index(position: int, count: int, key: int) -> int:
 
 
 def _mix(value: int) -> int:
-    """The finaliser of splitmix64: each bit of the result depends on every bit below 2^64 of ``value``."""
+    """The finalizer of splitmix64: each bit of the result depends on every bit below 2^64 of ``value``."""
     value &= _MASK
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
@@ -54,17 +54,17 @@ def _mix(value: int) -> int:
 
 
 class TokenDataset(Dataset[torch.Tensor]):
-    """Samples of ``seq_length`` + 1 tokens from a folder that ``hotloop tokenize`` wrote, read where they lie on disk.
+    """Samples of ``seq_length`` + 1 tokens from a folder that ``hotloop tokenize`` wrote, read in place from disk.
 
-    The documents of all shards are one row of tokens, packed: sample i begins at token i x ``seq_length`` and shares
+    The documents of all shards form one packed row of tokens: sample i begins at token i x ``seq_length`` and shares
     its last token with the next, so that ``sample[:-1]`` are inputs and ``sample[1:]`` their targets, and each token
-    but the first is a target once. Tokens after the last whole sample are left out.
+    except the first is a target once. Tokens after the last whole sample are left out.
 
-    ``dataset[i]`` is an int64 tensor of shape (seq_length + 1,). With ``verify`` every file is compared with its
-    SHA-256 first. A URL is streamed: blocks are fetched when they are needed, and up to ``buffer_bytes`` of them are
-    kept in the user's cache folder; read it in order, or shuffled within a window (see ElasticLoader).
+    ``dataset[i]`` is an int64 tensor of shape (seq_length + 1,). With ``verify``, every file is first compared with its
+    SHA-256. A URL is streamed: blocks are fetched when needed, and up to ``buffer_bytes`` of them are kept in the
+    user's cache folder; read it in order, or shuffled within a window (see ElasticLoader).
 
-    Raises UsageError for a folder that is damaged, not complete, or too small for one sample.
+    Raises UsageError for a folder that is damaged, incomplete, or too small for one sample.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TokenDataset(Dataset[torch.Tensor]):
         self._files: MappedFiles | StreamedFiles
         if isinstance(folder, str) and is_remote(folder):
             if verify:
-                raise UsageError("verify=True reads every file first, which is no streaming; leave it out")
+                raise UsageError("verify=True first reads every file, which is not streaming; leave it out")
             self.folder, self._files = _open_remote(folder.rstrip("/"), buffer_bytes)
         else:
             self.folder = open_folder(folder)
@@ -101,7 +101,7 @@ class TokenDataset(Dataset[torch.Tensor]):
         return self.read_tokens(start, self.seq_length + 1)
 
     def read_tokens(self, start: int, count: int) -> torch.Tensor:
-        """``count`` tokens from token ``start`` of all shards on, as int64 of shape (count,)."""
+        """``count`` tokens starting at token ``start`` of all shards, as int64 of shape (count,)."""
         size = self.folder.token_bytes
         content = bytearray()
         while len(content) < count * size:
@@ -133,16 +133,16 @@ def decode_tokens(content: bytearray, token_type: str) -> torch.Tensor:
 
 
 class ElasticLoader:
-    """Batches of a map-style data set; a scalar, ``cursor``, says where the training stands on any number of ranks.
+    """Batches of a map-style data set; a scalar, ``cursor``, is the training's position for any number of ranks.
 
     The samples have one global order over all epochs. A step takes the next ``batch_size`` x ``world_size`` of them,
-    each rank its part; ``cursor`` counts what all ranks together have taken. Save ``state_dict()`` on one rank, and go
-    on with more or fewer: each sample is seen once an epoch, in the same global order.
+    each rank its part; ``cursor`` counts the samples that all ranks together have taken. Save ``state_dict()`` on one
+    rank, and continue with more or fewer: each sample is seen once per epoch, in the same global order.
 
-    ``shuffle_window`` shuffles only within so many neighbouring samples, so that a streamed data set is read nearly in
-    order. ``epochs`` None never ends. At the end of the last epoch, samples that fill no whole step are left out.
-    ``rank`` and ``world_size`` default to torch.distributed's. Further arguments go to DataLoader (``num_workers``...);
-    the cursor counts the batches that the training was given, not those that wait in workers.
+    ``shuffle_window`` shuffles only within this many neighboring samples, so that a streamed data set is read almost in
+    order. ``epochs`` None never ends. At the end of the last epoch, samples that do not fill a whole step are left out.
+    ``rank`` and ``world_size`` default to torch.distributed's. Further arguments are passed to DataLoader
+    (``num_workers``...); the cursor counts the batches that the training received, not those that wait in workers.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class ElasticLoader:
                 raise UsageError(f"{name}={value}: give a number of at least 1")
         taken = {"batch_sampler", "sampler", "drop_last"} & set(arguments)
         if taken:
-            raise UsageError(f"{min(taken)}: ElasticLoader defines the order of the samples itself; leave it out")
+            raise UsageError(f"{min(taken)}: ElasticLoader itself defines the order of the samples; leave it out")
         self.batch_size, self.shuffle, self.seed, self.epochs = batch_size, shuffle, seed, epochs
         self.shuffle_window = shuffle_window
         self.samples_count = len(cast(Sized, dataset))
@@ -185,7 +185,7 @@ class ElasticLoader:
             yield batch
 
     def __len__(self) -> int:
-        """Batches that are left for this rank. Raises TypeError where there is no end."""
+        """Batches left for this rank. Raises TypeError if the loader has no end."""
         if self.epochs is None:
             raise TypeError("an ElasticLoader without epochs has no length")
         return max(0, self.epochs * self.samples_count - self.cursor) // (self.batch_size * self.world_size)
@@ -202,7 +202,7 @@ class ElasticLoader:
         return first + permute_index(within - first, count, key * 1_000_003 + first // size)
 
     def state_dict(self) -> dict[str, Any]:
-        """The cursor, and by what another order is recognised; the same on every rank."""
+        """The cursor, and the values that identify the order; the same on every rank."""
         return {
             "cursor": self.cursor,
             "samples_count": self.samples_count,
@@ -212,7 +212,7 @@ class ElasticLoader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of any number of ranks. Raises UsageError where it belongs to another order."""
+        """Continue from a state of any number of ranks. Raises UsageError if it belongs to another order."""
         own = self.state_dict()
         for name in ("samples_count", "shuffle", "shuffle_window", "seed"):
             if state.get(name) != own[name]:
@@ -226,7 +226,7 @@ class ElasticLoader:
 
 
 class _RankOrder(Sampler[list[int]]):
-    """The indices of each batch of one rank, from ``start`` on."""
+    """The indices of each batch of one rank, starting at ``start``."""
 
     def __init__(self, loader: ElasticLoader) -> None:
         self._loader = loader

@@ -1,4 +1,4 @@
-"""A chunk of bytes -> its documents as text, and why each of the others is left out (core/tokenizing.REJECTIONS)."""
+"""A chunk of bytes -> its documents as text, and the reason for each document left out (core/tokenizing.REJECTIONS)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RejectedText(Exception):
 
 @dataclass(slots=True)
 class Rejected:
-    """What was left out: by reason, how many, and where the first stood."""
+    """The documents left out: by reason, how many, and the place of the first."""
 
     counts: dict[str, int] = field(default_factory=dict)
     firsts: dict[str, str] = field(default_factory=dict)
@@ -87,7 +87,7 @@ def make_json_decoder(column: str) -> Callable[[bytes], str]:
 
 
 def find_columns(line: bytes) -> list[str]:
-    """The keys of a line of JSON; none where it is no object."""
+    """The keys of a line of JSON; none if it is not an object."""
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):
@@ -96,7 +96,7 @@ def find_columns(line: bytes) -> list[str]:
 
 
 def _decode_odd_line(line: bytes, column: str) -> str:
-    """What a strict decoder refuses: the text all the same (NaN elsewhere in the line), or the reason."""
+    """For a line that a strict decoder refuses: the text anyway (NaN elsewhere in the line), or the reason."""
     if not line.strip():
         raise RejectedText("empty")
     try:
@@ -129,7 +129,7 @@ def _read_block(block: LineBlock) -> Iterator[tuple[int, bytes | None]]:
 
 
 def _read_piece(piece: Piece, limit_bytes: int) -> Iterator[tuple[int, bytes | None]]:
-    """The lines that begin in the piece, with the byte where each begins; None for one that is too long."""
+    """The lines that begin in the piece, with the byte where each begins; None for a line that is too long."""
     try:
         with open_plain(piece.path) as stream:
             if piece.form == "whole":
@@ -152,7 +152,7 @@ def _read_piece(piece: Piece, limit_bytes: int) -> Iterator[tuple[int, bytes | N
 
 
 def _pass_line(stream: BinaryIO, at: int, end: int) -> int:
-    """Read to the end of a line, or just beyond ``end``; the byte after it."""
+    """Read to the end of a line, or just past ``end``; returns the byte after it."""
     while at < end and (part := stream.readline(1 << 16)):
         at += len(part)
         if part.endswith(b"\n"):
@@ -161,6 +161,6 @@ def _pass_line(stream: BinaryIO, at: int, end: int) -> int:
 
 
 def _trim(line: bytes, start: int) -> bytes:
-    """Without line end, and without a byte order mark at the beginning of a file."""
+    """The line without its line ending, and without a byte order mark at the start of a file."""
     line = line.removesuffix(b"\n").removesuffix(b"\r")
     return line.removeprefix(codecs.BOM_UTF8) if start == 0 else line

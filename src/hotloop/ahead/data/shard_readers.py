@@ -1,4 +1,4 @@
-"""Bytes of token files: mapped where they lie on a disk, or streamed from a URL through a bounded buffer on disk."""
+"""Bytes of token files: mapped in place from a disk, or streamed from a URL through a bounded buffer on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hotloop.core.redact import redact_text
 from .text_files import find_system
 
 BLOCK_BYTES = 8 << 20
-"""What is fetched at a time: large enough for object stores, small enough that a training starts at once."""
+"""The bytes fetched at a time: large enough for object stores, small enough that a training starts at once."""
 _LOCKS_COUNT = 16
 
 
@@ -30,7 +30,7 @@ class MappedFiles:
         self._maps: dict[str, mmap.mmap] = {}
 
     def read(self, name: str, start: int, end: int) -> bytes:
-        """These bytes of a file. Raises UsageError where it has fewer."""
+        """These bytes of a file. Raises UsageError if it has fewer."""
         found = self._maps.get(name)
         if found is None:
             file = Path(self._folder, name)
@@ -45,14 +45,14 @@ class MappedFiles:
         return content
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_maps": {}}  # a process that is started afresh maps the files itself
+        return {**self.__dict__, "_maps": {}}  # a newly started process maps the files itself
 
 
 class StreamedFiles:
-    """The files of a folder behind an fsspec URL, in blocks that are kept on the disk up to ``most_bytes``.
+    """The files of a folder at an fsspec URL, in blocks that are kept on disk up to ``most_bytes``.
 
-    The processes of a host share the blocks. While one is read, the next is fetched; those fetched first are dropped
-    first. ``sizes`` are the bytes of each file, ``version`` tells states of the folder apart.
+    The processes of a host share the blocks. While one is read, the next is fetched; the oldest are dropped first.
+    ``sizes`` are the bytes of each file; ``version`` distinguishes states of the folder.
     """
 
     def __init__(self, url: str, sizes: Mapping[str, int], version: str, most_bytes: int) -> None:
@@ -64,7 +64,7 @@ class StreamedFiles:
         self._ahead: tuple[int, threading.Thread] | None = None
 
     def read(self, name: str, start: int, end: int) -> bytes:
-        """These bytes of a file. Raises UsageError where it cannot be read or has fewer."""
+        """These bytes of a file. Raises UsageError if it cannot be read or has fewer."""
         parts = []
         for block in range(start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES + 1):
             first = block * BLOCK_BYTES
@@ -89,7 +89,7 @@ class StreamedFiles:
                 self._fetch(name, block, file)
 
     def _fetch(self, name: str, block: int, file: Path) -> None:
-        """Bring a block to the disk, once for all processes, and drop the oldest beyond the bound."""
+        """Write a block to disk, once for all processes, and drop the oldest blocks above the limit."""
         with self._hold(block):
             if file.exists():
                 return
@@ -144,12 +144,12 @@ class StreamedFiles:
 
 
 def read_remote(url: str, start: int | None = None, size_bytes: int | None = None) -> bytes:
-    """The bytes of a file behind an fsspec URL, or ``size_bytes`` of them from ``start``. Raises UsageError."""
+    """The bytes of a file at an fsspec URL, or ``size_bytes`` of them from ``start``. Raises UsageError."""
     system, path = find_system(url)
     end = None if start is None or size_bytes is None else start + size_bytes
     try:
         content: bytes = system.cat_file(path, start=start, end=end)
-    except Exception as error:  # every driver has its own errors, and none of them is ours
+    except Exception as error:  # every driver raises its own errors
         raise UsageError(f"{redact_text(url)} cannot be read: {type(error).__name__}: {error}") from error
     return content
 

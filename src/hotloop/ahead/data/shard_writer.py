@@ -1,4 +1,4 @@
-"""Tokens in order -> Megatron's .bin and .idx, and a state from which the same files go on after a kill.
+"""Tokens in order -> Megatron's .bin and .idx, and a state from which the same files continue after a kill.
 
 The index, all integers little-endian (megatron/core/datasets/indexed_dataset.py, version 1):
 
@@ -31,13 +31,13 @@ INDEX_MAGIC = b"MMIDIDX\0\0"
 INDEX_VERSION = 1
 TYPE_CODES = {"uint16": 8, "int32": 4}
 _LENGTHS = ".lengths"
-"""Lengths of the documents of the shard that is being written, int32; the index is made of them."""
+"""Lengths of the documents in the current shard, int32; the index is built from them."""
 
 
 class ShardWriter:
-    """Appends documents; a shard ends before the document with which it would hold more than ``most_tokens``.
+    """Appends documents; a shard ends before the document that would bring it above ``most_tokens``.
 
-    ``state`` and ``resume_state`` are plain JSON: what is on the disk after ``sync``.
+    ``state`` and ``resume_state`` are plain JSON: they describe the disk after ``sync``.
     """
 
     def __init__(self, folder: Path, token_type: str, most_tokens: int) -> None:
@@ -53,7 +53,7 @@ class ShardWriter:
         self._lengths: BinaryIO | None = None
 
     def close(self) -> None:
-        """Let go of the files; what was not brought to the disk may be lost."""
+        """Close the files; unsynced data may be lost."""
         for stream in (self._bin, self._lengths):
             if stream is not None:
                 stream.close()
@@ -73,7 +73,7 @@ class ShardWriter:
         self._append(tokens[begin:], lengths[first:])
 
     def sync(self) -> dict[str, Any]:
-        """Bring everything to the disk; the state to go on from."""
+        """Write everything to the disk; returns the state from which to continue."""
         for stream in (self._bin, self._lengths):
             if stream is not None:
                 stream.flush()
@@ -86,7 +86,7 @@ class ShardWriter:
         }
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Cut the files back to ``state``. Raises UsageError where they are not what was written."""
+        """Cut the files back to ``state``. Raises UsageError if they are not what was written."""
         self.shards = [TokenShard(**shard) for shard in state["shards"]]
         self._tokens_count, self._documents_count = state["tokens_count"], state["documents_count"]
         kept = len(self.shards)
@@ -108,10 +108,10 @@ class ShardWriter:
             self._digest = _digest_of(self._folder / f"{name}.bin", state["sha256"])
 
     def close_shard(self) -> None:
-        """End the current shard: its files and its index are whole on the disk."""
+        """End the current shard: its files and its index are complete on the disk."""
         if not self._documents_count:
             return
-        self._open()  # a shard that was complete when the process was killed
+        self._open()  # the shard was complete when the process was killed
         self.sync()
         self.close()
         name = shard_name(len(self.shards))
@@ -131,7 +131,7 @@ class ShardWriter:
         self._digest = hashlib.sha256()
 
     def finish(self) -> None:
-        """End the last shard, and remove what only a resume would need."""
+        """End the last shard, and remove files that only a resume would need."""
         self.close_shard()
         for file in self._folder.glob(f"tokens-*{_LENGTHS}"):
             file.unlink()
@@ -156,7 +156,7 @@ class ShardWriter:
 
 
 def write_index(file: Path, lengths: np.ndarray[Any, np.dtype[np.int32]], token_type: str) -> None:
-    """Write Megatron's index of documents of these lengths, each one sequence; whole or not at all."""
+    """Write Megatron's index of documents of these lengths, each one sequence; in full or not at all."""
     count = len(lengths)
     pointers = np.zeros(count, dtype="<i8")
     np.cumsum(lengths[:-1], dtype="<i8", out=pointers[1:])
@@ -175,5 +175,5 @@ def _digest_of(file: Path, wanted: str) -> Any:
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256")
     if digest.hexdigest() != wanted:
-        raise UsageError(f"{file} was changed since it was written; delete the folder and start again")
+        raise UsageError(f"{file} has changed since it was written; delete the folder and start again")
     return digest

@@ -1,4 +1,4 @@
-"""A parquet or Arrow file -> the values of one column as bytes, in blocks of bounded size; by pyarrow."""
+"""A parquet or Arrow file -> the values of one column as bytes, in blocks of bounded size, with pyarrow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Values = tuple[bytes | None, ...]
 def read_values(stored: BinaryIO, file: TextFile, column: str, block_bytes: int) -> Iterator[tuple[int, Values]]:
     """The first row and the values of each block of ``column``; None is a missing value.
 
-    Raises UsageError where pyarrow or the column is missing, or the file is no such table.
+    Raises UsageError if pyarrow or the column is missing, or the file is not such a table.
     """
     try:
         import pyarrow as arrow
@@ -31,13 +31,13 @@ def read_values(stored: BinaryIO, file: TextFile, column: str, block_bytes: int)
                 yield row, values
                 row += len(values)
     except arrow.ArrowException as error:
-        raise UsageError(f"{file.path} is no {file.form} file, or a damaged one: {error}") from error
+        raise UsageError(f"{file.path} is not a {file.form} file, or is damaged: {error}") from error
 
 
 def _read_parquet(stored: BinaryIO, file: TextFile, column: str, block_bytes: int) -> Iterator[Any]:
     import pyarrow.parquet
 
-    # Without a buffer size pyarrow would hold a whole column of a row group, often hundreds of megabytes.
+    # Without a buffer size, pyarrow would hold a whole column of a row group, often hundreds of megabytes.
     parquet = pyarrow.parquet.ParquetFile(stored, buffer_size=block_bytes, pre_buffer=False)
     _check_column(parquet.schema_arrow, file, column)
     whole = parquet.metadata

@@ -1,7 +1,8 @@
-"""Files -> chunks of about one MiB of text, in an order that only the files decide: what one worker encodes at a time.
+"""Files -> chunks of about one MiB of text, in an order that only the files determine: a chunk is what one worker
+encodes at a time.
 
-Plain files are cut by bytes, and the worker reads its part itself: a line belongs to the chunk that it begins in. Files
-that can only be read from their beginning (compressed ones, tables) are read by the parent, which sends the text along.
+Plain files are cut by bytes, and the worker itself reads its part: a line belongs to the chunk in which it begins. The
+parent reads files that can only be read from the start (compressed files, tables), and sends the text along.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from .text_files import TABLES, TextFile, open_plain, unpack
 
 Block = TypeVar("Block")
 CHUNK_BYTES = 1 << 20
-"""Small enough that the last chunks leave no process idle for long, large enough that handing over costs nothing."""
+"""Small enough that the last chunks leave no process idle for long, large enough that sending it costs nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a chunk begins: index of the file, and a byte of a plain file or the number of a streamed file's chunk."""
+    """The start of a chunk: the index of the file, and a byte of a plain file or the number of a streamed file's
+    chunk."""
 
     file: int = 0
     position: int = 0
@@ -39,7 +41,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineBlock:
-    """Whole lines of a compressed file; ``start_bytes`` counts unpacked bytes. ``too_long``: where such lines began."""
+    """Whole lines of a compressed file; ``start_bytes`` counts unpacked bytes. ``too_long``: the starts of lines above
+    the limit."""
 
     path: str
     form: str
@@ -59,7 +62,7 @@ class ValueBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Work for one process. ``following``: where the next chunk begins; ``size_bytes``: stored bytes, for progress."""
+    """Work for one process. ``following``: the start of the next chunk; ``size_bytes``: stored bytes, for progress."""
 
     parts: tuple[Piece | LineBlock | ValueBlock, ...]
     following: Cursor
@@ -68,7 +71,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutRules:
-    """What decides how files are read. ``whole_files``: a text file is one document."""
+    """The rules for reading files. ``whole_files``: a text file is one document."""
 
     column: str
     whole_files: bool
@@ -90,7 +93,7 @@ def plan_chunks(files: Sequence[TextFile], start: Cursor, rules: CutRules) -> It
 
 
 def form_of(file: TextFile, rules: CutRules) -> str:
-    """How a part of the file is read: jsonl, text (a line is a document) or whole (the file is one)."""
+    """How a part of the file is read: jsonl, text (a line is a document) or whole (the file is one document)."""
     return "whole" if file.form == "text" and rules.whole_files else file.form
 
 
@@ -131,17 +134,17 @@ def _cut_streamed(file: TextFile, start: Cursor, rules: CutRules) -> Iterator[Ch
 
 
 def name_damage(blocks: Iterator[Block], path: str) -> Iterator[Block]:
-    """The blocks; a file that ends too early or cannot be unpacked is an error that names it."""
+    """The blocks; a truncated or unreadable file is an error with its name."""
     try:
         yield from blocks
     except HotloopError:
         raise
-    except Exception as error:  # every compressor has its own errors, and none of them is ours
+    except Exception as error:  # every compressor raises its own errors
         raise UsageError(f"{path} is damaged: {error or type(error).__name__}; repair it or leave it out") from error
 
 
 def read_lines(stream: BinaryIO, path: str, form: str, limit_bytes: int) -> Iterator[LineBlock]:
-    """Whole lines in blocks of about CHUNK_BYTES, in memory that ``limit_bytes`` bounds."""
+    """Whole lines in blocks of about CHUNK_BYTES, within ``limit_bytes`` of memory."""
     if form == "whole":
         content = _read_up_to(stream, limit_bytes + 1)
         is_long = len(content) > limit_bytes
@@ -169,7 +172,7 @@ def read_lines(stream: BinaryIO, path: str, form: str, limit_bytes: int) -> Iter
 
 
 def _read_up_to(stream: BinaryIO, size_bytes: int) -> bytes:
-    """So many bytes, fewer at the end only."""
+    """This many bytes, fewer only at the end."""
     parts: list[bytes] = []
     while size_bytes > 0 and (part := stream.read(size_bytes)):
         parts.append(part)

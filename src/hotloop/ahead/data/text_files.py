@@ -1,4 +1,4 @@
-"""SRC of the command line -> the files that hold the texts, each with its format; and each opened as plain bytes."""
+"""SRC of the command line -> the files with the texts, each with its format; and each opened as plain bytes."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class TextFile:
 
     @property
     def is_streamed(self) -> bool:
-        """True where the file can only be read from its beginning, so that one process reads it for all."""
+        """True if the file can only be read from its start, so that one process reads it for all."""
         return bool(self.packing) or self.form in TABLES
 
 
 def find_files(words: Sequence[str], form: str | None = None) -> tuple[tuple[TextFile, ...], int]:
-    """The files behind ``words`` (files, folders, URLs), in that order, and how many files of folders were left out.
+    """The files in ``words`` (files, folders, URLs), in that order, and how many files in folders were left out.
 
-    ``form`` None goes by suffix. Raises UsageError for what does not exist or is of no known format.
+    ``form`` None: by suffix. Raises UsageError for a file that does not exist or has an unknown format.
     """
     found: list[TextFile] = []
     left_out_count = 0
@@ -84,7 +84,7 @@ def is_remote(word: str) -> bool:
 
 
 def open_plain(path: str) -> BinaryIO:
-    """The file's bytes as they are stored, local or behind a URL; seekable. Raises UsageError."""
+    """The file's bytes as stored, local or at a URL; seekable. Raises UsageError."""
     try:
         if is_remote(path):
             system, inner = find_system(path)
@@ -95,7 +95,7 @@ def open_plain(path: str) -> BinaryIO:
 
 
 def unpack(file: BinaryIO, packing: str, path: str) -> BinaryIO:
-    """The unpacked bytes of an open file. Raises UsageError where the compressor's package is missing."""
+    """The unpacked bytes of an open file. Raises UsageError if the compressor's package is missing."""
     if packing == ".zst":
         try:
             import zstandard
@@ -111,13 +111,13 @@ def unpack(file: BinaryIO, packing: str, path: str) -> BinaryIO:
 
 
 class ZstdFrames(io.RawIOBase):
-    """The unpacked bytes of one zstd frame after another. zstandard's own reader takes a file that was cut for whole.
+    """The unpacked bytes of one zstd frame after another. zstandard's own reader accepts a truncated file as complete.
 
-    Raises EOFError where a frame ends too early.
+    Raises EOFError if a frame ends too early.
     """
 
     _STORED_BYTES = 1 << 10
-    """Read at a time: a block of 4 bytes may unpack to 128 KiB (RFC 8878), so that 32 MiB may come of this many."""
+    """Read at a time: a block of 4 bytes may unpack to 128 KiB (RFC 8878), so this many may become 32 MiB."""
 
     def __init__(self, file: BinaryIO, decompressor: Any) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ def _list_remote(url: str) -> tuple[list[tuple[str, int, str]], bool]:
         is_folder = bool(system.isdir(path))
         targets = sorted(system.find(path)) if is_folder else [path]
         facts = [system.info(target) for target in targets]
-    except Exception as error:  # every driver has its own errors, and none of them is ours
+    except Exception as error:  # every driver raises its own errors
         raise UsageError(f"{redact_text(url)} cannot be read: {type(error).__name__}: {error}") from error
     return [
         (system.unstrip_protocol(target), int(fact.get("size") or 0), _stamp_of(fact))

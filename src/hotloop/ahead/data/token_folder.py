@@ -1,10 +1,10 @@
-"""A folder of tokens: the names of its files, its manifest, and what makes it whole. Standard library only.
+"""A folder of tokens: the names of its files, its manifest, and its completeness. Standard library only.
 
 DIR/
   tokens-00000.bin   the tokens of all documents of the shard, one after another
   tokens-00000.idx   Megatron's index: type of the tokens, length and place of each document
   manifest.json      what the tokens were made of and how many there are; sizes and SHA-256; written last
-  job.json           the sources and settings, by which the same command is known again
+  job.json           the sources and settings, by which the same command is recognized
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from hotloop.core.tokenizing import TokenShard
 MANIFEST_SCHEMA = "hotloop.tokens/1"
 MANIFEST = "manifest.json"
 TOKEN_BYTES = {"uint16": 2, "int32": 4}
-"""Types of tokens, with the bytes of one."""
+"""Types of tokens, with the bytes of one token."""
 
 _MOST_JSON_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFolder:
-    """A folder whose manifest is whole. ``content`` is the manifest as it stands in the file."""
+    """A folder with a complete manifest. ``content`` is the manifest as in the file."""
 
     path: str
     token_type: str
@@ -62,11 +62,11 @@ def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def open_folder(folder: str | Path) -> TokenFolder:
-    """The manifest of a folder, and that every shard is there in its full size. Raises UsageError."""
+    """The manifest of a folder, after a check that every shard exists in its full size. Raises UsageError."""
     root = Path(folder)
     if not (root / MANIFEST).is_file():
         raise UsageError(
-            f"{root} holds no {MANIFEST}: no folder of tokens, or one that is not complete; run hotloop tokenize"
+            f"{root} has no {MANIFEST}: it is not a folder of tokens, or is incomplete; run hotloop tokenize"
         )
     found = parse_manifest(read_json(root / MANIFEST), str(root))
     for shard in found.shards:
@@ -79,7 +79,7 @@ def open_folder(folder: str | Path) -> TokenFolder:
 
 
 def parse_manifest(content: Any, path: str) -> TokenFolder:
-    """The manifest's facts. Raises UsageError where it is damaged or of another kind."""
+    """The manifest's facts. Raises UsageError if it is damaged or of another kind."""
     schema = content.get("schema") if isinstance(content, dict) else type(content).__name__
     if schema != MANIFEST_SCHEMA:
         raise UsageError(
@@ -116,7 +116,7 @@ def verify_folder(folder: TokenFolder) -> None:
 
 
 def hash_file(file: Path) -> str:
-    """SHA-256 of a file's bytes. Raises UsageError where it cannot be read."""
+    """SHA-256 of a file's bytes. Raises UsageError if it cannot be read."""
     try:
         with file.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -130,7 +130,7 @@ def read_json(path: Path) -> Any:
         with path.open("rb") as stream:
             text = stream.read(_MOST_JSON_BYTES + 1)
         if len(text) > _MOST_JSON_BYTES:
-            raise UsageError(f"{path} has more than {_MOST_JSON_BYTES} bytes; it is no file of this kind")
+            raise UsageError(f"{path} has more than {_MOST_JSON_BYTES} bytes; it is not a file of this kind")
         return json.loads(text)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
@@ -139,7 +139,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON so that the file is whole or as before, after a crash too."""
+    """Write JSON so that, even after a crash, the file is complete or unchanged."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("w", encoding="utf-8") as stream:
         json.dump(content, stream, indent=1)

@@ -1,4 +1,5 @@
-"""What decides the bytes of a folder of tokens, and what a tokenizing process does: a chunk of text -> its tokens."""
+"""The settings that determine the bytes of a folder of tokens, and the work of a process: a chunk of text -> its
+tokens."""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ from .text_files import TextFile
 from .tokenizer_file import TokenizerFile, load_tokenizer
 
 BATCH_CHARS = 1 << 19
-"""A batch ends here if not before: the library keeps more than 100 bytes for each token of a batch."""
+"""The upper limit of a batch: the library keeps more than 100 bytes for each token of a batch."""
 _JOB_SCHEMA = "hotloop.tokenize-job/1"
 _TYPE_CODES = {"uint16": "H", "int32": "i"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeJob:
-    """What decides the bytes of a folder of tokens."""
+    """The settings that determine the bytes of a folder of tokens."""
 
     files: tuple[TextFile, ...]
     tokenizer: TokenizerFile
@@ -57,7 +58,7 @@ class TokenizeJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedChunk:
-    """``tokens`` are little-endian in the type of the job; ``lengths`` are int32, one a document."""
+    """``tokens`` are little-endian in the type of the job; ``lengths`` are int32, one per document."""
 
     tokens: bytes
     lengths: array[int]
@@ -79,11 +80,11 @@ def _cut_batches(documents: Iterable[str], most_documents: int) -> Iterator[list
 
 
 _WORKER: tuple[TokenizeJob, int, Any] | None = None
-"""Of this process, as a pool hands its work to plain functions: the job, documents of a batch, and the tokenizer."""
+"""State of this process, as a pool calls plain functions: the job, documents of a batch, and the tokenizer."""
 
 
 def start_worker(job: TokenizeJob, batch_documents: int) -> None:
-    """Prepare this process; it ends with its parent, even one that was killed."""
+    """Prepare this process; it ends with its parent, even if the parent is killed."""
     global _WORKER
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes already fill the cores
@@ -94,7 +95,7 @@ def start_worker(job: TokenizeJob, batch_documents: int) -> None:
 def encode_chunk(chunk: Chunk) -> EncodedChunk:
     """The chunk's tokens, in a process that ``start_worker`` prepared.
 
-    Raises UsageError where the tokenizer cannot read a text.
+    Raises UsageError if the tokenizer cannot read a text.
     """
     assert _WORKER is not None
     job, batch_documents, tokenizer = _WORKER

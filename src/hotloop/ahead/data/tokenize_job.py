@@ -1,7 +1,7 @@
-"""Files and a tokenizer -> a folder of tokens, by several processes; killed at any time, the same call goes on.
+"""Files and a tokenizer -> a folder of tokens, by several processes; after a kill at any time, the same call continues.
 
-One process cuts the files into chunks and writes what the workers answer, in the order of the chunks: the bytes are the
-same for any number of processes. About once a second it brings the shards to the disk and notes how far they go.
+One process cuts the files into chunks and writes the workers' results, in the order of the chunks: the bytes are the
+same for any number of processes. About once a second, it writes the shards to disk and notes its progress.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _OPTIONS = {
 
 @dataclass(slots=True)
 class JobState:
-    """How far a job is; ``size_bytes`` counts stored bytes of the sources."""
+    """A job's progress; ``size_bytes`` counts stored bytes of the sources."""
 
     cursor: Cursor = field(default_factory=Cursor)
     size_bytes: int = 0
@@ -70,7 +70,7 @@ class JobState:
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
-    """Make the folder and keep others from writing into it; take it back if nothing came of it. Raises UsageError."""
+    """Create the folder and keep others from writing into it; remove it if nothing was written. Raises UsageError."""
     was_there = folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
             raise UsageError(
                 f"another hotloop tokenize is writing {folder}; wait for it, or give another folder"
             ) from None
-        if os.fstat(descriptor).st_nlink == 0:  # removed by the one that held it
+        if os.fstat(descriptor).st_nlink == 0:  # removed by the process that held it
             raise UsageError(f"another hotloop tokenize has just given up {folder}; type the same command again")
         try:
             yield
@@ -99,7 +99,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
 
 
 def _remove_empty(folder: Path, was_there: bool) -> None:
-    """Of a job that wrote nothing leave no lock, and no folder that it made."""
+    """After a job that wrote nothing, leave no lock and no folder that it created."""
     if {entry.name for entry in folder.iterdir()} == {LOCK}:
         (folder / LOCK).unlink()
         if not was_there:
@@ -107,7 +107,7 @@ def _remove_empty(folder: Path, was_there: bool) -> None:
 
 
 def check_folder(folder: Path, description: dict[str, Any]) -> bool:
-    """Whether the folder belongs to this very job already. Raises UsageError where it belongs to another."""
+    """Whether the folder already belongs to this very job. Raises UsageError if it belongs to another."""
     if not (folder / JOB).is_file():
         return False
     kept = read_json(folder / JOB)
@@ -128,11 +128,11 @@ def check_folder(folder: Path, description: dict[str, Any]) -> bool:
 
 
 def check_place(job: TokenizeJob, folder: Path) -> None:
-    """An output beside the inputs would be read as one of them by the next run."""
+    """The next run would read an output next to the inputs as one of them."""
     place = folder.resolve()
     for file in job.files:
         if place in Path(file.path).resolve().parents:
-            raise UsageError(f"-o {folder} holds the source {file.path}; give a folder of its own")
+            raise UsageError(f"-o {folder} holds the source {file.path}; give a separate folder")
 
 
 def read_progress(folder: Path, writer: ShardWriter) -> JobState:
@@ -150,9 +150,9 @@ def read_progress(folder: Path, writer: ShardWriter) -> JobState:
 
 
 def check_first_file(files: Sequence[TextFile], rules: CutRules) -> None:
-    """That the first file with content has the column, before hours are spent on the rest.
+    """Check that the first file with content has the column, before hours are spent on the rest.
 
-    Raises UsageError; a corrupt line is left to be counted.
+    Raises UsageError; a corrupt line is counted later.
     """
     file = next((one for one in files if one.size_bytes), None)
     if file is None or file.form == "text":
@@ -165,7 +165,7 @@ def check_first_file(files: Sequence[TextFile], rules: CutRules) -> None:
         block = next(name_damage(blocks, file.path), None)
     line = next((one for one in block.content.split(b"\n") if one.strip()), b"") if block else b""
     if line.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):
-        raise UsageError(f"{file.path} is a JSON array, not one object a line; convert it: jq -c '.[]' {file.path}")
+        raise UsageError(f"{file.path} is a JSON array, not one object per line; convert it: jq -c '.[]' {file.path}")
     names = find_columns(line)
     if names and rules.column not in names:
         raise UsageError(f"{file.path} has no column {rules.column!r}; give --column ({', '.join(names[:20])})")
@@ -186,7 +186,7 @@ def run_job(
     is_strict: bool = False,
     notice: Notice | None = None,
 ) -> TokenizeReport:
-    """Write the folder, or what is missing of it. Raises UsageError where it holds anything else.
+    """Write the folder, or its missing part. Raises UsageError if it holds anything else.
 
     ``is_strict``: the first document that is left out ends the job, except empty ones.
     """
@@ -238,7 +238,7 @@ def _write_chunks(
     is_strict: bool,
     notice: Notice | None,
 ) -> None:
-    """Encode every chunk from the state's cursor on, and write the answers in order."""
+    """Encode every chunk from the state's cursor on, and write the results in order."""
     token_bytes = TOKEN_BYTES[job.tokenizer.token_type]
     synced_s = time.monotonic()
     chunks = plan_chunks(job.files, state.cursor, job.cut)
@@ -255,12 +255,12 @@ def _write_chunks(
                     synced_s = time.monotonic()
     except BrokenProcessPool as error:
         raise HotloopError(
-            "a tokenizing process was killed, perhaps for want of memory; the same command goes on from here, with "
-            "fewer --processes or a smaller --document-limit"
+            "a tokenizing process was killed, perhaps because memory ran out; the same command continues from here, "
+            "with fewer --processes or a smaller --document-limit"
         ) from error
     except OSError as error:
         raise HotloopError(
-            f"{error.filename or folder} cannot be written: {error.strerror}; the same command goes on from here"
+            f"{error.filename or folder} cannot be written: {error.strerror}; the same command continues from here"
         ) from error
 
 
@@ -332,7 +332,7 @@ def _report(
     was_resumed: bool,
     was_complete: bool,
 ) -> TokenizeReport:
-    """What the folder's manifest says, and how this run went."""
+    """The content of the folder's manifest, and statistics of this run."""
     found = open_folder(folder)
     content = found.content
     return TokenizeReport(

@@ -1,4 +1,4 @@
-"""A tokenizer.json, or the folder around it -> what the workers load, and the ids that the files have to hold."""
+"""A tokenizer.json, or its folder -> the tokenizer that workers load, and the ids that the files must hold."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TokenizerFile:
 
     @property
     def token_type(self) -> str:
-        """uint16 where every id fits, else int32: Megatron's choices."""
+        """uint16 if every id fits, else int32: Megatron's choices."""
         return "uint16" if self.ids_count <= 1 << 16 else "int32"
 
 
@@ -61,7 +61,7 @@ def open_tokenizer(path: str) -> TokenizerFile:
 
 
 def load_tokenizer(content: str, path: str) -> Any:
-    """The tokenizer, without the truncation and padding that its file may ask for: tokens of a corpus are whole."""
+    """The tokenizer, without the truncation and padding that its file may request: a corpus is tokenized in full."""
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -71,16 +71,16 @@ def load_tokenizer(content: str, path: str) -> Any:
     try:
         tokenizer = Tokenizer.from_str(content)
     except Exception as error:  # the library raises plain Exception
-        raise UsageError(f"--tokenizer {path} is no tokenizer of the tokenizers library: {error}") from error
+        raise UsageError(f"--tokenizer {path} is not a tokenizer of the tokenizers library: {error}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
 
 
 def find_end_id(tokenizer: TokenizerFile, word: str | None) -> int:
-    """The id of the end-of-sequence token: ``word``, else what tokenizer_config.json beside the file says.
+    """The id of the end-of-sequence token: ``word``, else the token in the tokenizer_config.json next to the file.
 
-    Without either, the one usual name that the vocabulary holds. Raises UsageError where that is not clear.
+    Without either, the only usual name in the vocabulary. Raises UsageError if that is not clear.
     """
     loaded = load_tokenizer(tokenizer.content, tokenizer.path)
     if word is not None:
@@ -99,7 +99,7 @@ def find_end_id(tokenizer: TokenizerFile, word: str | None) -> int:
 
 
 def _find_file(path: Path) -> Path:
-    """Raises UsageError, which shows the way out of a slow Python tokenizer."""
+    """Raises UsageError, which shows how to convert a slow Python tokenizer."""
     file = path / "tokenizer.json" if path.is_dir() else path
     if not path.exists():
         raise UsageError(f"--tokenizer {path}: no such file; give a tokenizer.json (hotloop does not download any)")
@@ -120,10 +120,10 @@ def _check_json(content: bytes, file: Path) -> str:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"--tokenizer {file} is not JSON ({error}); give a tokenizer.json") from None
     if not isinstance(parsed, Mapping) or not isinstance(parsed.get("model"), Mapping):
-        raise UsageError(f"--tokenizer {file} describes no model; give a tokenizer.json")
+        raise UsageError(f"--tokenizer {file} does not describe a model; give a tokenizer.json")
     if parsed["model"].get("dropout"):
         raise UsageError(
-            f"--tokenizer {file} drops merges at random (dropout {parsed['model']['dropout']}), so that no two runs "
+            f"--tokenizer {file} drops merges at random (dropout {parsed['model']['dropout']}), so no two runs "
             'agree; set "dropout" to null in it'
         )
     return text

@@ -1,4 +1,4 @@
-"""Builder: how a program builds an image apart from the user's own images, and what a build and its files tell."""
+"""Builder: how a program builds an image apart from the user's own images, and the contents of a build."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hotloop.core.image import ImageContents
 from .program import Limits
 
 SHOWN = 10
-"""Paths that a report names; it counts all."""
+"""The most paths that a report names; it counts all."""
 
 
 def compare_contents(
@@ -23,8 +23,8 @@ def compare_contents(
     caches: Iterable[str] = (),
     unstable: Iterable[str] = (),
 ) -> ImageContents:
-    """``left_out`` are paths that the fix takes out of the context, ``caches`` folders that it empties, ``unstable``
-    paths that differ from build to build of the unchanged file. Paths have no leading slash."""
+    """``left_out`` are paths that the fix removes from the context, ``caches`` folders that it empties, ``unstable``
+    paths that differ between builds of the unchanged file. Paths have no leading slash."""
     folders = tuple(f"{one.strip('/')}/" for one in caches)
     meant = frozenset(left_out)
     passed = frozenset(unstable)
@@ -50,7 +50,7 @@ def _describe(before: FoundFile | None, after: FoundFile | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """A build: wall time of the whole command, its steps, how many of them came from the cache, and what it said."""
+    """A build: wall time of the whole command, its steps, how many of them came from the cache, and its output."""
 
     wall_ns: int
     steps_count: int
@@ -60,7 +60,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What is built: a folder, and the text of the two files, which need not be those in the folder."""
+    """The input of a build: a folder, and the text of the two files, which may differ from those in the folder."""
 
     context: Path
     dockerfile: str
@@ -87,24 +87,24 @@ class FoundFile:
 
 
 class Builder(ABC):
-    """A program that builds images. Its stores lie below the workspace, or are removed with ``close``."""
+    """A program that builds images. Its stores are below the workspace, or are removed by ``close``."""
 
     id: str
 
     @abstractmethod
     def describe(self) -> str:
-        """Name and version. Raises UsageError where the program is absent or does not work here."""
+        """Name and version. Raises UsageError if the program is missing or does not work here."""
 
     @abstractmethod
     def prepare(self, images: Sequence[str], folder: Path, lock: int, limits: Limits) -> None:
-        """Make ready for builds from these base images below ``folder``.
+        """Prepare for builds from these base images below ``folder``.
 
-        Raises BuildFailed for an image that is not there and cannot be pulled.
+        Raises BuildFailed for an image that is missing and cannot be pulled.
         """
 
     @abstractmethod
     def open_variant(self, name: str) -> None:
-        """Later builds share no cached layer and no cache mount with those before."""
+        """Later builds share no cached layer and no cache mount with earlier builds."""
 
     @abstractmethod
     def build(self, source: Source, limits: Limits, *, is_cold: bool) -> Build:
@@ -115,8 +115,8 @@ class Builder(ABC):
 
     @abstractmethod
     def list_files(self, limits: Limits) -> dict[str, FoundFile]:
-        """The files of the image that was built last, by path."""
+        """The files of the last built image, by path."""
 
     @abstractmethod
     def close(self) -> None:
-        """Remove what lies outside the workspace."""
+        """Remove everything outside the workspace."""

@@ -10,12 +10,12 @@ from hotloop.core.errors import UsageError
 
 
 def copy_context(context: BuildContext, target: Path, least_free_bytes: int) -> None:
-    """A copy with the modes and times of the files. Raises UsageError where the disk has too little room."""
+    """A copy with the modes and times of the files. Raises UsageError if the disk has too little space."""
     needed_bytes = sum(context.files.values())
     free_bytes = shutil.disk_usage(target.parent).free
     if needed_bytes + least_free_bytes > free_bytes:
         raise UsageError(
-            f"the context has {needed_bytes / 1e9:.1f} GB, and {target.parent} has room for "
+            f"the context has {needed_bytes / 1e9:.1f} GB, and {target.parent} has space for "
             f"{max(0, free_bytes - least_free_bytes) / 1e9:.1f} GB: leave folders out with .dockerignore, or give "
             "--work FOLDER on a larger disk"
         )

@@ -1,4 +1,5 @@
-"""Which file a scenario edits, how often git says that it changes, and the edit: a line that changes only the bytes."""
+"""The file that a scenario edits, how often it changes in git's history, and the edit: a line that changes only
+bytes."""
 
 from __future__ import annotations
 
@@ -26,14 +27,15 @@ COMMENTED = frozenset((".py", ".sh", ".yaml", ".yml", ".toml", ".txt", ".in", ".
 def choose_edits(
     recipe: BuildRecipe, history: History | Skipped, code: str | None, requirements: str | None
 ) -> dict[str, EditedFile]:
-    """The files of the scenarios ``code`` and ``requirements``; one that the image does not take has no entry.
+    """The files of the scenarios ``code`` and ``requirements``; a scenario whose file the image does not copy has no
+    entry.
 
     Raises UsageError for a given file that no step copies.
     """
     copied = {path for step in recipe.steps for path in step.reads}
     for option, given in (("--edit", code), ("--requirements", requirements)):
         if given is not None and os.path.normpath(given) not in copied:
-            raise UsageError(f"{option} {given}: no COPY of the Dockerfile takes this file; give a path in the context")
+            raise UsageError(f"{option} {given}: no COPY in the Dockerfile uses this file; give a path in the context")
     lists = _find_lists(recipe, copied)
     found_list = os.path.normpath(requirements) if requirements else next(iter(lists), None)
     lists |= {found_list} if found_list else set()
@@ -52,7 +54,7 @@ def choose_edits(
 
 
 def _find_lists(recipe: BuildRecipe, copied: set[str]) -> set[str]:
-    """Files that name packages: what the installing steps read, else those whose name says so."""
+    """Files that list packages: those that the installing steps read, else those with a usual name."""
     there: Mapping[str, str] = {path: source for step in recipe.steps for path, source in step.files.items()}
     read = partial(recipe.read_copied, there)
     found = set()
@@ -77,7 +79,7 @@ def _choose_code(sources: frozenset[str], history: History | Skipped) -> str | N
 
 @contextlib.contextmanager
 def edit_file(path: Path) -> Iterator[None]:
-    """Within, each ``bump`` of the file changes its bytes; afterwards it is as it was, its times too."""
+    """Inside, each ``bump`` of the file changes its bytes; afterward the file is as before, including its times."""
     before, facts = path.read_bytes(), path.stat()
     try:
         yield
@@ -87,7 +89,7 @@ def edit_file(path: Path) -> Iterator[None]:
 
 
 def bump(path: Path, number: int) -> None:
-    """Add a line: a comment where the file's kind has them, else empty ones."""
+    """Add a line: a comment if the file's kind has comments, else empty lines."""
     text = f"# {number}\n" if path.suffix in COMMENTED else "\n" * number
     with path.open("a", encoding="utf-8") as file:
         file.write(f"\n{text}")

@@ -15,15 +15,15 @@ from .recipe import BuildRecipe, BuildStep
 
 
 def write_recipe(before: BuildRecipe, after: BuildRecipe, dockerfile: Path, ignore: Path) -> tuple[Path, ...]:
-    """The files that were changed, each written whole.
+    """The files that were changed, each written in full.
 
-    Raises UsageError, and writes nothing, where one is no longer what was measured.
+    Raises UsageError, and writes nothing, if a file has changed since the measurement.
     """
     pairs = ((dockerfile, before.text, after.text), (ignore, before.ignore_text, after.ignore_text))
     for path, old, _ in pairs:
         now = path.read_text(encoding="utf-8") if path.is_file() else ""
         if now != old:
-            raise UsageError(f"{path} was changed during the measurement: nothing was written; measure again")
+            raise UsageError(f"{path} changed during the measurement: nothing was written; measure again")
     changed = [(path, new) for path, old, new in pairs if new != old]
     for path, new in changed:
         try:
@@ -36,7 +36,7 @@ def write_recipe(before: BuildRecipe, after: BuildRecipe, dockerfile: Path, igno
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """The changed recipe. ``caches`` are folders of the image that the change leaves empty: they hold no content."""
+    """The changed recipe. ``caches`` are folders of the image that the change leaves empty: they have no content."""
 
     recipe: BuildRecipe
     caches: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFix:
-    """``rewrite`` is a pure function: the changed recipe, or why the change does not apply to this one."""
+    """``rewrite`` is a pure function: the changed recipe, or the reason why the change does not apply to it."""
 
     id: str
     title: str
@@ -53,14 +53,14 @@ class ImageFix:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The lines of one instruction, behind the comments and empty lines that stand above it."""
+    """The lines of one instruction, after the comments and empty lines above it."""
 
     above: tuple[str, ...]
     lines: tuple[str, ...]
 
 
 def split_blocks(recipe: BuildRecipe) -> tuple[list[Block], list[str]]:
-    """The file as one block an instruction, and what stands below the last."""
+    """The file as one block per instruction, and the rest after the last."""
     lines = recipe.text.split("\n")
     blocks, at = [], 0
     for one in recipe.dockerfile.instructions:

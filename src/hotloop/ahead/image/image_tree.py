@@ -1,4 +1,4 @@
-"""Files of a mounted image -> one JSON line each. Also a program of its own, started in a rootless builder's namespace.
+"""Files of a mounted image -> one JSON line each. Also a separate program, started in a rootless builder's namespace.
 
 python image_tree.py FOLDER
 """
@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 CHUNK_BYTES = 1 << 20
 PYC_FLAGS, PYC_TIME = slice(4, 8), slice(8, 12)
-"""Where a .pyc says whether it is checked by its source's time, and that time (PEP 552)."""
+"""The places in a .pyc of its flags, which show whether its source's time is checked, and of that time (PEP 552)."""
 
 
 def walk(root: str) -> Iterator[dict[str, object]]:
@@ -44,7 +44,7 @@ def walk(root: str) -> Iterator[dict[str, object]]:
 
 
 def hash_file(file: BinaryIO, *, is_pyc: bool) -> str:
-    """The digest of a file's bytes. The time that a .pyc repeats of its source is no content: it counts as zero."""
+    """The digest of a file's bytes. The source's time in a .pyc is not content: it counts as zero."""
     first = bytearray(file.read(CHUNK_BYTES))
     if is_pyc and len(first) >= 16 and not any(first[PYC_FLAGS]):
         first[PYC_TIME] = bytes(4)

@@ -1,4 +1,4 @@
-"""A context and a builder -> the ImageReport: the file as it is, each fix alone, the proven ones together."""
+"""A context and a builder -> the ImageReport: the file as it is, each fix alone, the proven fixes together."""
 
 from __future__ import annotations
 
@@ -34,18 +34,19 @@ from .program import BuildFailed, LimitReached, Limits, open_workspace, remove_a
 from .recipe import BuildRecipe, count_rerun
 
 SHORT_S = 60.0
-"""Scenarios whose build takes no longer are built BUILDS times, others once."""
+"""Scenarios whose build takes at most this long are built BUILDS times, others once."""
 BUILDS = 3
 MARGIN_RATIO, MARGIN_NS = 0.05, 100_000_000
-"""A difference counts above the spread of either side, and above these: what repeated builds of one file differ by."""
+"""A difference counts if it exceeds the spread of either side and these differences between repeated builds of one
+file."""
 REPLACED = re.compile(r"\s*Attempting uninstall: (\S+)")
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageRequest:
-    """What to measure. ``edit`` and ``requirements`` are paths in the context, chosen where they are None.
-    ``limit_bytes`` is what the builds may take of the disk of ``work``."""
+    """What to measure. ``edit`` and ``requirements`` are paths in the context, chosen if they are None.
+    ``limit_bytes`` is how much of the disk of ``work`` the builds may use."""
 
     context: Path
     dockerfile: Path
@@ -58,12 +59,12 @@ class ImageRequest:
     limit_s: float
     least_free_bytes: int
     with_left_out: bool = False
-    """Whether fixes that leave files out of the image are to be written too."""
+    """Whether to write fixes that leave files out of the image too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredImage:
-    """The report, and the recipe that is proven to be faster; None where nothing is."""
+    """The report, and the recipe that is proven to be faster; None if there is none."""
 
     report: ImageReport
     before: BuildRecipe
@@ -71,13 +72,13 @@ class MeasuredImage:
 
 
 class NotBuildable(Exception):
-    """Nothing can be built here; the text says why and what to do."""
+    """Nothing can be built here; the text gives the reason and the remedy."""
 
 
 def measure_image(request: ImageRequest, tell: Progress) -> MeasuredImage:
     """Build and compare, within the limits.
 
-    Raises UsageError where the Dockerfile is refused, does not build, or does not build once within the limits.
+    Raises UsageError if the Dockerfile is refused, does not build, or does not build even once within the limits.
     """
     recipe, history = _read_recipe(request)
     edits = choose_edits(recipe, history, request.edit, request.requirements)
@@ -109,14 +110,14 @@ def _read_recipe(request: ImageRequest) -> tuple[BuildRecipe, History | Skipped]
 
 
 def find_ignore(context: Path, dockerfile: Path) -> Path:
-    """The .dockerignore that counts: one named like the Dockerfile, else that of the context."""
+    """The .dockerignore in effect: the one named like the Dockerfile, else the context's."""
     own = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
     return own if own.is_file() else context / ".dockerignore"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageVariant:
-    """A fix's rewrite, or that of several together."""
+    """A fix's rewrite, or that of several fixes together."""
 
     id: str
     title: str
@@ -125,7 +126,7 @@ class ImageVariant:
 
 
 class _Run:
-    """One measurement: the steps of ``measure`` in their order, and what they have in common."""
+    """One measurement: the steps of ``measure`` in order, and their common state."""
 
     def __init__(
         self,
@@ -175,7 +176,7 @@ class _Run:
             self._builder.prepare(self._recipe.bases, folder, lock, self._limits)
         except BuildFailed as error:
             raise NotBuildable(
-                f"a base image is not there and cannot be pulled: {error}; pull it or build it first"
+                f"a base image is missing and cannot be pulled: {error}; pull it or build it first"
             ) from error
 
     def _build_all(self) -> tuple[list[Variant], list[Skipped], BuildRecipe | None, str]:
@@ -204,7 +205,7 @@ class _Run:
             ) from error
         except LimitReached:
             raise UsageError(
-                f"the first builds did not end within --limit-s {self._request.limit_s:.0f}; give more"
+                f"the first builds did not end within --limit-s {self._request.limit_s:.0f}; give a longer limit"
             ) from None
         self._beside = times
         return Variant(id=AS_IS, title="as it is", verdict="baseline", times=times), builds
@@ -225,7 +226,7 @@ class _Run:
         def build(scenario: str) -> float:
             done = found.setdefault(scenario, [])
             self._tell(f"{name}: {SCENARIOS[scenario]}, build {len(done) + 1}")
-            os.sync()  # what an earlier build left to be written slows no later one
+            os.sync()  # an earlier build's pending writes must not slow a later build
             done.append(self._builder.build(source, self._limits, is_cold=scenario == "cold"))
             return done[-1].wall_ns * 1e-9
 
@@ -256,14 +257,15 @@ class _Run:
         return times, [build for done in found.values() for build in done]
 
     def _learn_unstable(self) -> None:
-        """Compare this image of the file as it is with its first one."""
+        """Compare this image of the unchanged file with its first image."""
         self._files = self._files or self._built
         both = {*self._files, *self._built}
         self._unstable |= {path for path in both if self._files.get(path) != self._built.get(path)}
 
     def _try(self, candidate: ImageVariant, variants: list[Variant]) -> Variant:
-        """Build a candidate, and the file as it is behind it: the machine may be slower than when that was built first.
-        It is held against the builds right before and behind it; those behind are added to the first of ``variants``.
+        """Build a candidate, and then the file as it is: the machine may be slower than when that was first built.
+        The candidate is compared with the builds just before and after it; the later builds are added to the first of
+        ``variants``.
         """
         recipe = candidate.rewrite.recipe
         try:
@@ -297,7 +299,8 @@ class _Run:
     def _combine(
         self, recipe: BuildRecipe, candidates: Sequence[ImageVariant], variants: list[Variant]
     ) -> BuildRecipe | None:
-        """Build the proven fixes together and answer what is to be written: only what was itself proven."""
+        """Build the proven fixes together and return the recipe to write: a combination only if it was itself
+        proven."""
         won = [one for one in variants if one.verdict == "proven"]
         to_write = [one for one in won if self._request.with_left_out or not one.needs_consent]
         answer: BuildRecipe | None = None
@@ -308,7 +311,7 @@ class _Run:
             if not fixes or rewrite is None:
                 continue
             if same is None:
-                title = "all proven fixes together" if name == TOGETHER else "those that leave nothing out"
+                title = "all proven fixes together" if name == TOGETHER else "the proven fixes that leave nothing out"
                 same = self._try(ImageVariant(id=name, title=title, fixes=fixes, rewrite=rewrite), variants)
                 variants.append(same)
             if wanted is to_write and same.verdict == "proven":
@@ -316,7 +319,7 @@ class _Run:
         return answer or self._best_single(candidates, variants)
 
     def _best_single(self, candidates: Sequence[ImageVariant], variants: Sequence[Variant]) -> BuildRecipe | None:
-        """The proven fix that may be written and saves most of its rebuilds."""
+        """The proven fix that may be written and whose rebuilds save the most."""
         rewrites = {one.id: one.rewrite.recipe for one in candidates}
         allowed = [
             one
@@ -344,7 +347,7 @@ class _Run:
         return draw_diff(self._recipe, recipe, *names)
 
     def describe_unbuilt(self, reason: str) -> MeasuredImage:
-        """What the text alone tells: which steps an edit repeats. No seconds."""
+        """The report from the text alone: which steps an edit repeats, without times."""
         candidates, skipped = _find_candidates(self._recipe)
         variants = [Variant(id=AS_IS, title="as it is", verdict="baseline", times=self._count_steps(self._recipe))]
         for one in candidates:
@@ -387,7 +390,7 @@ class _Run:
 
 
 def _find_candidates(recipe: BuildRecipe) -> tuple[list[ImageVariant], list[Skipped]]:
-    """The fixes that apply, and why others do not."""
+    """The fixes that apply, and the reasons why others do not."""
     found: list[ImageVariant] = []
     skipped: list[Skipped] = []
     for fix in FIXES.values():
@@ -411,7 +414,7 @@ def _unbuilt(candidate: ImageVariant, reason: str) -> Variant:
 
 
 def combine(recipe: BuildRecipe, fixes: Sequence[str]) -> Rewrite | None:
-    """The recipe with these fixes, one behind the other; None where one no longer applies."""
+    """The recipe with these fixes, one after the other; None if one no longer applies."""
     caches: tuple[str, ...] = ()
     for name in sorted(fixes):
         answer = FIXES[name].rewrite(recipe)
@@ -422,13 +425,13 @@ def combine(recipe: BuildRecipe, fixes: Sequence[str]) -> Rewrite | None:
 
 
 def find_left_out(before: BuildRecipe, after: BuildRecipe) -> frozenset[str]:
-    """Paths of the image, without the leading slash, that only the recipe before copies out of the context."""
+    """Paths of the image, without the leading slash, that only the recipe without the fix copies from the context."""
     there, kept = ({path for step in one.steps for path in step.files} for one in (before, after))
     return frozenset(path.lstrip("/") for path in there - kept)
 
 
 def find_replaced(builds: Sequence[Build]) -> frozenset[str]:
-    """Packages that pip uninstalled for another version after a step of the same file had installed them."""
+    """Packages that pip replaced with another version after a step of the same file had installed them."""
     found = (REPLACED.match(line) for build in builds for line in build.lines)
     return frozenset(canonical_name(match[1]) for match in found if match is not None)
 
@@ -442,7 +445,7 @@ def merge_times(first: Mapping[str, ScenarioTimes], more: Mapping[str, ScenarioT
 
 
 def count_saved_ns(before: ScenarioTimes, after: ScenarioTimes) -> int:
-    """What a rebuild saves (negative: loses), 0 where repeated builds differ by as much."""
+    """The time that a rebuild saves (negative: loses); 0 if repeated builds differ by as much."""
     if before.median_ns is None or after.median_ns is None:
         return 0
     saved_ns = before.median_ns - after.median_ns
@@ -456,12 +459,15 @@ def judge(
     contents: ImageContents,
     saved_ns_a_month: int | None = None,
 ) -> tuple[Verdict, str]:
-    """Proven is what is faster in a scenario, slower in none, and leaves the image's contents as they were.
+    """A fix is proven if it is faster in a scenario, slower in none, and leaves the image's contents unchanged.
 
-    A scenario may be slower where the rebuilds of a month, by git's history, take less time all the same.
+    A scenario may be slower if a month's rebuilds, by git's history, still take less time.
     """
     if not contents.are_same:
-        return "contents-differ", f"other contents in {contents.differences_count} files: {contents.differences[0]}"
+        return (
+            "contents-differ",
+            f"files with different contents: {contents.differences_count}; the first: {contents.differences[0]}",
+        )
     saved_ns = {scenario: count_saved_ns(before[scenario], after[scenario]) for scenario in before if scenario in after}
     slower = [SCENARIOS[scenario] for scenario, one in saved_ns.items() if one < 0]
     if not any(one > 0 for one in saved_ns.values()):

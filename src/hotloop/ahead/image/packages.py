@@ -12,7 +12,7 @@ SYSTEM = frozenset((
     "apt", "apt-get", "apk", "dnf", "microdnf", "yum", "zypper", "conda", "mamba", "micromamba", "curl", "wget",
 ))
 # fmt: on
-"""Programs that take what they install from elsewhere."""
+"""Programs that install from elsewhere."""
 # fmt: off
 HARMLESS = frozenset((
     "echo", "mkdir", "true", "ldconfig", "useradd", "groupadd", "update-alternatives", "set",
@@ -72,7 +72,7 @@ def _without_assignments(words: Sequence[str]) -> list[str]:
 
 
 def read_pip(words: Sequence[str]) -> Sequence[str] | None:
-    """The words behind ``pip install`` or ``pip wheel``, however pip is called; None for another command."""
+    """The words after ``pip install`` or ``pip wheel``, however pip is called; None for another command."""
     if words and PIP.match(words[0]):
         rest = words[1:]
     elif len(words) > 2 and PYTHON.match(words[0]) and words[1:3] == ["-m", "pip"]:
@@ -86,9 +86,9 @@ def read_pip(words: Sequence[str]) -> Sequence[str] | None:
 
 
 def find_needs(script: str, workdir: str) -> tuple[str, ...] | None:
-    """Absolute paths of the image that the packages of this RUN are read from: requirements files, local packages.
+    """Absolute paths of the image from which this RUN reads its packages: requirements files, local packages.
 
-    None where the script does, or may do, more than install packages.
+    None if the script does, or may do, more than install packages.
 
     >>> find_needs("apt-get update && apt-get install -y gcc && pip install -r requirements.txt ./ops", "/app")
     ('/app/requirements.txt', '/app/ops')
@@ -117,7 +117,7 @@ def _needs_of_pip(words: Sequence[str]) -> list[str] | None:
     for word in given:
         name, equals, value = word.partition("=")
         if name in EDITABLE:
-            return None  # an editable package is linked to the code where it lies
+            return None  # an editable package is linked to its source folder
         if name in REQUIREMENTS:
             needs.append(value if equals else next(given, ""))
         elif word in VALUES:
@@ -145,9 +145,9 @@ def _needs_of_other(words: Sequence[str]) -> list[str] | None:
 
 
 def read_requirement_files(path: str, read: Callable[[str], str | None]) -> frozenset[str] | None:
-    """The file and those that it includes, by their texts from ``read`` (None: not there).
+    """The file and those that it includes, by their texts from ``read`` (None: missing).
 
-    None where one names a local package.
+    None if a file names a local package.
 
     >>> sorted(read_requirement_files("r/a.txt", {"r/a.txt": "-r b.txt", "r/b.txt": "x"}.get))
     ['r/a.txt', 'r/b.txt']

@@ -1,7 +1,7 @@
-"""A builder's command -> its lines, within the limits of time and disk, in a folder for its stores.
+"""A builder's command -> its output lines, within limits of time and disk, in a folder for its stores.
 
-A lock is held on that folder by this process and by every program it starts. Ctrl-C removes the folder at once; after a
-``kill -9`` the next measurement finds it without a holder and removes it.
+This process and every program it starts hold a lock on that folder. Ctrl-C removes the folder at once; after a ``kill
+-9``, the next measurement finds the folder unlocked and removes it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 @contextlib.contextmanager
 def open_workspace(parent: Path) -> Iterator[tuple[Path, int]]:
-    """A new folder below ``parent`` and the descriptor of its lock, which children have to inherit.
+    """A new folder below ``parent`` and the descriptor of its lock, which children must inherit.
 
-    Raises UsageError where no folder can be made.
+    Raises UsageError if no folder can be created.
     """
     try:
         root = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
@@ -46,7 +46,7 @@ def open_workspace(parent: Path) -> Iterator[tuple[Path, int]]:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove what interrupted measurements of this user left below ``parent``."""
+    """Remove the leftovers of this user's interrupted measurements below ``parent``."""
     for root in sorted(parent.glob(f"{PREFIX}*")):
         with contextlib.suppress(OSError):
             if root.lstat().st_uid == os.getuid() and root.is_dir() and not _is_held(root / LOCK):
@@ -54,7 +54,7 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def _is_held(lock: Path) -> bool:
-    """Whether another process works in the folder; one without a lock has only just been made."""
+    """Whether another process works in the folder; a folder without a lock was only just created."""
     try:
         descriptor = os.open(lock, os.O_RDWR)
     except FileNotFoundError:
@@ -69,9 +69,9 @@ def _is_held(lock: Path) -> bool:
 
 
 def remove_tree(root: Path) -> None:
-    """Unmount what is mounted below ``root``, then remove it.
+    """Unmount everything below ``root``, then remove it.
 
-    Raises UsageError, and removes nothing, while something stays mounted there: it may be another file system.
+    Raises UsageError, and removes nothing, while anything is still mounted there: it may be another file system.
     """
     for mount in sorted(_list_mounts(root), key=len, reverse=True):
         subprocess.run(["umount", "--lazy", mount], capture_output=True, check=False)
@@ -98,7 +98,7 @@ KEPT_LINES = 20_000
 
 
 class BuildFailed(HotloopError):
-    """A build ended with an error; the text is what the builder said last."""
+    """A build ended with an error; the text is the builder's last output."""
 
 
 class LimitReached(HotloopError):
@@ -107,7 +107,7 @@ class LimitReached(HotloopError):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a program said, and how long it ran."""
+    """The output of a program, and how long it ran."""
 
     lines: tuple[str, ...]
     wall_ns: int
@@ -115,7 +115,8 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """``deadline_s`` is on the clock of time.monotonic; ``least_free_bytes`` stay free on the disk of ``folder``."""
+    """``deadline_s`` is on the clock of time.monotonic; ``least_free_bytes`` must stay free on the disk of
+    ``folder``."""
 
     deadline_s: float
     least_free_bytes: int
@@ -127,7 +128,7 @@ class Limits:
             raise LimitReached("--limit-s is over")
 
     def check_disk(self) -> None:
-        """Raises UsageError when the disk is as full as it may become."""
+        """Raises UsageError when the disk has reached its limit."""
         free_bytes = shutil.disk_usage(self.folder).free
         if free_bytes < self.least_free_bytes:
             raise _full(self.folder, f"{free_bytes / 1e9:.1f} GB are left")
@@ -135,7 +136,7 @@ class Limits:
 
 def _full(folder: Path, what: str) -> UsageError:
     return UsageError(
-        f"the builds need more disk than they may take in {folder}: {what}; free some, raise --limit-gb, or give "
+        f"the builds need more disk space than they may use in {folder}: {what}; free some, raise --limit-gb, or give "
         "--work FOLDER on a larger disk"
     )
 
@@ -143,10 +144,10 @@ def _full(folder: Path, what: str) -> UsageError:
 def run_limited(
     words: Sequence[str], variables: Mapping[str, str], limits: Limits, *, lock: int | None = None
 ) -> Output:
-    """Run a program in a session of its own, and end all of it with any exception.
+    """Run a program in its own session, and end the whole session on any exception.
 
     Raises BuildFailed when it fails, LimitReached when the time is over, UsageError when the disk is full or the
-    program is not there.
+    program is missing.
     """
     limits.check_time()
     limits.check_disk()
@@ -191,7 +192,7 @@ def _read_lines(child: subprocess.Popen[bytes], limits: Limits) -> list[str]:
                     break
                 *whole, rest = (rest + data).split(b"\n")
                 found += [one.decode(errors="replace").rstrip("\r") for one in whole]
-                del found[KEPT_LINES // 2 : -KEPT_LINES // 2]  # a build that talks without end
+                del found[KEPT_LINES // 2 : -KEPT_LINES // 2]  # a build with endless output
             limits.check_time()
             limits.check_disk()
     if rest:
@@ -200,7 +201,7 @@ def _read_lines(child: subprocess.Popen[bytes], limits: Limits) -> list[str]:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End what is left of the program's session: asked first, so that it unmounts what it has mounted."""
+    """End the rest of the program's session: with SIGTERM first, so that it can unmount its mounts."""
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGTERM)

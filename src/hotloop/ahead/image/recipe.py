@@ -1,4 +1,4 @@
-"""Recipe: a Dockerfile with its .dockerignore and context, and what each step reads of the context."""
+"""Recipe: a Dockerfile with its .dockerignore and context, and the files of the context that each step reads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hotloop.core.dockerfile import Dockerfile, DockerStage, Instruction, expand
 
 @dataclass(frozen=True, kw_only=True)
 class BuildStep:
-    """One instruction of a stage, with what holds when it begins.
+    """One instruction of a stage, with the state when it begins.
 
-    ``files`` maps paths of the image to the paths of the context that a COPY or ADD takes there. ``reads`` are all
-    context files whose change makes the builder run the step again; ``from_stages`` are stages it takes files from.
+    ``files`` maps paths of the image to the context paths that a COPY or ADD puts there. ``reads`` are all context
+    files whose change makes the builder run the step again; ``from_stages`` are the stages from which it copies files.
     """
 
     stage: DockerStage
@@ -45,8 +45,8 @@ class BuildStep:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRecipe:
-    """What is built. ``replaced`` are packages that a later pip of the file installed again in another version, as the
-    first build's log told; None before a build."""
+    """The input of a build. ``replaced`` are packages that a later pip in the file replaced with another version, as
+    the first build's log showed; None before a build."""
 
     text: str
     ignore_text: str
@@ -62,7 +62,7 @@ class BuildRecipe:
         )
 
     def read_copied(self, there: Mapping[str, str], path: str) -> str | None:
-        """Text of a copied file by its path in the image, of which ``there`` has the paths in the context."""
+        """Text of a copied file by its path in the image; ``there`` maps these paths to paths in the context."""
         source = there.get(path)
         return None if source is None else (self.context.root / source).read_text(encoding="utf-8", errors="replace")
 
@@ -72,12 +72,12 @@ class BuildRecipe:
 
     @cached_property
     def admitted(self) -> dict[str, int]:
-        """Context files and their sizes, less what .dockerignore leaves out."""
+        """Context files and their sizes, without those that .dockerignore excludes."""
         return self.context.admit(Ignore.read(self.ignore_text))
 
     @cached_property
     def stages(self) -> tuple[tuple[BuildStep, ...], ...]:
-        """The steps of every stage that the last one needs."""
+        """The steps of every stage that the last stage needs."""
         needed: set[int] = set()
         found = [self._read_stage(stage) for stage in self.dockerfile.stages]
         open_stages = [len(found) - 1] if found else []
@@ -94,7 +94,7 @@ class BuildRecipe:
 
     @property
     def bases(self) -> tuple[str, ...]:
-        """Images that the builder needs, by name; none twice."""
+        """Images that the builder needs, by name, without duplicates."""
         values = dict(self.build_args)
         for one in self.dockerfile.instructions:
             if one.name == "FROM":
@@ -167,7 +167,7 @@ class BuildRecipe:
 
 
 def _images_of(one: Instruction) -> tuple[str, ...]:
-    """Stages or images that an instruction takes files from."""
+    """Stages or images from which an instruction copies files."""
     given = one.flag("from") if one.name == "COPY" else None
     return (*([given] if given else ()), *(mount["from"] for mount in one.mounts if mount.get("from")))
 
@@ -192,9 +192,9 @@ def _read_variables(one: Instruction, expanded: str, build_args: Mapping[str, st
 
 
 def count_rerun(recipe: BuildRecipe, edited: str | None) -> int:
-    """How many steps a builder runs again after the file changed; without a file: all.
+    """How many steps a builder repeats after the file changed; without a file: all.
 
-    What takes files from a stage with such a step counts too, though their bytes may turn out the same.
+    Steps that copy files from a stage with such a step count too, although the bytes may turn out the same.
     """
     count = 0
     changed: set[int] = set()

@@ -13,9 +13,9 @@ TARGETS: Catalogue[LaunchTarget] = Catalogue(LaunchTarget, "hotloop.ahead.launch
 
 
 def check_options(target: LaunchTarget, given: Iterable[str]) -> None:
-    """Raises UsageError for an option (as of ``Target.takes``) that this target would ignore."""
+    """Raises UsageError for an option (see ``Target.takes``) that this target would ignore."""
     for name in given:
         if name not in target.takes:
             option = "a training command" if name == "command" else f"--{name.replace('_', '-')}"
             users = ", ".join(one.id for one in TARGETS.values() if name in one.takes)
-            raise UsageError(f"--target {target.id} does not use {option}: leave it out, or take a target of: {users}")
+            raise UsageError(f"--target {target.id} does not use {option}: leave it out, or use one of: {users}")

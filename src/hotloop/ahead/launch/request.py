@@ -1,4 +1,4 @@
-"""What is to be launched, and how long before the end it has to be told: values, and the formula of the notice."""
+"""The values of a launch, and the formula for how long before the end to warn it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hotloop.core.save_notice import MARGIN_FACTOR, MARGIN_S, find_notice_s
 from .training_command import TrainingCommand
 
 UNKNOWN_NOTICE_S = 300
-"""Where nobody measured how long a save takes."""
+"""The notice if the time of a save was not measured."""
 STOPPED_CODE = 75
-"""Exit code of a node whose training was asked to stop (EX_TEMPFAIL), as that of hotloop's Trainer."""
+"""Exit code of a node whose training was asked to stop (EX_TEMPFAIL), as in hotloop's Trainer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +25,9 @@ class Cloud:
     notice_s: int
     source: str
     labels: dict[str, str]
-    """Of its spot nodes in Kubernetes."""
+    """Labels of its spot nodes in Kubernetes."""
     taints: tuple[tuple[str, str, str], ...]
-    """Key, value and effect of what keeps other pods from its spot nodes."""
+    """Key, value and effect of the taint that keeps other pods off its spot nodes."""
 
 
 CLOUDS = {
@@ -63,10 +63,10 @@ CLOUDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """What a recorded run tells about the next one; None where it was not measured."""
+    """Values from a recorded run that apply to the next; None if not measured."""
 
     save_s: float | None = None
-    """The longest time that a save stopped the loop."""
+    """The longest time for which a save stopped the loop."""
     step_s: float | None = None
     peak_bytes: int | None = None
     """Device memory of one process at its peak."""
@@ -76,7 +76,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """Storage that outlives a pod: a claim (or a volume's name) and where it is mounted."""
+    """Storage that outlives a pod: a claim (or a volume's name) and its mount path."""
 
     claim: str
     path: str
@@ -90,21 +90,21 @@ _SHAPES = {
     "queue": _KUBERNETES_NAME,
     "runtime": _KUBERNETES_NAME,
 }
-"""Field -> what its text has to match, and what the user should give."""
+"""Field -> the pattern that its text must match, and what the user should give."""
 
 
 def check_text(option: str, text: str) -> None:
-    """Raises UsageError for what could leave its line in a script or a manifest, and for what says nothing."""
+    """Raises UsageError for text that could break out of its line in a script or manifest, and for empty text."""
     if not text.strip() or not text.isprintable():
-        raise UsageError(f"{option} {text!r}: give a text in one line, without control characters")
+        raise UsageError(f"{option} {text!r}: give text on one line, without control characters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """One training on ``nodes`` alike. Without GPUs (``gpus_per_node`` 0) it trains on the CPU.
+    """One training on ``nodes`` identical nodes. Without GPUs (``gpus_per_node`` 0) it trains on the CPU.
 
-    Raises UsageError where a text has a line break or another control character, or has not the shape of its field.
-    The words of the command may have any: they are quoted.
+    Raises UsageError if a text has a line break or another control character, or does not match its field's pattern.
+    The command's words may have any characters: they are quoted.
     """
 
     name: str
@@ -114,14 +114,14 @@ class LaunchRequest:
     processes_per_node: int
     measured: MeasuredRun
     gpu: str | None = None
-    """A device of `hotloop plan`, or the cluster's own name of it."""
+    """A device of `hotloop plan`, or the cluster's own name for it."""
     is_whole_node: bool = False
-    """It takes all GPUs of its nodes, as far as the plan knows them."""
+    """It uses all GPUs of its nodes, as far as the plan knows them."""
     gpu_bytes: int | None = None
     cpus: int | None = None
-    """Of one node."""
+    """CPU cores of one node."""
     cloud: Cloud | None = None
-    """Whose spot machines it runs on."""
+    """The provider of its spot machines."""
     time: str | None = None
     image: str | None = None
     volume: Volume | None = None
@@ -135,9 +135,9 @@ class LaunchRequest:
     runtime: str = "torch-distributed"
     slurm_options: tuple[str, ...] = ()
     share: str | None = None
-    """Of --target gpu-sharing: time-slicing or mig."""
+    """For --target gpu-sharing: time-slicing or mig."""
     notes: tuple[str, ...] = ()
-    """What the user should know beforehand, and again who reads the manifest: one line each."""
+    """Notes for the user and for readers of the manifest: one line each."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -156,7 +156,7 @@ class LaunchRequest:
 
     @property
     def notice_s(self) -> int:
-        """Seconds before the end at which the training is asked to stop, whole ones."""
+        """Whole seconds before the end at which the training is asked to stop."""
         if self.measured.save_s is None:
             return UNKNOWN_NOTICE_S
         return find_notice_s(self.measured.save_s, self.measured.step_s or 0.0)
@@ -169,7 +169,7 @@ class LaunchRequest:
         both = f"a save of {_draw_s(save_s)}"
         if step_s is not None:
             both = f"({both} + a step of {_draw_s(step_s)})"
-        return f"{self.notice_s} s = {MARGIN_FACTOR:g} x {both} + {MARGIN_S:g} s for the signal to be agreed on"
+        return f"{self.notice_s} s = {MARGIN_FACTOR:g} x {both} + {MARGIN_S:g} s for ranks to agree on the signal"
 
 
 def _draw_s(seconds: float) -> str:

@@ -1,7 +1,7 @@
-"""What a kind of cluster answers to a LaunchRequest: a manifest, and how it is handed in.
+"""How a kind of cluster turns a LaunchRequest into a manifest, and how the manifest is submitted.
 
-NODE_SCRIPT runs once on every node, whatever cluster started it. It exists for one purpose: a stop signal has to reach
-the ranks, and only them. torchrun passes SIGTERM to whole process groups and Slurm to every process of a step; both end
+NODE_SCRIPT runs once on every node, whatever cluster started it. It has one purpose: a stop signal must reach the
+ranks, and only them. torchrun passes SIGTERM to whole process groups and Slurm to every process of a step; both end
 DataLoader workers, and the rank fails before it has saved.
 """
 
@@ -55,7 +55,7 @@ def assign_script(name: str) -> str:
 TRAINING_OPTIONS = frozenset(
     {"plan", "nodes", "gpus_per_node", "cpus", "strategy", "run", "save_s", "interface", "name", "command"}
 )
-"""Options that every target uses which starts a training."""
+"""Options of every target that starts a training."""
 MASTER_PORT = 29500
 MOST_NAME = 63
 _GPU_NAMES = {
@@ -75,25 +75,25 @@ _GPU_NAMES = {
 
 
 class LaunchTarget:
-    """One kind of cluster. ``submit`` is the command that takes the manifest's file; None where nothing is started."""
+    """One kind of cluster. ``submit`` is the command that takes the manifest's file; None if nothing is started."""
 
     id: ClassVar[str]
     summary: ClassVar[str]
     suffix: ClassVar[str] = ".yaml"
     takes: ClassVar[frozenset[str]]
-    """Options of the command line that change what ``write`` answers, or what the user is warned of."""
+    """Command-line options that change the result of ``write``, or the warnings."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """Fields of the request that have to be given."""
+    """Required fields of the request."""
     rents: ClassVar[bool] = False
     """Whether it rents machines by the name of their GPU."""
     submit: ClassVar[tuple[str, ...] | None] = None
 
     def write(self, request: LaunchRequest) -> str:
-        """The manifest as text. Raises UsageError where the request does not fit this kind of cluster."""
+        """The manifest as text. Raises UsageError if the request does not fit this kind of cluster."""
         raise NotImplementedError
 
     def draw(self, request: LaunchRequest) -> str:
-        """What ``write`` answers, under the notes of the request."""
+        """The result of ``write``, below the notes of the request."""
         text = self.write(request)
         first = text[: text.index("\n") + 1] if text.startswith("#!") else ""
         return "".join((first, *(f"# {note}\n" for note in request.notes), text[len(first) :]))
@@ -118,9 +118,7 @@ class LaunchTarget:
             if getattr(request, name) is None:
                 raise UsageError(f"--target {self.id} needs --{name.replace('_', '-')}; {NEEDED[name]}")
         if self.rents and request.gpus_per_node and request.gpu is None:
-            raise UsageError(
-                f"--target {self.id} rents machines by their GPU: give --gpu h100-80g-sxm, or --plan PLAN.toml"
-            )
+            raise UsageError(f"--target {self.id} rents machines by GPU: give --gpu h100-80g-sxm, or --plan PLAN.toml")
         if self.suffix != ".yaml" and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", request.name):
             raise UsageError(
                 f"--name {request.name}: use letters, digits, ., _ and -, beginning with a letter or digit"
@@ -147,11 +145,11 @@ def training_environment(request: LaunchRequest) -> dict[str, Any]:
         )
     }
     if request.gpus_per_node and request.processes > 1:
-        found["NCCL_DEBUG"] = Noted("WARN", "NCCL says why it failed; silent otherwise")
+        found["NCCL_DEBUG"] = Noted("WARN", "NCCL reports why it failed; otherwise it is silent")
     if request.interface is not None:
         if request.gpus_per_node:
             found["NCCL_SOCKET_IFNAME"] = Noted(f"={request.interface}", "the interface that you named, = for exactly")
-        found["GLOO_SOCKET_IFNAME"] = Noted(request.interface, "the same for what ranks exchange on the CPU")
+        found["GLOO_SOCKET_IFNAME"] = Noted(request.interface, "the same for data that ranks exchange on the CPU")
     return found
 
 

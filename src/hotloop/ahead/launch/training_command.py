@@ -1,10 +1,10 @@
-"""The command that the user types -> what is started on each node: torchrun, without what the launcher decides itself.
+"""The user's command -> the command for each node: torchrun, without the settings that the launcher itself decides.
 
     hotloop run --strategy fast.toml -- torchrun --nproc-per-node 8 train.py --lr 1e-3
     python train.py            python -m package.train            OMP_NUM_THREADS=4 torchrun --max-restarts 3 train.py
 
-The five options of the layout (nodes, processes of a node, rank of the node, address, port) are not written as options:
-torchrun reads them from PET_ variables, which Kubeflow sets itself and the other targets set alike.
+The five options of the layout (nodes, processes per node, rank of the node, address, port) are not written as options:
+torchrun reads them from PET_ variables, which Kubeflow itself sets and the other targets set alike.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ FOREIGN = ("accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "colossalai",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCommand:
-    """``words`` run on every node. ``processes_per_node``: what the user's torchrun said, None where nothing."""
+    """``words`` run on every node. ``processes_per_node``: from the user's torchrun; None if not given."""
 
     words: tuple[str, ...]
     processes_per_node: int | None = None
 
 
 def read_command(words: Sequence[str], strategy: str | None = None) -> TrainingCommand:
-    """The command of a node. ``strategy``: the file that `hotloop run` is to apply. Raises UsageError."""
+    """The command of a node. ``strategy``: the file that `hotloop run` should apply. Raises UsageError."""
     for word in words:
         if "\0" in word or not _is_text(word):
-            raise UsageError(f"the command's word {word!r} is no UTF-8 text, which a manifest cannot hold; rename it")
+            raise UsageError(f"the command's word {word!r} is not UTF-8 text, which a manifest requires; rename it")
     variables, words = _split_variables(words)
     prefix, rest = _split_hotloop(words)
     if prefix:
@@ -52,12 +52,12 @@ def read_command(words: Sequence[str], strategy: str | None = None) -> TrainingC
 
 
 def _split_variables(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """NAME=value before the command, as in a shell, and what follows. Raises UsageError for the launcher's own."""
+    """NAME=value before the command, as in a shell, and the rest. Raises UsageError for the launcher's own."""
     start = 1 if words and os.path.basename(words[0]) == "env" and _ASSIGNMENT.match("".join(words[1:2])) else 0
     at = start
     while at < len(words) and _ASSIGNMENT.match(words[at]):
         if words[at].partition("=")[0] in LAYOUT_VARIABLES:
-            raise UsageError(f"{words[at]}: the launcher sets this variable itself; leave it out")
+            raise UsageError(f"{words[at]}: the launcher itself sets this variable; leave it out")
         at += 1
     return tuple(words[start:at]), tuple(words[at:])
 
@@ -74,7 +74,7 @@ def _split_hotloop(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ..
     if not words or os.path.basename(words[0]) != "hotloop":
         return (), tuple(words)
     if words[1:2] != ("run",) and words[1:2] != ["run"]:
-        raise UsageError(f"hotloop {' '.join(words[1:2])} is no training; launch `hotloop run -- COMMAND` or COMMAND")
+        raise UsageError(f"hotloop {' '.join(words[1:2])} cannot be launched; give `hotloop run -- COMMAND` or COMMAND")
     if "--" not in words:
         raise UsageError("hotloop run needs -- before the training command here: hotloop run -- python train.py")
     cut = list(words).index("--") + 1
@@ -86,7 +86,7 @@ def _split_hotloop(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ..
 def _read_rest(words: list[str]) -> TrainingCommand:
     program = os.path.basename(words[0])
     if program in FOREIGN:
-        raise UsageError(f"{program} starts ranks itself, which the launcher does: give `python train.py` alone")
+        raise UsageError(f"{program} starts ranks, which is the launcher's job: give only `python train.py`")
     if program == "torchrun":
         return _read_torchrun(words[:1], words[1:])
     if re.fullmatch(r"python[\d.]*", program):
@@ -103,7 +103,7 @@ def _read_rest(words: list[str]) -> TrainingCommand:
 
 
 def _read_torchrun(start: list[str], words: list[str]) -> TrainingCommand:
-    """Without the layout's options, which end at the first word that is none."""
+    """The words without the layout's options, which end at the first word that is not an option."""
     kept, count, at = list(start), None, 0
     while at < len(words) and words[at].startswith("-"):
         word = words[at]

@@ -1,6 +1,6 @@
-"""Plain values with notes -> YAML that every reader takes for the same values.
+"""Plain values with notes -> YAML that every reader parses to the same values.
 
-Only what cannot be misread is written plain; every other string is quoted as in JSON, with the escapes of YAML.
+Only unambiguous strings are written plain; every other string is quoted as in JSON, with the escapes of YAML.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-"""Words that YAML 1.1 takes for something else, in any case of letters."""
+"""Words that YAML 1.1 reads as something else, in uppercase or lowercase."""
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _BLOCK_LINE = re.compile(r"[\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]*")
 
@@ -61,7 +61,7 @@ def _place(head: str, value: Any) -> list[str]:
     lines = _lines(value)
     if head != "-" and isinstance(value, Mapping | list | tuple) and value:
         return [head, *_indent(lines)]
-    # A comment on the first key of an item stands above the dash.
+    # A comment on the first key of an item is above the dash.
     at = next(index for index, line in enumerate(lines) if not line.startswith("#"))
     return [*lines[:at], f"{head} {lines[at]}", *_indent(lines[at + 1 :])]
 
@@ -92,7 +92,7 @@ def _scalar(value: Any) -> str:
     if value is None or isinstance(value, int):
         return json.dumps(value)
     if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} has no place in a manifest")
+        raise TypeError(f"{type(value).__name__} cannot be written to a manifest")
     if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
     return '"' + "".join(map(_escape, value)) + '"'

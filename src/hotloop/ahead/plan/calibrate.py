@@ -1,4 +1,4 @@
-"""A few measured steps -> the efficiency of this machine and this code: what compute and the host really take."""
+"""A few measured steps -> the efficiency of this machine and this code: the real times of compute and host."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hotloop.core.workload import Workload
 
 STEPS = 12
 FACTOR_LIMIT = 50.0
-"""A correction beyond it says that the workload is not the one that was measured."""
+"""A larger correction means that the workload differs from the measured one."""
 LEAST_ERROR = 0.05
 FEW_ERROR = 0.2
-"""With fewer than three rows nothing shows how well the calibration forecasts: rule of thumb."""
+"""With fewer than three rows, nothing shows how well the calibration forecasts: a rule of thumb."""
 HOLD = 0.02
-"""Keeps a factor that the rows do not show where it was."""
+"""Keeps a factor unchanged if the rows do not determine it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
-    """One optimizer step of a known workload, as `hotloop run` or a stopwatch had it; without input wait."""
+    """One optimizer step of a known workload, measured by `hotloop run` or a stopwatch, without input wait."""
 
     workload: Workload
     hardware: Hardware
@@ -32,10 +32,10 @@ class MeasuredStep:
 
 
 def calibrate(rows: Sequence[MeasuredStep], efficiency: Efficiency | None = None) -> Efficiency:
-    """The efficiency with one factor on compute and one on what the host launches, by relative least squares.
+    """The efficiency with one factor for compute and one for the host's launches, by relative least squares.
 
-    Fewer than three rows give one factor for both. The range is that of four fifths of the rows, each predicted by the
-    others. Raises UsageError where no factor explains the rows.
+    Fewer than three rows give one factor for both. The range covers four fifths of the rows, each predicted from the
+    others. Raises UsageError if no factor explains the rows.
     """
     if not rows:
         raise UsageError("calibration needs at least one measured step: give its workload and its time in ns")

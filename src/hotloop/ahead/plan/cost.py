@@ -1,8 +1,9 @@
 """Hours, checkpoints, failures, money and energy of a whole training, from the time of one step.
 
 J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974; J. T. Daly, "A higher
-order estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006. C is the time that a checkpoint
-stops training, M the mean time between interruptions, R that of a restart, T the compute between two checkpoints.
+order estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006. C is the time for which a
+checkpoint stops training, M the mean time between interruptions, R the time of a restart, T the compute between two
+checkpoints.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from .hardware_files import read_number
 from .memory import param_bytes, shard_ranks
 
 SEARCHED_GPU_HOURS = (1e-3, 1e9)
-"""Between two preemptions of one device: where the break-even is searched."""
+"""Device hours between two preemptions: the range in which the break-even is searched."""
 SEARCH_ERROR = 1.0001
 
 
 def spot_break_even(on_demand: Failures, spot: Failures, gpus: int, checkpoint_s: float) -> float:
-    """Spot is cheaper where its price is below this share of the on-demand price: the shares of time that train.
+    """Spot is cheaper if its price is below this share of the on-demand price: the ratio of their shares of training
+    time.
 
     >>> always = Failures(gpu_hours_per_failure=1e12, restart_s=0)
     >>> often = Failures(gpu_hours_per_failure=8 * 10_000 / 3600, restart_s=100)
@@ -38,7 +40,7 @@ def spot_break_even(on_demand: Failures, spot: Failures, gpus: int, checkpoint_s
 def predict_spot(
     step: StepPrediction, workload: Workload, hardware: Hardware, tokens: int, failures: Failures
 ) -> SpotPrediction:
-    """At the known prices, the cheapest of each kind. What depends on an unknown price or rate is None."""
+    """At the known prices, the cheapest of each kind. Values that depend on an unknown price or rate are None."""
     spot, on_demand = pick_price(hardware, "spot"), pick_price(hardware, "on-demand")
     stall_s = predict_checkpoint(workload, hardware, failures).stall_s
     checkpoint_s = ASSUMED_CHECKPOINT_S if stall_s is None else stall_s
@@ -52,7 +54,7 @@ def predict_spot(
         try:
             cost = predict_cost(step, workload, hardware, tokens, failures=failures.on_spot(), price=spot)
         except UsageError:
-            break_even = 0.0  # it never ends
+            break_even = 0.0  # the training never ends
     return SpotPrediction(
         gpu_hours_per_preemption=failures.gpu_hours_per_preemption,
         price=_draw_price(spot),
@@ -76,7 +78,7 @@ def _draw_price(price: Price | None) -> str:
 
 
 def _least_gpu_hours(failures: Failures, gpus: int, checkpoint_s: float, price_ratio: float) -> float | None:
-    """Device hours between two preemptions from which spot is cheaper at these prices; None where it never is."""
+    """Device hours between two preemptions from which spot is cheaper at these prices; None if it never is."""
     low, high = SEARCHED_GPU_HOURS
 
     def pays(gpu_hours: float) -> bool:
@@ -100,9 +102,9 @@ GPU_HOURS_PER_FAILURE = 50_000.0
 
 
 ASSUMED_CHECKPOINT_S = 30.0
-"""Counted for a checkpoint where nobody states the bandwidth of its storage."""
+"""The assumed time of a checkpoint if the bandwidth of its storage is not given."""
 LEAST_USEFUL_RATIO = 0.01
-"""Of the time: where less is left between interruptions, a training does not end."""
+"""Share of the time: if less is left between interruptions, a training does not end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +114,13 @@ class Failures:
     gpu_hours_per_failure: float = GPU_HOURS_PER_FAILURE
     """Device hours between two interruptions, over all devices."""
     gpu_hours_per_preemption: float | None = None
-    """The same of spot devices that are taken away; None where it is unknown."""
+    """The same for preemptions of spot devices; None if unknown."""
     restart_s: float = 600.0
-    """From the interruption to the first step again, without what is computed twice."""
+    """From the interruption to the next step, without repeated compute."""
     checkpoint_s: float | None = None
-    """Training stands still for so long to write one; None: by its bytes, where ``storage_bytes_per_s`` is known."""
+    """Time for which a checkpoint stops training; None: from its bytes, if ``storage_bytes_per_s`` is known."""
     storage_bytes_per_s: float | None = None
-    """That all ranks together write to the storage of checkpoints."""
+    """Bandwidth of all ranks together to the checkpoint storage."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -127,11 +129,11 @@ class Failures:
                 read_number(f"hardware.{field.name}", value, above=field.name not in ("checkpoint_s", "restart_s"))
 
     def mtbf_s(self, gpus: int) -> float:
-        """Mean time between two interruptions of a training on so many devices."""
+        """Mean time between two interruptions of a training on this many devices."""
         return self.gpu_hours_per_failure / gpus * 3600
 
     def stall_s(self, total_bytes: float) -> float | None:
-        """That a checkpoint of so many bytes stops training (synchronous); None where it is unknown."""
+        """Time for which a synchronous checkpoint of this many bytes stops training; None if unknown."""
         if self.checkpoint_s is not None or self.storage_bytes_per_s is None:
             return self.checkpoint_s
         return total_bytes / self.storage_bytes_per_s
@@ -148,7 +150,7 @@ USUAL_FAILURES = Failures()
 
 
 def young_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
-    """Compute between two checkpoints that wastes least, to first order: sqrt(2 C M) (Young 1974).
+    """The compute between two checkpoints that wastes the least time, to first order: sqrt(2 C M) (Young 1974).
 
     >>> young_interval_s(50, 10_000)
     1000.0
@@ -157,7 +159,7 @@ def young_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
-    """The same to higher order (Daly 2006, equation 37); M where a checkpoint takes longer than 2 M.
+    """The same to higher order (Daly 2006, equation 37); M if a checkpoint takes longer than 2 M.
 
     >>> round(daly_interval_s(50, 10_000), 1)
     966.9
@@ -169,10 +171,10 @@ def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def waste_ratio(interval_s: float, checkpoint_s: float, mtbf_s: float, restart_s: float) -> float:
-    """Share of wall time that trains nothing, expected: 1 - T / (M e^(R/M) (e^((T + C) / M) - 1)).
+    """The expected share of wall time without training: 1 - T / (M e^(R/M) (e^((T + C) / M) - 1)).
 
-    Daly's wall time of a training much longer than T, for exponential times between interruptions, which also come
-    during restarts and checkpoints. To first order it is C/T + (T/2 + R)/M (Young).
+    This is Daly's wall time of a training much longer than T, with exponential times between interruptions, which may
+    also occur during restarts and checkpoints. To first order, it is C/T + (T/2 + R)/M (Young).
 
     >>> round(waste_ratio(1000, 50, 10_000, 100), 4)
     0.1057
@@ -181,11 +183,11 @@ def waste_ratio(interval_s: float, checkpoint_s: float, mtbf_s: float, restart_s
         wall_s = mtbf_s * exp(restart_s / mtbf_s) * expm1((interval_s + checkpoint_s) / mtbf_s)
     except OverflowError:
         return 1.0
-    return max(0.0, 1 - interval_s / wall_s)  # rounding may pass 0
+    return max(0.0, 1 - interval_s / wall_s)  # rounding may go below 0
 
 
 def least_waste_ratio(checkpoint_s: float, mtbf_s: float, restart_s: float) -> float:
-    """At Daly's interval; with free checkpoints only restarts are left.
+    """The waste at Daly's interval; with free checkpoints, only restarts are left.
 
     >>> round(least_waste_ratio(300, 86_400, 600), 4)
     0.0874
@@ -196,13 +198,13 @@ def least_waste_ratio(checkpoint_s: float, mtbf_s: float, restart_s: float) -> f
 
 
 def pick_price(hardware: Hardware, kind: str = "on-demand", provider: str | None = None) -> Price | None:
-    """The cheapest known price of this kind, of this provider where one is given; None where none is known."""
+    """The cheapest known price of this kind, from this provider if given; None if no price is known."""
     fitting = [p for p in hardware.prices if p.kind == kind and provider in (None, p.provider)]
     return min(fitting, key=lambda price: price.usd_per_hour, default=None)
 
 
 def predict_checkpoint(workload: Workload, hardware: Hardware, failures: Failures) -> CheckpointPrediction:
-    """Weights and optimizer states of the trained parameters; every rank writes what no other one holds."""
+    """Weights and optimizer states of the trained parameters; each rank writes the part that no other rank holds."""
     model, run = workload.model, workload.run
     each = param_bytes(run)
     trained = model.params if run.trainable_params is None else min(model.params, run.trainable_params)
@@ -227,10 +229,10 @@ def predict_cost(
     failures: Failures = USUAL_FAILURES,
     price: Price | None = None,
 ) -> CostPrediction:
-    """Totals of training on so many tokens at the predicted pace; ``price`` of one device's hour.
+    """Totals of training on this many tokens at the predicted pace; ``price`` is for one device hour.
 
-    Without ``failures``, interruptions come as often as Llama 3's; on spot devices preemptions come on top. Money is
-    None where ``price`` is. Raises UsageError where interruptions leave no time to train.
+    Without ``failures``, interruptions are as frequent as Llama 3's; on spot devices, preemptions are added. Money is
+    None if ``price`` is. Raises UsageError if interruptions leave no time to train.
     """
     if tokens < 1:
         raise UsageError(f"tokens = {tokens}: give a whole number of 1 or more")

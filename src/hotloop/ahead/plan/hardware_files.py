@@ -1,7 +1,7 @@
-"""Name of a device, or path of a TOML file -> Hardware, and what such devices reach of their data sheet in training.
+"""Name of a device, or path of a TOML file -> Hardware, and the rates that such devices reach in training.
 
-The files in hardware/ are the devices that are known. A user's own file may begin with ``base = "h100-80g-sxm"``: what
-it states overrides the base, the rest stays. The efficiencies are the constants of plan/efficiency.toml.
+The files in hardware/ are the known devices. A user's own file may begin with ``base = "h100-80g-sxm"``: its values
+override the base, the rest stays. The efficiencies are the constants of plan/efficiency.toml.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ class Efficiency:
     """Shares of data-sheet rates, and costs that no data sheet states."""
 
     product_ratio: float
-    """Of the 16-bit (or 32-bit) peak, by a product so large that its bytes do not matter."""
+    """Share of the 16-bit (or 32-bit) peak, for a product so large that its bytes do not matter."""
     fp8_ratio: float
-    """The same of the 8-bit peak."""
+    """Share of the 8-bit peak, likewise."""
     attention_ratio: float
-    """Of the 16-bit peak, by fused attention in PyTorch; the causal half counted."""
+    """Share of the 16-bit peak, for fused attention in PyTorch, counting the causal half."""
     megatron_attention_ratio: float
-    """The same in Megatron, which takes it from cuDNN."""
+    """The same in Megatron, which uses cuDNN's attention."""
     idle_outputs: float
-    """Elements of a product's result that could have been computed in its last wave of tiles besides."""
+    """Further elements of a product's result that its last wave of tiles could have computed."""
     backward_ratio: float
-    """Backward time over twice the forward time, which its FLOPs and bytes are."""
+    """Backward time over twice the forward time, as its FLOPs and bytes are twice the forward's."""
     memory_ratio: float
-    """Of the memory's bandwidth."""
+    """Share of the memory's bandwidth."""
     eager_passes: float
-    """Times that the bytes of everything but products move, over the least they could: uncompiled PyTorch."""
+    """Bytes moved by everything but products, over the minimum, in uncompiled PyTorch."""
     compiled_passes: float
     megatron_passes: float
-    """Megatron's own fused kernels."""
+    """The same for Megatron's own fused kernels."""
     host_ns: float
-    """Until the host has launched one layer's forward pass; uncompiled PyTorch."""
+    """Time until the host has launched one layer's forward pass, in uncompiled PyTorch."""
     megatron_host_ns: float
     step_host_ns: float
     """Once a step: the optimizer's launches, clipping, schedule, the next batch."""
     contention_ratio: float
-    """What compute and communication beside each other add, as a share of the shorter one."""
+    """The time that overlapped compute and communication add, as a share of the shorter."""
     inside_ratio: float
-    """Of the bandwidth inside a node."""
+    """Share of the bandwidth inside a node."""
     between_ratio: float
-    """Of the bandwidth between nodes."""
+    """Share of the bandwidth between nodes."""
     hop_ratio: float
-    """A ring's step from node to node, over the latency of the link between them."""
+    """The time of a ring's step between nodes, over the latency of their link."""
     compute_factor: float = 1.0
-    """Measured over predicted; by calibration."""
+    """Measured over predicted, from calibration."""
     host_factor: float = 1.0
     error_ratio: float
-    """Four fifths of the published steps that were not fitted lie within this share of the prediction, or more."""
+    """At least four fifths of the published steps outside the fit are within this share of the prediction."""
     megatron_error_ratio: float
     basis: str = "formula"
 
     def scaled(self, *, compute: float, host: float, error_ratio: float) -> Efficiency:
-        """Corrected by what was measured."""
+        """The prediction, corrected by the measurement."""
         return replace(
             self,
             compute_factor=compute,
@@ -78,7 +78,7 @@ class Efficiency:
 
 
 def read_efficiency(hardware: Hardware) -> Efficiency:
-    """The constants of this device: its own where published rows show them, by words of its name; else those of any."""
+    """This device's constants: its own if published rows give them, by words of its name; else those of any device."""
     tables = _tables()
     words = set(re.split(r"[^a-z0-9]+", hardware.name.lower()))
     values = {name: entry["value"] for name, entry in tables["all"].items()}
@@ -103,7 +103,7 @@ PRICE_KEYS = ("usd_per_hour", "provider", "day", "kind", "source")
 
 
 def list_hardware() -> list[str]:
-    """Names of the devices that are known."""
+    """Names of the known devices."""
     return sorted(file.stem for file in FOLDER.glob("*.toml"))
 
 
@@ -133,7 +133,7 @@ def _read_tables(name: str) -> dict[str, Any]:
         return tables
     known = list_hardware()
     if base not in known:
-        raise UsageError(f"{path}: base = {base!r} is no known device; choose one of {', '.join(known)}")
+        raise UsageError(f"{path}: base = {base!r} is not a known device; choose one of {', '.join(known)}")
     return _merge(_read_tables(base), tables)
 
 
@@ -168,7 +168,7 @@ def _build(tables: Mapping[str, Any]) -> Hardware:
 
 
 def check_keys(where: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raises UsageError for a key that nobody reads; ``where`` stands before it."""
+    """Raises UsageError for an unknown key; ``where`` is its prefix."""
     unknown = next((key for key in table if key not in known), None)
     if unknown is not None:
         raise UsageError(f"unknown {where}{unknown}{suggest_known(unknown, known)}")
@@ -184,7 +184,7 @@ def read_number(name: str, value: object, *, above: bool = False) -> float:
 
 def _table(key: str, value: Any, known: Sequence[str]) -> Mapping[str, Any]:
     if not isinstance(value, dict) or not value:
-        raise UsageError(f"{key} is no table; give {', '.join(known)} in [{key}]")
+        raise UsageError(f"{key} is not a table; give {', '.join(known)} in [{key}]")
     check_keys(f"key {key}.", value, known)
     return value
 

@@ -1,13 +1,13 @@
-"""Workload + Hardware -> MemoryPrediction: bytes of the device that needs most, by what they are for.
+"""Workload + Hardware -> MemoryPrediction: bytes on the device that needs the most, by purpose.
 
 States follow Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models"
 (arXiv:1910.02054, section 5 and table 1). Activations follow Korthikanti et al., "Reducing Activation Recomputation in
-Large Transformer Models" (arXiv:2205.05198): sbh (34 + 5 a s / h) bytes a layer for 16-bit GPT with dropout, split by
-tensor and sequence parallelism. What they leave open is derived from the tensors that autograd keeps: gated
-feed-forward blocks, grouped queries, flash attention, float32 residuals under autocast, the loss over a vocabulary.
+Large Transformer Models" (arXiv:2205.05198): sbh (34 + 5 a s / h) bytes per layer for 16-bit GPT with dropout, split by
+tensor and sequence parallelism. The rest is derived from the tensors that autograd keeps: gated feed-forward blocks,
+grouped queries, flash attention, float32 residuals under autocast, the loss over a vocabulary.
 
-Every part is affine in the micro-batch. Gradients are counted together with the activations: with accumulation they are
-there from the second micro-batch on.
+Every part is affine in the micro-batch. Gradients are counted together with the activations: with accumulation, they
+exist from the second micro-batch on.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ ZERO_PRECISIONS = ("mixed", "fp32")
 """mixed: 16-bit parameters and gradients, float32 parameters and optimizer states. fp32: everything in float32."""
 
 STATE_BYTES = {"adamw": 8.0, "sgd": 4.0, "adafactor": 0.0, "adamw-8bit": 2.0 * (1 + 4 / 256)}
-"""Of an optimizer's states, per parameter. sgd with momentum; adafactor's rows and columns are too small to count;
-8-bit Adam keeps a float32 scale for each block of 256 (bitsandbytes)."""
+"""Bytes of an optimizer's states, per parameter. sgd uses momentum; adafactor's rows and columns are too small to
+count; 8-bit Adam keeps a float32 scale for each block of 256 (bitsandbytes)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Of one parameter, on a device that holds all of it: what each part needs."""
+    """The bytes of one parameter, by part, on a device that holds all of it."""
 
     params: float
     gradients: float
     master: float
-    """A float32 copy of the parameters beside them."""
+    """A float32 copy of the parameters."""
     optimizer: float
 
     @property
@@ -58,7 +58,7 @@ def state_bytes(precision: str, optimizer: str = "adamw") -> StateBytes:
 def zero_memory(
     params: float, ranks: int, *, optimizer: str = "adamw", precision: str = "mixed"
 ) -> tuple[ZeroStage, ...]:
-    """What stages 0 to 3 of ZeRO leave on one of ``ranks`` devices, in bytes.
+    """The bytes on one of ``ranks`` devices in stages 0 to 3 of ZeRO.
 
     ``params`` counts the model's parameters; ``precision`` is mixed or fp32; ``optimizer`` is adamw, sgd (with
     momentum), adafactor or adamw-8bit. Formula of arXiv:1910.02054, table 1. Raises UsageError.
@@ -90,28 +90,28 @@ def zero_memory(
 
 
 FRAGMENTATION_RATIO = 0.05
-"""Of what is allocated: what the allocator reserves beyond it. Mean of SimuMax's ten rows with both (0.028 to 0.079
-each)."""
+"""Share of the allocated bytes that the allocator reserves in addition. Mean of SimuMax's ten rows with both values
+(0.028 to 0.079 each)."""
 
 COMMUNICATOR_BYTES = 268_435_456
-"""Of one group's communicator: 4 MiB (NCCL_BUFFSIZE) to and from each peer of a ring, in at most 32 channels."""
+"""Bytes of a group's communicator: 4 MiB (NCCL_BUFFSIZE) to and from each peer of a ring, in at most 32 channels."""
 
 FLAT_GRADIENT_BYTES = 6
-"""Per parameter of a rank's partition: DeepSpeed's stages 1 and 2 flatten its gradients in 16 bits and cast them to
-float32 (stage_1_and_2.py, step). So large a piece finds no room between freed activations, and more is reserved."""
+"""Bytes per parameter of a rank's partition: DeepSpeed's stages 1 and 2 flatten its gradients in 16 bits and cast them
+to float32 (stage_1_and_2.py, step). A block this large does not fit between freed activations, so more is reserved."""
 
 BUCKET_PARAMS = 500_000_000
 """DeepSpeed's reduce_bucket_size and allgather_bucket_size."""
 
 ERROR_RATIO = 0.185
-"""90 % of the published rows that set no constant lie within it: held_out_p90_ratio of
+"""90 % of the published rows that were not used for any constant are within it: held_out_p90_ratio in
 benchmarks/results/plan/memory.json."""
 
 QUANTIZED_ERROR_RATIO = 0.326
-"""The same of the published rows with weights in 4 bits, all of them forecast too low."""
+"""The same for the published rows with 4-bit weights, whose forecasts are all too low."""
 
 QUANTIZED_BYTES = {"nf4": 0.5 + 4 / 64, "nf4-dq": 0.5 + 1 / 64 + 4 / (64 * 256)}
-"""Of a parameter with its scales: a float32 for each block of 64, or 8 bits for it and a float32 for each 256 blocks
+"""Bytes of a parameter with its scales: a float32 for each block of 64, or 8 bits and a float32 for each 256 blocks
 (QLoRA, arXiv:2305.14314, section 3: 0.5 and 0.127 bits)."""
 
 SHARDED_PARAMS = ("zero3", "fsdp", "hsdp")
@@ -119,12 +119,12 @@ SHARDED_PARAMS = ("zero3", "fsdp", "hsdp")
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
-    """What one token needs in one layer, before tensor parallelism."""
+    """The memory of one token in one layer, before tensor parallelism."""
 
     norms: float
     """Inputs of both norms and dropout's masks: split by sequence parallelism only."""
     inputs: float
-    """Outputs of both norms, with which products begin: Megatron gathers them again in backward, torch keeps them."""
+    """Outputs of both norms, the inputs of products: Megatron gathers them again in the backward, torch keeps them."""
     attention: float
     feed_forward: float
 
@@ -146,28 +146,28 @@ def sequence_ranks(run: PlannedRun) -> int:
 
 
 def input_ranks(run: PlannedRun) -> int:
-    """Ranks over which the inputs of products are split while they are kept."""
+    """Ranks over which stored inputs of products are split."""
     return sequence_ranks(run) if run.framework == "megatron" else 1
 
 
 def element_bytes(run: PlannedRun) -> int:
-    """Of an element that the layers compute with."""
+    """Bytes of an element in the layers' computation."""
     return 4 if run.precision == "fp32" else 2
 
 
 def residual_bytes(run: PlannedRun) -> int:
-    """Of an element between the layers: float32 under autocast, where the weights are float32."""
+    """Bytes of an element between layers: float32 under autocast with float32 weights."""
     return 4 if is_autocast(run) else element_bytes(run)
 
 
 def is_autocast(run: PlannedRun) -> bool:
     """Float32 weights that each product casts. Sharded runs (FSDP's mixed precision, DeepSpeed, Megatron) cast weights
-    once."""
+    only once."""
     return run.framework == "torch" and run.sharding == "ddp" and run.precision in ("bf16", "fp16", "fp8")
 
 
 def param_bytes(run: PlannedRun) -> StateBytes:
-    """States of one trained parameter where nothing is sharded."""
+    """States of one trained parameter without sharding."""
     states = STATE_BYTES[run.optimizer]
     if run.precision == "fp32":
         return StateBytes(4, 4, 0, states)
@@ -181,19 +181,19 @@ def param_bytes(run: PlannedRun) -> StateBytes:
 
 
 def full_token_bytes(model: DecoderShape, run: PlannedRun, *, has_experts: bool) -> TokenBytes:
-    """All that autograd keeps of one token in one layer, before tensor parallelism."""
+    """All bytes that autograd keeps for one token in one layer, before tensor parallelism."""
     e, r = element_bytes(run), residual_bytes(run)
     has_weights = run.trainable_params is None
     h, q, kv = model.hidden, model.attention_width, model.kv_width
-    # Compressed queries, keys and values have norms of their own, and are the inputs of products.
+    # Compressed queries, keys and values have their own norms, and are the inputs of products.
     norms = 2 * r * h + (2 * h if model.dropout else 0) + e * model.latent_width
     inputs = (2 if has_weights else 1) * e * h + (e * model.latent_width if has_weights else 0)
     attention = float(e * (q + kv + model.values_width + model.output_width))
     if model.kv_rank is not None:
-        # torch's values are a view of what the compressed part became; Megatron copies them.
+        # In torch, values are a view of the expanded compressed part; Megatron copies them.
         attention += 0 if run.framework == "megatron" else e * (model.latent_up_width - model.values_width)
     elif run.framework == "megatron" and not model.learned_positions:
-        # The fused projection lives on through the values, which are a view of it; rotated queries and keys are copies.
+        # The values keep the fused projection alive, as they are a view of it; rotated queries and keys are copies.
         attention += e * (q + kv)
     if model.attention == "flash":
         attention += 4 * model.heads
@@ -203,7 +203,7 @@ def full_token_bytes(model: DecoderShape, run: PlannedRun, *, has_experts: bool)
     if model.is_gated and (run.compiled or run.framework == "megatron"):
         factor = 3  # one kernel for the activation and its product
     if not has_weights:
-        factor -= 1  # the last product's input is needed for its weight's gradient only
+        factor -= 1  # the last product's input is needed only for its weight's gradient
     if has_experts:
         width = model.expert_width
         routed = model.experts_per_token * (factor * e * width + 2 * e * h) + 8 * model.experts
@@ -221,12 +221,12 @@ def core_bytes(model: DecoderShape, run: PlannedRun) -> float:
 
 
 def kept_token_bytes(model: DecoderShape, run: PlannedRun, *, has_experts: bool) -> TokenBytes:
-    """What is kept of one token in one layer from its forward to its backward."""
+    """The bytes kept for one token in one layer from its forward to its backward."""
     e, r = element_bytes(run), residual_bytes(run)
     if run.recompute == "full":
         return TokenBytes(r * model.hidden, 0, 0, 0)
     if run.recompute == "selective" and run.framework == "torch":
-        # The layer's input, attention's output, and every second product: queries, values, the first of the block.
+        # The layer's input, attention's output, and every second product: queries, values, the block's first.
         width = model.experts_per_token * model.expert_width if has_experts else model.ffn_width
         products = e * model.hidden if model.is_gated else 0
         attention = e * (model.output_width + model.attention_width + model.values_width)
@@ -235,11 +235,11 @@ def kept_token_bytes(model: DecoderShape, run: PlannedRun, *, has_experts: bool)
 
 
 def logits_token_bytes(model: DecoderShape, run: PlannedRun) -> float:
-    """Of one token while the loss is computed and its gradient leaves it.
+    """The bytes of one token while the loss and its gradient are computed.
 
     Eager, 16-bit: the output, log-softmax in float32, its gradient, and the gradient before the cast: 2 + 4 + 4 + 4.
-    Where tensor-parallel ranks share the vocabulary, the backward of torch.distributed.tensor.parallel.loss_parallel
-    adds exponentials: 4 more. Fused: the output and its gradient.
+    If tensor-parallel ranks share the vocabulary, the backward of torch.distributed.tensor.parallel.loss_parallel adds
+    exponentials: 4 more. Fused: the output and its gradient.
     """
     e = element_bytes(run)
     if run.fused_loss:
@@ -263,7 +263,7 @@ class PipelineStage:
 
 
 def heavy_stages(workload: Workload) -> list[PipelineStage]:
-    """The first and the last stage, one of which needs most; a stage has ceil(layers / pp) layers."""
+    """The first and the last stage: one of them needs the most; a stage has ceil(layers / pp) layers."""
     model, pp = workload.model, workload.run.pp
     count = -(-model.layers // pp)
     dense = model.layers - model.expert_layers
@@ -280,7 +280,7 @@ def heavy_stages(workload: Workload) -> list[PipelineStage]:
 def in_flight(run: PlannedRun, micro_batches: int, stage: PipelineStage) -> float:
     """Micro-batches whose activations a stage holds at once: min(pp, micro-batches) on the first, 1 on the last stage.
 
-    1F1B; interleaved over v chunks the first holds pp + (pp - 1) / v (arXiv:2205.05198, section 4.2.3).
+    1F1B; interleaved over v chunks, the first holds pp + (pp - 1) / v (arXiv:2205.05198, section 4.2.3).
     """
     if run.pp == 1 or not stage.is_first:
         return 1.0
@@ -295,7 +295,7 @@ class StageParams:
     dense: float
     experts: float
     layer: float
-    """Of its largest layer, without experts that other ranks hold."""
+    """Parameters of its largest layer, without experts on other ranks."""
     ends: float
     """Embedding and output."""
 
@@ -326,7 +326,7 @@ def stage_params(workload: Workload, stage: PipelineStage) -> StageParams:
 
 
 def shard_ranks(workload: Workload, hardware: Hardware) -> tuple[int, int]:
-    """Ranks over which states are sharded: those of dense parameters, those of experts."""
+    """Ranks over which states are sharded: for dense parameters and for experts."""
     run = workload.run
     ranks = 1 if run.sharding == "ddp" else workload.data_ranks * run.cp
     if run.sharding == "hsdp":
@@ -335,7 +335,7 @@ def shard_ranks(workload: Workload, hardware: Hardware) -> tuple[int, int]:
 
 
 def predict_memory(workload: Workload, hardware: Hardware) -> MemoryPrediction:
-    """Memory of the device that needs most, at the moment when it needs most."""
+    """Memory of the device that needs the most, at its peak."""
     return max(
         (predict_stage(workload, hardware, one) for one in heavy_stages(workload)), key=lambda one: one.peak_bytes
     )
@@ -351,16 +351,16 @@ def predict_stage(workload: Workload, hardware: Hardware, stage: PipelineStage) 
     flight = in_flight(run, workload.micro_batches, stage)
     stored_layers = stage.dense_layers * kept[False] + stage.expert_layers * kept[True]
     if run.offload == "activations":
-        stored_layers = min(stored_layers, 2 * layer)  # one in use, one on its way
+        stored_layers = min(stored_layers, 2 * layer)  # one in use, one being gathered
     activations = flight * stored_layers
     working = max((_working_bytes(workload, has) * tokens for has, count in _kinds(stage) if count), default=0.0)
     logits = 0.0
     if stage.is_last:
         logits = logits_token_bytes(model, run) / run.tp * tokens
         ends = residual_bytes(run) / sequence_ranks(run) + element_bytes(run) / input_ranks(run)
-        activations += ends * model.hidden * tokens  # the last norm's input, and the output's
+        activations += ends * model.hidden * tokens  # the inputs of the last norm and of the output
     buffers = _buffer_bytes(workload, params, shard_ranks(workload, hardware))
-    # The backward of a layer begins where the loss has ended: the larger of both.
+    # The backward of a layer begins after the loss has ended: the larger of the two.
     activations += max(0.0, working - logits)
     allocated = sum(states) + activations + logits + buffers
     groups = sum(ranks > 1 for ranks in (workload.data_ranks, run.tp, run.pp, run.cp, run.ep))
@@ -416,13 +416,13 @@ def _states(workload: Workload, hardware: Hardware, params: StageParams) -> tupl
 
 
 def _base_bytes(run: PlannedRun, params: StageParams) -> float:
-    """Of a frozen parameter: layers in 4 bits, embedding and output in 16, as transformers loads them."""
+    """Bytes of a frozen parameter: layers in 4 bits, embedding and output in 16, as transformers loads them."""
     ends = params.ends / params.total
     return QUANTIZED_BYTES.get(run.base_weights, element_bytes(run)) * (1 - ends) + element_bytes(run) * ends
 
 
 def _working_bytes(workload: Workload, has_experts: bool) -> float:
-    """Per token, of the layer whose backward runs: what it computes again, and its gradients, on one rank."""
+    """Per token, for the layer whose backward runs: recomputed activations and gradients on one rank."""
     model, run = workload.model, workload.run
     e = element_bytes(run)
     again = 0.0
@@ -438,16 +438,16 @@ def _working_bytes(workload: Workload, has_experts: bool) -> float:
 
 
 def _buffer_bytes(workload: Workload, params: StageParams, ranks: tuple[int, int]) -> float:
-    """Gathered parameters, buckets, casts: what the way of training needs beside the states."""
+    """Gathered parameters, buckets, casts: memory that the way of training needs in addition to the states."""
     run, e = workload.run, element_bytes(workload.run)
     trained = 0.0 if run.trainable_params is not None else 1.0
     if run.sharding in SHARDED_PARAMS:
         if run.pp > 1:
             # A stage stays gathered between micro-batches, and its gradients add up in float32.
             return (e + 4 * trained) * params.total
-        # This layer and the next one, the gradients of one, embedding and output.
+        # This layer and the next, the gradients of one, embedding and output.
         return e * ((2 + trained) * params.layer + params.ends)
-    # The largest product's weight in 16 bits, while it is computed with.
+    # The largest product's weight in 16 bits, while it is in use.
     unpacked = 0.0 if run.base_weights == "full" else e * workload.model.hidden * workload.model.ffn_width / run.tp
     casts = e * (params.total - params.ends / 2) if is_autocast(run) else 0.0
     if run.sharding == "ddp":
@@ -462,7 +462,7 @@ def _buffer_bytes(workload: Workload, params: StageParams, ranks: tuple[int, int
 
 
 def layer_parts(workload: Workload) -> dict[str, float]:
-    """Bytes that one layer keeps of one micro-batch on one rank, by class of module; of its largest kind of layer."""
+    """Bytes that one layer keeps for one micro-batch on one rank, by class of module; for the largest kind of layer."""
     model, run = workload.model, workload.run
     kept = kept_token_bytes(model, run, has_experts=model.expert_layers > 0)
     tokens = run.micro_batch * model.seq / run.cp

@@ -1,7 +1,7 @@
 """A traced module -> memory of one device, alone or with its states sharded over ranks (FSDP2).
 
-The trace is made by probe/module_memory.py, in a child with the user's Python; ``make_request`` says what it shall do,
-and its answer decodes to a ModuleTrace.
+probe/module_memory.py makes the trace, in a child process with the user's Python; ``make_request`` describes its work,
+and its reply decodes to a ModuleTrace.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from hotloop.core.prediction import MemoryPrediction
 DTYPES = ["float64", "float32", "float16", "bfloat16", "complex64", "int64", "int32", "int16", "int8", "uint8", "bool"]
 PRECISIONS = ("fp32", "bf16", "fp16", "pure-bf16")
 OPTIMIZERS = ("adamw", "adam", "sgd", "plain-sgd")
-"""sgd has a momentum of 0.9."""
+"""sgd uses a momentum of 0.9."""
 TENSOR = re.compile(r"(?:(\w+):)?(\w+)\[([^\]]*)\]")
 EXAMPLE = '"input_ids:int64[8,1024],labels:int64[8,1024]", "float32[32,3,224,224]", or FILE.py:FUNCTION'
 WORKSPACE_BYTES = 2 * 8320 * 1024
 HOPPER_WORKSPACE_BYTES = 2 * 32 * 1024 * 1024
-"""cuBLAS, taken to be one for forward and one for backward: 8,519,680 bytes each (discuss.pytorch.org/t/178671), 32 MiB
-from compute capability 9 on (pytorch/pytorch#120925)."""
+"""cuBLAS workspaces, assumed to be one for forward and one for backward: 8,519,680 bytes each
+(discuss.pytorch.org/t/178671), 32 MiB from compute capability 9 on (pytorch/pytorch#120925)."""
 HOPPER = ("H100", "H200", "B200")
 ERROR_RATIO = 0.05
-"""Every row of docs/plan-module.md, on the CPU, lies within it; no GPU was compared."""
+"""Every row of docs/plan-module.md, on the CPU, is within it; no GPU was compared."""
 FP32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldAt:
-    """What was held when most was, in one phase of one step and at one place beside the repeated blocks."""
+    """The memory at the peak of one phase of one step and of one place relative to the repeated blocks."""
 
     step: int
     phase: str
@@ -46,11 +46,11 @@ class HeldAt:
     """parameters, buffers, inputs, gradients, optimizer_states, activations (kept for backward), temporaries,
     workspace."""
     by_class: Mapping[str, int]
-    """Activations and temporaries by the class of the module that made them."""
+    """Activations and temporaries by the class of the module that created them."""
     block_by_class: Mapping[str, int]
-    """What the first of the repeated blocks keeps for backward, likewise."""
+    """The memory that the first repeated block keeps for backward, likewise."""
     largest: tuple[Mapping[str, Any], ...]
-    """Of the largest storages: size_bytes, category, class, line."""
+    """The largest storages: size_bytes, category, class, line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class RepeatedBlock:
     class_name: str
     count: int
     params: int
-    """Of one of them."""
+    """Bytes of one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +70,11 @@ class ModuleTrace:
 
     params: int
     sizes: Mapping[str, int]
-    """Bytes of parameters, buffers, inputs, gradients and optimizer_states when each is whole."""
+    """Bytes of parameters, buffers, inputs, gradients and optimizer_states, each in full."""
     peaks: tuple[HeldAt, ...]
     block: RepeatedBlock | None
     imitated: tuple[str, ...]
-    """What was traced by CUDA's rules; empty for the CPU."""
+    """The parts traced by CUDA's rules; empty for the CPU."""
     notes: tuple[str, ...]
     seconds: float
 
@@ -93,7 +93,7 @@ def read_tensors(text: str) -> list[dict[str, Any]] | None:
         return None
     rest = TENSOR.sub("", text).replace(",", "").strip()
     if rest:
-        raise UsageError(f"--batch {text}: {rest!r} is no tensor; give {EXAMPLE}")
+        raise UsageError(f"--batch {text}: {rest!r} is not a tensor; give {EXAMPLE}")
     found: list[dict[str, Any]] = []
     for name, dtype, shape in TENSOR.findall(text):
         sizes = [size.strip() for size in shape.split(",")] if shape.strip() else []
@@ -101,7 +101,7 @@ def read_tensors(text: str) -> list[dict[str, Any]] | None:
             raise UsageError(f"--batch {text}: unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
         if not all(size.isdecimal() and int(size) for size in sizes):
             raise UsageError(
-                f"--batch {text}: [{shape}] is no shape; give whole numbers of 1 or more, such as [8,1024]"
+                f"--batch {text}: [{shape}] is not a shape; give whole numbers of 1 or more, such as [8,1024]"
             )
         found.append({"name": name or None, "dtype": dtype, "shape": [int(size) for size in sizes]})
     return found
@@ -118,7 +118,7 @@ def make_request(
 ) -> dict[str, Any]:
     """The request of probe/module_memory.py. ``module`` is FILE and FUNCTION, ``batch`` tensors or the same.
 
-    On several ranks bf16 is that of FSDP2's mixed precision, not of autocast: layers compute in it throughout.
+    On several ranks, bf16 means FSDP2's mixed precision, not autocast: layers compute in it throughout.
     """
     whole = {"bf16": "pure-bf16"}.get(precision, precision) if ranks > 1 else precision
     if ranks > 1 and precision == "fp16":
@@ -137,7 +137,7 @@ def make_request(
 def find_peak(
     trace: ModuleTrace, hardware: Hardware, precision: str, ranks: int = 1
 ) -> tuple[HeldAt, MemoryPrediction]:
-    """The moment that needs most, and the memory of one device then, with context and cuBLAS on a GPU."""
+    """The moment of peak memory, and one device's memory then, with context and cuBLAS on a GPU."""
     workspace = 0
     if trace.imitated:
         workspace = HOPPER_WORKSPACE_BYTES if any(name in hardware.name for name in HOPPER) else WORKSPACE_BYTES
@@ -173,12 +173,12 @@ def _predict_moment(moment: HeldAt, hardware: Hardware, workspace_bytes: int) ->
 def _predict_shard(
     trace: ModuleTrace, moment: HeldAt, alone: MemoryPrediction, precision: str, ranks: int
 ) -> MemoryPrediction:
-    """One rank of FSDP2 with every repeated block a group of its own, and the rest of the model another.
+    """One rank of FSDP2 with each repeated block in its own group, and the rest of the model in another.
 
-    States are float32 and divided by the ranks (bfloat16 with pure-bf16). Gathered are the rest of the model (until
-    backward has ended) and one block after the last of them, else two, of which one is prefetched; while backward is
-    in the blocks also the gradients of the rest and of one block, and the float32 input of one block's reduce-scatter
-    (torch.distributed.fsdp.fully_shard, torch 2.13).
+    States are float32 and divided by the ranks (bfloat16 with pure-bf16). Gathered layers are the rest of the model
+    (until the backward has ended) and one block after the last block, else two, one of them prefetched. While the
+    backward is in the blocks, the gradients of the rest and of one block, and the float32 input of one block's
+    reduce-scatter, are added (torch.distributed.fsdp.fully_shard, torch 2.13).
     """
     compute_bytes = trace.sizes["parameters"] / trace.params
     state_bytes = FP32_BYTES if precision == "bf16" else compute_bytes
@@ -204,22 +204,22 @@ def _predict_shard(
 
 
 def describe_trace(trace: ModuleTrace, peak: HeldAt, ranks: int) -> tuple[str, ...]:
-    """What the reader has to know of how the memory was found, and what holds it."""
+    """Notes for the reader on how the memory was found, and on what uses it."""
     after = f"after {peak.op} in the {peak.phase} of step {peak.step}" if peak.op else f"in the {peak.phase}"
     largest = sorted(peak.by_class.items(), key=lambda item: -item[1])[:5]
     made_by = ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in largest)
-    found = [f"the peak is {after}; activations and temporaries by the module that made them: {made_by}"]
+    found = [f"the peak is {after}; activations and temporaries by the module that created them: {made_by}"]
     lines: dict[str, int] = {}
     for storage in peak.largest:
         if storage["line"] and storage["category"] in ("activations", "temporaries"):
             lines[storage["line"]] = lines.get(storage["line"], 0) + storage["size_bytes"]
     if lines:
         line, size = max(lines.items(), key=lambda item: item[1])
-        found.append(f"of the largest tensors most are made by {line} ({size / 2**20:.1f} MiB)")
+        found.append(f"most of the largest tensors are created by {line} ({size / 2**20:.1f} MiB)")
     found += trace.notes
     if trace.imitated:
         found.append(
-            f"by CUDA's rules: {'; '.join(trace.imitated)}; not compared with a GPU yet; cuDNN's work space is left out"
+            f"by CUDA's rules: {'; '.join(trace.imitated)}; not yet compared with a GPU; cuDNN's workspace is left out"
         )
     if ranks > 1:
         count = (

@@ -1,4 +1,4 @@
-"""What a workload file asks -> PlanReport: memory, time and cost.
+"""The request of a workload file -> PlanReport: memory, time and cost.
 
 A plan that does not fit comes with remedies: changes of the run, each planned again.
 """
@@ -36,7 +36,7 @@ NUMERICS = {
     "precision": "lossy",
     "optimizer": "lossy",
 }
-"""What a change does to the training's numbers, as docs/techniques.md states it of the techniques."""
+"""The effect of a change on the training's numbers, as docs/techniques.md states it for the techniques."""
 
 STEPS = {
     "recompute": (("selective", "full"), "recompute"),
@@ -44,14 +44,14 @@ STEPS = {
     "offload": (("activations", "optimizer", "parameters"), "offload"),
     "optimizer": (("adamw-8bit",), "optimizer"),
 }
-"""Remedy -> the values that it tries, mildest first, of which key of [run]."""
+"""Remedy -> the key of [run], and the values that it tries, mildest first."""
 
 
 def find_remedies(workload: Workload, hardware: Hardware, forecast: PredictStep | None = None) -> tuple[Remedy, ...]:
-    """Changes that save memory, the mildest of each kind that makes the run fit, else the one that saves most.
+    """Changes that save memory: the mildest of each kind that makes the run fit, else the change that saves the most.
 
-    First those that make it fit: what leaves the learning unchanged before what does not, then by time lost, then by
-    bytes saved. Where none fits alone, ``together`` adds up those that leave the learning unchanged, until it fits.
+    First those that make it fit: first those that leave the learning unchanged, then by time lost, then by bytes saved.
+    If none fits alone, ``together`` combines those that leave the learning unchanged until the run fits.
     """
     before = predict_memory(workload, hardware).peak_bytes
     pace = None if forecast is None else _ns_per_token(workload, hardware, forecast)
@@ -94,7 +94,7 @@ def _ns_per_token(workload: Workload, hardware: Hardware, forecast: PredictStep)
 
 
 def _alternatives(workload: Workload) -> Iterator[tuple[str, dict[str, Any], Workload]]:
-    """(remedy, changed keys, changed workload) of each change that can be made."""
+    """(remedy, changed keys, changed workload) of each possible change."""
     run, model = workload.run, workload.model
     for micro in _smaller(run.micro_batch):
         yield from _try(workload, "accumulation", micro_batch=micro)
@@ -122,7 +122,7 @@ def _alternatives(workload: Workload) -> Iterator[tuple[str, dict[str, Any], Wor
 
 
 def _smaller(micro_batch: int) -> Iterator[int]:
-    """Halves, down to 1."""
+    """The value halved repeatedly, down to 1."""
     while micro_batch > 1 and micro_batch % 2 == 0:
         micro_batch //= 2
         yield micro_batch
@@ -143,7 +143,8 @@ def _combine(
     helping: list[Remedy],
     judge: Callable[[str, Mapping[str, Any], Workload], Remedy],
 ) -> Iterator[Remedy]:
-    """The remedies that keep what is learned, the largest first, each added to those before until the run fits."""
+    """The remedies that leave the learning unchanged, largest first, each added to the earlier ones until the run
+    fits."""
     changes: dict[str, Any] = {}
     for one in sorted(helping, key=lambda one: -one.saved_bytes):
         if one.numerics == "lossy" or any(key in changes for key in one.changes):
@@ -171,8 +172,8 @@ def _part(changes: Mapping[str, Any], start: str) -> dict[str, Any]:
 def build_plan(
     request: PlanRequest, version: str, tokens: int, efficiency: Efficiency | None = None, *, wants_remedies: bool
 ) -> PlanReport:
-    """The plan of a training on so many tokens; with remedies where they are wanted, where it does not fit, or fits by
-    less than the error of the forecast."""
+    """The plan of a training on this many tokens; with remedies if requested, if it does not fit, or if it fits by less
+    than the error of the forecast."""
     workload, hardware = request.workload, request.hardware
     forecast = partial(predict_step, efficiency=efficiency)
     memory, step = predict_memory(workload, hardware), forecast(workload, hardware)

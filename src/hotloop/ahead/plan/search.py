@@ -1,6 +1,7 @@
-"""Every way to run a model that fits -> the quickest, cheapest or smallest, and the front of time and money.
+"""All ways to run a model that fit -> the fastest, cheapest or smallest, and the trade-off between time and money.
 
-Also the curve over GPU counts: the same global batch on more devices (strong), or the same work for each (weak).
+In addition: the curve over GPU counts: the same global batch on more devices (strong), or the same work for each
+(weak).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .workload_file import PlanRequest
 GOALS = ("time", "cost", "memory")
 GPU_LIMIT = 16_384
 SCALES = 8
-"""Points of a scaling curve: each has twice the devices of the one before."""
+"""Points of a scaling curve: each has twice as many devices as the last."""
 SEARCHED_SHARDINGS = ("ddp", "zero1", "fsdp", "hsdp")
 MICRO_BATCH_LIMIT = 64
 KEPT_OPTIONS = 10
@@ -35,7 +36,7 @@ Memory = Callable[[Workload, Hardware], MemoryPrediction]
 def build_scaling(
     request: PlanRequest, kind: str, tokens: int, efficiency: Efficiency | None = None
 ) -> tuple[PlannedScale, ...]:
-    """The curve from the request's count on, by doubling."""
+    """The curve from the request's count upward, by doubling."""
     counts = [request.workload.gpus * 2**power for power in range(SCALES)]
     return scaling_curve(
         request,
@@ -56,8 +57,8 @@ def scaling_curve(
 ) -> tuple[PlannedScale, ...]:
     """The curve over the counts that the run's tensor, pipeline and context ranks divide, ascending.
 
-    Strong scaling leaves out counts at which the global batch has no whole micro-batch for each rank. Raises UsageError
-    where no count is left.
+    Strong scaling omits counts at which the global batch has no whole micro-batch for each rank. Raises UsageError if
+    no count is left.
     """
     workload, hardware = request.workload, request.hardware
     price = pick_price(hardware, request.price_kind)
@@ -107,7 +108,7 @@ def build_search(
     hours: float | None,
     efficiency: Efficiency | None = None,
 ) -> PlannedSearch:
-    """The best of what fits, by the goal: over the GPU counts, of the request's device or those in ``gpus``."""
+    """The best runs that fit, by the goal, over the GPU counts, for the request's device or those in ``gpus``."""
     return search(
         request.workload,
         _list_devices(request, gpus),
@@ -139,11 +140,11 @@ def search(
     efficiency: Efficiency | None = None,
     keep: int = KEPT_OPTIONS,
 ) -> PlannedSearch:
-    """Micro-batch, recompute, sharding, tensor and pipeline ranks, GPU count and kind; model, global batch and the rest
-    of the run stay.
+    """Varies micro-batch, recompute, sharding, tensor and pipeline ranks, GPU count and kind; the model, the global
+    batch and the rest of the run stay.
 
-    ``tokens`` of the whole training, one step's by default; ``hours`` that it may take. ``gpu_counts``: only the
-    workload's own by default. By cost, what has no price comes last. Raises UsageError where nothing fits.
+    ``tokens`` of the whole training, by default one step's; ``hours`` that it may take. ``gpu_counts``: by default only
+    the workload's own. By cost, runs without a price come last. Raises UsageError if nothing fits.
     """
     require_choice("optimize", optimize, GOALS)
     counts = (workload.gpus,) if gpu_counts is None else tuple(sorted(set(gpu_counts)))
@@ -161,12 +162,12 @@ def search(
                 planned = Workload(model=workload.model, run=run, gpus=gpus)
                 needed = memory(planned, device)
                 if not needed.fits:
-                    break  # a greater micro-batch needs no less
+                    break  # a larger micro-batch needs at least as much
                 step = predict_step(planned, device, constants)
                 try:
                     cost = predict_cost(step, planned, device, total, failures=failures, price=price)
                 except UsageError:
-                    continue  # so many devices are interrupted too often to train at all
+                    continue  # this many devices are interrupted too often to train at all
                 if hours is None or cost.hours <= hours:
                     found.append(_describe_option(planned, device, needed, step, cost))
     if not found:
@@ -228,7 +229,7 @@ def choose_best(request: PlanRequest, found: PlannedSearch, gpus: Sequence[str])
 
 
 def _ladders(workload: Workload, device: Hardware, gpus: int) -> Iterator[list[PlannedRun]]:
-    """Runs that differ only in micro-batch, ascending, for every other choice."""
+    """Runs that differ only in micro-batch, in ascending order, for every other choice."""
     model, run = workload.model, workload.run
     for tp in _powers(min(device.gpus_per_node, gpus)):
         if model.heads % tp or model.kv_head_count % tp:

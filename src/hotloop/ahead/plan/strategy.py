@@ -1,4 +1,4 @@
-"""A planned run -> the strategy file that applies it: techniques where there are any, comments where there are none."""
+"""A planned run -> the strategy file that applies it: techniques where they exist, comments where they do not."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hotloop.core.strategy import Choice, Strategy, describe_library_choices, st
 from hotloop.core.workload import PlannedRun, Workload
 
 LARGEST_ACCUMULATION = 65_536
-"""Micro-batches of a step that the technique accepts."""
+"""Numbers of micro-batches per step that the technique accepts."""
 
 LIBRARY_TECHNIQUES = ("accumulation", "fsdp2", "zero-optimizer")
-"""They need hotloop's Trainer or its API; a script that nobody edits does not give them what they change."""
+"""They need hotloop's Trainer or API; an unedited script does not give them the objects that they change."""
 
 TORCH_AXES = {
     "tp": "torchtitan --parallelism.tensor_parallel_degree",
@@ -28,7 +28,7 @@ MEGATRON_AXES = {
 
 
 def plan_strategy(workload: Workload, hardware: Hardware) -> tuple[Strategy, tuple[str, ...]]:
-    """The techniques that the run's settings call for, and a comment for each setting that none of them applies."""
+    """The techniques that the run's settings call for, and a comment for each setting that no technique applies."""
     run = workload.run
     if run.framework == "megatron":
         return Strategy(name="planned"), (*_describe_launch(workload, hardware), *_megatron_flags(workload))
@@ -44,7 +44,7 @@ def plan_strategy(workload: Workload, hardware: Hardware) -> tuple[Strategy, tup
 
 
 def draw_strategy(strategy: Strategy, comments: tuple[str, ...]) -> str:
-    """The file: its comments first, each on a line of its own."""
+    """The file: its comments first, each on its own line."""
     lines = (f"# {''.join(c if c.isprintable() else ' ' for c in one)}\n" for one in comments)
     return "".join(lines) + strategy_to_toml(strategy)
 
@@ -85,7 +85,7 @@ def _megatron_flags(workload: Workload) -> list[str]:
 def _add_sharding(workload: Workload, hardware: Hardware, chosen: dict[str, dict[str, Value]]) -> list[str]:
     run = workload.run
     comments = [
-        f"run.{axis} = {getattr(run, axis)}: no technique splits a model so; {flag} {getattr(run, axis)}"
+        f"run.{axis} = {getattr(run, axis)}: no technique splits a model this way; {flag} {getattr(run, axis)}"
         for axis, flag in TORCH_AXES.items()
         if getattr(run, axis) > 1
     ]
@@ -100,19 +100,17 @@ def _add_sharding(workload: Workload, hardware: Hardware, chosen: dict[str, dict
     if run.sharding in ("fsdp", "zero3"):
         chosen["fsdp2"] = {}
         if run.sharding == "zero3":
-            comments.append(
-                "run.sharding = zero3: fsdp2 shards the same states; DeepSpeed's own is stage 3 of its file"
-            )
+            comments.append("run.sharding = zero3: fsdp2 shards the same states; in DeepSpeed's file, it is stage 3")
         return comments
     chosen["zero-optimizer"] = {}
     if run.precision != "fp32":
         comments.append(
             f"run.sharding = {run.sharding}: zero-optimizer keeps weights and gradients in float32, 4 + 4 + 8 / ranks "
-            "bytes a parameter; the plan counts DeepSpeed's 16-bit ones"
+            "bytes per parameter; the plan counts DeepSpeed's 16-bit copies"
         )
     if run.sharding == "zero2":
         comments.append(
-            'run.sharding = zero2: no technique shards gradients alone; DeepSpeed {"zero_optimization": {"stage": 2}}'
+            'run.sharding = zero2: no technique shards only gradients; DeepSpeed {"zero_optimization": {"stage": 2}}'
         )
     return comments
 
@@ -123,7 +121,7 @@ def _add_precision(workload: Workload, hardware: Hardware, chosen: dict[str, dic
     comments = []
     if precision == "fp32" and "tf32" in hardware.peak_flops:
         chosen["matmul-precision"] = {"precision": "high"}
-        comments.append("run.precision = fp32: the plan's time is that of TF32 products")
+        comments.append("run.precision = fp32: the plan assumes TF32 products")
     elif precision == "pure-bf16":
         if "zero-optimizer" in chosen or "fsdp2" in chosen:
             comments.append("run.precision = pure-bf16: model.to(torch.bfloat16) before the model is sharded")
@@ -149,9 +147,7 @@ def _add_activations(workload: Workload, hardware: Hardware, chosen: dict[str, d
     chosen["activation-checkpointing"] = {} if recompute == "full" else {"policy": "matmuls"}
     if recompute == "full":
         return []
-    return [
-        "run.recompute = selective: the technique keeps every product, the plan every second one, as torchtitan does"
-    ]
+    return ["run.recompute = selective: the technique keeps every product, the plan every second, as torchtitan does"]
 
 
 def _add_offload(workload: Workload, hardware: Hardware, chosen: dict[str, dict[str, Value]]) -> list[str]:
@@ -168,7 +164,7 @@ def _add_offload(workload: Workload, hardware: Hardware, chosen: dict[str, dict[
     instead = {
         "none": "",
         "activations": "not together with compile-model; torch.autograd.graph.save_on_cpu",
-        "optimizer": 'no technique beside sharding; DeepSpeed {"offload_optimizer": {"device": "cpu"}}',
+        "optimizer": 'no technique except sharding; DeepSpeed {"offload_optimizer": {"device": "cpu"}}',
         "parameters": 'no technique without fsdp2; DeepSpeed {"offload_param": {"device": "cpu"}}',
     }[run.offload]
     return [f"run.offload = {run.offload}: {instead}"] if instead else []
@@ -195,7 +191,7 @@ def _add_rest(workload: Workload, hardware: Hardware, chosen: dict[str, dict[str
         "optimizer": "the script builds it",
         "fused_loss": "the model's own code",
         "trainable_params": "the script adds the adapters",
-        "base_weights": "the script loads the weights so (bitsandbytes)",
+        "base_weights": "the script loads the weights this way (bitsandbytes)",
     }
     return [
         f"run.{name} = {str(getattr(run, name)).lower()}: {who}"

@@ -1,18 +1,18 @@
 """Workload and hardware -> the time of one optimizer step and its parts.
 
-A layer is priced part by part: every matrix product by its FLOPs and by the bytes of its three matrices, so that its
-efficiency saturates with its size; attention by its FLOPs (fused) or by products and passes over the scores; all else
-by the bytes that it moves; and no layer is quicker than the host launches it. Collectives of tensor and context
-parallelism and of experts are not hidden. Those of data parallelism run beside compute, and contend with it. The
-pipeline's bubble is (p-1)/(v m) of the work (Narayanan et al., arXiv:2104.04473, section 2.2).
+The price of a layer is the sum of its parts: each matrix product by its FLOPs and the bytes of its three matrices, so
+that efficiency saturates with size; attention by its FLOPs (fused) or by products and passes over the scores;
+everything else by the bytes that it moves; and no layer is faster than the host's launches. Collectives of tensor and
+context parallelism and of experts are not overlapped. Those of data parallelism overlap with compute and contend with
+it. The pipeline's bubble is (p-1)/(v m) of the work (Narayanan et al., arXiv:2104.04473, section 2.2).
 
-FLOPs: a multiplication with an addition is two operations. Attention is counted over the whole square, as if it were
-not causal, by the convention of PaLM (arXiv:2204.02311, appendix B), so that figures compare with published ones.
+FLOPs: a multiplication with an addition is two operations. Attention counts the whole square, as if it were not causal,
+by the convention of PaLM (arXiv:2204.02311, appendix B), so that figures compare with published ones.
 
-Collectives: ring formulas as in NCCL (nccl-tests, doc/PERFORMANCE.md). Of a message of S bytes a rank sends 2 (n-1)/n S
-in an all-reduce and (n-1)/n S in an all-gather or reduce-scatter. A ring over several nodes runs at the slower of the
-link inside and what all its ranks of a node send between nodes together; every further node adds a hop, of which an
-all-reduce by a tree takes only log2.
+Collectives: ring formulas as in NCCL (nccl-tests, doc/PERFORMANCE.md). For a message of S bytes, a rank sends 2 (n-1)/n
+S in an all-reduce and (n-1)/n S in an all-gather or reduce-scatter. A ring over several nodes runs at the speed of the
+slower of two links: the link inside a node, and the link between nodes that all ranks of a node share. Each further
+node adds a hop; a tree all-reduce needs only log2 of the hops.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ def attention_flops_per_token(model: DecoderShape) -> float:
 
 
 def model_flops_per_token(model: DecoderShape) -> float:
-    """Forward and backward, nothing computed twice: 6 N + 12 L h s (PaLM, appendix B); of experts, N has a token's own.
+    """Forward and backward without recomputation: 6 N + 12 L h s (PaLM, appendix B); N counts only a token's own
+    experts.
 
-    Grouped queries change N, not the second term: every query meets every key.
+    Grouped queries change N, but not the second term: every query meets every key.
 
     >>> round(model_flops_per_token(DecoderShape(layers=32, hidden=4096, heads=32, vocab=50368, seq=2048)) / 1e9, 1)
     43.1
@@ -49,7 +50,7 @@ def model_flops_per_token(model: DecoderShape) -> float:
 
 
 def hardware_flops_per_token(model: DecoderShape, recompute: str) -> float:
-    """What a device computes: with ``full`` the layers' forward twice, with ``selective`` attention's forward twice
+    """The FLOPs that a device computes: ``full`` repeats the layers' forward, ``selective`` repeats attention's forward
     (Korthikanti et al., arXiv:2205.05198, section 4 and appendix A)."""
     again = {"none": 0.0, "selective": attention_flops_per_token(model) / 3}
     if recompute not in again:
@@ -60,7 +61,7 @@ def hardware_flops_per_token(model: DecoderShape, recompute: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Devices that communicate: how many, and how many of them share a node."""
+    """A group of communicating devices: how many, and how many of them share a node."""
 
     ranks: int
     per_node: int
@@ -71,19 +72,20 @@ class Group:
 
 
 def group(ranks: int, stride: int, gpus_per_node: int) -> Group:
-    """``ranks`` devices, each ``stride`` after the one before, where devices are numbered node by node."""
+    """``ranks`` devices, ``stride`` apart, where devices are numbered node by node."""
     return Group(ranks, max(1, min(ranks, gpus_per_node // stride)))
 
 
 def collective_ns(
     kind: str, message_bytes: float, members: Group, hardware: Hardware, *, inside_ratio: float, between_ratio: float
 ) -> float:
-    """Time of one collective without its hops between nodes; 0 for one rank. Bytes as ``bus_factor`` counts them."""
+    """Time of one collective without hops between nodes; 0 for one rank. ``bus_factor`` defines how bytes are
+    counted."""
     ranks = members.ranks
     if ranks < 2:
         return 0.0
     rounds = 2 if kind == "all-reduce" else 1
-    # A ring over fewer devices has fewer hops; half of the latency is the launch.
+    # A ring over fewer devices has fewer hops; half the latency is the launch.
     share = 0.5 + 0.5 * min(1.0, (members.per_node - 1) / max(1, hardware.gpus_per_node - 1))
     rate = hardware.inside.bytes_per_s * inside_ratio
     if members.nodes > 1:
@@ -94,7 +96,7 @@ def collective_ns(
 
 
 def hops_ns(kind: str, members: Group, hardware: Hardware, hop_ratio: float) -> float:
-    """Time until the first bytes have gone round all nodes: a ring's hops, or of an all-reduce a tree's."""
+    """Time until the first bytes have visited all nodes: a ring's hops, or a tree's for an all-reduce."""
     nodes = members.nodes
     if nodes < 2:
         return 0.0
@@ -103,40 +105,40 @@ def hops_ns(kind: str, members: Group, hardware: Hardware, hop_ratio: float) -> 
 
 
 ADAM_BYTES = 28
-"""A parameter's weight, gradient and two moments read, weight and moments written, in float32."""
+"""Reads a parameter's weight, gradient and two moments, and writes its weight and moments, in float32."""
 CLIP_BYTES = 12
-"""The gradient read for its norm, then read and written."""
+"""Reads the gradient for its norm, then reads and writes it."""
 OPTIMIZER_BYTES = {"adamw": ADAM_BYTES, "sgd": 20, "adafactor": 16, "adamw-8bit": 16}
 SCORE_PASSES = 5
-"""Times that unfused attention moves its scores, forward: mask and softmax, dropout (Korthikanti et al.: 5 a s bytes a
-token are kept); backward as often again."""
+"""How many times unfused attention moves its scores in the forward: mask and softmax, dropout (Korthikanti et al.: 5 a
+s bytes per token are kept); the backward moves them as often again."""
 FLASH_BACKWARD = 2.5
 """Backward over forward FLOPs of fused attention: five products for two (FlashAttention-2, arXiv:2307.08691, 3.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """ns of one layer or of the head: forward and backward, computed and communicated."""
+    """Nanoseconds of one layer or the head: forward and backward, compute and communication."""
 
     forward: float = 0.0
     backward: float = 0.0
     attention: float = 0.0
-    """Forward of attention's core alone, which selective recomputation repeats."""
+    """The forward of attention's core alone, which selective recomputation repeats."""
     sent: float = 0.0
-    """Forward's collectives that nothing hides; backward's last as long."""
+    """The forward's collectives that do not overlap with compute; the backward's take as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """What one device reaches in this run."""
+    """The rates that one device reaches in this run."""
 
     product: float
-    """FLOPs a second."""
+    """FLOPs per second."""
     product_bytes: float
     """Bytes of one element of a product's inputs."""
     attention: float
     memory: float
-    """Bytes a second."""
+    """Bytes per second."""
     passes: float
     wide: int
     """Bytes of one element of an activation."""
@@ -146,9 +148,9 @@ class _Rates:
 
 
 def predict_step(workload: Workload, hardware: Hardware, efficiency: Efficiency | None = None) -> StepPrediction:
-    """Time of one optimizer step, from the batch on the device to the changed weights; no input wait.
+    """Time of one optimizer step, from the batch on the device to the changed weights; without input wait.
 
-    Raises UsageError where the device does not compute in the run's precision.
+    Raises UsageError if the device does not support the run's precision.
     """
     constants = read_efficiency(hardware) if efficiency is None else efficiency
     model, run = workload.model, workload.run
@@ -164,7 +166,7 @@ def predict_step(workload: Workload, hardware: Hardware, efficiency: Efficiency 
     dense_ns = _layer_ns(dense, run, constants, send, model.layer_params)
     local_params = model.expert_layer_params - model.expert_params * (1 - 1 / run.ep)  # of one rank, with its experts
     mixed_ns = _layer_ns(mixed, run, constants, send, local_params) if share else dense_ns
-    # Where the ranks of a pipeline do not divide the layers, all wait for the one with a layer more.
+    # If the ranks of a pipeline do not divide the layers, all wait for the rank with one more layer.
     layers = -(-model.layers // run.pp)
     per_layer = tuple(a * (1 - share) + b * share for a, b in zip(dense_ns, mixed_ns, strict=True))
     compute, exposed = layers * per_layer[0], layers * per_layer[1]
@@ -202,7 +204,7 @@ def predict_step(workload: Workload, hardware: Hardware, efficiency: Efficiency 
 
 
 def peak_flops(hardware: Hardware, precision: str) -> float:
-    """The device's dense peak in the precision of a run; UsageError where it has none."""
+    """The device's dense peak in the precision of a run; UsageError if it has none."""
     try:
         return hardware.peak(precision)
     except KeyError:
@@ -218,22 +220,23 @@ def _reached(model: DecoderShape, run: PlannedRun, hardware: Hardware, constants
     fused = constants.compiled_passes if run.compiled else constants.eager_passes
     return _Rates(
         product=peak * (constants.fp8_ratio if is_fp8 else constants.product_ratio),
-        # In 8 bits the inputs are read in 16, written in 8 and read again.
+        # In 8 bits, inputs are read in 16 bits, written in 8 bits and read again.
         product_bytes=4 if run.precision in ("fp8", "fp32") else 2,
         attention=half * (constants.megatron_attention_ratio if is_megatron else constants.attention_ratio),
         memory=hardware.memory_bytes_per_s * constants.memory_ratio,
         passes=constants.megatron_passes if is_megatron else fused,
         wide=4 if run.precision == "fp32" else 2,
         idle_outputs=constants.idle_outputs,
-        # Adapters: frozen weights have no gradient, only their inputs.
+        # Adapters: frozen weights have no gradient, but their inputs do.
         backward=constants.backward_ratio * (1 + trained_share(model, run)),
     )
 
 
 def _products_ns(shapes: Sequence[tuple[float, float, float, float]], rates: _Rates) -> float:
-    """Of (count, m, n, k) products: FLOPs over the rate, and the bytes of the three matrices over the memory's.
+    """For (count, m, n, k) products: FLOPs over the compute rate, plus the bytes of the three matrices over the memory
+    rate.
 
-    The last wave of tiles is partly empty: its idle outputs cost as much as those that are wanted.
+    The last wave of tiles is partly empty: its idle outputs cost as much as useful ones.
     """
     flops = sum(2 * (count * m * n + rates.idle_outputs) * k for count, m, n, k in shapes)
     elements = sum(count * (m * n + n * k + k * m) for count, m, n, k in shapes)
@@ -245,7 +248,7 @@ def _layer(model: DecoderShape, run: PlannedRun, rates: _Rates, tokens: float, e
     queries, keys = model.attention_width / tp, (model.kv_width + model.values_width) / tp
     products = [(1.0, tokens, outputs, inputs) for outputs, inputs in model.attention_products(tp)]
     blocks = 2 if model.is_gated else 1
-    # The least that two norms, two residual sums and the activation move.
+    # The least bytes that two norms, two residual sums and the activation move.
     rows = 10.0 * h / (tp if run.sequence_parallel else 1)
     if model.dropout:
         rows += 5.0 * h / (tp if run.sequence_parallel else 1)
@@ -260,7 +263,7 @@ def _layer(model: DecoderShape, run: PlannedRun, rates: _Rates, tokens: float, e
         local = experts / run.ep
         routed = tokens * model.experts_per_token / local
         products += [(1.0, tokens, experts, h), (local, routed, blocks * width / tp, h), (local, routed, h, width / tp)]
-        # Tokens are put in the order of their experts, and back: each copy is read and written twice.
+        # Tokens are sorted by expert and back: each copy is read and written twice.
         rows += model.experts_per_token * ((blocks + 1) * width / tp + 4 * h)
         sent += send.experts_ns()
     products_ns = _products_ns(products, rates)
@@ -272,7 +275,7 @@ def _layer(model: DecoderShape, run: PlannedRun, rates: _Rates, tokens: float, e
 
 
 def _attention_ns(model: DecoderShape, run: PlannedRun, rates: _Rates, tokens: float) -> tuple[float, float]:
-    """Forward and backward of scores and weighted values; the causal half where it is fused."""
+    """Forward and backward of scores and weighted values; only the causal half if fused."""
     if model.attention == "flash":
         width = (model.attention_width + model.output_width) / run.tp
         forward = tokens * model.seq * width / rates.attention * 1e9
@@ -288,7 +291,7 @@ def _head(model: DecoderShape, run: PlannedRun, rates: _Rates, tokens: float) ->
     """The output's product and the loss; its gradient is computed with it."""
     vocab = model.vocab / run.tp
     product = _products_ns([(1.0, tokens, vocab, model.hidden)], rates)
-    # Fused: written, read and overwritten in 16 bits. Else a float32 copy, its log-softmax and both gradients besides.
+    # Fused: written, read and overwritten in 16 bits. Else also a float32 copy, its log-softmax and both gradients.
     loss = (6 if run.fused_loss else 30) * tokens * vocab / rates.memory * 1e9
     return _Pass(forward=product + loss, backward=rates.backward * product)
 
@@ -296,8 +299,8 @@ def _head(model: DecoderShape, run: PlannedRun, rates: _Rates, tokens: float) ->
 def _layer_ns(
     layer: _Pass, run: PlannedRun, constants: Efficiency, send: _Sender, params: float
 ) -> tuple[float, float, float, float]:
-    """One layer of one micro-batch: compute, what nothing hides, and of its forward and backward pass the time in which
-    nothing is sent yet."""
+    """One layer of one micro-batch: compute, collectives without overlap, and the time of its forward and backward in
+    which nothing is sent yet."""
     factor = constants.compute_factor
     host = constants.megatron_host_ns if run.framework == "megatron" else constants.host_ns
     host *= 0.0 if run.compiled else constants.host_factor
@@ -316,7 +319,7 @@ def _layer_ns(
 
 
 class _Sender:
-    """The collectives of one workload, each as ns on one rank."""
+    """The collectives of one workload, each in nanoseconds on one rank."""
 
     def __init__(self, workload: Workload, hardware: Hardware, constants: Efficiency) -> None:
         self._workload, self._hardware, self._constants = workload, hardware, constants
@@ -330,7 +333,7 @@ class _Sender:
             self._shards = Group(self._data.per_node, self._data.per_node)
         self._tokens = run.micro_batch * workload.model.seq // run.cp
         self._wide = 4 if run.precision == "fp32" else 2
-        # Autocast reduces its float32 gradients; Megatron those of fp16 in 16 bits.
+        # Autocast reduces float32 gradients; Megatron reduces those of fp16 in 16 bits.
         narrow = run.precision == "pure-bf16" or (run.precision == "fp16" and run.framework == "megatron")
         self._gradient_bytes = 2 if narrow else 4
         self.memory_bytes_per_s = hardware.memory_bytes_per_s * constants.memory_ratio
@@ -343,52 +346,53 @@ class _Sender:
         return sent if hidden else sent + hops_ns(kind, members, self._hardware, self._constants.hop_ratio)
 
     def beside(self, compute_ns: float, sent_ns: float) -> float:
-        """What a collective adds to the compute that it runs beside."""
+        """The time that a collective adds to the compute with which it overlaps."""
         if not self._workload.run.overlap:
             return sent_ns
         return max(0.0, sent_ns - compute_ns) + self._constants.contention_ratio * min(compute_ns, sent_ns)
 
     def tensor_ns(self) -> float:
-        """Of one layer's forward: after attention and after the feed-forward block (arXiv:1909.08053, section 3)."""
+        """For one layer's forward: after attention and after the feed-forward block (arXiv:1909.08053, section 3)."""
         return 2 * self._ns("all-reduce", self._tokens * self._workload.model.hidden * self._wide, self._tensor)
 
     def context_ns(self) -> float:
-        """Of one layer's forward: keys and values of the whole sequence."""
+        """For one layer's forward: keys and values of the whole sequence."""
         run, model = self._workload.run, self._workload.model
         held = self._tokens * run.cp * (model.kv_width + model.values_width) / run.tp * self._wide
         return self._ns("all-gather", held, self._context)
 
     def experts_ns(self) -> float:
-        """Of one layer's forward: tokens to their experts and back."""
+        """For one layer's forward: tokens to their experts and back."""
         model = self._workload.model
         sent = self._tokens * model.experts_per_token * model.hidden * self._wide / self._workload.run.tp
         return 2 * self._ns("all-to-all", sent, self._experts)
 
     def gather_ns(self, params: float) -> float:
-        """A sharded layer's weights, to compute with."""
+        """A sharded layer's weights, gathered for compute."""
         return self._ns("all-gather", params * self._wide, self._shards, hidden=True) if self._is_sharded else 0.0
 
     def scatter_ns(self, params: float) -> float:
-        """A layer's gradients after each micro-batch, where they are sharded."""
+        """A layer's gradients after each micro-batch, if they are sharded."""
         if not self._is_sharded and self._workload.run.sharding != "zero2":
             return 0.0
         return self._ns("reduce-scatter", params * self._trained * self._gradient_bytes, self._shards, hidden=True)
 
     def layer_hops_ns(self) -> float:
-        """Of a layer's sharded collectives, what no compute hides: each is a meeting of all nodes."""
+        """The part of a layer's sharded collectives that does not overlap with compute: each synchronizes all nodes."""
         gathers = 2 if self._is_sharded else 0
         scatters = 1 if self._is_sharded or self._workload.run.sharding == "zero2" else 0
         return (gathers + scatters) * hops_ns("all-gather", self._shards, self._hardware, self._constants.hop_ratio)
 
     def gradient_bytes_moved(self, params: float) -> float:
-        """Weights cast for the pass, gradients cast and added up; Megatron's products add into its gradients."""
+        """Casts of weights for the pass, casts and sums of gradients; Megatron's products add directly into its
+        gradients."""
         run = self._workload.run
         return (
             params * self._trained * (4 if run.framework == "megatron" else 6 if run.precision == "pure-bf16" else 12)
         )
 
     def to_next_stage_ns(self) -> float:
-        """One micro-batch's activations to the next rank of the pipeline and their gradients back, of each chunk."""
+        """One micro-batch's activations to the next rank of the pipeline and their gradients back, for each chunk."""
         run, hardware = self._workload.run, self._hardware
         if run.pp == 1:
             return 0.0
@@ -398,8 +402,8 @@ class _Sender:
         return 2 * run.pipeline_chunks * link.time_ns(bytes_sent)
 
     def once_a_step_ns(self, forward_ns: float, backward_ns: float) -> float:
-        """What is left of the data-parallel collectives once a step: gradients beside backward, and weights that ranks
-        share out beside the next forward."""
+        """The rest of the data-parallel collectives once a step: gradients that overlap with the backward, and weights
+        that ranks share, which overlap with the next forward."""
         workload = self._workload
         run = workload.run
         params = rank_params(workload) * self._trained
@@ -418,12 +422,12 @@ class _Sender:
 
 
 def trained_share(model: DecoderShape, run: PlannedRun) -> float:
-    """Of the parameters, those that are trained: fewer with adapters."""
+    """The trained part of the parameters: smaller with adapters."""
     return 1.0 if run.trainable_params is None else min(1.0, run.trainable_params / model.params)
 
 
 def rank_params(workload: Workload) -> float:
-    """Parameters of one model-parallel rank before data-parallel sharding; of experts, those of its expert rank."""
+    """Parameters of one model-parallel rank before data-parallel sharding; for experts, those of its expert rank."""
     model, run = workload.model, workload.run
     experts = model.expert_layers * model.expert_params
     return (model.params - experts + experts / run.ep) / (run.tp * run.pp)
@@ -440,9 +444,10 @@ def _optimizer_ns(workload: Workload, hardware: Hardware, constants: Efficiency)
 
 
 def _offload_ns(workload: Workload, hardware: Hardware, present_ns: float) -> float:
-    """Bytes over the host's link; parameters and activations travel beside all else, the optimizer waits for its own.
+    """Bytes over the host's link; parameters and activations overlap with everything else, the optimizer waits for its
+    own.
 
-    A device's share of the host's memory is taken to be as quick as its link to it.
+    Assumes that a device's share of the host's memory is as fast as its link to the host.
     """
     run, model = workload.run, workload.model
     if run.offload == "none":

@@ -1,4 +1,4 @@
-"""A workload file (TOML: [model], [run], [hardware]) -> Workload and Hardware. Nonsense is one UsageError."""
+"""A workload file (TOML: [model], [run], [hardware]) -> Workload and Hardware. Any invalid value is one UsageError."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from .hardware_files import PRICE_KINDS, check_keys, read_hardware, read_number
 
 MODELS = Path(__file__).with_name("models.toml")
 ABOUT_MODEL = ("params", "source", "fused_loss")
-"""Keys of models.toml that are no part of a shape; ``fused_loss`` is what the model's own training code does."""
+"""Keys of models.toml that are not part of a shape; ``fused_loss`` is the practice of the model's own training code."""
 FAILURE_KEYS = field_names(Failures)
 HARDWARE_KEYS = ("gpu", "count", "usd_per_hour", "spot_usd_per_hour", "price_kind", *FAILURE_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What a workload file asks."""
+    """The request of a workload file."""
 
     name: str
-    """Of the model, or of the file."""
+    """The name of the model, or of the file."""
     workload: Workload
     gpu: str
-    """As the file names it."""
+    """The name in the file."""
     hardware: Hardware
     price_kind: str = "on-demand"
     tokens: int | None = None
-    """That the training is to see, where the file states it."""
+    """The tokens of the whole training, if the file states them."""
     failures: Failures = USUAL_FAILURES
 
 
 def read_model(name: str, **changes: Any) -> DecoderShape:
-    """A known model with some fields changed. Raises UsageError where it is unknown."""
+    """A known model with some fields changed. Raises UsageError if it is unknown."""
     known = read_models()
     if name not in known:
         raise UsageError(f"unknown model {name!r}: choose one of {', '.join(known)}, or give its shape in [model]")
@@ -50,7 +50,7 @@ def read_model(name: str, **changes: Any) -> DecoderShape:
 
 @cache
 def read_models() -> Mapping[str, Any]:
-    """Known models by name: their shapes, and ABOUT_MODEL, of which ``params`` is what the source states."""
+    """Known models by name: their shapes, and ABOUT_MODEL, whose ``params`` is the source's number."""
     return tomllib.loads(MODELS.read_text(encoding="utf-8"))
 
 
@@ -59,12 +59,12 @@ def read_workload_file(path: str) -> PlanRequest:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or "it is no UTF-8 text"
+        reason = (isinstance(error, OSError) and error.strerror) or "it is not UTF-8 text"
         raise UsageError(f"cannot read {path}: {reason}") from error
     try:
         tables = tomllib.loads(text)
     except ValueError as error:
-        raise UsageError(f"{path} is no TOML: {error}") from error
+        raise UsageError(f"{path} is not valid TOML: {error}") from error
     try:
         return parse_workload(tables, name=Path(path).stem)
     except UsageError as error:
@@ -129,7 +129,7 @@ def _build_run(table: Mapping[str, Any], model: Mapping[str, Any]) -> PlannedRun
     run = PlannedRun(**table)
     usual: dict[str, Any] = {}
     if run.framework == "torch" and run.sharding.startswith("zero"):
-        usual["sequence_parallel"] = False  # DeepSpeed has none of its own
+        usual["sequence_parallel"] = False  # DeepSpeed has no sequence parallelism of its own
     if model.get("name") in read_models():
         usual["fused_loss"] = read_models()[model["name"]].get("fused_loss", run.fused_loss)
     return replace(run, **{key: value for key, value in usual.items() if key not in table})
@@ -142,7 +142,7 @@ def _require(name: str, table: Mapping[str, Any], keys: tuple[str, ...]) -> None
 
 
 def _check_types(name: str, table: Mapping[str, Any], kind: type) -> None:
-    """Flags and words; the data classes check their numbers and choices themselves."""
+    """Checks flags and words; the data classes check numbers and choices."""
     for field in fields(kind):
         value = table.get(field.name)
         if value is None:
@@ -154,11 +154,11 @@ def _check_types(name: str, table: Mapping[str, Any], kind: type) -> None:
 
 
 def _price(device: Hardware, table: Mapping[str, Any]) -> Hardware:
-    """The device at the price that the file states, where it does."""
+    """The device, at the file's price if it states one."""
     kind = table.get("price_kind", "on-demand")
     require_choice("hardware.price_kind", kind, PRICE_KINDS)
     if kind == "spot" and "usd_per_hour" in table and "spot_usd_per_hour" in table:
-        raise UsageError("hardware.usd_per_hour is a spot price here, and so is spot_usd_per_hour: give one of them")
+        raise UsageError("hardware.usd_per_hour and spot_usd_per_hour are both spot prices here: give one of them")
     own = {}
     for key, of_kind in (("usd_per_hour", kind), ("spot_usd_per_hour", "spot")):
         if key in table:

@@ -19,11 +19,11 @@ from .survey import survey
 __all__ = ["LINT_RULES", "lint_file", "lint_paths"]
 
 LINT_RULES: Catalogue[LintRule] = Catalogue(LintRule, "hotloop.judge.lint.rules")
-"""Every rule by its id; the modules are imported when it is first read."""
+"""Every rule by its id; the modules are imported on first use."""
 
 SURE = list(Confidence)
 MANY = 256
-"""Files: fewer are judged faster in this process than a second one starts."""
+"""The least files for several processes: fewer are checked before a second process has started."""
 ORDER = {severity: at for at, severity in enumerate(Severity)}
 
 
@@ -38,9 +38,9 @@ def lint_paths(
 ) -> tuple[LintReport, dict[str, bytes]]:
     """The report, and the bytes of each file with findings, as they were read.
 
-    ``save_s`` is how long a checkpoint takes, where the caller knows it; ``confidence`` is the least that a finding has
-    to have; more than one of ``processes`` judge many files, where all rules are asked. Raises UsageError for an
-    unknown path.
+    ``save_s`` is how long a checkpoint takes, if the caller knows it; ``confidence`` is the least confidence of a
+    reported finding; with more than one of ``processes``, several check many files if all rules are selected. Raises
+    UsageError for an unknown path.
     """
     entries = list(find_files(paths))
     files = list({one.path: one for one in entries if isinstance(one, SourceFile)}.values())
@@ -52,7 +52,7 @@ def lint_paths(
             judged = list(pool.map(judge, files, chunksize=MANY // 8))
     else:
         was_on = gc.isenabled()
-        gc.disable()  # trees have no cycles, and looking for some takes as long as the rules
+        gc.disable()  # trees have no cycles, and searching for them takes as long as the rules
         try:
             judged = [judge(one) for one in files]
         finally:
@@ -88,7 +88,7 @@ def lint_paths(
 def _judge(
     file: SourceFile, rules: Sequence[LintRule] | None, around: Surroundings
 ) -> tuple[list[LintFinding], int, str]:
-    """What ``lint_file`` gives, with the reason why a file cannot be read."""
+    """The result of ``lint_file``, or the reason why a file cannot be read."""
     try:
         return *lint_file(file, LINT_RULES.values() if rules is None else rules, around), ""
     except NotRead as error:

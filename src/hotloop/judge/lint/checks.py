@@ -1,4 +1,4 @@
-"""Check: a row of a rule's table that says where a file is faulty, what it costs and what to do; rules of such rows."""
+"""Check: a row of a rule's table with the faulty places of a file, their cost and the advice; rules of such rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIKELY = Confidence.LIKELY
 
 
 class ReadPlace(NamedTuple):
-    """A line of a file and what stands there; a Field and a ShellCommand have both too."""
+    """A line of a file and its text; a Field and a ShellCommand also have both."""
 
     line: int
     text: str
@@ -22,10 +22,10 @@ class ReadPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldCheck:
-    """``at`` gives the faulty places of what is judged; an absent Field counts as none.
+    """``at`` returns the faulty places of a value; an absent Field counts as no place.
 
-    ``message`` and ``advice`` are formats of ``str.format``: ``{text}`` is the text of the place, ``{0}`` and ``{1}``
-    are what is judged.
+    ``message`` and ``advice`` are formats of ``str.format``: ``{text}`` is the text of the place; ``{0}`` and ``{1}``
+    are the values being checked.
     """
 
     at: Callable[..., Iterable[Any]]
@@ -45,8 +45,8 @@ def table_rule(
     each: str | None = None,
     about: Callable[..., Iterable[tuple[Any, ...]]] = lambda *parts: [parts[-1:]],
 ) -> LintRule:
-    """A rule with one finding for each faulty place of each row. ``about`` makes of the file, and of ``each`` of its
-    values, what the rows are given: by default the value alone."""
+    """A rule with one finding for each faulty place of each row. ``about`` turns the file, and each of its ``each``
+    values, into the arguments of the rows: by default the value alone."""
 
     def judge(*parts: Any) -> Iterator[LintFinding]:
         for subject in about(*parts):
@@ -65,5 +65,5 @@ def table_rule(
 
 
 def only(place: Any, is_faulty: object) -> tuple[Any, ...]:
-    """The place, where something holds that makes it faulty."""
+    """The place, if a condition makes it faulty."""
     return (place,) if is_faulty else ()

@@ -1,4 +1,4 @@
-"""A script or an exec form -> commands without their wrappers, and what each installs, fetches or compiles."""
+"""A script or exec form -> commands without their wrappers, and what each command installs, downloads or compiles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WRAPPERS = frozenset((
     "sudo", "env", "exec", "nice", "time", "nohup", "command", "stdbuf", "gosu", "su-exec", "tini", "dumb-init",
     "timeout", "xvfb-run",
 ))
-"""Programs that start the command behind them."""
+"""Programs that start the command after them."""
 VALUES = frozenset((
     "-i", "--index-url", "--extra-index-url", "-f", "--find-links", "-t", "--target", "--prefix", "--root", "-c",
     "--trusted-host", "--platform", "--python-version", "--no-binary", "-n", "--only-binary", "--timeout", "--retries",
@@ -37,11 +37,11 @@ INSTALLERS = {
     "pipenv": r"(install|sync)\b",
     "npm": r"(ci|install)\b",
 }
-"""Tool -> the words behind it that install."""
+"""Tool -> the subcommands that install."""
 ALIASES = {"apt-get": "apt", "mamba": "conda", "micromamba": "conda", "microdnf": "dnf", "yum": "dnf"}
 SYSTEM = ("apt", "apk", "dnf")
 TEXT = r"(raw\.githubusercontent|LICENSE|\.(txt|py|sh|asc|gpg|key|pub|repo|list|json|ya?ml|md|pem|deb)\b|install\b)"
-"""Parts of an address that gives little: a script, a key, a licence."""
+"""Parts of addresses of small files: a script, a key, a license."""
 FETCHES = re.compile(
     rf"(huggingface-cli|hf) download|git clone|git lfs (pull|fetch)|(gdown|axel) |"
     rf"(wget|aria2c|curl) (?!.*{TEXT}).*(https?:|\$)|"
@@ -87,8 +87,8 @@ class BuildCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Install:
-    """One command that installs. ``packages`` as they are written, ``lists`` files that name some, ``projects`` local
-    folders; ``is_synced`` where a project's file says what to install, as for uv sync and poetry."""
+    """One install command. ``packages`` are as written, ``lists`` are files that name packages, ``projects`` are local
+    folders; ``is_synced`` if a project's file lists the packages, as for uv sync and poetry."""
 
     tool: str
     packages: tuple[str, ...]
@@ -100,7 +100,7 @@ class Install:
 
 
 def read_commands(text: str, first_line: int, folder: str) -> Iterator[BuildCommand]:
-    """The commands of a script in order, and those of a script that it gives to ``bash -c``."""
+    """The commands of a script in order, including those of a script that it passes to ``bash -c``."""
     for one in parse_shell(text, first_line).commands:
         found = BuildCommand(shell=one, words=_unwrap([word.text for word in one.words]), folder=folder)
         yield found
@@ -125,7 +125,7 @@ def _unwrap(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_install(command: BuildCommand) -> Install | None:
-    """What a command installs; None where it does not install.
+    """What a command installs; None if it does not install.
 
     >>> [found] = map(read_install, read_commands("python -m pip install -r a.txt torch==2.5.1 -e .", 1, "/"))
     >>> found.tool, found.packages, found.lists, found.projects
@@ -171,8 +171,8 @@ def read_install(command: BuildCommand) -> Install | None:
 
 
 def describe_work(command: BuildCommand) -> str:
-    """What takes long in a command: ``install``, ``system`` (the distribution's packages), ``download``, ``compile``;
-    empty where nothing does."""
+    """The slow work of a command: ``install``, ``system`` (the distribution's packages), ``download``, ``compile``;
+    empty if there is none."""
     install = read_install(command)
     if install is not None:
         return "system" if install.tool in SYSTEM else "install"

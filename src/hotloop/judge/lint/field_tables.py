@@ -1,4 +1,4 @@
-"""Fields of a YAML or JSON file against the table of those that exist: what is unknown, missing or of another type."""
+"""Compares the fields of a YAML or JSON file with a table of known fields: unknown, missing or of another type."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hotloop.judge.lint.yaml_fields import Field, read_value
 GIVEN = re.compile(r"[$<{]|^[A-Z][A-Z0-9]*_[A-Z0-9_]+$|YOUR|\.\.\.")
 """A value that a template fills in."""
 _LENIENT = {"deepspeed": (), "accelerate": ("root",), "lightning": ("root",)}
-"""Table of a program that passes over what it does not know -> the types of which it refuses it all the same."""
+"""Table of a program that ignores unknown fields -> the types in which it still refuses them."""
 
 
 def judge_fields(root: Field, table: str, *, is_part: bool = False) -> Iterator[LintFinding]:
-    """One finding for each fault; of a file that another one completes (``is_part``) nothing is missing."""
+    """One finding for each fault; in a file that another file completes (``is_part``), nothing is missing."""
     types = read_types(table)
     for fault in find_field_faults(read_value(root), table):
         field, name = root.at(fault.path), str(fault.path[-1]) if fault.path else ""
@@ -37,7 +37,7 @@ def judge_fields(root: Field, table: str, *, is_part: bool = False) -> Iterator[
             message=f"{fault.text[:200]}: the file is refused, or the field does nothing",
             advice=near[0]
             if near
-            else f"it belongs to: {owners[0]}"
+            else f"it belongs in: {owners[0]}"
             if owners
             else "see the documentation of the format",
             confidence=Confidence.CERTAIN if is_sure else Confidence.LIKELY,

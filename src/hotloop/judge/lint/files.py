@@ -1,4 +1,4 @@
-"""Paths -> the files that a rule may read, each with its kind and text; what cannot be read has a reason."""
+"""Paths -> the files that a rule may read, each with its kind and text; an unreadable file has a reason."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from hotloop.core.errors import HotloopError, UsageError
 from hotloop.core.lint import Unread
 
 MOST_BYTES = 2 << 20
-"""Of one file: what people write by hand is far smaller."""
+"""The limit for one file: files written by hand are far smaller."""
 MOST_FILES = 50_000
 SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages", "third_party"})
 _TEST = re.compile(r"(test_.*|.*_test|conftest)\.py$")
-"""Tests take steps, but they are no training; one that is named by the user is read."""
+"""Tests take steps but are not trainings; a test file that the user names is read."""
 _IGNORE = re.compile(r"#\s*hotloop:\s*ignore(?:\[([\w\s,-]*)\])?")
 
 
 class NotRead(HotloopError):
-    """A file is not what its name says, or beyond what is read; the text is one line."""
+    """A file does not match its name, or exceeds a limit; the text is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """``path`` as it was given or found; ``data`` are its bytes, of which ``text`` was decoded. ``kind`` is the id
-    of a LintFormat."""
+    """``path`` is as given or found; ``data`` are its bytes, from which ``text`` was decoded. ``kind`` is the id of a
+    LintFormat."""
 
     path: str
     kind: str
@@ -42,7 +42,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A job starts a script and warns it by a signal. ``is_asked`` where the job's file asks for that signal itself."""
+    """A job starts a script and warns it with a signal. ``is_asked``: the job's file itself requests that signal."""
 
     file: str
     line: int
@@ -53,8 +53,8 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """``save_s`` is how long a checkpoint takes, if that is known; ``starts`` are by the path of the script,
-    ``objects`` of Kubernetes by the folder and the path of their file."""
+    """``save_s`` is how long a checkpoint takes, if known; ``starts`` are by the path of the script, ``objects`` of
+    Kubernetes by the folder and path of their file."""
 
     save_s: float | None = None
     starts: Mapping[str, Start] = field(default_factory=dict)
@@ -63,11 +63,11 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintFormat:
-    """A format of files. ``title`` is a noun; ``may_name`` says whether a file of this name may be one and ``holds``
-    whether these bytes are; ``parse`` makes what rules read, or None where the file is not their business.
+    """A format of files. ``title`` is a noun; ``may_name`` is whether a file of this name may have the format, and
+    ``holds`` whether these bytes do; ``parse`` creates the rules' input, or returns None if the file is irrelevant.
 
-    A file is of the first format, by ``order`` and id, that takes its name and its bytes. ``is_sure``: the name alone
-    says so, so that a file that cannot be read is reported.
+    A file has the first format, by ``order`` and id, that accepts its name and its bytes. ``is_sure``: the name alone
+    decides, so a file that cannot be read is reported.
     """
 
     id: str
@@ -83,8 +83,8 @@ LINT_FORMATS: Catalogue[LintFormat] = Catalogue(LintFormat, "hotloop.judge.lint.
 
 
 def find_files(paths: Sequence[str]) -> Iterator[SourceFile | Unread]:
-    """Every file under the paths that a rule may read, in order of its name; links, hidden folders and tests of
-    Python are passed over.
+    """Every file under the paths that a rule may read, ordered by name; links, hidden folders and Python tests are
+    skipped.
 
     Raises UsageError for a path that does not exist.
     """
@@ -119,13 +119,13 @@ def _walk(root: str) -> Iterator[str | Unread]:
 
 
 def _is_foreign(folder: str, name: str) -> bool:
-    """Whether a folder holds what others wrote: hidden ones, installed packages, environments."""
+    """Whether a folder has files that others wrote: hidden folders, installed packages, environments."""
     hidden = name.startswith(".") and name not in (".github", ".devcontainer")
     return hidden or name in SKIPPED_FOLDERS or os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
 
 
 def _read(path: str, *, is_named: bool) -> SourceFile | Unread | None:
-    """None for a file that no rule reads; ``is_named`` is one that the user gave himself."""
+    """None for a file that no rule reads; ``is_named``: the user named this file."""
     name = os.path.basename(path)
     formats = sorted(LINT_FORMATS.values(), key=lambda known: (known.order, known.id))
     named = [known for known in formats if known.may_name(name)]
@@ -144,7 +144,7 @@ def _read(path: str, *, is_named: bool) -> SourceFile | Unread | None:
     kind = next((known.id for known in named if known.holds(data)), None)
     if kind is None:
         known_titles = ", ".join(known.title for known in formats)
-        return Unread(file=path, reason=f"none of what lint reads ({known_titles})") if is_named else None
+        return Unread(file=path, reason=f"not a file that lint reads ({known_titles})") if is_named else None
     try:
         text = data.decode(find_encoding(data) if kind == "python" else "utf-8-sig")
     except UnicodeDecodeError as error:
@@ -153,7 +153,7 @@ def _read(path: str, *, is_named: bool) -> SourceFile | Unread | None:
 
 
 def find_encoding(data: bytes) -> str:
-    """The encoding that the first lines of a Python file name; UTF-8 where they name none, or none that is known."""
+    """The encoding that the first lines of a Python file name; UTF-8 if they name none, or an unknown one."""
     try:
         named = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
     except SyntaxError:
@@ -164,7 +164,7 @@ def find_encoding(data: bytes) -> str:
 def find_ignored(text: str) -> dict[int, frozenset[str] | None]:
     """Line -> the rules that ``# hotloop: ignore[id, id]`` turns off there; None turns off all.
 
-    A comment on a line of its own is about the next line that is no comment.
+    A comment on its own line applies to the next line that is not a comment.
     """
     found: dict[int, frozenset[str] | None] = {}
     if "hotloop:" not in text:

@@ -1,4 +1,4 @@
-"""Findings with edits -> the repaired text of each file, and files that are written only if nobody changed them."""
+"""Findings with edits -> the repaired text of each file, and files that are written only if they have not changed."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Repair:
 
 
 def make_repairs(findings: Iterable[LintFinding], read: Mapping[str, bytes]) -> list[Repair]:
-    """What the edits of the findings make of the files that were read.
+    """The files that were read, with the edits of the findings.
 
-    Of findings whose edits overlap the first is repaired; a Python file that could not be parsed afterwards is left.
+    If edits overlap, the first finding is repaired; a Python file that would no longer parse is left as it is.
     """
     by_file: dict[str, list[LintFinding]] = {}
     for one in findings:
@@ -68,7 +68,7 @@ def make_repairs(findings: Iterable[LintFinding], read: Mapping[str, bytes]) -> 
 def write_repairs(repairs: Iterable[Repair]) -> None:
     """Replace each file by its repaired text, at once and with its mode.
 
-    Raises UsageError, and leaves that file and those after it, where one changed since it was read.
+    Raises UsageError at a file that has changed since it was read; it and later files are left as they are.
     """
     for one in repairs:
         try:
@@ -83,7 +83,7 @@ def write_repairs(repairs: Iterable[Repair]) -> None:
 
 
 def _locate(edit: LintEdit, text: str, starts: list[int], newline: str) -> tuple[int, int, str]:
-    """The edit as offsets; one behind the last line begins a line of its own."""
+    """The edit as offsets; an edit after the last line begins a new line."""
     new = edit.text.replace("\n", newline)
     bom = 1 if text.startswith("\ufeff") else 0
 

@@ -1,10 +1,10 @@
-"""The words of a command -> LaunchLine: which launcher starts which script, on how many nodes and devices, from where.
+"""The words of a command -> LaunchLine: the launcher and the script, the number of nodes and devices, the address.
 
     srun -N 2 torchrun --nproc-per-node 8 train.py --lr 1e-3
     accelerate launch --num_processes 16 --machine_rank $SLURM_NODEID train.py
     env OMP_NUM_THREADS=4 deepspeed --num_gpus 8 train.py            numactl -N 0 python -m package.train
 
-Pure, of the words alone: whoever knows the values of variables puts them in before.
+Depends only on the words: the caller first replaces variables whose values are known.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 PYTHON = re.compile(r"(?:python|pypy)[\d.]*$")
 SHELLS = ("bash", "sh", "zsh", "dash")
 STEPS = ("srun", "mpirun", "mpiexec", "orterun", "prun", "horovodrun", "jsrun", "ibrun")
-"""Programs that start another one several times."""
+"""Programs that start another program several times."""
 _PREFIXES = """
 env exec time nohup command nice ionice numactl taskset timeout stdbuf unbuffer setsid singularity apptainer docker
 podman enroot shifter conda mamba micromamba uv poetry pixi pipenv hotloop nsys ncu py-spy strace catchsegv
 """
 PREFIXES = frozenset(_PREFIXES.split())
-"""Programs that start another one once, where their first arguments are no program themselves."""
+"""Programs that start another program once, and whose first arguments are not a program."""
 RUN_MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun", "torchrun": "torchrun"}
 RUN_MODULES |= {"accelerate.commands.launch": "accelerate", "deepspeed.launcher.runner": "deepspeed"}
 _NAMES = {
@@ -48,7 +48,7 @@ srun no-kill disable-status immediate preserve-env oversubscribe kill-on-bad-exi
 mpirun allow-run-as-root oversubscribe overcommit bynode bysocket tag-output nolocal
 """
 FLAGS = frozenset((words[0], flag) for words in map(str.split, _FLAGS.splitlines()) for flag in words[1:])
-"""Options without a value (or whose value has to follow ``=``), by launcher."""
+"""Options without a value (or whose value must follow ``=``), by launcher."""
 _MPI_VALUES = {"mca": 2, "x": 1, "genv": 2, "env": 2}
 
 
@@ -56,9 +56,9 @@ _MPI_VALUES = {"mca": 2, "x": 1, "genv": 2, "env": 2}
 class LaunchLine:
     """``launcher`` is torchrun, accelerate, deepspeed or, for a script that starts itself, python.
 
-    ``options`` are the launcher's by torchrun's names with dashes (accelerate's total is ``num-processes``), ``step``
-    and ``step_options`` the program before it that starts it several times (srun, mpirun) and its options, by sbatch's
-    long names. ``variables`` are set in the command, ``prefixes`` what else stands before the launcher.
+    ``options`` are the launcher's by torchrun's names with dashes (accelerate's total is ``num-processes``); ``step``
+    and ``step_options`` are the program before it that starts it several times (srun, mpirun) and its options, by
+    sbatch's long names. ``variables`` are set in the command; ``prefixes`` are the other words before the launcher.
     """
 
     launcher: str
@@ -72,7 +72,7 @@ class LaunchLine:
     prefixes: tuple[str, ...] = ()
 
     def number(self, name: str) -> int | None:
-        """An option of the launcher as a number; None where it is none, or not there."""
+        """An option of the launcher as a number; None if it is absent or not a number."""
         value = self.options.get(name, "").partition(":")[0]
         return int(value) if value.isdecimal() else None
 
@@ -82,13 +82,13 @@ class LaunchLine:
 
     @property
     def processes_per_node(self) -> int | None:
-        """What the launcher starts on a node; None where it is left to it (``gpu``, ``auto``) or to a variable."""
+        """The processes that the launcher starts on a node; None if it (``gpu``, ``auto``) or a variable decides."""
         total = self.number("num-processes")
         return total // max(1, self.nodes or 1) if total is not None else self.number("nproc-per-node")
 
     @property
     def address(self) -> str:
-        """Where the processes meet: host, or host:port of the rendezvous; empty where nothing says so."""
+        """Where the processes meet: host, or host:port of the rendezvous; empty if not given."""
         return self.options.get("rdzv-endpoint") or self.options.get("master-addr", "")
 
     @property
@@ -102,7 +102,7 @@ class LaunchLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrappedWords:
-    """A command without what starts it: ``words`` begin with the program itself."""
+    """A command without the programs that start it: ``words`` begin with the program itself."""
 
     words: tuple[str, ...]
     step: str
@@ -112,7 +112,7 @@ class WrappedWords:
 
 
 def read_launch(words: Sequence[str]) -> LaunchLine | None:
-    """None where the words start no Python program."""
+    """None if the words do not start a Python program."""
     wrapped = unwrap(words)
     rest = list(wrapped.words)
     while rest and PYTHON.match(_base(rest[0])) and len(rest) > 1 and re.match(r"-(?![mc]$)", rest[1]):
@@ -143,7 +143,8 @@ def read_launch(words: Sequence[str]) -> LaunchLine | None:
 
 
 def unwrap(words: Sequence[str]) -> WrappedWords:
-    """Without assignments, srun or mpirun with their options, and programs such as env, nohup, timeout, singularity."""
+    """The words without assignments, srun or mpirun with their options, and env, nohup, timeout, singularity and the
+    like."""
     rest, prefixes, step = list(words), list[str](), ""
     variables, step_options = dict[str, str](), dict[str, str]()
     while rest:
@@ -168,7 +169,7 @@ def unwrap(words: Sequence[str]) -> WrappedWords:
 
 
 def read_options(words: Sequence[str], launcher: str) -> tuple[dict[str, str], list[str]]:
-    """The options before the first word that is none, and the rest from there."""
+    """The options before the first word that is not an option, and the rest from there."""
     options: dict[str, str] = {}
     at = 0
     while at < len(words) and (words[at].startswith("-") and len(words[at]) > 1):

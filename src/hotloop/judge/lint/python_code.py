@@ -1,4 +1,4 @@
-"""Python modules -> Links: what encloses a node, what a name is bound to, and what is called where."""
+"""Python modules -> Links: the parents of a node, the values bound to a name, and the calls of a function."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _FIELDS = {
     for kind in vars(ast).values()
     if isinstance(kind, type) and issubclass(kind, ast.AST)
 }
-"""Kinds of node -> the fields that hold nodes which no other tree shares."""
+"""Kinds of node -> the fields whose nodes no other tree shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A value that a name takes: ``at`` is the element of it where it is unpacked, -1 for each element of a loop."""
+    """A value that a name takes: ``at`` is its element if it is unpacked, -1 for each element of a loop."""
 
     value: ast.AST
     statement: ast.AST
@@ -53,7 +53,7 @@ class Binding:
 
 @dataclass(slots=True)
 class Links:
-    """What leads from node to node, in one module or several. ``owners`` are the function, class or module around."""
+    """The links from node to node, in one module or several. ``owners`` are the enclosing function, class or module."""
 
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     owners: dict[ast.AST, ast.AST] = field(default_factory=dict)
@@ -65,20 +65,20 @@ class Links:
     called: dict[str, list[ast.Call]] = field(default_factory=dict)
 
     def join(self, other: Links) -> Links:
-        """Those of both."""
+        """The links of both."""
         joined = Links(*({**getattr(self, name), **getattr(other, name)} for name in self.__slots__))
         for name in self.called.keys() & other.called.keys():
             joined.called[name] = self.called[name] + other.called[name]
         return joined
 
     def enclose(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What encloses a node, from the inside out."""
+        """The nodes that enclose a node, from the innermost outward."""
         while node in self.parents:
             node = self.parents[node]
             yield node
 
     def home(self, target: ast.AST, tree: ast.AST) -> ast.AST:
-        """What a name belongs to: its function, the class of ``self.x``, else the module."""
+        """The owner of a name: its function, the class of ``self.x``, else the module."""
         owner = self.owners.get(target, tree)
         if isinstance(target, ast.Name):
             return owner
@@ -89,7 +89,7 @@ class Links:
 
 
 class PythonModule:
-    """A parsed module; what leads through it is looked up when it is first asked for."""
+    """A parsed module; its links are computed on first use."""
 
     def __init__(self, path: str, tree: ast.Module) -> None:
         self.path, self.tree = path, tree
@@ -166,7 +166,7 @@ def parse_module(path: str, text: str) -> PythonModule:
 
 @lru_cache(maxsize=4096)
 def find_module(folder: str, parts: tuple[str, ...]) -> str | None:
-    """The file of a module that is imported from a folder: beside it, or up to three folders above."""
+    """The file of a module imported from a folder: in that folder, or up to three folders above."""
     for up in range(4):
         base = os.path.normpath(os.path.join(folder, *[os.pardir] * up, *parts))
         found = next((path for path in (f"{base}.py", os.path.join(base, "__init__.py")) if os.path.isfile(path)), None)
@@ -176,7 +176,7 @@ def find_module(folder: str, parts: tuple[str, ...]) -> str | None:
 
 
 def read_module(path: str) -> PythonModule | None:
-    """A module beside a script; None where it cannot be read, or is too large."""
+    """A module near a script; None if it cannot be read, or is too large."""
     try:
         if os.stat(path).st_size > MOST_BYTES >> 2:
             return None
@@ -186,7 +186,7 @@ def read_module(path: str) -> PythonModule | None:
 
 
 def dotted(node: ast.AST, names: Mapping[ast.AST, str] = MappingProxyType({})) -> str:
-    """``a.b.c`` of an expression; a part that is no name is ``?``."""
+    """``a.b.c`` of an expression; a part that is not a name is ``?``."""
     if isinstance(node, ast.Name):
         return names.get(node, node.id)
     parts: list[str] = []

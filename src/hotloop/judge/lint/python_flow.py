@@ -1,4 +1,4 @@
-"""Where a value of a Python module comes from, and what a piece of its code calls, also in the modules beside it."""
+"""Where a value of a Python module comes from, and what a piece of its code calls, including in nearby modules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .python_code import (
 )
 
 MOST_DEPTH = 24
-"""Of definitions and expressions that are followed: beyond that a value is unknown."""
+"""The limit of definitions and expressions that are followed: beyond it, a value is unknown."""
 MOST_EVENTS = 3000
 MOST_MODULES = 12
 MOST_ORIGINS = 60
@@ -40,7 +40,7 @@ _SAME = frozenset((
     "to", "cuda", "cpu", "half", "float", "bfloat16", "double", "train", "eval", "requires_grad_", "unwrap", "apply",
     "contiguous", "share_memory", "prepare", "prepare_model", "wrap", "setup", "setup_module", "device_put", "compile",
 ))
-"""Calls that give back the object, or one in its place."""
+"""Calls that return the object, or another in its place."""
 _WRAPPERS = frozenset((
     "enumerate", "tqdm", "trange", "zip", "islice", "iter", "cycle", "track", "prange", "chain", "list", "log_every",
 ))
@@ -50,8 +50,8 @@ _LEAVES = (*SCOPES, ast.Lambda, ast.ClassDef)
 
 @dataclass(frozen=True, slots=True)
 class LoopCall:
-    """A call that a piece of code makes, itself or in a function that it calls. ``site`` is the call in that piece,
-    ``tests`` decide whether it is made; ``is_certain``: each time."""
+    """A call that a piece of code makes, directly or in a function that it calls. ``site`` is the call in that piece;
+    ``tests`` are the conditions under which it runs; ``is_certain``: it runs each time."""
 
     call: ast.Call
     name: str
@@ -66,7 +66,7 @@ class LoopCall:
 
 
 class ValueFlow:
-    """A module whose names are followed; those beside it are read where a name leads there."""
+    """A module whose names are followed; nearby modules are read if a name leads there."""
 
     def __init__(self, module: PythonModule) -> None:
         self.module, self.tree = module, module.tree
@@ -85,14 +85,14 @@ class ValueFlow:
         return self.module.of
 
     def parents(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What encloses a node, from the inside out."""
+        """The nodes that enclose a node, from the innermost outward."""
         return self.links.enclose(node)
 
     def parent(self, node: ast.AST) -> ast.AST | None:
         return self.links.parents.get(node)
 
     def scope(self, node: ast.AST) -> Scope:
-        """The function or module that a node's code belongs to."""
+        """The function or module to which a node's code belongs."""
         owner = self.links.owners.get(node, self.tree)
         while not isinstance(owner, SCOPES):
             owner = self.links.owners[owner]
@@ -103,18 +103,19 @@ class ValueFlow:
         return next((around for around in self.parents(node) if isinstance(around, ast.ClassDef)), None)
 
     def is_own(self, node: ast.AST) -> bool:
-        """Whether a node stands in this file, and not in a module beside it."""
+        """Whether a node is in this file, and not in a nearby module."""
         return node is self.tree or node in self.module.links.parents
 
     def name(self, node: ast.AST) -> str:
-        """Dotted name of what an expression refers to, imports resolved: ``optim.Adam`` is ``torch.optim.Adam``.
+        """Dotted name of the object to which an expression refers, imports resolved: ``optim.Adam`` is
+        ``torch.optim.Adam``.
 
-        A part that is no name is ``?``, so that ``scaler.scale(loss).backward`` ends in ``.backward``.
+        A part that is not a name is ``?``, so ``scaler.scale(loss).backward`` ends in ``.backward``.
         """
         return dotted(node, self.links.names)
 
     def statement(self, node: ast.AST) -> ast.stmt:
-        """The statement that an expression belongs to."""
+        """The statement to which an expression belongs."""
         return next(around for around in (node, *self.parents(node)) if isinstance(around, ast.stmt))
 
     def within(self, node: ast.AST, container: ast.AST) -> bool:
@@ -129,7 +130,8 @@ class ValueFlow:
         return False
 
     def conditions(self, node: ast.AST, container: ast.AST) -> list[ast.AST]:
-        """What decides whether a node runs each time the container's body does: tests, handlers, inner loops."""
+        """The nodes that decide whether a node runs each time the container's body does: tests, handlers, inner
+        loops."""
         found: list[ast.AST] = []
         inner = node
         for around in self.parents(node):
@@ -147,7 +149,7 @@ class ValueFlow:
         return found
 
     def loops_around(self, node: ast.AST) -> list[Loop]:
-        """The loops of the same function around a node, from the inside out."""
+        """The loops of the same function around a node, from the innermost outward."""
         found: list[Loop] = []
         inner = node
         for around in self.parents(node):
@@ -168,15 +170,15 @@ class ValueFlow:
         )
 
     def runs_each_time(self, node: ast.AST, container: Loop | Function) -> bool:
-        """Whether nothing decides that, and no ``continue`` or ``return`` before it may pass over it."""
+        """Whether there are none of these, and no ``continue`` or ``return`` before it may skip it."""
         if not self.within(node, container) or self.conditions(node, container):
             return False
         leaves, line = self.links.leaves.get(self.scope(node), ()), start_of(node)[0]
         return not any(leave.lineno < line and self.within(leave, container) for leave in leaves)
 
     def reaching(self, node: ast.AST) -> list[Binding]:
-        """What a name (``x``, ``self.x``) may hold where it is read: the last binding before it, those that a test may
-        pass over, and those that an iteration leaves to the next."""
+        """The possible values of a name (``x``, ``self.x``) where it is read: the last binding before it, those that a
+        test may skip, and those that an iteration leaves to the next."""
         name, table = dotted(node), self.links.bindings
         first = self.links.home(node, self.tree)
         homes = (home for home in (first, *self.parents(first)) if home is first or isinstance(home, SCOPES))
@@ -201,7 +203,7 @@ class ValueFlow:
         return found or bindings[:8]
 
     def _covers(self, statement: ast.AST, around: set[ast.AST]) -> bool:
-        """Whether a statement has run whenever something below these has."""
+        """Whether a statement has run whenever code below these has."""
         block = statement if statement in around else self.links.parents.get(statement, statement)
         while isinstance(block, (ast.With, ast.AsyncWith, ast.Try)) and block not in around:
             block = self.links.parents[block]
@@ -210,9 +212,9 @@ class ValueFlow:
     def origins(
         self, node: ast.AST, *, inside: bool = False, through: Sequence[str] = (), at: int | None = None
     ) -> list[ast.AST]:
-        """Where a value may come from: names followed to what they were bound to, parameters to the arguments of their
-        callers, functions to what they return. ``inside``: a wrapped model counts as the model; ``through``: calls
-        that count as their first argument; ``at``: the element of it."""
+        """The possible origins of a value: names are followed to the values bound to them, parameters to the arguments
+        of their callers, functions to their results. ``inside``: a wrapped model counts as the model; ``through``:
+        calls that count as their first argument; ``at``: its element."""
         found: list[ast.AST] = []
         todo: list[tuple[ast.AST, int | None]] = [(node, at)]
         seen: set[tuple[ast.AST, int | None]] = set()
@@ -245,7 +247,7 @@ class ValueFlow:
         return found
 
     def _behind(self, call: ast.Call, at: int | None, inside: bool) -> list[tuple[ast.AST, int | None]]:
-        """What a call gives back, where that is an object that it was given or a function's result."""
+        """The result of a call, if that is one of its arguments or a function's result."""
         last = self.name(call.func).rpartition(".")[2]
         takes = last.startswith(("prepare", "setup", "wrap")) or (inside and last == "compile")
         if last in _SAME and call.args and takes:
@@ -262,12 +264,12 @@ class ValueFlow:
         return [origin for origin in self.origins(node, inside=inside) if isinstance(origin, ast.Call)]
 
     def results(self, function: Function) -> list[ast.expr]:
-        """What a function returns."""
+        """The values that a function returns."""
         leaves = self.links.leaves.get(function, ())
         return [leave.value for leave in leaves if isinstance(leave, ast.Return) and leave.value is not None]
 
     def given(self, parameter: ast.arg) -> list[ast.expr]:
-        """What the callers pass for a parameter."""
+        """The values that callers pass for a parameter."""
         function = next((one for one in self.parents(parameter) if isinstance(one, (*FUNCTIONS, ast.Lambda))), None)
         if not isinstance(function, FUNCTIONS):
             return []
@@ -281,7 +283,7 @@ class ValueFlow:
         return found
 
     def callers(self, function: Function) -> list[ast.Call]:
-        """Calls of a function or method; for ``__init__`` those of its class."""
+        """Calls of a function or method; for ``__init__``, those of its class."""
         owner = self.links.owners[function]
         sought = owner if function.name == "__init__" and isinstance(owner, ast.ClassDef) else function
         return [call for call in self.links.called.get(sought.name, ()) if self.definition(call.func) is sought]
@@ -292,7 +294,7 @@ class ValueFlow:
         return self.callers(scope) if isinstance(scope, FUNCTIONS) else []
 
     def definition(self, node: ast.expr) -> Function | ast.ClassDef | None:
-        """The function or class, of this file or of a module beside it, that an expression names."""
+        """The function or class, in this file or a nearby module, that an expression names."""
         if node not in self._defined:
             self._defined[node] = None  # for a name that leads to itself
             self._depth += 1
@@ -317,7 +319,7 @@ class ValueFlow:
         return found
 
     def _path_of(self, node: ast.AST) -> str:
-        """The file of the module that a node stands in."""
+        """The file of the module that contains a node."""
         if self.is_own(node):
             return self.module.path
         read = (one for one in self._modules.values() if one is not None)
@@ -334,7 +336,7 @@ class ValueFlow:
         return next((one for one in inherited if one is not None), None)
 
     def derives(self, owner: ast.AST | None, pattern: str, depth: int = 0) -> bool:
-        """Whether a base of the class bears a name of this pattern."""
+        """Whether the name of a base class matches this pattern."""
         bases = owner.bases[:4] if isinstance(owner, ast.ClassDef) and depth <= 4 else []
         return any(
             re.search(pattern, self.name(base)) or self.derives(self.definition(base), pattern, depth + 1)
@@ -342,7 +344,7 @@ class ValueFlow:
         )
 
     def _find_imported(self, name: str, path: str, hops: int = 0) -> Function | ast.ClassDef | None:
-        """What a full name means in the modules beside a file; through modules that only import it, too."""
+        """The definition of a full name in the modules near a file, also through modules that only import it."""
         parts = name.lstrip(".").split(".")
         for at in range(len(parts) - 1, max(0, len(parts) - 3), -1):
             file = find_module(os.path.dirname(path), tuple(parts[:at]))
@@ -367,8 +369,8 @@ class ValueFlow:
         return self._modules[path]
 
     def events(self, container: Loop | Scope) -> tuple[LoopCall, ...]:
-        """The calls that a loop's body or a function makes, in the order in which they run; functions that are known
-        are followed."""
+        """The calls that a loop's body or a function makes, in the order in which they run; known functions are
+        followed."""
         if container in self._events:
             return self._events[container]
         self._events[container] = ()  # for a function that calls itself
@@ -392,11 +394,11 @@ class ValueFlow:
         return self._events[container]
 
     def loop_source(self, loop: ast.AST) -> ast.expr | None:
-        """What a for loop iterates over, without enumerate, tqdm and the like."""
+        """The object that a for loop iterates over, without enumerate, tqdm and the like."""
         return self.unwrap(loop.iter) if isinstance(loop, (*FORS, ast.comprehension)) else None
 
     def unwrap(self, value: ast.expr) -> ast.expr:
-        """What enumerate, tqdm and the like were given."""
+        """The argument of enumerate, tqdm and the like."""
         for _ in range(MOST_DEPTH):
             bound = self.reaching(value)[:1] if isinstance(value, ast.Name) else []
             inner = bound[0].value if bound else value
@@ -407,7 +409,7 @@ class ValueFlow:
         return value
 
     def said(self, value: ast.AST) -> list[ast.AST]:
-        """The nodes of an expression, and of what its names are bound to."""
+        """The nodes of an expression, and those of the values bound to its names."""
         found = list(ast.walk(value))[:200]
         for node in tuple(found):
             if isinstance(node, (ast.Name, ast.Attribute)):
@@ -415,7 +417,7 @@ class ValueFlow:
         return found
 
     def mentions(self, value: ast.AST, pattern: re.Pattern[str]) -> bool:
-        """Whether an expression, or what its names are bound to, has a name or text of this pattern."""
+        """Whether a name or text in an expression, or in the values bound to its names, matches this pattern."""
         return any(pattern.search(word) for node in self.said(value) for word in list_words(node))
 
 
@@ -428,5 +430,5 @@ def list_words(node: ast.AST) -> Iterator[str]:
 
 
 def _is_apart(inner: ast.AST, loop: ast.AST) -> bool:
-    """Whether it is what a loop iterates over, or stands in its ``else``: both run once."""
+    """Whether it is the object that a loop iterates over, or is in its ``else``: both run once."""
     return isinstance(loop, LOOPS) and (inner is getattr(loop, "iter", None) or inner in loop.orelse)

@@ -1,4 +1,4 @@
-"""What several rules of training scripts know: names of metrics and lengths, wrappers of shards."""
+"""Words that several rules of training scripts use: names of metrics and lengths, wrappers of shards."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ LENGTHS = {
     "OneCycleLR": (2, "total_steps"),
     **{one: (2, "num_training_steps") for one in PER_BATCH[1:]},
 }
-"""Schedulers -> where their length stands."""
+"""Schedulers -> the position and name of their length argument."""
 
 
 def find_unit(script: LintedScript, length: ast.AST | None, depth: int = 0) -> str:
-    """Whether a number counts ``epochs`` or ``batches``, by what it is computed from; empty where nothing says."""
+    """Whether a number counts ``epochs`` or ``batches``, by the numbers from which it is computed; empty if unclear."""
     names = [one for one in ast.walk(length) if isinstance(one, (ast.Name, ast.Attribute))] if length else []
     inner = {one.value for one in names if isinstance(one, ast.Attribute)}
     units = set[str]()

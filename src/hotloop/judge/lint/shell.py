@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from typing import Any
 
 MOST_BYTES = 1 << 20
-"""Of one script; what is longer is data."""
+"""The limit for one script; longer files are data."""
 _BLOCKS = {
     "if_statement": "if",
     "elif_clause": "if",
@@ -32,9 +32,9 @@ _COMMANDS = ("command", "declaration_command", "unset_command", "test_command", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellWord:
-    """A word of a command: ``raw`` as written, ``text`` without quotes; expansions (``$X``) stay as they are written.
+    """A word of a command: ``raw`` as written, ``text`` without quotes; expansions (``$X``) stay as written.
 
-    ``is_literal``: nothing in it is expanded by this shell. ``quote`` is the quote around the whole word, if any.
+    ``is_literal``: this shell expands nothing in it. ``quote`` is the quote around the whole word, if any.
     """
 
     raw: str
@@ -46,14 +46,14 @@ class ShellWord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellCommand:
     """A simple command. ``line`` and ``last_line`` are 1-based; ``assignments`` precede it (``A=1 python x.py``) or are
-    what ``export A=1`` sets; a bare ``A=1`` is a command without words. ``name`` is the last part of the first word:
+    set by ``export A=1``; a bare ``A=1`` is a command without words. ``name`` is the last part of the first word:
     ``python`` for ``/usr/bin/python``.
 
     ``is_quoted_heredoc``: this shell expands nothing in its heredoc (``<<'EOF'``).
 
     ``after`` is the operator that joins it to the command before and ``before`` the one that joins it to the next
-    (``&&``, ``||``, ``|``, ``|&``), empty at the ends of a statement. ``blocks`` are what encloses it, from the outside
-    in: if, case, loop, function:NAME, subshell, substitution, condition (of an if or while).
+    (``&&``, ``||``, ``|``, ``|&``), empty at the ends of a statement. ``blocks`` enclose it, from the outermost inward:
+    if, case, loop, function:NAME, subshell, substitution, condition (of an if or while).
     """
 
     words: tuple[ShellWord, ...]
@@ -77,7 +77,7 @@ class ShellCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class ShellScript:
-    """The commands of a script in their order. ``is_whole``: the grammar took all of the text."""
+    """The commands of a script in order. ``is_whole``: the grammar accepted the whole text."""
 
     commands: tuple[ShellCommand, ...]
     is_whole: bool
@@ -95,7 +95,7 @@ class ShellScript:
 
 
 def split_words(text: str, *, comments: bool = False) -> list[str]:
-    """Words as a shell splits them; by blanks where its quotes are not closed."""
+    """Words as a shell splits them; split at spaces if a quote is not closed."""
     if not comments and not _QUOTED.search(text):
         return text.split()
     try:
@@ -105,7 +105,7 @@ def split_words(text: str, *, comments: bool = False) -> list[str]:
 
 
 def parse_shell(text: str, first_line: int = 1) -> ShellScript:
-    """``first_line`` is the line of the file that the text begins at. What is beyond MOST_BYTES is not read."""
+    """``first_line`` is the line of the file at which the text begins. Text beyond MOST_BYTES is not read."""
     data = text.encode("utf-8", "replace")[:MOST_BYTES]
     root = _parser().parse(data).root_node
     return ShellScript(commands=tuple(_walk(root, first_line)), is_whole=not root.has_error)
@@ -121,7 +121,7 @@ def _parser() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a node stands: operators that join it, redirects of what encloses it, and the blocks around it."""
+    """The place of a node: the operators that join it, the redirects of its parents, and the blocks around it."""
 
     after: str = ""
     before: str = ""
@@ -131,7 +131,7 @@ class _Place:
 
 
 def _walk(root: Any, first_line: int) -> Iterator[ShellCommand]:
-    """Depth first, without recursion, as nesting is the writer's."""
+    """Depth first, without recursion, as the script's nesting has no limit."""
     waiting: list[tuple[Any, _Place]] = [(root, _Place())]
     while waiting:
         node, place = waiting.pop()

@@ -1,4 +1,4 @@
-"""Files of one run -> which training scripts are warned by a signal that no Python file of the run handles."""
+"""Files of one run -> the training scripts that are warned by a signal that no Python file of the run handles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPOT = re.compile(r"(?i)spot|preemptible")
 
 
 def survey(files: Sequence[SourceFile], save_s: float | None) -> Surroundings:
-    """Where any Python file handles a signal, or catches one, no script is judged."""
+    """If any Python file handles or catches a signal, no script is reported."""
     objects: dict[str, dict[str, tuple[Field, ...]]] = {}
     is_handled = False
     scripts: list[str] = []
@@ -72,7 +72,7 @@ def _read_manifests(file: SourceFile, known: Surroundings) -> Iterator[tuple[str
 
 
 def _find_warning(pod: Pod) -> int | None:
-    """The line that says that the pod is evicted: a grace period above the default, or spot nodes."""
+    """The line from which an eviction follows: a grace period above the default, or spot nodes."""
     grace = pod.spec["terminationGracePeriodSeconds"]
     if (grace.number or 0) > DEFAULT_GRACE_S:
         return grace.line
@@ -90,9 +90,9 @@ def _list_scripts(text: str) -> list[str]:
 
 
 def _find_script(written: str, job: str, scripts: Sequence[str]) -> str | None:
-    """The one file that a job means: beside it, else the only one of that ending.
+    """The file to which a job refers: the file next to it, else the only file whose path ends that way.
 
-    Of an absolute path, whose begin is a folder of the node or image, the longest ending that some file has.
+    An absolute path begins with a folder of the node or image, so the longest ending that matches a file is used.
     """
     parts = os.path.normpath(written).lstrip("/").split("/")
     tails = ["/".join(parts[at:]) for at in range(len(parts) if written.startswith("/") else 1)]

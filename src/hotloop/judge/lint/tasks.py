@@ -1,4 +1,4 @@
-"""Task: what a job's file, of whatever format, starts on each of its pods or machines, and what it has there."""
+"""Task: the programs that a job's file, of any format, starts on each of its pods or machines, and their resources."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _TIME = re.compile(
 
 
 class TaskVariable(NamedTuple):
-    """``value`` is None where it is taken from elsewhere: a secret, the caller's environment."""
+    """``value`` is None if it comes from elsewhere: a secret, the caller's environment."""
 
     name: str
     value: str | None
@@ -49,7 +49,7 @@ class TaskVariable(NamedTuple):
 
 
 class Mount(NamedTuple):
-    """``loss`` is what happens to what is written there; empty where it outlives the pod or machine."""
+    """``loss`` describes what happens to files written there; empty if they outlive the pod or machine."""
 
     path: str
     loss: str
@@ -58,15 +58,15 @@ class Mount(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """``nodes`` run it at once and have ``gpus`` and at most ``cpus`` each; 0 and None where the file does not say.
+    """``nodes`` run it at once and have ``gpus`` and at most ``cpus`` each; 0 and None if the file does not say.
 
-    ``lines`` are those of cpus, limit and shared. ``shell`` is what reads ``script``: bash, sh, or empty where the
-    words are the program itself. ``is_wired``: an operator gives each node its rank and address. ``is_warned``: a
-    signal comes before the end, and the file makes use of it. ``spot_line`` is where it asks for machines that are
-    taken away, ``retries`` whether it then starts again. ``limit_s``: it is ended after so long. ``notes`` are the
-    file's comments. ``loses_disk``: what is written to no mount is gone after the run.
-    ``trains``: the format knows that it is a training. ``shared_bytes``: of /dev/shm, None where it has no bound of its
-    own. ``folder``: where it is started.
+    ``lines`` are those of cpus, limit and shared. ``shell`` is the shell that runs ``script``: bash, sh, or empty if
+    the words are the program itself. ``is_wired``: an operator gives each node its rank and address. ``is_warned``: a
+    signal comes before the end, and the file makes use of it. ``spot_line`` is the line that asks for machines that may
+    be taken away; ``retries`` is whether the job then starts again. ``limit_s``: the job is ended after that time.
+    ``notes`` are the file's comments. ``loses_disk``: files outside mounts are gone after the run. ``trains``: the
+    format shows that it is a training. ``shared_bytes``: the size of /dev/shm, None if it has no limit of its own.
+    ``folder``: where it starts.
     """
 
     name: str
@@ -91,29 +91,29 @@ class Task:
 
     @cached_property
     def launches(self) -> tuple[tuple[ShellCommand, LaunchLine], ...]:
-        """The commands that start a Python program, variables replaced where their value is known."""
+        """The commands that start a Python program, with known variables replaced."""
         read = [(command, read_launch([self.expand(word.text) for word in command.words])) for command in self.commands]
         return tuple((command, launch) for command, launch in read if launch is not None)
 
     @cached_property
     def commands(self) -> list[ShellCommand]:
-        """Those that run by themselves, not to be the words of another."""
+        """The commands that run separately, not as the words of another command."""
         return [command for command in self.script.commands if command.words and "substitution" not in command.blocks]
 
     @cached_property
     def assigned(self) -> list[TaskVariable]:
-        """Variables of the file, and those that its script gives outside of conditions."""
+        """Variables of the file, and those that its script sets unconditionally."""
         commands = [one for one in self.script.commands if not {"if", "case"} & set(one.blocks)]
         given = [TaskVariable(name, word.text, one.line) for one in commands for name, word in one.assignments]
         return [*self.variables, *given]
 
     @cached_property
     def values(self) -> dict[str, str]:
-        """Variables with a known value: those of the file, then those that the script gives."""
+        """Variables with a known value: those of the file, then those that the script sets."""
         return {one.name: one.value for one in self.assigned if one.value is not None}
 
     def expand(self, text: str) -> str:
-        """With the variables whose values are known; twice, as one may stand for another."""
+        """The text with known variables replaced; twice, as a variable may contain another."""
         for _ in range(2 if "$" in text and len(text) < 10_000 else 0):
             text = _REFERENCE.sub(lambda one: self.values.get(one[1] or one[2] or one[4], one[3] or one[0]), text)[
                 :20_000
@@ -138,7 +138,7 @@ class Task:
 
     @cached_property
     def options(self) -> list[tuple[str, str, int]]:
-        """Options of the started programs with their values, and the line; those of Hydra (``a.b=c``) too."""
+        """Options of the started programs with their values, and the line; including Hydra's (``a.b=c``)."""
         pairs = [
             (word, following, command.line)
             for command, launch in self.launches
@@ -153,19 +153,19 @@ class Task:
 
     @cached_property
     def workers(self) -> int:
-        """Loader workers of each process, where an option says so."""
+        """Loader workers of each process, if an option sets them."""
         return max(
             [int(value) for name, value, _ in self.options if value.isdecimal() and _WORKERS.match(name)], default=0
         )
 
     @cached_property
     def tensor_parallel(self) -> int:
-        """GPUs that a server splits its model over, where an option says so."""
+        """GPUs over which a server splits its model, if an option sets them."""
         return max(map(int, _SPLITS.findall(self.text)), default=0)
 
     @cached_property
     def processes(self) -> int | None:
-        """What one node starts; None where it is left to the launcher or to a variable."""
+        """The processes that one node starts; None if the launcher or a variable decides."""
         if self.training is None:
             return None
         launch, given = self.training[1], self.given
@@ -174,7 +174,7 @@ class Task:
 
     @cached_property
     def given(self) -> str:
-        """Names of the variables that the training is started with."""
+        """Names of the variables with which the training starts."""
         return " ".join(
             [
                 *(one.name for one in self.variables),
@@ -185,7 +185,7 @@ class Task:
 
     @cached_property
     def losses(self) -> list[ReadPlace]:
-        """Folders that the program is given for what it writes, where that does not last, and why."""
+        """Folders passed to the program for output that do not last, and why."""
         saved = [
             (value, line) for name, value, line in self.options if _SAVES.match(name) and not _NO_FOLDER.search(name)
         ]
@@ -203,7 +203,7 @@ class Task:
         return list(found.values())
 
     def stated_s(self, about: str) -> float:
-        """The longest time that a comment or an option gives for something ("takes two minutes"); 0 without one."""
+        """The longest time that a comment or option gives for something ("takes two minutes"); 0 if none does."""
         lines = [line for line in self.notes.split("\n") if not re.search(r"(?i)every|each|per\b|interval|ago", line)]
         lines += [
             f"{name} {value}" for name, value, _ in self.options if "every" not in name and "interval" not in name
@@ -213,12 +213,12 @@ class Task:
 
 
 def read_seconds(count: str, unit: str) -> float:
-    """Of a number, in digits or as a word, and a unit, of which the first letter counts."""
+    """Seconds from a number, in digits or as a word, and a unit, which is identified by its first letter."""
     return float(_NUMBERS.get(count.lower(), count)) * _UNITS_S[unit[:1].lower() or "s"]
 
 
 def read_words(words: Sequence[Field]) -> tuple[ShellScript, str]:
-    """The script of a command line that no shell may read, and the shell that does: bash, sh, or none."""
+    """The script of a command line that may run without a shell, and the shell that runs it: bash, sh, or none."""
     texts = [word.text or "" for word in words]
     for at in range(1, min(len(texts) - 1, 6)):
         names = [
@@ -231,12 +231,13 @@ def read_words(words: Sequence[Field]) -> tuple[ShellScript, str]:
 
 
 def read_notes(text: str) -> str:
-    """The comments of a file, one a line."""
+    """The comments of a file, one per line."""
     return "\n".join(match[1] for match in re.finditer(r"(?m)(?:^|\s)#(?!!)(.*)$", text))
 
 
 def read_variables(env: Field) -> list[TaskVariable]:
-    """Of a mapping, of a list of ``NAME=value`` and bare names, or of one of mappings with ``name`` and ``value``."""
+    """Variables from a mapping, a list of ``NAME=value`` and bare names, or a list of mappings with ``name`` and
+    ``value``."""
     variables = [TaskVariable(name, value.text, value.line) for name, value in env.items]
     for entry in env.elements:
         name, equals, value = (entry.text or "").partition("=")

@@ -14,9 +14,9 @@ from hotloop.judge.lint.files import NotRead
 MOST_NESTED = 100
 """Depth up to which the fast reader, which is written in C and recurses, is used."""
 MOST_MERGED = 5
-"""Anchors that a mapping takes in by ``<<``, one through the other."""
+"""The limit of anchors that a mapping merges with ``<<``, one through another."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
-"""What YAML 1.2, JSON and Go read as a number and PyYAML as text."""
+"""Scalars that YAML 1.2, JSON and Go read as numbers and PyYAML as text."""
 _KINDS: dict[str, Callable[[str], Any]] = {
     "int": int,
     "float": float,
@@ -27,7 +27,7 @@ _KINDS: dict[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A value of a YAML file. ``line`` is 1-based. What is absent is a Field of None at its parent's line."""
+    """A value of a YAML file. ``line`` is 1-based. An absent value is a Field of None at its parent's line."""
 
     node: Any
     line: int
@@ -37,7 +37,7 @@ class Field:
         return self.at(key.split("."))
 
     def all(self, path: str) -> list[Field]:
-        """What is there under a dotted path, in which ``*`` stands for each element or value and ``a|b`` for both."""
+        """The values under a dotted path, in which ``*`` means each element or value and ``a|b`` means both."""
         found = [self]
         for part in path.split("."):
             found = [
@@ -59,11 +59,11 @@ class Field:
         return Field(None, self.line)
 
     def texts(self, path: str) -> list[str]:
-        """The scalars that are there under such a path."""
+        """The scalars under such a path."""
         return [field.text for field in self.all(path) if field.text is not None]
 
     def at(self, path: Iterable[str | int]) -> Field:
-        """What a path of keys and positions leads to; what is absent, at the line of what holds it."""
+        """The value at a path of keys and positions; an absent value is at the line of its parent."""
         found = self
         for part in path:
             found = found.elements[part] if isinstance(part, int) else found._child(part)
@@ -92,7 +92,7 @@ class Field:
 
     @property
     def text(self) -> str | None:
-        """A scalar as it is written; None for anything else, and for null."""
+        """A scalar as written; None for anything else, and for null."""
         is_scalar = self.node is not None and self.node.id == "scalar" and not self.node.tag.endswith(":null")
         return str(self.node.value) if is_scalar else None
 
@@ -116,7 +116,7 @@ class Field:
 
     @property
     def first_line(self) -> int:
-        """Where the text of a scalar begins: a block's stands below its mark."""
+        """The line at which a scalar's text begins: a block's text is below its indicator."""
         return int(self.node.start_mark.line) + 1 + (self.node.style in ("|", ">")) if self.text else self.line
 
     def __bool__(self) -> bool:
@@ -124,11 +124,11 @@ class Field:
 
 
 def read_documents(text: str) -> list[Field]:
-    """The documents, empty ones left out. Raises NotRead for a template or broken YAML."""
+    """The documents, without empty ones. Raises NotRead for a template or broken YAML."""
     import yaml
 
     if re.search(r"(?m)^\s*(-\s*)?\{\{|^[^#\n]*:\s*\{\{", text):
-        raise NotRead("a template with {{ }}; lint what it renders to")
+        raise NotRead("a template with {{ }}; lint its rendered output")
     fast = getattr(yaml, "CSafeLoader", None)
     loader = fast if fast is not None and _nesting(text) <= MOST_NESTED else yaml.SafeLoader
     try:
@@ -168,7 +168,7 @@ def _read(node: Any, known: dict[int, Any]) -> Any:
 
 
 def _nesting(text: str) -> int:
-    """An upper bound of the depth of nested collections: of open brackets, and of what a line begins with."""
+    """An upper bound of the nesting depth of collections: by open brackets and by the start of each line."""
     brackets = (1 if mark in "[{" else -1 for mark in re.findall(r"[\[{\]}]", text))
     depths = accumulate(brackets, lambda depth, step: max(0, depth + step), initial=0)
     return max(depths) + max(map(len, re.findall(r"(?m)^[ \t?:-]*", text)))

@@ -1,4 +1,4 @@
-"""buildah: builds without a daemon, in a store of their own; the user's store is only read, for base images."""
+"""buildah: builds without a daemon, in separate stores; the user's store is only read, for base images."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Buildah(Builder):
         said = subprocess.run([self._program, "--version"], capture_output=True, text=True, check=False).stdout
         found = re.match(r"buildah version (\S+)", said)
         if found is None:
-            raise UsageError(f"{self._program} --version fails; repair the installation of buildah")
+            raise UsageError(f"{self._program} --version fails; repair the buildah installation")
         return f"buildah {found[1]}"
 
     def prepare(self, images: Sequence[str], folder: Path, lock: int, limits: Limits) -> None:
@@ -101,7 +101,7 @@ class Buildah(Builder):
         return {one.pop("path"): FoundFile(**one) for one in found}
 
     def close(self) -> None:
-        """Nothing lies outside the workspace."""
+        """Nothing is outside the workspace."""
 
     def _run(self, words: Sequence[str], limits: Limits) -> Output:
         return run_limited(words, self._variables, limits, lock=self._lock)

@@ -1,4 +1,4 @@
-"""docker: builds with a BuildKit of its own (buildx, driver docker-container), which is removed afterwards.
+"""docker: builds with its own BuildKit (buildx, driver docker-container), which is removed afterward.
 
 The user's builder, its cache and the daemon's images are not used: each variant's BuildKit pulls the base images for
 itself, before anything is timed.
@@ -104,7 +104,7 @@ class Docker(Builder):
 
 
 def _read_files(image: tarfile.TarFile) -> Iterator[tuple[str, FoundFile]]:
-    """Files by path; a hard link has the bytes that it shares."""
+    """Files by path; a hard link has the bytes of its target."""
     for one in image:
         if one.isdir():
             continue
@@ -119,7 +119,7 @@ def _read_files(image: tarfile.TarFile) -> Iterator[tuple[str, FoundFile]]:
 
 
 def read_build(output: Output) -> Build:
-    """The steps of ``--progress plain``; BuildKit has none for what only sets metadata."""
+    """The steps of ``--progress plain``; BuildKit has none for instructions that only set metadata."""
     texts: dict[str, str] = {}
     cached: set[str] = set()
     lines: list[str] = []

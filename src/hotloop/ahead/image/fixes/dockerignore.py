@@ -1,4 +1,4 @@
-"""dockerignore: leave out of the context what git ignores: data, checkpoints, caches, and its own history."""
+"""dockerignore: leave files that git ignores out of the context: data, checkpoints, caches, and its own history."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ KNOWN = frozenset((
     "lightning_logs", "checkpoints", "data", "datasets", "outputs", "runs",
 ))
 # fmt: on
-"""Folders that are no source, where git cannot say so."""
+"""Folders that are not source code, for when git cannot say."""
 ALWAYS = frozenset((".git", ".hg", "__pycache__"))
 
 
 def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
-    """Ignores folders that a COPY takes although git ignores them; none whose name the Dockerfile mentions."""
+    """Ignores folders that a COPY copies although git ignores them, except those that the Dockerfile mentions."""
     copied = {path for step in recipe.steps if step.takes_context for path in step.reads}
     folders = {
         "/".join(parts[:count]) for parts in (path.split("/") for path in copied) for count in range(1, len(parts))
@@ -30,9 +30,7 @@ def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
     named = " ".join(step.instruction.script for step in recipe.steps)
     found = {one for one in found if one.rpartition("/")[2] not in named.replace("/", " ").split()}
     if not found:
-        return Skipped(
-            reason="no folder is copied that git ignores" if known is not None else "no such folder is copied"
-        )
+        return Skipped(reason="no copied folder is ignored by git" if known is not None else "no such folder is copied")
     text = recipe.ignore_text
     text += "" if not text or text.endswith("\n") else "\n"
     return Rewrite(recipe=recipe.with_texts(ignore_text=text + "".join(f"/{name}\n" for name in sorted(found))))

@@ -1,4 +1,4 @@
-"""install-once: drop the first of two installations of a package, where the second replaces it."""
+"""install-once: drop the first of two installations of a package if the second replaces it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hotloop.core.findings import Skipped
 def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
     """Removes each RUN whose pip installs by name only packages that a later step of the build replaced."""
     if recipe.replaced is None:
-        return Skipped(reason="known only once the file was built")
+        return Skipped(reason="known only after the file has been built")
     if not recipe.replaced:
         return Skipped(reason="no pip replaced a package that another step had installed")
     dropped = []
@@ -23,7 +23,7 @@ def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
             dropped.append(step)
     if not dropped:
         return Skipped(
-            reason=f"{', '.join(sorted(recipe.replaced))} is installed beside others in its step; pin one version"
+            reason=f"{', '.join(sorted(recipe.replaced))} is installed with others in its step; pin one version"
         )
     blocks, below = split_blocks(recipe)
     places = {find_block(recipe, step) for step in dropped}

@@ -1,4 +1,5 @@
-"""packages-first: install the packages before the code is copied, so that an edit of the code does not repeat it."""
+"""packages-first: install the packages before the code is copied, so that editing the code does not repeat the
+install."""
 
 from __future__ import annotations
 
@@ -16,24 +17,25 @@ from hotloop.core.findings import Skipped
 
 
 def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
-    """In each stage, moves the copies of code behind the steps that only install packages, and copies before these what
-    they read: requirements files, local packages. Nothing moves across any other RUN."""
+    """In each stage, moves the copies of code after the steps that only install packages, and copies the files that
+    these read before them: requirements files, local packages. Nothing moves across any other RUN."""
     reasons = []
     for index in range(len(recipe.stages)):
         found = _move_code(recipe, recipe.stages[index])
         if isinstance(found, str):
             reasons.append(found)
         else:
-            moved = rewrite(found)  # the next stage; this one has nothing left to move
+            moved = rewrite(found)  # the next stage: nothing is left to move in this stage
             return moved if isinstance(moved, Rewrite) else Rewrite(recipe=found)
     return Skipped(
-        reason=next((reason for reason in reasons if reason), "no package is installed behind a copy of the code")
+        reason=next((reason for reason in reasons if reason), "no package is installed after a copy of the code")
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A file or folder of the image that a package is installed from, its place in the context, and its files there."""
+    """A file or folder of the image from which a package is installed, its place in the context, and its files
+    there."""
 
     path: str
     source: str
@@ -42,7 +44,7 @@ class Need:
 
 
 def _move_code(recipe: BuildRecipe, steps: Sequence[BuildStep]) -> BuildRecipe | str:
-    """The recipe with the code copied later in this stage, or why not; empty where nothing is to be moved."""
+    """The recipe with the code copied later in this stage, or the reason why not; empty if there is nothing to move."""
     copies: list[BuildStep] = []
     needs: list[Need] = []
     last: BuildStep | None = None
@@ -75,7 +77,7 @@ def _move_code(recipe: BuildRecipe, steps: Sequence[BuildStep]) -> BuildRecipe |
 
 
 def _find_needs(recipe: BuildRecipe, step: BuildStep, copies: Sequence[BuildStep]) -> list[Need] | None:
-    """What a RUN needs of the copied files; None where it may need any of them."""
+    """The copied files that a RUN needs; None if it may need any of them."""
     paths = find_needs(step.instruction.script, step.workdir)
     if paths is None or step.instruction.heredocs:
         return None

@@ -1,4 +1,4 @@
-"""pip-cache-mount: keep what pip downloads and builds between builds, outside the image."""
+"""pip-cache-mount: keep pip's downloads and built wheels between builds, outside the image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TARGET = "/root/.cache/pip"
 
 
 def rewrite(recipe: BuildRecipe) -> Rewrite | Skipped:
-    """Gives each RUN with ``pip install`` a cache mount, and takes ``--no-cache-dir`` away, which would defeat it."""
+    """Gives each RUN with ``pip install`` a cache mount, and removes ``--no-cache-dir``, which would defeat it."""
     blocks, below = split_blocks(recipe)
     reason = "no RUN installs with pip"
     changed = False
@@ -43,9 +43,9 @@ def _uses_pip(step: BuildStep) -> bool:
 def _refuse(step: BuildStep) -> str | None:
     line = f"line {step.instruction.first_line}"
     if TARGET in step.cache_mounts or "PIP_CACHE_DIR" in step.variables:
-        return f"{line} has a cache of its own"
+        return f"{line} has its own cache"
     if step.user not in ("root", "0", "root:root", "0:0"):
-        return f"{line} installs as {step.user}, whose cache folder is not known"
+        return f"{line} installs as {step.user}, whose cache folder is unknown"
     if step.variables.get("PIP_NO_CACHE_DIR", "0").lower() not in ("0", "false", "no", "off"):
         return f"ENV PIP_NO_CACHE_DIR switches pip's cache off in {line}"
     if re.search(r"pip3? cache purge|rm\s+-\S+\s+\S*\.cache", step.instruction.script):

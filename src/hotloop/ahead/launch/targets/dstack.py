@@ -42,7 +42,7 @@ class Dstack(LaunchTarget):
         if request.cpus is not None:
             resources["cpu"] = f"{request.cpus}.."
         if request.shm is not None:
-            why = "/dev/shm of a container is 64 MiB, too little for DataLoader workers and NCCL"
+            why = "a container's /dev/shm is 64 MiB, too little for DataLoader workers and NCCL"
             resources["shm_size"] = Noted(
                 request.shm.replace("i", "") + ("" if request.shm.endswith("B") else "B"), why
             )
@@ -55,9 +55,9 @@ class Dstack(LaunchTarget):
         storage = {}
         if request.volume is not None:
             entry = {"name": request.volume.claim, "path": request.volume.path}
-            storage = {"volumes": Noted([entry], "checkpoints have to outlive the machine")}
+            storage = {"volumes": Noted([entry], "checkpoints must outlive the machine")}
         return draw_documents(
-            "Start: dstack apply -f FILE\ndstack sends no signal before it ends a task: what is resumed is the last "
+            "Start: dstack apply -f FILE\ndstack sends no signal before it ends a task: the run resumes from the last "
             "checkpoint of the training itself.",
             {
                 "type": "task",
@@ -72,7 +72,7 @@ class Dstack(LaunchTarget):
                 **({"backends": [request.cloud.id]} if request.cloud is not None else {}),
                 "retry": Noted(
                     {"on_events": ["no-capacity", "interruption"], "duration": "24h"},
-                    "started again when a machine is taken away, not when the training itself fails",
+                    "restarted when a machine is taken away, not when the training itself fails",
                 ),
             },
         )

@@ -1,7 +1,7 @@
-"""gpu-sharing: how many trainings a GPU can hold, as configuration of NVIDIA's device plugin or of MIG.
+"""gpu-sharing: how many trainings a GPU can hold, as a configuration of NVIDIA's device plugin or of MIG.
 
-Jobs by memory: the device's over the run's peak. Jobs by time: 1 over the share of the time in which the run keeps the
-device busy. The smaller one counts, for time-slicing; MIG gives each job its own part of memory and multiprocessors.
+Jobs by memory: the device's memory over the run's peak. Jobs by time: 1 over the share of time for which the run keeps
+the device busy. For time-slicing, the smaller number is used; MIG gives each job its own memory and multiprocessors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hotloop.ahead.launch.yaml_text import Noted, draw_yaml
 from hotloop.core.errors import UsageError
 
 MEMORY_MARGIN = 1.1
-"""Over the measured peak: fragmentation and the next batch that is longer."""
+"""Factor over the measured peak, for fragmentation and longer batches."""
 GIB = 1 << 30
 _SEVENTHS = {7: 1, 3: 2, 2: 3, 1: 7}
 """Instances of a profile on one GPU -> its sevenths of the multiprocessors: 1g x 7, 2g x 3, 3g x 2, 7g x 1."""
@@ -33,7 +33,7 @@ MIG_PROFILES: dict[str, dict[int, tuple[str, int]]] = {
 
 class GpuSharing(LaunchTarget):
     id = "gpu-sharing"
-    summary = "how many such trainings fit on one GPU: configuration of time-slicing, or of MIG with --share mig"
+    summary = "how many such trainings fit on one GPU: a configuration of time-slicing, or of MIG with --share mig"
     takes = frozenset({"plan", "gpu", "run", "share", "name"})
     needs = ("gpu", "gpu_bytes")
     submit = ("kubectl", "create", "-f")
@@ -78,18 +78,18 @@ def _write_slices(request: LaunchRequest) -> str:
     fit = _fit(request)
     jobs = min(fit.by_memory, fit.by_time)
     if jobs < 2:
-        raise UsageError(f"sharing a {request.gpu} gains nothing: {fit}; leave one training a GPU")
+        raise UsageError(f"sharing a {request.gpu} gains nothing: {fit}; run one training per GPU")
     config: dict[str, Any] = {
         "version": "v1",
         "sharing": {
             "timeSlicing": {
-                "failRequestsGreaterThanOne": Noted(True, "two slices are not twice the speed: refuse such a request"),
+                "failRequestsGreaterThanOne": Noted(True, "two slices are not twice the speed: refuse such requests"),
                 "resources": [{"name": "nvidia.com/gpu", "replicas": Noted(jobs, str(fit))}],
             }
         },
     }
     return draw_documents(
-        "Time-slicing: no wall between the memory of the jobs, and each gets its share of the time.\n"
+        "Time-slicing: the jobs' memory is not isolated, and each gets a share of the time.\n"
         "Start: kubectl create -n gpu-operator -f FILE, then name it in the ClusterPolicy's devicePlugin.config.\n"
         "Each pod asks for nvidia.com/gpu: 1; fractions are invalid.",
         {
@@ -105,14 +105,14 @@ def _write_mig(request: LaunchRequest) -> str:
     fit = _fit(request)
     profiles = MIG_PROFILES.get(request.gpu or "")
     if profiles is None:
-        raise UsageError(f"--share mig: MIG profiles are known of {', '.join(MIG_PROFILES)}, not of {request.gpu}")
+        raise UsageError(f"--share mig: MIG profiles are known for {', '.join(MIG_PROFILES)}, not for {request.gpu}")
     fitting = [
         count
         for count, (_, memory_gb) in sorted(profiles.items(), reverse=True)
         if memory_gb * 1e9 >= MEMORY_MARGIN * fit.peak_bytes and _SEVENTHS[count] / 7 >= fit.busy_ratio
     ]
     if not fitting or fitting[0] == 1:
-        raise UsageError(f"a {request.gpu} cannot be split by MIG for this run: {fit}")
+        raise UsageError(f"MIG cannot split a {request.gpu} for this run: {fit}")
     profile = profiles[fitting[0]][0]
     config = {
         "version": "v1",
@@ -121,7 +121,7 @@ def _write_mig(request: LaunchRequest) -> str:
                 {
                     "devices": "all",
                     "mig-enabled": True,
-                    "mig-devices": Noted({profile: fitting[0]}, f"{fitting[0]} jobs a GPU; {fit}"),
+                    "mig-devices": Noted({profile: fitting[0]}, f"{fitting[0]} jobs per GPU; {fit}"),
                 }
             ]
         },

@@ -1,4 +1,4 @@
-"""job: a plain Kubernetes Job, with a headless Service where it has several nodes. Needs no operator."""
+"""job: a plain Kubernetes Job, with a headless Service if it has several nodes. Needs no operator."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ CONTAINER = "node"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 RANK_FIELD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 SHELL = ("sh", "-c", NODE_SCRIPT, "node")
-"""Before the words of the training."""
+"""The words before the training command."""
 
 
 def describe_metadata(request: LaunchRequest) -> dict[str, Any]:
-    """Name, and the queue that admits the job when all its nodes can be had."""
+    """The name, and the queue that admits the job when all its nodes are available."""
     if request.queue is None:
         return {"name": request.name}
-    why = "Kueue starts the job when all its pods fit, and the cluster grows by what is queued, not by utilisation"
+    why = "Kueue starts the job when all its pods fit, and the cluster grows with the queue, not with utilization"
     return {"name": request.name, "labels": Noted({QUEUE_LABEL: request.queue}, why)}
 
 
 def describe_layout(request: LaunchRequest, address: str) -> list[Any]:
-    """Kubeflow's variables of torchrun, where nobody else sets them."""
+    """Kubeflow's torchrun variables, if nothing else sets them."""
     values = {
         "PET_NNODES": str(request.nodes),
         "PET_NPROC_PER_NODE": str(request.processes_per_node),
@@ -66,31 +66,29 @@ def describe_resources(request: LaunchRequest) -> dict[str, Any]:
 
 
 def describe_volumes(request: LaunchRequest) -> tuple[list[Any], list[Any]]:
-    """Volumes of the pod, and where the container mounts them."""
+    """Volumes of the pod, and their mounts in the container."""
     shared: dict[str, Any] = {"medium": "Memory"}
-    why = (
-        "/dev/shm of a container is 64 MiB, too little for DataLoader workers and NCCL; it counts as memory of the pod"
-    )
+    why = "a container's /dev/shm is 64 MiB, too little for DataLoader workers and NCCL; it counts as the pod's memory"
     if request.shm is not None:
         shared["sizeLimit"] = request.shm
     else:
-        why += "\nwithout a limit it may take half of the node's memory: limit it by --shm SIZE"
+        why += "\nwithout a limit, it may take half of the node's memory: limit it with --shm SIZE"
     volumes: list[Any] = [Noted({"name": "shm", "emptyDir": shared}, why)]
     mounts: list[Any] = [{"name": "shm", "mountPath": "/dev/shm"}]
     if request.volume is not None:
         claim = {"name": "storage", "persistentVolumeClaim": {"claimName": request.volume.claim}}
-        why = "checkpoints have to outlive the pod; several nodes need a claim of access mode ReadWriteMany"
+        why = "checkpoints must outlive the pod; several nodes need a claim with access mode ReadWriteMany"
         volumes.append(Noted(claim, why))
         mounts.append({"name": "storage", "mountPath": request.volume.path})
     return volumes, mounts
 
 
 def describe_placement(request: LaunchRequest) -> dict[str, Any]:
-    """Grace, and what leads the pod to spot nodes."""
+    """The grace period, and the selector of spot nodes."""
     grace = request.notice_s
     why = f"asked to stop before it is killed: {request.notice_reason}"
     if request.cloud is not None and grace > request.cloud.notice_s:
-        why += f"\n{request.cloud.name} ends a spot machine {request.cloud.notice_s} s after its notice all the same"
+        why += f"\n{request.cloud.name} ends a spot machine {request.cloud.notice_s} s after its notice anyway"
     found: dict[str, Any] = {"terminationGracePeriodSeconds": Noted(grace, why)}
     if request.cloud is not None:
         found["nodeSelector"] = Noted(dict(request.cloud.labels), f"spot nodes of {request.cloud.name}")
@@ -99,15 +97,16 @@ def describe_placement(request: LaunchRequest) -> dict[str, Any]:
             for key, value, effect in request.cloud.taints
         ]
         if taints:
-            found["tolerations"] = Noted(taints, "the taint that keeps other pods from them")
+            found["tolerations"] = Noted(taints, "the taint that keeps other pods off them")
     return found
 
 
 def describe_security(request: LaunchRequest) -> dict[str, Any]:
-    """What pinned memory needs: empty without RDMA, because CUDA's own pinned buffers do not count as locked memory."""
+    """The capability for pinned memory: empty without RDMA, because CUDA's own pinned buffers do not count as locked
+    memory."""
     if request.rdma is None:
         return {}
-    why = "RDMA locks the memory that it reads, beyond a container's limit (ulimit -l)"
+    why = "RDMA locks the memory that it reads, above a container's limit (ulimit -l)"
     return {"securityContext": Noted({"capabilities": {"add": ["IPC_LOCK"]}}, why)}
 
 
@@ -126,7 +125,7 @@ def describe_container(request: LaunchRequest, environment: list[Any]) -> dict[s
 
 
 def escape_words(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Words that Kubernetes hands on as they are: it would replace $(NAME) and turn $$ into $."""
+    """Words escaped for Kubernetes, which would replace $(NAME) and turn $$ into $."""
     return tuple(word.replace("$", "$$") for word in words)
 
 
@@ -166,9 +165,9 @@ class JobSet(LaunchTarget):
             "completionMode": Noted("Indexed", "gives each pod the rank of its node"),
             "completions": request.nodes,
             "parallelism": request.nodes,
-            "backoffLimit": Noted(0, "a rank that lost its peers cannot go on: the first failure ends the job"),
+            "backoffLimit": Noted(0, "a rank that lost its peers cannot continue: the first failure ends the job"),
             "podFailurePolicy": Noted(
-                describe_failures("FailJob"), "evictions and stops that were asked for fail with PodFailurePolicy"
+                describe_failures("FailJob"), "evictions and requested stops fail with PodFailurePolicy"
             ),
             "template": {"spec": describe_pod(request, describe_layout(request, address))},
         }
@@ -181,7 +180,7 @@ class JobSet(LaunchTarget):
                 "spec": {
                     "network": Noted({"enableDNSHostnames": True}, "the first pod's name is the rendezvous"),
                     "failurePolicy": {
-                        "maxRestarts": Noted(MOST_RESTARTS, "of failures of the training itself"),
+                        "maxRestarts": Noted(MOST_RESTARTS, "for failures of the training itself"),
                         "restartStrategy": Noted("BlockingRecreate", "the old pods end before new ones start"),
                         "rules": Noted(
                             [
@@ -243,7 +242,7 @@ class TrainJob(LaunchTarget):
 
 
 BACKOFF_PER_NODE = 6
-"""As many failures as Kubernetes allows a job of one pod by default."""
+"""The number of failures that Kubernetes allows a one-pod job by default."""
 
 
 class PlainJob(LaunchTarget):
@@ -268,11 +267,11 @@ class PlainJob(LaunchTarget):
                 "parallelism": request.nodes,
                 "backoffLimit": Noted(
                     BACKOFF_PER_NODE * request.nodes,
-                    "when one node goes, the ranks of every other node fail too and count",
+                    "when one node is lost, the ranks on every other node fail too and count",
                 ),
                 "podReplacementPolicy": Noted("Failed", "never two pods of one rank: wait until the old one has ended"),
                 "podFailurePolicy": Noted(
-                    describe_failures("Ignore"), "evictions and stops that were asked for count as no failure"
+                    describe_failures("Ignore"), "evictions and requested stops do not count as failures"
                 ),
                 "template": {"spec": describe_pod(request, describe_layout(request, address), **subdomain)},
             },

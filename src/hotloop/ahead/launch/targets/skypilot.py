@@ -48,7 +48,7 @@ class SkyPilot(LaunchTarget):
         storage = {}
         if request.volume is not None:
             storage = {
-                "volumes": Noted({request.volume.path: request.volume.claim}, "checkpoints have to outlive the machine")
+                "volumes": Noted({request.volume.path: request.volume.claim}, "checkpoints must outlive the machine")
             }
         return draw_documents(
             "Start: sky jobs launch FILE",

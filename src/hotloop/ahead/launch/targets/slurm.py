@@ -1,4 +1,4 @@
-"""slurm: an sbatch script. Nothing but Slurm, bash and the training's own Python is needed on the nodes."""
+"""slurm: an sbatch script. The nodes need only Slurm, bash and the training's own Python."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from hotloop.core.errors import UsageError, suggest_known
 from hotloop.core.sbatch_options import LONG, find_long
 
 FIRST_PORT, PORTS = 10000, 20000
-"""Below the ports that Linux gives to outgoing connections."""
+"""Below the ports that Linux assigns to outgoing connections."""
 BY_OPTION = {"time": "--time", "cpus-per-task": "--cpus"}
-"""Option of sbatch -> the launcher's own, by which alone it is set. sbatch takes the beginning of a name as well."""
+"""Option of sbatch -> the launcher's option that alone sets it. sbatch also accepts the start of a name."""
 VALUELESS = frozenset(
     {"contiguous", "exclusive", "get-user-env", "hold", "ignore-pbs", "nice", "no-kill", "overcommit", "oversubscribe"}
     | {"quiet", "reboot", "spread-job", "test-only", "use-min-nodes", "verbose", "wait"}
 )
 """Options of sbatch that need no value: https://slurm.schedmd.com/sbatch.html"""
 PROBE_S = 60
-"""For a node to answer."""
+"""Time for a node to respond."""
 MOST_NOTICE_S = 65_535
-"""That sbatch accepts in --signal."""
+"""The most seconds that sbatch accepts in --signal."""
 EARLY_S = 30
-"""Between two looks of slurmctld at its jobs' limits: the signal comes at the last look that is in time."""
+"""Time between slurmctld's checks of its jobs' limits: the signal comes at the last check that is in time."""
 
 
 class Slurm(LaunchTarget):
@@ -51,7 +51,7 @@ class Slurm(LaunchTarget):
             (
                 "#!/bin/bash",
                 f"# Nodes: {request.nodes}, processes of each: {request.processes_per_node}. Start: sbatch FILE.",
-                "# Ask it to save and to continue later: scancel --batch --signal=TERM JOBID.",
+                "# Ask it to save and continue later: scancel --batch --signal=TERM JOBID.",
                 "# Keep checkpoints on a file system that all nodes share.",
                 *_directives(request),
                 "",
@@ -81,9 +81,9 @@ def read_time_s(text: str) -> int | None:
 
 
 def _check_notice(request: LaunchRequest) -> None:
-    """Raises UsageError where the training would be asked to stop before it gets on, so start and stop for ever.
+    """Raises UsageError if the training would be asked to stop before it makes progress, and so start and stop forever.
 
-    A start reads the checkpoint, which takes about as long as to save it, and makes a step: the notice's own formula.
+    A start reads the checkpoint, which takes about as long as a save, and then makes a step: the notice's own formula.
     So it needs as long before the signal as after it.
     """
     notice_s, why = request.notice_s, request.notice_reason
@@ -94,8 +94,8 @@ def _check_notice(request: LaunchRequest) -> None:
     if time_s is not None and time_s < least_s:
         raise UsageError(
             f"--time {request.time} ({time_s} s): the signal to save comes {notice_s} s before the end, so every start "
-            f"would stop before the training gets on ({why}); give --time {-(-least_s // 60)} (minutes) or more, or a "
-            "shorter save by --save-s"
+            f"would stop before any progress ({why}); give --time {-(-least_s // 60)} (minutes) or more, or a "
+            "shorter save with --save-s"
         )
 
 
@@ -104,15 +104,15 @@ def _directives(request: LaunchRequest) -> list[str]:
     options: list[tuple[str, str | None]] = [
         (f"job-name={request.name}", None),
         (f"nodes={request.nodes}", None),
-        ("ntasks-per-node=1", "one torchrun a node, which starts the node's ranks"),
+        ("ntasks-per-node=1", "one torchrun per node, which starts the node's ranks"),
     ]
     if request.gpus_per_node:
         options.append((f"gres=gpu:{request.gpus_per_node}", None))
     if request.cpus is not None:
-        options.append((f"cpus-per-task={request.cpus}", "all ranks of a node and their loader workers share these"))
+        options.append((f"cpus-per-task={request.cpus}", "shared by all ranks of a node and their loader workers"))
     elif request.is_whole_node:
         options += [
-            ("exclusive", "the whole node, as the training takes all its GPUs: a task gets one core otherwise"),
+            ("exclusive", "the whole node, as the training uses all its GPUs: otherwise a task gets one core"),
             ("mem=0", "and all of its memory"),
         ]
     if request.time is not None:
@@ -120,9 +120,9 @@ def _directives(request: LaunchRequest) -> list[str]:
     options += [
         (
             f"signal=B:TERM@{request.notice_s}",
-            f"before the time ends; to this script alone, which passes it to the ranks\n{request.notice_reason}",
+            f"before the time ends; only to this script, which passes it to the ranks\n{request.notice_reason}",
         ),
-        ("requeue", "Slurm may start the job again after a preemption or when a node fails"),
+        ("requeue", "Slurm may restart the job after a preemption or a node failure"),
         ("open-mode=append", "one log over all its starts"),
         ("output=%x-%j.log", None),
         (
@@ -138,7 +138,7 @@ def _directives(request: LaunchRequest) -> list[str]:
         taken = next((one for one in sorted(own) if one.startswith(name.removeprefix("no-"))), None)
         if taken is not None:
             instead = f", by {BY_OPTION[taken]}" if taken in BY_OPTION else ""
-            raise UsageError(f"--slurm-option {given}: the script sets {taken} itself{instead}")
+            raise UsageError(f"--slurm-option {given}: the script itself sets {taken}{instead}")
         if not value and (equals or name not in VALUELESS):
             raise UsageError(f"--slurm-option {given}: {name} needs a value, such as partition=gpu")
         options.append((given, None))
@@ -150,7 +150,7 @@ def _directives(request: LaunchRequest) -> list[str]:
 
 
 def _quote(option: str) -> str:
-    r"""As sbatch reads it, which splits a line at blanks and takes # for a comment, unless they are quoted.
+    r"""The value quoted for sbatch, which splits a line at spaces and reads # as a comment, unless they are quoted.
 
     >>> print(_quote("comment=#1 \"a\""), _quote("partition=gpu"))
     comment="#1 \"a\"" partition=gpu
@@ -182,14 +182,14 @@ def _body(request: LaunchRequest) -> list[str]:
     cpus = "" if request.cpus is None else f" --cpus-per-task={request.cpus}"
     return [
         "asked=",
-        "# Slurm gives a step's signal to every process of it; the node's shell alone listens to USR1.",
+        "# Slurm gives a step's signal to every process of it; only the node's shell listens to USR1.",
         "stop() {",
         "  asked=1",
         '  scancel --signal=USR1 "$SLURM_JOB_ID"',
         "}",
         "trap stop TERM",
         "",
-        "# --wait: once a node has ended, the others may finish their save, and do not hang on a lost peer",
+        "# --wait: after a node ends, the others may finish their save, and do not hang on a lost peer",
         "# --cpu-bind: the ranks of a node share its task's cores",
         f"srun --kill-on-bad-exit=0 --wait={request.notice_s} --cpu-bind=none{cpus} \\",
         '  sh -c \'export PET_NODE_RANK=$SLURM_NODEID; script=$1; shift; exec sh -c "$script" node "$@"\' start \\',
@@ -202,10 +202,10 @@ def _body(request: LaunchRequest) -> list[str]:
         f"  ! timeout {PROBE_S} srun --overlap --nodes={request.nodes} --ntasks={request.nodes} true",
         "}",
         "",
-        f"# {STOPPED_CODE}: a node was asked to stop. A training that failed by itself is not started again.",
+        f"# {STOPPED_CODE}: a node was asked to stop. A training that failed on its own is not restarted.",
         f'if [ -n "$asked" ] || [ "$code" = {STOPPED_CODE} ] || {{ [ "$code" != 0 ] && is_node_lost; }}; then',
         "  trap '' TERM",
-        "  # A job that was cancelled, or that Slurm itself queues again, is no longer RUNNING: leave it to Slurm.",
+        "  # A job that was canceled, or that Slurm itself requeues, is no longer RUNNING: leave it to Slurm.",
         '  if [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then',
         '    scontrol requeue "$SLURM_JOB_ID"',
         "  fi",

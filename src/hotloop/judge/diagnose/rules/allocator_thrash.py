@@ -24,7 +24,7 @@ def allocator_thrash(analysis: TraceAnalysis) -> Finding | Skipped | None:
     ## Why it costs
     cudaMalloc and cudaFree can take milliseconds, and cudaFree waits for all running kernels.
 
-    ## How to tell
+    ## How to recognize it
     The counters of allocation retries and device allocations rise in steady steps, and the device timeline shows the
     waits. The usual cause is a batch shape that changes from step to step.
 

@@ -31,7 +31,7 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | Skipped | None:
     A plain save copies the state to the host, serialises it and writes it to storage while nothing trains. With several
     ranks, the others wait for the one that saves.
 
-    ## How to tell
+    ## How to recognize it
     The phase `checkpoint` takes a material part of the run. Each save is timed by itself, so saves that recur are
     judged by their own spread, however uneven the steps between them are; of a single save, the steps' noise decides.
     The finding reports how long a save takes and how often it happens. The cost includes slower computation after a

@@ -58,7 +58,7 @@ def debug_settings(analysis: Analysis) -> Sequence[Finding]:
     Each of them adds work to every operator, kernel or collective. They are for the hour in which a fault is looked
     for, and stay on unnoticed: nothing in the output says so.
 
-    ## How to tell
+    ## How to recognize it
     The setting was on at the first backward. Its cost is a rule of thumb from public reports, a share of the phases
     that it slows down; it depends on how small the operators are.
 

@@ -31,7 +31,7 @@ def dense_embedding_gradient(analysis: Analysis) -> Finding | None:
     Backward fills a gradient of the whole table with zeros, and the optimizer reads and writes the table and its
     averages, though only the rows of this batch have a gradient. The time does not depend on the batch.
 
-    ## How to tell
+    ## How to recognize it
     The table has half of the model's parameters or more and belongs to one module, a step uses at most 15 % of the
     rows, and the forward takes less than a quarter of backward's and the optimizer's time: it does not multiply with
     all rows. The rows are those that the first micro-batches looked up, else the tokens of a step.

@@ -109,7 +109,7 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     ## Why it costs
     While ranks exchange gradients or other tensors and nothing else runs, every rank idles.
 
-    ## How to tell
+    ## How to recognize it
     DDP's own statistics give communication and overlap per backward; the difference is exposed. Collectives that the
     training code calls itself are timed at the call; loops that copy tensors for them, in the functions that call them,
     count with them. The rule takes the minimum over the ranks, because the others also wait for that one.

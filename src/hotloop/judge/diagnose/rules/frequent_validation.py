@@ -40,7 +40,7 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
     Validation trains nothing. A curve of the validation loss needs far fewer points than you get by validating every
     few dozen steps.
 
-    ## How to tell
+    ## How to recognize it
     The phase `validation` (no-grad forwards that recur at intervals longer than a step) takes more than a tenth of the
     run.
 

@@ -33,7 +33,7 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
     Matrix units compute bfloat16 several times faster than float32, and half as many bytes move. Without such units, or
     with small matrices, the added casts cost more than that: small models get slower.
 
-    ## How to tell
+    ## How to recognize it
     The model's parameters are float32, no autocast was seen, and the replay is faster in bfloat16. On an accelerator
     without a replay, a large float32 model has a rule of thumb: a wide one where the host waits for the device between
     phases, so that the device is the bottleneck, and else little.

@@ -28,7 +28,7 @@ def gc_pause(analysis: Analysis) -> Finding | None:
     that millions of objects, visited again and again, although it frees almost nothing. In distributed training each
     rank pauses at a different moment, and all ranks wait for each pause.
 
-    ## How to tell
+    ## How to recognize it
     The interpreter reports the start and end of every collection; their sum is a measurable part of the step.
 
     ## What to do

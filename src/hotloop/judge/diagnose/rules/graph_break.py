@@ -28,7 +28,7 @@ def judge_graph_break(analysis: Analysis) -> Finding | None:
     some of the work between graphs remains. The forecast is therefore a rule of thumb: from the fixed cost of the
     breaks in a forward to all the time between graphs.
 
-    ## How to tell
+    ## How to recognize it
     torch's own counters list the breaks and their reasons: a print, a `.item()`, a call into a C library, a branch on a
     tensor's value.
 

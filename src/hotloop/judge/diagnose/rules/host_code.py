@@ -41,7 +41,7 @@ def host_code(analysis: Analysis, findings: Sequence[Finding]) -> Sequence[Findi
     The training's thread runs this code, and nothing trains meanwhile. On an accelerator it also delays the next
     launches.
 
-    ## How to tell
+    ## How to recognize it
     Stack samples in the step lie on these lines. The cost is their share of the samples times the measured time of the
     phase or gap that they lie in. What one function of yours leads to is one finding.
 

@@ -35,7 +35,7 @@ def host_sync(analysis: TraceAnalysis) -> Finding | Skipped | None:
     The host queues work ahead of the device. At a synchronisation it waits until the device has finished; then the
     device idles until new work arrives.
 
-    ## How to tell
+    ## How to recognize it
     On a device timeline, an idle span follows each wait of the host.
 
     ## What to do

@@ -136,7 +136,7 @@ def input_bound(analysis: Analysis) -> Sequence[Finding] | Finding | None:
     ## Why it costs
     Nothing is computed while the loop waits. Loading can nearly always run in parallel with computation.
 
-    ## How to tell
+    ## How to recognize it
     `input_wait` is a substantial part of the step. Without workers, all loading is wait. Each worker makes one batch in
     `fetch + collate` time, so W workers deliver one every `(fetch + collate) / W`; if that is longer than a step's
     computation, there are too few workers. CPU time far below wall time inside `__getitem__` means storage.

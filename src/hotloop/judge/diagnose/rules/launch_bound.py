@@ -39,7 +39,7 @@ def launch_bound(analysis: TraceAnalysis) -> Finding | Skipped | None:
     The host needs 5 to 10 microseconds per operator. A device that finishes each kernel sooner spends most of the step
     waiting for the next launch.
 
-    ## How to tell
+    ## How to recognize it
     On a kernel timeline, the device idles between short kernels, each of which starts as soon as it is launched, and
     the host is never blocked.
 

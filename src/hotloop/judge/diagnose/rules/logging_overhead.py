@@ -28,7 +28,7 @@ def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
     Logging runs in the loop, between the phases, and the step waits for it. On an accelerator it first waits for the
     device, because a logged value has to be read back.
 
-    ## How to tell
+    ## How to recognize it
     Stack samples in the gaps between phases show lines that log. The cost is their share of the samples times the
     measured time of the gap.
 

@@ -26,7 +26,7 @@ def judge_loss_scaler_overhead(analysis: Analysis) -> Finding | None:
     The scaler multiplies the loss, walks over all gradients to unscale them and look for infinities, and makes the host
     wait for the answer before the optimizer steps. A skipped step has computed everything and learned nothing.
 
-    ## How to tell
+    ## How to recognize it
     The scaler's own time is measured. bfloat16 and float32 share one exponent range and need no scaler; nor does a CPU,
     where bfloat16 is the faster choice. Skips count after the warm-up: a few at the start are how the scaler finds its
     scale.

@@ -109,7 +109,7 @@ def low_utilization(analysis: Analysis) -> tuple[Finding | Skipped, ...]:
     It costs nothing by itself: it says how much there is to win. The causes say what the hardware waits for; the
     findings that they name own that time.
 
-    ## How to tell
+    ## How to recognize it
     GPU utilization is NVML's share of time with a kernel, or the busy share of a kernel timeline. SM activity is
     NVML's, or estimated from the blocks of each kernel. MFU is counted FLOPs over the dense peak of the type that ran;
     on a CPU, over a matrix product's rate measured after the training. Nothing is judged where nothing was measured.

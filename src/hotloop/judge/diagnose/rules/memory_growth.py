@@ -84,7 +84,7 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
     ## Why it costs
     A leak ends the training, often after hours, with an out-of-memory error or a kill that leaves no message.
 
-    ## How to tell
+    ## How to recognize it
     The slope exceeds three times its own error and amounts to more than 16 MiB over the steady steps, or to 1 % of all
     memory per thousand steps. Every quarter of the run lies above the one before, and the second half grows like the
     first: an allocator that warms up flattens out, and one that fluctuates comes back. The second half must also rise

@@ -19,7 +19,7 @@ def memory_headroom(analysis: Analysis) -> Finding | Skipped | None:
     Free memory costs nothing by itself, but it can buy speed: larger batches, no activation checkpointing, no sharding
     of a model that fits whole.
 
-    ## How to tell
+    ## How to recognize it
     Even on the fullest rank, the peak stays under half of the device's memory.
 
     ## What to do

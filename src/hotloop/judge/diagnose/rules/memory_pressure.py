@@ -58,7 +58,7 @@ def memory_pressure(analysis: Analysis) -> Finding | Skipped | None:
     Above 90 % the allocator starts to free cached blocks and retry, which stalls the device, and one longer batch ends
     the training.
 
-    ## How to tell
+    ## How to recognize it
     The peak exceeds 90 % of the device's memory on the reported rank.
 
     ## What to do

@@ -28,7 +28,7 @@ def module_hooks(analysis: Analysis) -> Finding | None:
     Each call of a module with a hook leaves torch's code for yours. What the hook computes or reads back runs in every
     step, once a module, and on an accelerator each value that is read back waits for the device.
 
-    ## How to tell
+    ## How to recognize it
     Stack samples of the forward lie in functions that were registered on the model's modules when it was first called,
     and samples of the backward in functions of yours that belong to no `autograd.Function`.
 

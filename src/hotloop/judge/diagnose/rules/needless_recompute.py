@@ -29,7 +29,7 @@ def judge_needless_recompute(analysis: Analysis) -> Finding | Skipped | None:
     Checkpointing discards the activations of a block and recomputes its forward during backward: up to one more forward
     per step, a quarter to a third of the computation.
 
-    ## How to tell
+    ## How to recognize it
     torch.utils.checkpoint ran inside training forwards, peak memory stayed below half of what this process may use, and
     the estimated peak without checkpointing fits too. The cost is the time of module calls inside backward; if that was
     not measured, the forward time stands in for it.

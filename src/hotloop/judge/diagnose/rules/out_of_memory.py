@@ -31,7 +31,7 @@ def out_of_memory(analysis: Analysis) -> tuple[Finding, ...]:
     ## Why it costs
     You lose everything since the last checkpoint, and the next run ends at the same step.
 
-    ## How to tell
+    ## How to recognize it
     An uncaught `torch.OutOfMemoryError`, `MemoryError` or "can't allocate memory", or SIGKILL while the kernel counted
     an out-of-memory kill. Parameters, optimizer state and gradients are counted from the tensors themselves; the rest
     is activations, batches and, on the host, the interpreter with its libraries.

@@ -32,7 +32,7 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
     The threads of a parallel operator meet at a barrier. With more threads than cores, some wait for a core while the
     others spin at the barrier: every operator takes as long as its unluckiest thread.
 
-    ## How to tell
+    ## How to recognize it
     `torch.get_num_threads()` times the ranks on the host exceeds the cores. A probe with one thread per free core
     measures what that costs this model; without it the cost is unknown.
 

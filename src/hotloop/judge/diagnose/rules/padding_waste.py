@@ -25,7 +25,7 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
     The model computes padding like any other token. Time in linear layers grows with the number of positions, time in
     attention with the square of the length.
 
-    ## How to tell
+    ## How to recognize it
     Integer batches are sampled; a value that fills the ends of the rows is padding. The same batches show how much
     padding would remain if each were padded only to its own longest sample.
 

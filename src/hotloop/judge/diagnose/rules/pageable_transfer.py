@@ -22,7 +22,7 @@ def pageable_transfer(analysis: TraceAnalysis) -> Finding | Skipped | None:
     The driver copies pageable memory in pieces through its own buffer, at half the speed of a copy from pinned memory.
     The host waits for it, so the copy cannot overlap with computation.
 
-    ## How to tell
+    ## How to recognize it
     The device timeline gives each copy's kind. The cost is the pageable copies that no kernel hides.
 
     ## What to do

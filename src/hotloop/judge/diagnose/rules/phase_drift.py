@@ -45,7 +45,7 @@ def phase_drift(analysis: Analysis) -> Finding | None:
     each epoch, a history that is walked in every step, a graph that is kept, and denormal numbers in an optimizer's
     averages on the CPU grow like this.
 
-    ## How to tell
+    ## How to recognize it
     The phase's median grows and stays large: to twice at least from the first third to the last, and twice as much
     as the rest of the step, and the process's CPU time grows with it; batches stay as large as they were. Where other
     programs used cores, no saving is forecast.

@@ -66,7 +66,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     Nothing trains while this code runs in the loop body. In DataLoader workers, the same code would prepare the next
     batch during the current step.
 
-    ## How to tell
+    ## How to recognize it
     The gap between the last batch and the forward is a substantial part of the step, and stack samples there show your
     own lines (listed in the finding), which neither log nor handle weights. The loss and metrics are computed between
     forward and backward, too. A line there counts only if the loop's source shows that its statement makes what the

@@ -40,7 +40,7 @@ def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
     Every tensor costs several operators, each with Python overhead, and often an `.item()` that waits for the device.
     The interpreter is the limit, not memory.
 
-    ## How to tell
+    ## How to recognize it
     The gap after backward (or after the optimizer) is a material part of the step, and stack samples there show lines
     that touch `.grad` or loop over `parameters()`.
 

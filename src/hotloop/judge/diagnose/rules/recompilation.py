@@ -46,7 +46,7 @@ def judge_recompilation(analysis: Analysis) -> Finding | None:
     for seconds. After eight times (`torch._dynamo.config.recompile_limit`) torch gives up on the function and runs
     whatever it has not compiled eagerly.
 
-    ## How to tell
+    ## How to recognize it
     The time that steady steps spend compiling is measured, and forecast as lost in every step. Two or more
     recompilations before the steps are steady count as a share of the whole run (5 % of it or more). You pay them once
     per start: no saving is forecast, and the severity is one level below that of the same share lost in every step.

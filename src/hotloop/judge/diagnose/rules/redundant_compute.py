@@ -37,7 +37,7 @@ def judge_redundant_compute(analysis: Analysis) -> Sequence[Finding]:
     Each separate backward walks the shared part of the model again. The gradients of the losses add up anyway, so one
     backward of their sum gives the same result. A second forward, often only for a metric, costs as much as the first.
 
-    ## How to tell
+    ## How to recognize it
     There are more backwards than graphs, some of them with `retain_graph=True`. How much of each backward is shared is
     read from the recorded matrix products, or else taken as a range. For forwards: the same input tensor reached the
     model again before the next optimizer step. For a frozen model (a teacher), that counts only if it takes a single

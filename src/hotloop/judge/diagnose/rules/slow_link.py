@@ -37,7 +37,7 @@ def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
     In a ring, each rank sends and receives nearly twice the bytes of all gradients per exchange. If that takes longer
     than backward, every rank waits for the rest.
 
-    ## How to tell
+    ## How to recognize it
     Exposed communication is similar on all ranks, the interface's counters show the gradients' bytes, and bytes over
     communication time give the rate. Loopback traffic is never a link.
 

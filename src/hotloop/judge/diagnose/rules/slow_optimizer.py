@@ -33,7 +33,7 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
     The plain form runs about ten small operators per parameter tensor, one after another, and each reads and writes the
     whole tensor again. The fused form makes one pass over all of them.
 
-    ## How to tell
+    ## How to recognize it
     The phase `optimizer` is a material part of the step, the optimizer is not fused, and the probe after training
     measured a gain on tensors of the same shapes.
 

@@ -70,7 +70,7 @@ def slow_start(analysis: Analysis) -> Finding | None:
     ## Why it costs
     Nothing trains meanwhile, and you pay it once per start: each restart after a failure, each trial of a search.
 
-    ## How to tell
+    ## How to recognize it
     The start takes a tenth of the run and two seconds, or ten seconds. Stack samples are taken from the import of torch
     on.
 

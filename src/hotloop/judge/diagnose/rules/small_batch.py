@@ -38,7 +38,7 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
     and the rest of the loop cost the same for one sample as for a thousand. With few samples a step, these fixed costs
     are a large part of the time per sample.
 
-    ## How to tell
+    ## How to recognize it
     The replayed operators take less than twice as long on twice the batch. The forecast leaves out what a fused or
     foreach optimizer was measured to save (slow-optimizer), what starting operators costs where uncompiled-model
     forecasts a saving, and what larger buckets save between ranks (small-buckets), so no time is counted twice. If

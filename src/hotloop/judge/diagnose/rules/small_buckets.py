@@ -26,7 +26,7 @@ def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
     Every all-reduce costs its latency, whatever its size: tens of microseconds with NCCL on one host, a fraction of a
     millisecond with gloo or over a network.
 
-    ## How to tell
+    ## How to recognize it
     There are many buckets, nearly all below 1 MiB, and communication that backward does not hide. If a probe of this
     model's buckets ran, it measured the gain; otherwise the cost is the number of unneeded all-reduces times their
     usual latency, never more than what is exposed.

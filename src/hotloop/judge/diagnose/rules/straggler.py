@@ -162,7 +162,7 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     Gradients are averaged over all ranks, so every step takes as long as on the slowest one. The time that the others
     wait is lost.
 
-    ## How to tell
+    ## How to recognize it
     Step times show nothing: the exchange makes them equal. Each rank's exposed communication is transfer plus waiting;
     the rank with clearly the least of it arrives last. Its own work must be longer too, by a good part of what the
     others wait, or the rule reports nothing.

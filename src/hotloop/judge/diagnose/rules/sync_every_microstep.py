@@ -24,7 +24,7 @@ def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
     Each backward outside `no_sync()` exchanges all gradients between ranks. With k micro-batches per step, k-1 of these
     exchanges are wasted: only the sum after the last one is used.
 
-    ## How to tell
+    ## How to recognize it
     There are several backwards per optimizer step, and as many DDP forwards that requested synchronisation. The cost is
     the communication that backward does not hide, per exchange, times k-1; on a CPU it is all of it, because the
     exchange runs on the cores that compute.

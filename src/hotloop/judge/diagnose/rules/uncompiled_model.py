@@ -37,7 +37,7 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
     Run one by one, pointwise operators read and write all of their data each time, and each costs microseconds of
     Python, dispatch and autograd. A compiler makes one pass of many. Matrix products gain little.
 
-    ## How to tell
+    ## How to recognize it
     torch.compile was not used, and at least a quarter of the recorded operator time is in operators that it fuses. What
     that saves is a rule of thumb, which never raises the finding above low: `hotloop tune` measures it.
 

@@ -22,7 +22,7 @@ def judge_unused_parameter_scan(analysis: Analysis) -> Finding | Skipped | None:
     After every forward, DDP walks the whole autograd graph on the host before backward can begin. It then exchanges a
     map of what was used, one more all-reduce that the last bucket waits for.
 
-    ## How to tell
+    ## How to recognize it
     The setting is on, and no parameter was without a gradient. The cost is the measured time of the walk; the extra
     all-reduce and the later start of backward are neither timed nor counted.
 

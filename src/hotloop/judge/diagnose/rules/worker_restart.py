@@ -35,7 +35,7 @@ def worker_restart(analysis: Analysis) -> Finding | None:
     what they need, copies the data set to them and starts with an empty queue, while the loop waits. After a fork,
     training shares its pages with the workers: each one is copied at the first write.
 
-    ## How to tell
+    ## How to recognize it
     Several iterators were created, `num_workers > 0`, `persistent_workers` is off, and the steps that begin a pass take
     longer than the others by the reported time. Short epochs and the spawn start method make it worse.
 

@@ -1,1 +1,1 @@
-"""One module a format of files: how it is recognized, and what its rules read."""
+"""One module for each format of files: how it is recognized, and what its rules read."""

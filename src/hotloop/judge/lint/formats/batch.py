@@ -1,7 +1,7 @@
-"""A batch script of Slurm, or a shell script beside it -> Batch: options, commands, and every program that it starts.
+"""A Slurm batch script, or a shell script next to it -> Batch: its options, its commands, and all programs it starts.
 
 directives          what sbatch reads, up to the first command
-the batch shell     runs once, on the first node: it expands what is not quoted, and gets a signal only with ``B:``
+the batch shell     runs once, on the first node: it expands unquoted variables, and gets a signal only with ``B:``
 srun, mpirun        start their command once per task; ``bash -c '...'`` and helper scripts are read as commands
                     whose variables each task expands itself
 """
@@ -21,9 +21,9 @@ from hotloop.judge.lint.launch_lines import SHELLS, LaunchLine, read_launch, unw
 from hotloop.judge.lint.shell import ShellCommand, ShellScript, ShellWord, parse_shell, split_words
 
 MOST_BESIDE = 1 << 18
-"""Bytes of a script beside the batch script that are read."""
+"""The most bytes that are read of a script next to the batch script."""
 MOST_TRAININGS = 50
-"""Of one script; what follows repeats them."""
+"""The limit for one script; the rest repeats the same."""
 _VARIABLE = re.compile(r"(?<!\\)\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?:(:?[-=])([^{}]*))?\})")
 _BLANK = re.compile(r"\s")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]{1,200})\)\)")
@@ -43,14 +43,14 @@ OUTPUT = (
     r"(?:[\w.]+\.)?(?:(?:output|out|save|ckpt|checkpoints?|work|log|results?|exp|run|default_root|model_save|saving)"
     r"[-_]?(?:dir|path|folder|root|directory|to)|output|out|ckpt|checkpoints|ckpts|save|runs|results)"
 )
-"""Names of the options that say where a training writes."""
+"""Names of options for the places to which a training writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOption:
     """An option of a ``#SBATCH`` line by its long name; ``value`` is empty for a flag.
 
-    ``written`` is its word. A word that belongs to no option has no name.
+    ``written`` is its word. A word that does not belong to an option has no name.
     """
 
     name: str
@@ -61,10 +61,10 @@ class BatchOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedProgram:
-    """A program that is started, its variables replaced where they are known.
+    """A program that the script starts, with known variables replaced.
 
-    ``command`` is what starts it in the script and ``inner`` the same or, of ``bash -c`` or a helper script, the
-    command in there. ``step`` is srun or mpirun, empty for what the batch shell starts itself.
+    ``command`` starts it in the script; ``inner`` is the same or, for ``bash -c`` or a helper script, the command in
+    there. ``step`` is srun or mpirun, empty for programs that the batch shell itself starts.
     """
 
     command: ShellCommand
@@ -80,7 +80,7 @@ class StartedProgram:
 
     @property
     def is_training(self) -> bool:
-        """A launcher, or a Python program, whose name does not say that it prepares or evaluates something."""
+        """A launcher, or a Python program, whose name does not suggest that it prepares or evaluates something."""
         is_inner = self.launch is None or "substitution" in self.command.blocks
         return not is_inner and self.launch is not None and not _PREPARES.search(os.path.basename(self.launch.script))
 
@@ -96,7 +96,8 @@ class StartedProgram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trap:
-    """``signals`` are names without SIG; ``commands`` are what it runs, those of the function that it names."""
+    """``signals`` are names without SIG; ``commands`` are those that it runs, or those of the function that it
+    names."""
 
     line: int
     signals: frozenset[str]
@@ -108,8 +109,8 @@ class Trap:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """``options`` are those that sbatch reads, ``late`` the lines with ``#SBATCH`` behind the first command, or that
-    are no such line for sbatch. ``save_s`` is how long a checkpoint takes, if that is known.
+    """``options`` are those that sbatch reads; ``late`` are the lines with ``#SBATCH`` after the first command, or that
+    sbatch does not accept as such. ``save_s`` is how long a checkpoint takes, if known.
     """
 
     options: tuple[BatchOption, ...]
@@ -129,7 +130,7 @@ class Batch:
         return bool(self.options)
 
     def option(self, name: str) -> BatchOption | None:
-        """The option as sbatch takes it: the last one of that name."""
+        """The option as sbatch reads it: the last of that name."""
         return self._by_name.get(name)
 
     @cached_property
@@ -141,12 +142,12 @@ class Batch:
         return found.value if found else ""
 
     def count(self, name: str) -> int | None:
-        """The value of an option as a number (the least of a range); None where it is none."""
+        """The value of an option as a number (the least of a range); None if it is not a number."""
         match = re.match(r"\d+", self.value(name))
         return int(match[0]) if match else None
 
     def line(self, *names: str) -> int:
-        """The line of the first of these options that is there; else of the first option, or 1."""
+        """The line of the first of these options that is present; else of the first option, or 1."""
         found = [option for name in names if (option := self.option(name))] or list(self.options)
         return found[0].line if found else 1
 
@@ -160,7 +161,7 @@ class Batch:
 
     @cached_property
     def gpus_per_node(self) -> int | None:
-        """GPUs of a node; None where the job does not say how many, 0 where it asks for none at all."""
+        """GPUs per node; None if the job does not say how many, 0 if it asks for none."""
         tasks = self.tasks_per_node
         for name, share in (("gres", 1.0), ("gpus-per-node", 1), ("gpus", 1 / self.nodes), ("gpus-per-task", tasks)):
             if (value := self.value(name)) and (name != "gres" or "gpu" in value):
@@ -170,7 +171,7 @@ class Batch:
 
     @property
     def cores_per_node(self) -> int | None:
-        """CPUs of a node that the job asks for; None where it leaves them to the cluster."""
+        """CPUs per node that the job asks for; None if it leaves the number to the cluster."""
         per_gpu, per_task = self.count("cpus-per-gpu"), self.count("cpus-per-task")
         if per_gpu is not None and self.gpus_per_node:
             return per_gpu * self.gpus_per_node
@@ -180,7 +181,7 @@ class Batch:
 
     @property
     def limit_s(self) -> int | None:
-        """Seconds of ``--time``: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S; None where it is none of them."""
+        """Seconds of ``--time``: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S; None for any other form."""
         match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", self.value("time"))
         if match is None:
             return None
@@ -191,7 +192,7 @@ class Batch:
 
     @property
     def signal(self) -> tuple[str, int, bool] | None:
-        """Name, seconds before the end, and whether the batch shell gets it (``B:``), of ``--signal``."""
+        """From ``--signal``: the name, the seconds before the end, and whether the batch shell gets it (``B:``)."""
         match = re.match(r"((?:[BR]+:)?)(?:SIG)?(\w+)(?:@(\d+))?$", self.value("signal"))
         if match is None:
             return None
@@ -199,11 +200,11 @@ class Batch:
         return name.upper(), int(match[3] or 60), "B" in match[1]
 
     def find(self, pattern: str) -> list[ShellCommand]:
-        """Commands whose text has the pattern."""
+        """Commands whose text matches the pattern."""
         return [command for command in self.commands if re.search(pattern, command.text)]
 
     def is_set(self, name: str) -> bool:
-        """Whether the script turns an option on, by ``set`` or in its first line: a letter, or ``pipefail``."""
+        """Whether the script turns an option on, with ``set`` or in its first line: a letter, or ``pipefail``."""
         return name in self._set or any(word[0] == "-" and name in word for word in self._set if len(name) == 1)
 
     @cached_property
@@ -226,7 +227,8 @@ class Batch:
 
     @cached_property
     def values(self) -> Mapping[str, str]:
-        """Variables of one value, as the batch shell sees them; ``\\$`` is a dollar sign that it does not expand."""
+        """Variables with a single value, as the batch shell sees them; ``\\$`` is a dollar sign that it does not
+        expand."""
         known: dict[str, str] = {}
         if self.is_job:
             counts = {
@@ -248,11 +250,11 @@ class Batch:
         return {name: text for name, text in known.items() if name not in several}
 
     def resolve(self, text: str) -> str:
-        """The text after the batch shell expanded the variables that are known, and sums of them."""
+        """The text after the batch shell has expanded known variables and their sums."""
 
         def put(match: re.Match[str]) -> str:
             value = self.values.get(match[1] or match[2])
-            if value is None or re.match(r"\$\([^(]|`", value):  # unknown, or what a command prints
+            if value is None or re.match(r"\$\([^(]|`", value):  # unknown, or a command's output
                 return match[4] if value is None and match[3] else match[0]
             return _squash(value.strip() if value[:1] != "(" else value[1:-1])
 
@@ -263,7 +265,7 @@ class Batch:
         return text
 
     def trace(self, text: str) -> list[str]:
-        """The text, and every value that the script gives to a variable in it or in one of these."""
+        """The text, and every value that the script gives to a variable in it or in such a value."""
         waiting, seen = [text], set[str]()
         for part in waiting:  # grows
             names = {match[1] for match in _NAME.finditer(part)} - seen
@@ -272,7 +274,7 @@ class Batch:
         return waiting
 
     def varies(self, text: str) -> bool:
-        """Whether a text differs between the tasks of an array: by their ids, chance, time, or a choice in the
+        """Whether a text differs between the tasks of an array: by their ids, randomness, time, or a choice in the
         script."""
         parts = self.trace(text)
         names = {match[1] for part in parts for match in _NAME.finditer(part)}
@@ -305,7 +307,8 @@ class Batch:
 
     @cached_property
     def deletions(self) -> list[tuple[ShellCommand, str]]:
-        """Unconditional ``rm`` of a folder that a training below is given, and that is no data or cache; the folder."""
+        """Unconditional ``rm`` of a folder that a training below gets and that is not data or a cache, with the
+        folder."""
         found = []
         for command in self.script.named("rm"):
             below = [run for run in self.trainings if run.line > command.line and run.launch]
@@ -323,14 +326,14 @@ class Batch:
         return found
 
     def line_of(self, run: StartedProgram, text: str) -> int:
-        """The line of a run's command where the text is; else its first."""
+        """The line of a run's command that contains the text; else its first."""
         lines = self.text.split("\n")[run.line - 1 : run.command.last_line]
         return next((run.line + at for at, line in enumerate(lines) if text and text in line), run.line)
 
     @cached_property
     def runs(self) -> tuple[StartedProgram, ...]:
-        """Every program that the script starts, in order; what ``bash -c`` and helper scripts start stands in their
-        place."""
+        """Every program that the script starts, in order; programs that ``bash -c`` and helper scripts start replace
+        these."""
         found: list[StartedProgram] = []
         for command in (one for one in self.commands if one.words):
             words = [part for word in command.words for part in self._expand(word)]
@@ -358,7 +361,7 @@ class Batch:
 
     @cached_property
     def trainings(self) -> tuple[StartedProgram, ...]:
-        """Launchers, Python programs whose name says so, or the only one of a job with GPUs."""
+        """Launchers, Python programs whose name suggests training, or the only program of a job with GPUs."""
         runs = [run for run in self.runs if run.launch and run.is_training]
         sure = [
             run for run in runs if run.launch and (run.launch.launcher != "python" or _TRAINS.search(run.launch.script))
@@ -366,13 +369,13 @@ class Batch:
         return tuple(sure or (runs if self.gpus_per_node and len(runs) == 1 else []))[:MOST_TRAININGS]
 
     def nodes_of(self, run: StartedProgram) -> int:
-        """The nodes that a run is started on: those of its srun, else the first alone."""
+        """The nodes on which a run starts: those of its srun, else only the first."""
         ntasks = _read_count(run.step_options.get("ntasks", ""))
         nodes = _read_count(run.step_options.get("nodes", "")) or (self.nodes if run.step else 1)
         return min(nodes, ntasks or nodes)
 
     def tasks_of(self, run: StartedProgram) -> int:
-        """The tasks that srun makes of a run on each node."""
+        """The tasks that srun starts of a run on each node."""
         tasks = _read_count(run.step_options.get("ntasks-per-node", ""))
         total = _read_count(run.step_options.get("ntasks", ""))
         if run.step != "srun" or tasks:
@@ -380,7 +383,7 @@ class Batch:
         return max(1, total // self.nodes_of(run)) if total else self.tasks_per_node
 
     def processes_of(self, run: StartedProgram) -> int | None:
-        """The processes that a run starts on each of its nodes; None where that is left to the launcher."""
+        """The processes that a run starts on each of its nodes; None if the launcher decides."""
         if run.launch is None or run.launch.launcher == "python":
             return self.tasks_of(run)
         asked = run.launch.options.get("nproc-per-node", "")
@@ -389,7 +392,7 @@ class Batch:
         return each * self.tasks_of(run) if each else None
 
     def read_beside(self, name: str) -> str | None:
-        """The text of a file that the script names: beside it, or in the folder above."""
+        """The text of a file that the script names: in its folder, or in the folder above."""
         for folder in (self.folder, os.path.dirname(self.folder) or os.pardir):
             path = os.path.join(folder, re.sub(r"^.*\$[^/]*/|^/.*/", "", name))
             if os.path.isfile(path):
@@ -401,12 +404,12 @@ class Batch:
         return None
 
     def read_script(self, run: StartedProgram) -> str:
-        """The text of the Python file that a run starts, where it lies beside the script; else nothing."""
+        """The text of the Python file that a run starts, if it is next to the script; else empty."""
         return (run.launch and self.read_beside(run.launch.script)) or ""
 
     def _expand(self, word: ShellWord) -> list[str]:
-        """A word as the program gets it: several where an unquoted variable or an array holds several."""
-        if word.is_literal:  # commands for another shell: it expands what this one does not
+        """A word as the program gets it: several words if an unquoted variable or an array contains several."""
+        if word.is_literal:  # commands for another shell: it expands the rest
             text = word.text.replace("\\$", "$")
             return [text.replace("$", "\\$") if " " in text else text]
         if word.quote and "[@]" not in word.raw:
@@ -415,7 +418,7 @@ class Batch:
         return split_words(re.sub(r"(?m)(^|\s)#.*", "", text)) if _BLANK.search(text) else [text]
 
     def _read_inner(self, words: Sequence[str]) -> str | None:
-        """The commands that a shell is given, or that a script beside this one holds."""
+        """The commands passed to a shell, or those of a script next to this one."""
         name = os.path.basename(words[0]) if words else ""
         if name in SHELLS:
             flag = next((at for at, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), None)
@@ -427,7 +430,7 @@ class Batch:
 
 
 def parse_batch(file: SourceFile, around: Surroundings) -> Batch | None:
-    """None where sbatch would read no option and nothing starts a training: a script that only writes such files."""
+    """None if sbatch would read no option and nothing starts a training: a script that only writes such files."""
     script = parse_shell(file.text)
     options: list[BatchOption] = []
     late: list[tuple[int, str]] = []
@@ -463,7 +466,7 @@ _STARTS = re.compile(r"\b(torchrun|accelerate\s+launch|deepspeed|torch\.distribu
 
 
 def _squash(text: str) -> str:
-    """Without the blanks of what a command in it prints, so that it stays one word."""
+    """The text without the spaces in its command substitutions, so that it stays one word."""
     if "`" not in text and "$(" not in text:
         return text
     return re.sub(r"`[^`]*`|\$\([^()]*\)", lambda found: re.sub(r"\s", "", found[0]), text)
@@ -479,7 +482,7 @@ def _find_end(command: ShellCommand) -> int:
 
 
 def _compute(match: re.Match[str]) -> str:
-    """The value of a sum of numbers, without brackets, as the shell computes it."""
+    """The value of a sum of numbers without parentheses, as the shell computes it."""
     text = re.sub(r"(?<![\w$])([A-Za-z_]\w*)", r"$\1", match[1].strip())
     operators: dict[str, Any] = {"*": int.__mul__, "/": int.__floordiv__, "%": int.__mod__, "+": int.__add__}
     operators["-"] = int.__sub__

@@ -1,4 +1,4 @@
-"""A Dockerfile and its surroundings -> DockerBuild: layers with what holds when each begins, and the folder sent."""
+"""A Dockerfile and its surroundings -> DockerBuild: layers with the state in which each begins, and the folder sent."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from hotloop.judge.lint.files import LintFormat, NotRead, SourceFile, Surroundin
 from hotloop.judge.lint.shell import split_words
 
 MOST_FILES = 10_000
-"""Files of a context that are looked at."""
+"""The most files of a context that are checked."""
 MOST_TEXT = 1 << 18
 MOST_STARS = 6
-"""Wildcards of one ignore pattern: more only cost time."""
+"""The most wildcards in one ignore pattern: more only cost time."""
 HISTORY_S = 3.0
 MOST_LAYERS = 300
 MOST_ABOVE = 12_000
-"""Characters of the instructions above that a row of a table looks at."""
+"""The most characters of earlier instructions that a table row searches."""
 FEW_COMMITS = 4
 LISTS = re.compile(
     r"(?i)(.*/)?(requirements?(/.*)?|_?_?(version|about|package_info|init)_?_?\.py|[\w.-]*(requirements?|constraints?|environment|conda)[\w.-]*\.(txt|in|ya?ml|lock)|pyproject\.toml|"
     r"setup\.(py|cfg)|[\w.-]*lock([\w.-]*)?|pipfile|package\.json|go\.(mod|sum)|cargo\.toml|readme.*|licen[sc]e.*|"
     r"manifest\.in|\.python-version|version(\.txt)?)$"
 )
-"""Files that say which packages to install, and what packaging reads beside them."""
+"""Files that list packages to install, and other files that packaging reads."""
 CODE = re.compile(r"\.(py|pyx|sh|ya?ml|json|toml|cfg|cu|cpp|c|h|ipynb|[jt]sx?)$")
 FOLDER = re.compile(r"^\.?/?$|(^|/)[^./]+/?$")
 UNTOLD = re.compile(r"(?i)docker|deploy|container|build|infra|ci$|images?$")
-"""Folders that hold Dockerfiles whose context is mostly another folder."""
+"""Folders with Dockerfiles whose context is usually another folder."""
 UNKNOWN = re.compile(r"[$*?\[:<]|\.\.")
-"""What makes a source of a COPY no literal path below the context."""
+"""Characters in a COPY's source that make it something other than a literal path below the context."""
 
 CPU = re.compile(
     r"(?i)\bcpu[- ]?(only|pool|image|inference|service|node|version|build)|(\b(on|for|only) (the )?|no gpu.{0,20})"
@@ -62,17 +62,17 @@ IMPORT = re.compile(r"(?m)^(?:from|import) +([\w.]+)(?: +import +(\w+))?")
 ENVIRONMENT = re.compile(
     r"(site|dist)-packages|venv|/(env|install|deps|packages|wheels?)(/|$)|\.local/?$|/usr/local/?$"
 )
-"""Folders of an image that hold installed packages."""
+"""Folders of an image with installed packages."""
 
 QUIET = ("mkdir", "echo", "ls", "pwd", "true", ":", "printf", "which", "cat")
 STATE = ("cd", "pushd", "export", "source", ".", "alias", "ulimit", "umask", "set", "service", "conda", "su", "eval")
-"""Commands that change their shell, or speak to one."""
+"""Commands that change the state of their shell, or print."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildFiles:
-    """The folder that is sent: ``files`` are those that .dockerignore admits, with their sizes; None where there are
-    too many. ``ignores`` is the text of the .dockerignore, None without one."""
+    """The folder that is sent: ``files`` are those that .dockerignore admits, with their sizes; None if there are too
+    many. ``ignores`` is the text of the .dockerignore, None without one."""
 
     folder: str
     ignores: str | None
@@ -84,9 +84,10 @@ class BuildFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One instruction with what holds when it begins; a trigger of ONBUILD stands as the instruction that it defers.
+    """One instruction with the state when it begins; an ONBUILD trigger appears as the instruction that it defers.
 
-    ``shell`` is what SHELL names, empty for /bin/sh; ``variables`` are those of ENV and ARG whose value is known.
+    ``shell`` is the shell that SHELL names, empty for /bin/sh; ``variables`` are those of ENV and ARG whose value is
+    known.
     """
 
     build: DockerBuild
@@ -111,12 +112,12 @@ class Layer:
 
     @cached_property
     def arguments(self) -> str:
-        """With known variables filled in."""
+        """The text with known variables filled in."""
         return expand_variables(self.instruction.arguments, self.variables)
 
     @cached_property
     def pairs(self) -> list[tuple[str, str]]:
-        """The names and values of ENV, ARG or LABEL as they are written; a value is empty where none is given."""
+        """The names and values of ENV, ARG or LABEL as written; a value is empty if none is given."""
         words = split_words(self.instruction.arguments) if self.name in ("ENV", "ARG", "LABEL") else []
         if self.name == "ENV" and words and "=" not in words[0]:
             return [(words[0], " ".join(words[1:]))]
@@ -124,7 +125,7 @@ class Layer:
 
     @cached_property
     def commands(self) -> tuple[BuildCommand, ...]:
-        """What RUN, CMD or ENTRYPOINT starts, in order, what ``sh -c`` is given included."""
+        """The commands that RUN, CMD or ENTRYPOINT starts, in order, including those passed to ``sh -c``."""
         one = self.instruction
         words = one.exec_form
         quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in words or ())
@@ -134,7 +135,7 @@ class Layer:
 
     @cached_property
     def works(self) -> list[tuple[str, BuildCommand]]:
-        """The commands of a RUN that take long, each with its kind."""
+        """The slow commands of a RUN, each with its kind."""
         commands = self.commands if self.name == "RUN" else ()
         return [(kind, command) for command in commands if (kind := describe_work(command))]
 
@@ -153,7 +154,7 @@ class Layer:
 
     @cached_property
     def source_stage(self) -> DockerStage | None:
-        """The stage above that COPY --from takes from."""
+        """The earlier stage from which COPY --from copies."""
         name = self.instruction.flag("from") if self.name == "COPY" else None
         stage = self.build.dockerfile.find_stage(name) if name else None
         return stage if stage is not None and stage.index < self.stage.index else None
@@ -165,8 +166,8 @@ class Layer:
 
     @cached_property
     def taken(self) -> list[tuple[str, str]]:
-        """Sources that COPY or ADD takes, or a bind mount of the context, each with its path in the image; that of a
-        folder ends in ``/``."""
+        """Sources of a COPY, ADD or bind mount of the context, each with its path in the image; a folder's path ends in
+        ``/``."""
         one = self.instruction
         if one.name == "RUN":
             mounts = [mount for mount in one.mounts if mount["type"] == "bind" and "from" not in mount]
@@ -187,7 +188,7 @@ class Layer:
 
     @cached_property
     def files(self) -> Mapping[str, str]:
-        """Paths of the image -> the files of the context that lie there by this layer."""
+        """Paths of the image -> the files of the context that this layer puts there."""
         context = self.build.context
         found: dict[str, str] = {}
         for source, target in self.taken if context is not None and (self.copies or self.name == "RUN") else ():
@@ -211,7 +212,7 @@ class Layer:
 
 
 class DockerBuild:
-    """A parsed Dockerfile with what rules ask of it."""
+    """A parsed Dockerfile with everything that rules need."""
 
     def __init__(self, path: str, dockerfile: Dockerfile, text: str) -> None:
         self.path = path
@@ -221,8 +222,8 @@ class DockerBuild:
 
     @cached_property
     def chains(self) -> tuple[tuple[Layer, ...], ...]:
-        """The layers of each stage that no other is built on, those of its bases first; the image that is made where
-        no target is named is the last."""
+        """The layers of each stage on which no other is built, those of its bases first; without a target, the image
+        that is built is the last."""
         bases = {stage.base.lower() for stage in self.stages}
         return tuple(self.chain(one) for one in self.stages if one.name not in bases or one is self.stages[-1])
 
@@ -236,7 +237,7 @@ class DockerBuild:
 
     @cached_property
     def global_arguments(self) -> Mapping[str, str]:
-        """ARGs that stand before the first FROM, with their defaults."""
+        """ARGs before the first FROM, with their defaults."""
         end = self.stages[0].first_line if self.stages else 0
         before = [one for one in self.dockerfile.instructions if one.first_line < end and one.name == "ARG"]
         words = [word.partition("=") for one in before for word in split_words(one.arguments)]
@@ -260,7 +261,8 @@ class DockerBuild:
 
     @cached_property
     def context(self) -> BuildFiles | None:
-        """The folder, from the Dockerfile's own upwards, that has most of what is copied; None if none has any."""
+        """The folder, from the Dockerfile's own upwards, that has most of the copied files; None if no folder has
+        any."""
         sources = [one.lstrip("/") for layer in self.layers if layer.copies for one in layer.sources]
         named = {one for one in sources if not UNKNOWN.search(one) and posixpath.normpath(one or ".") != "."}
         folder = Path(os.path.abspath(self.path)).parent
@@ -287,12 +289,13 @@ class DockerBuild:
 
     @cached_property
     def device(self) -> str:
-        """What the Dockerfile and its code say that they run on: ``gpu``, ``cpu``, or empty."""
+        """The device on which the Dockerfile and its code run, as far as they show it: ``gpu``, ``cpu``, or empty."""
         text = f"{self.text}\n{self.code}"
         return "gpu" if GPU.search(text) else "cpu" if CPU.search(text) else ""
 
     def count_changes(self, paths: Collection[str]) -> tuple[int, int] | None:
-        """Commits of the last months that changed one of these files of the context, and all; None if git knows not."""
+        """Commits of the last months that changed one of these files of the context, and all of them; None if git does
+        not know."""
         here = Path(self.context.folder) if self.context else Path("/")
         root = next((one for one in (here, *here.parents) if (one / ".git").exists()), None)
         history = _read_history(root) if root else None
@@ -302,8 +305,8 @@ class DockerBuild:
         return sum(not wanted.isdisjoint(commit) for commit in history.commits), len(history.commits)
 
     def describe_churn(self, layer: Layer, spared: Collection[str] = ()) -> tuple[str, Confidence] | None:
-        """How often what a COPY or mount takes changes, lists of packages and ``spared`` (paths of the image) apart;
-        None where it seldom does."""
+        """How often the files of a COPY or mount change, except package lists and ``spared`` (paths of the image); None
+        if they rarely do."""
         is_known = self.context is not None and len(self.context.files or ()) > 1
         paths = {path for there, path in layer.files.items() if there not in spared and not LISTS.match(path)}
         counted = self.count_changes(paths) if is_known else None
@@ -341,7 +344,7 @@ class DockerBuild:
         return ""
 
     def is_untracked(self, path: str) -> bool:
-        """Whether git is told to ignore a file of that name in the context, as what a build makes."""
+        """Whether git ignores a file of that name in the context, as for files that a build creates."""
         text = _read_text(Path(self.context.folder, ".gitignore")) if self.context else None
         return posixpath.basename(path) in (text or "")
 
@@ -352,7 +355,7 @@ class DockerBuild:
         return _read_text(Path(self.context.folder, source)) if source is not None and self.context else None
 
     def list_requirements(self, layer: Layer, install: Install) -> list[str]:
-        """What a pip or uv install is to install, as written in the command and in the files that it names."""
+        """The requirements of a pip or uv install, as written in the command and in the files that it names."""
         if install.tool not in ("pip", "uv"):
             return []
         texts = [self.read_file(layer, install.command.locate(one)) or "" for one in install.lists]
@@ -361,11 +364,11 @@ class DockerBuild:
 
 
 def parse_build(file: SourceFile, around: Surroundings) -> DockerBuild:
-    """Raises NotRead where no builder would take the file."""
+    """Raises NotRead if no builder would accept the file."""
     try:
         return DockerBuild(file.path, parse_dockerfile(file.text), file.text)
     except DockerfileError as error:
-        raise NotRead(f"no Dockerfile that can be built ({error})") from None
+        raise NotRead(f"a Dockerfile that cannot be built ({error})") from None
 
 
 def is_below(path: str, folder: str) -> bool:
@@ -374,11 +377,11 @@ def is_below(path: str, folder: str) -> bool:
 
 
 class Fault(NamedTuple):
-    """A row of a table of faults. ``on`` are the kinds of text (list_texts) that ``pattern`` is searched in.
+    """A row of a table of faults. ``on`` are the kinds of text (list_texts) in which ``pattern`` is searched.
 
-    ``unless`` and ``needs`` are searched in all instructions of the stage down to this one, each a line or more that
-    ends in its flags; ``never`` in those below it too; ``base`` in the name of the base image.
-    The message may name ``{0}``, what was found, ``{base}`` and ``{user}``.
+    ``unless`` and ``needs`` are searched in all instructions of the stage down to this one, each one or more lines that
+    end with its flags; ``never`` also in those below it; ``base`` in the name of the base image.
+    The message may contain ``{0}`` (the text that was found), ``{base}`` and ``{user}``.
     """
 
     on: str
@@ -394,7 +397,7 @@ class Fault(NamedTuple):
 
 
 def find_faults(table: Sequence[Fault], chain: Sequence[Layer]) -> Iterator[LintFinding]:
-    """What the rows find in a chain: of each row and layer the first, and one finding for the same fault of a stage."""
+    """The findings of the rows in a chain: the first for each row and layer, and one for the same fault of a stage."""
     above = ""
     whole = "\n".join(f"{layer.name} {layer.instruction.script}" for layer in chain)[:MOST_TEXT]
     found: dict[tuple[Fault, int, str], list[LintFinding]] = {}
@@ -418,18 +421,19 @@ def find_faults(table: Sequence[Fault], chain: Sequence[Layer]) -> Iterator[Lint
     for (fault, _, _), (first, *others) in found.items():
         lines = ", ".join(str(one.line) for one in others[:6])
         if not re.search(fault.never, whole):
-            yield replace(first, message=f"{first.message}; again in line {lines}") if others else first
+            yield replace(first, message=f"{first.message}; again on line {lines}") if others else first
 
 
 def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
     """Texts of a layer with their kind and line.
 
-    RUN or START (CMD, ENTRYPOINT): one command; USER-RUN: one of a user who is not root; LAST: the one that a RUN ends
-    with after nothing but such as change its shell; LOST: one whose exit code is lost, and why; SETUP: the setup.py
-    that it runs; PACKAGE: one requirement; PACKAGES: all of an install; CPU-PACKAGES: those of an image for CPUs;
-    CONDA: what conda installs for GPUs, with its file; BROUGHT: one requirement of a stage whose environment is copied;
-    SH: the unquoted text for /bin/sh; EXEC: a JSON array without a shell; ENV, ARG, LABEL: one pair. Another
-    instruction is the kind of its arguments; FROM has the text of all instructions behind it, where it names devel.
+    RUN or START (CMD, ENTRYPOINT): one command; USER-RUN: a command of a user other than root; LAST: the command with
+    which a RUN ends after nothing but commands that change its shell; LOST: a command whose exit code is lost, and why;
+    SETUP: the setup.py that it runs; PACKAGE: one requirement; PACKAGES: all requirements of an install; CPU-PACKAGES:
+    those of an image for CPUs; CONDA: packages that conda installs for GPUs, with their file; BROUGHT: one requirement
+    of a stage whose environment is copied; SH: the unquoted text for /bin/sh; EXEC: a JSON array without a shell; ENV,
+    ARG, LABEL: one pair. Any other instruction is the kind of its arguments; FROM has the text of all later
+    instructions, if it names devel.
     """
     one = layer.instruction
     if one.name == "FROM" and layer.build.dockerfile.find_stage(layer.stage.base) not in (None, layer.stage):
@@ -481,7 +485,7 @@ def list_texts(layer: Layer) -> list[tuple[str, str, int]]:
 
 
 def _read_later(build: DockerBuild) -> str:
-    """All instructions and requirements; UNREAD where some are not known, COMPILES where the code compiles."""
+    """All instructions and requirements; UNREAD if some are unknown, COMPILES if the code compiles."""
     words = [layer.instruction.script for layer in build.layers]
     for install, read in (pair for layer in build.layers[:MOST_LAYERS] for pair in layer.wanted):
         words += [*read, "UNREAD" if install.lists and len(read) == len(install.packages) else ""]
@@ -490,14 +494,14 @@ def _read_later(build: DockerBuild) -> str:
 
 
 def _resolve(module: str, name: str, path: str) -> str:
-    """The path of what ``from module import name`` imports, a relative one as seen from the file that does."""
+    """The path that ``from module import name`` imports; a relative import is resolved from the importing file."""
     depth = len(module) - len(module.lstrip("."))
     folder = posixpath.join(posixpath.dirname(path), "../" * (depth - 1)) if depth else ""
     return posixpath.normpath(posixpath.join(folder, module.lstrip(".").replace(".", "/"), name))
 
 
 def _find_lost(layer: Layer) -> Iterator[tuple[BuildCommand, str]]:
-    """The commands of a RUN that take long and whose failure does not fail the build, each with the reason."""
+    """The slow commands of a RUN whose failure does not fail the build, each with the reason."""
     script = f"{layer.shell} {layer.instruction.script}"
     has_errexit = (
         re.search(r"(?m)set -\w*e|set -o errexit|#!.* -\w*e|'-\w*e\w*'|\b(ba|da)?sh -\w*e", script) is not None
@@ -519,7 +523,7 @@ def _find_lost(layer: Layer) -> Iterator[tuple[BuildCommand, str]]:
         elif command.shell.is_background:
             yield command, "& runs it in the background, where its exit code is lost"
         elif not has_errexit and not command.shell.before and any(not one.shell.after for one in after):
-            yield command, "the shell goes on when it fails, as only the last command decides (no set -e, no &&)"
+            yield command, "the shell continues when it fails, as only the last command decides (no set -e, no &&)"
 
 
 def _read_trigger(one: Instruction) -> Instruction:
@@ -528,7 +532,7 @@ def _read_trigger(one: Instruction) -> Instruction:
 
 
 def _follow(at: Layer) -> Layer:
-    """What holds after a layer."""
+    """The state after a layer."""
     text = at.arguments.strip("\"'")
     if at.name == "WORKDIR":
         return replace(at, workdir=posixpath.normpath(posixpath.join(at.workdir, text)))
@@ -543,7 +547,7 @@ def _follow(at: Layer) -> Layer:
 
 
 def _find_script(one: Instruction) -> tuple[str, int]:
-    """What the shell is given, with the line that it begins at: line breaks are kept for the places of commands."""
+    """The shell's input, with its first line: line breaks are kept so that commands have their lines."""
     first = one.heredocs[0] if one.heredocs else None
     if first is not None and re.fullmatch(r"((/bin/)?(ba)?sh( -\w+)* )?\d*<<-?[\"']?\w+[\"']?", one.arguments.strip()):
         is_shell = re.match(r"(?!#!)|#!.*\b(ba|da|z)?sh\b", first.text) is not None
@@ -572,7 +576,7 @@ def _read_ignores(dockerfile: str, folder: Path) -> str | None:
 
 @lru_cache(maxsize=64)
 def _list_files(folder: str, ignores: str | None) -> Mapping[str, int] | None:
-    """The files of a context less those of git itself; None where there are too many."""
+    """The files of a context without git's own; None if there are too many."""
     lines = [line for line in (ignores or "").split("\n") if line.count("*") <= MOST_STARS]
     try:
         ignore = Ignore.read("\n".join((*lines, ".git")))
@@ -583,7 +587,7 @@ def _list_files(folder: str, ignores: str | None) -> Mapping[str, int] | None:
 
 @lru_cache(maxsize=1024)
 def _match(folder: str, ignores: str | None, source: str) -> Mapping[str, tuple[str, bool]]:
-    """Files that a source takes, as match_sources gives them."""
+    """Files that a source copies, as returned by match_sources."""
     files = _list_files(folder, ignores) or {}
     return match_sources([source], files) if source.count("*") <= MOST_STARS else {}
 

@@ -29,7 +29,7 @@ from hotloop.judge.lint.yaml_fields import Field, read_documents
 GPUS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi")
 TRAINING_KINDS = ("PyTorchJob", "TrainJob")
 BUILT_IN = ("Job", "CronJob", "Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "JobSet")
-"""Kinds of which no operator gives each pod its rank, or the address of the first."""
+"""Kinds without an operator that gives each pod its rank, or the address of the first pod."""
 _SHARED_DISK = re.compile(r"nfs|lustre|shared|efs|fsx|gpfs|weka")
 _WARNED = re.compile(r"(?i)sigterm|sigusr|preempt|graceful|on-signal")
 RUNS_TO_END = ("Job", "CronJob", "Pod", "JobSet", "PyTorchJob", "MPIJob", "TrainJob")
@@ -56,14 +56,14 @@ SHARED = "/dev/shm"
 NODE_RULES = (
     "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms.*.matchExpressions.*"
 )
-"""Where a pod's spec says which nodes it may run on."""
+"""Places in a pod's spec that limit the nodes on which it may run."""
 MIB, GIB = 2.0**20, 2.0**30
 MOST_BESIDE = 40
-"""Files of a folder that are looked at together."""
+"""The most files of a folder that are checked together."""
 
 
 class Amount(NamedTuple):
-    """``number`` is in cores or bytes, ``part`` limits or requests."""
+    """``number`` is in cores or bytes; ``part`` is limits or requests."""
 
     line: int
     text: str
@@ -75,7 +75,7 @@ class Amount(NamedTuple):
 
 @dataclass(frozen=True)
 class Container:
-    """``words`` are its command and args, ``read`` the script in them and the shell that reads it, or none."""
+    """``words`` are its command and args; ``read`` is the script in them with the shell that runs it, or none."""
 
     field: Field
 
@@ -100,12 +100,12 @@ class Container:
 
     @cached_property
     def gpu_count(self) -> int:
-        """The most GPUs of a vendor that it asks for."""
+        """The most GPUs of one vendor that it asks for."""
         return int(max((one.number for one in self.amounts if one.name in GPUS), default=0))
 
     @cached_property
     def mounts(self) -> list[tuple[str, str, Field]]:
-        """Path, name of the volume and mount."""
+        """The path, the volume's name and the mount."""
         return [
             ((mount["mountPath"].text or "").rstrip("/"), mount["name"].text or "", mount)
             for mount in self["volumeMounts"].elements
@@ -113,7 +113,7 @@ class Container:
 
     @cached_property
     def amounts(self) -> list[Amount]:
-        """What it asks for, where no template fills it in."""
+        """Its requests, if no template fills them in."""
         parts = [(part, *entry) for part in ("limits", "requests") for entry in self[f"resources.{part}"].items]
         return [
             Amount(value.line, f"{name}: {value.text}", part, name, number, self)
@@ -122,7 +122,7 @@ class Container:
         ]
 
     def amount(self, resource: str, part: str = "limits") -> float | None:
-        """Cores or bytes; None where nothing is said."""
+        """Cores or bytes; None if unstated."""
         return next((one.number for one in self.amounts if (one.name, one.part) == (resource, part)), None)
 
     @cached_property
@@ -132,8 +132,8 @@ class Container:
 
 @dataclass(frozen=True, kw_only=True)
 class Pod:
-    """A pod's spec within an object of ``kind``, of which ``count`` run at once. ``holder`` is its template, which has
-    its labels, and ``replica`` what says how many there are."""
+    """A pod's spec within an object of ``kind``, of which ``count`` run at once. ``holder`` is its template with its
+    labels, and ``replica`` the part that sets their number."""
 
     kind: str
     spec: Field
@@ -161,8 +161,8 @@ class Pod:
         return {(volume["metadata.name"] or volume["name"]).text or "": volume for volume in volumes}
 
     def lacks_port(self, port: Field, *, is_spoken: bool) -> bool:
-        """Whether no container declares a port, or speaks of it; ``is_spoken``: a number is only missed where their
-        commands name the one that they declare."""
+        """Whether no container declares or mentions a port; ``is_spoken``: a number counts as missing only if the
+        containers' commands mention the port that they declare."""
         names = [
             field.text or "" for one in self.every_container for field in one.field.all("ports.*.name|containerPort")
         ]
@@ -182,7 +182,7 @@ class Pod:
         return sum(one.gpu_count for one in self.containers)
 
     def shared_memory(self, container: Container) -> tuple[float | None, int]:
-        """Bytes of /dev/shm and the line that says so; None where it has no bound of its own."""
+        """Bytes of /dev/shm and the line that sets them; None if it has no limit of its own."""
         mounts = [mount for path, _, mount in container.mounts if path in (SHARED, "/dev")]
         mount = mounts[0] if mounts else container["volumeMounts"]
         size = quantity(self.volumes.get(mount["name"].text or "", mount)["emptyDir.sizeLimit"])
@@ -198,19 +198,19 @@ class Pod:
 
     @property
     def job(self) -> Field:
-        """The spec of the Job that makes it, or of its object."""
+        """The spec of the Job that creates it, or of its object."""
         return self.replica if self.kind in ("Job", "CronJob", "JobSet") else self.owner["spec"]
 
     @property
     def retries(self) -> bool:
-        """Whether a pod that was evicted is made again."""
+        """Whether an evicted pod is created again."""
         is_never = self.kind == "PyTorchJob" and self.replica["restartPolicy"].text == "Never"
         is_limited = self.job["backoffLimit"].number == 0 and not self.owner["spec.failurePolicy.maxRestarts"].amount
         return self.kind != "Pod" and not is_never and not is_limited
 
     @cached_property
     def spot(self) -> Field | None:
-        """What selects nodes that may be taken away; None where nothing does."""
+        """The selector of nodes that may be taken away; None if there is none."""
         asked = [(f"{key} {value.text}", value) for key, value in self.spec["nodeSelector"].items]
         asked += [(read_all(rule), rule) for rule in self.spec.all(NODE_RULES) if rule["operator"].text == "In"]
         asked += [(read_all(rule), rule) for rule in self.spec["tolerations"].elements]
@@ -220,8 +220,8 @@ class Pod:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifests:
-    """The objects of a file. ``save_s`` is how long a checkpoint takes, if that is known; ``near`` are the objects of
-    its folder, its own too."""
+    """The objects of a file. ``save_s`` is how long a checkpoint takes, if known; ``near`` are the objects of its
+    folder, including its own."""
 
     objects: tuple[Field, ...]
     save_s: float | None = None
@@ -236,18 +236,18 @@ class Manifests:
 
     @cached_property
     def pods(self) -> tuple[Pod, ...]:
-        """Every pod of every object, those in the templates of controllers and custom resources too."""
+        """Every pod of every object, including those in the templates of controllers and custom resources."""
         return tuple(pod for one in self.objects for pod in find_pods(one))
 
     def find(self, kind: str, name: str | None = None) -> list[Field]:
-        """Objects of the folder by kind; of a name those of the file, if it has any."""
+        """Objects of the folder by kind; for a name, those of the file if it has any."""
         named = [one for one in self.near if one["kind"].text == kind and name in (None, one["metadata.name"].text)]
         own = {id(one.node) for one in self.objects}
         return (name is not None and [one for one in named if id(one.node) in own]) or named
 
     @cached_property
     def tables(self) -> list[tuple[Field, str]]:
-        """What is compared with a table of fields: objects of a kind and version that has one."""
+        """The objects to compare with a table of fields: those whose kind and version have a table."""
         named = [(one, find_table(one["kind"].text or "", one["apiVersion"].text or "")) for one in self.objects]
         return [(one, table) for one, table in named if table]
 
@@ -301,7 +301,7 @@ def _mounts(pod: Pod, container: Container) -> Iterator[Mount]:
 
 
 def parse_manifests(file: SourceFile, around: Surroundings) -> Manifests | None:
-    """None for YAML that holds no Kubernetes object. Raises NotRead for a template or broken YAML."""
+    """None for YAML without a Kubernetes object. Raises NotRead for a template or broken YAML."""
     folder = around.objects.get(os.path.dirname(file.path), {})
     found = folder.get(file.path) or read_objects(file.text)
     if not found:
@@ -321,7 +321,7 @@ def parse_manifests(file: SourceFile, around: Surroundings) -> Manifests | None:
 
 
 def read_objects(text: str) -> tuple[Field, ...]:
-    """The objects of a file, those of a List too. Raises NotRead."""
+    """The objects of a file, including those of a List. Raises NotRead."""
     documents = read_documents(text)
     objects = [item for one in documents for item in (one.all("items.*") if one["kind"].text == "List" else [one])]
     return tuple(one for one in objects if one["kind"].text and one["apiVersion"].text)
@@ -350,20 +350,20 @@ def find_pods(one: Field) -> tuple[Pod, ...]:
 
 
 def find_table(kind: str, version: str) -> str | None:
-    """The table of fields of such objects; None where there is none."""
+    """The table of fields of such objects; None if there is none."""
     table = "volcano" if kind == "Job" and version.startswith("batch.volcano.sh/") else TABLES.get(kind)
     is_known = table == "volcano" or (table and read_types(table)["root"]["apiVersion!"] == version)
     return table if is_known else None
 
 
 def quantity(field: Field) -> float | None:
-    """A quantity as a number of its unit: cores, bytes. None for what is none."""
+    """A quantity as a number in its unit: cores, bytes. None if it is not a quantity."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(m|k|[MGTP]i?|Ki)?", field.text or "")
     return float(match[1]) * _SUFFIXES[match[2] or ""] if match else None
 
 
 def read_all(field: Field) -> str:
-    """Every scalar of a small mapping, keys too, in one text."""
+    """Every scalar of a small mapping, including keys, in one text."""
     return " ".join(f"{key} {' '.join([value.text or '', *value.texts('*')])}" for key, value in field.items)
 
 

@@ -42,7 +42,7 @@ ROLES = {
     "scaler": re.compile(r"(^|\.)(GradScaler|ShardedGradScaler)$"),
     "compiled": re.compile(r"^torch\.compile$"),
 }
-"""What an object is, by the full name of what made it."""
+"""What an object is, by the full name of the call that created it."""
 _MADE = re.compile("|".join(ROLES[role].pattern for role in ("optimizer", "scheduler", "scaler")))
 # fmt: off
 _DETACHES = frozenset((
@@ -68,17 +68,17 @@ PARAMETERS = ("parameters", "named_parameters", "params_groups")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopStep:
-    """What runs once per step: a loop, or a function that a loop calls.
+    """The code that runs once per step: a loop, or a function that a loop calls.
 
-    ``events`` are its calls in the order in which they run; ``backwards`` and ``steps`` those of backward and of an
-    optimizer's step.
+    ``events`` are its calls in the order in which they run; ``backwards`` and ``steps`` are the calls of backward and
+    of an optimizer's step.
     """
 
     container: Loop | Function
     scope: Scope
     """The function or module around the loop; the function itself where it is the container."""
     loop: Loop
-    """The loop whose iterations are the steps: the container, or the one that calls it."""
+    """The loop whose iterations are the steps: the container, or the loop that calls it."""
     events: tuple[LoopCall, ...]
     backwards: tuple[LoopCall, ...]
     steps: tuple[LoopCall, ...]
@@ -89,9 +89,9 @@ class LoopStep:
 
 
 class LintedScript(ValueFlow):
-    """A parsed file with what rules ask of it. Whatever costs time is made when it is first asked for.
+    """A parsed file with everything that rules need. Expensive parts are computed on first use.
 
-    ``start`` is the job that warns it by a signal which nothing handles, if a file beside it is one.
+    ``start`` is a job in a nearby file that warns it with a signal that nothing handles, if there is one.
     """
 
     def __init__(self, path: str, text: str, module: PythonModule, start: Start | None = None) -> None:
@@ -105,14 +105,14 @@ class LintedScript(ValueFlow):
         return re.split(r"\r\n|\r|\n", self.text)
 
     def has(self, pattern: str) -> bool:
-        """Whether the file's text has a pattern; the answer is kept."""
+        """Whether the file's text matches a pattern; the result is cached."""
         if pattern not in self._texts:
             self._texts[pattern] = re.search(pattern, self.text) is not None
         return self._texts[pattern]
 
     @cached_property
     def calls(self) -> list[tuple[ast.Call, str]]:
-        """Every call of the file with the full name of what is called, by line."""
+        """Every call in the file with the full name of its function, by line."""
         named = [(node, self.name(node.func)) for node in self.of[ast.Call]]
         return sorted(named, key=lambda pair: start_of(pair[0]))
 
@@ -134,11 +134,11 @@ class LintedScript(ValueFlow):
         return sorted(found, key=start_of) if len(names) > 1 else found
 
     def receiver(self, call: ast.Call) -> str:
-        """Name of the object whose method a call calls; empty where it calls no method."""
+        """Name of the object whose method a call calls; empty if it does not call a method."""
         return self.name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
     def text_of(self, node: ast.stmt | ast.expr | Scope) -> str:
-        """The lines that a node stands in; all of the file for the module."""
+        """The lines of a node; the whole file for the module."""
         return self.text if isinstance(node, ast.Module) else "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
 
     def source(self, node: ast.AST) -> str:
@@ -152,7 +152,7 @@ class LintedScript(ValueFlow):
         return flat if len(flat) <= 60 else f"{flat[:57]}..."
 
     def line(self, event: LoopCall) -> int:
-        """Where an event is in this file."""
+        """The place of an event in this file."""
         return event.call.lineno if self.is_own(event.call) else event.site.lineno
 
     def report(
@@ -165,7 +165,7 @@ class LintedScript(ValueFlow):
         is_sure: bool = True,
         edits: tuple[LintEdit, ...] = (),
     ) -> list[LintFinding]:
-        """A finding at a place; none where there is no fault, or where it is that of another file."""
+        """A finding at a place; none if there is no fault, or if it is in another file."""
         node = place.call if isinstance(place, LoopCall) and self.is_own(place.call) else getattr(place, "site", place)
         if not isinstance(node, ast.AST) or not self.is_own(node):
             return []
@@ -191,7 +191,7 @@ class LintedScript(ValueFlow):
         return found
 
     def values(self, node: ast.AST) -> list[ast.expr]:
-        """What the file assigns to that which an expression names; empty where it names nothing that is assigned."""
+        """The values that the file assigns to the name in an expression; empty if nothing is assigned to it."""
         return self.assigned.get(dotted(node), [])
 
     @cached_property
@@ -207,7 +207,7 @@ class LintedScript(ValueFlow):
         return found
 
     def role(self, node: ast.AST) -> str:
-        """What an object is, of ROLES; empty where it is none of them or nobody knows."""
+        """The role of an object, from ROLES; empty if it has none or is unknown."""
         for call in self.made(node):
             name = self.name(call.func)
             for role, pattern in ROLES.items():
@@ -217,19 +217,19 @@ class LintedScript(ValueFlow):
 
     @cached_property
     def loaders(self) -> list[ast.Call]:
-        """Where DataLoaders are built."""
+        """The calls that build DataLoaders."""
         calls = self.calls if "DataLoader" in self.text else []
         return [call for call, name in calls if ROLES["loader"].search(name)]
 
     def iterates_loader(self, loop: ast.AST) -> bool:
-        """Whether a for loop takes its values from a DataLoader, by what the file builds or by its name."""
+        """Whether a for loop takes its values from a DataLoader, as the file builds it, or by its name."""
         value = self.loop_source(loop)
         if value is None:
             return False
         return self.role(value) == "loader" or "loader" in self.name(value).rpartition(".")[2].lower()
 
     def stepped(self, call: ast.Call) -> str:
-        """Name of the optimizer that a ``.step`` call steps; empty where it is none."""
+        """Name of the optimizer that a ``.step`` call steps; empty if it is not an optimizer."""
         receiver = self.receiver(call)
         last = receiver.split(".")[-1]
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
@@ -262,8 +262,8 @@ class LintedScript(ValueFlow):
         return [step for step in found.values() if step.backwards]
 
     def _find_steps(self, backward: ast.Call) -> list[tuple[Loop | Function, Loop]]:
-        """The innermost loop with this backward and a step, else the innermost loop; for a function without a loop,
-        itself where it steps, else the loop that calls it."""
+        """The innermost loop with this backward call and a step, else the innermost loop; for a function without a
+        loop, the function itself if it steps, else the loop that calls it."""
         found: list[tuple[Loop | Function, Loop]] = []
         node: ast.AST = backward
         function: Function | None = None
@@ -285,7 +285,7 @@ class LintedScript(ValueFlow):
 
     @cached_property
     def epochs(self) -> list[tuple[Loop, LoopStep]]:
-        """Each loop around a training's steps, from the inside out, with those steps."""
+        """Each loop around a training's steps, from the innermost outward, with those steps."""
         found: list[tuple[Loop, LoopStep]] = []
         for step in self.training:
             found.append((step.loop, step))
@@ -298,7 +298,7 @@ class LintedScript(ValueFlow):
 
     @cached_property
     def models(self) -> Mapping[ast.AST, ast.Call]:
-        """Where the models come from whose parameters an optimizer takes, with the optimizer."""
+        """The origins of the models whose parameters an optimizer takes, with the optimizer."""
         found: dict[ast.AST, ast.Call] = {}
         calls = self.calls if "param" in self.text and self.has("optim|Adam|SGD|RMSprop|Lion|L(?i:amb)|Muon") else []
         for call in (call for call, name in calls if ROLES["optimizer"].search(name)):
@@ -313,7 +313,7 @@ class LintedScript(ValueFlow):
         return any(origin in self.models for origin in self.origins(node, inside=True))
 
     def is_model(self, node: ast.AST) -> bool:
-        """Whether an object is a model that is trained here, as far as anything says."""
+        """Whether an object is a model that is trained here, as far as the file shows."""
         origins = self.origins(node, inside=True)
         if any(origin in self.models for origin in origins):
             return True
@@ -321,7 +321,7 @@ class LintedScript(ValueFlow):
         return unknown and bool(_MODEL.search(self.name(node).rpartition(".")[2]))
 
     def ends(self, value: ast.AST) -> list[ast.AST]:
-        """What computes a value in the end: functions and layers, through names and the models of this file."""
+        """The functions and layers that ultimately compute a value, through names and the models of this file."""
         found: list[ast.AST] = []
         todo = [(origin, False) for origin in self.origins(value)]
         seen: set[tuple[ast.AST, bool]] = set()
@@ -350,7 +350,7 @@ class LintedScript(ValueFlow):
         return found
 
     def has_modes(self, model: ast.AST) -> bool:
-        """Whether a model behaves otherwise in eval mode, by its classes; that of a library counts as one that does."""
+        """Whether a model behaves differently in eval mode, by its classes; a library's model counts as different."""
         for call in self.made(model, inside=True):
             made, name = self.definition(call.func), self.name(call.func)
             words = [word for node in ast.walk(made) for word in list_words(node)] if made is not None else []
@@ -382,8 +382,8 @@ class LintedScript(ValueFlow):
         return None
 
     def gradient(self, node: ast.AST, assumed: Mapping[ast.AST, str] | None = None) -> str:
-        """Whether a value has a history: ``graph``, ``cut`` where it lost it here, ``plain``, or empty if unknown.
-        ``assumed`` says it of parameters."""
+        """Whether a value has a history: ``graph``, ``cut`` if it lost it here, ``plain``, or empty if unknown.
+        ``assumed`` is the result for parameters."""
         if assumed:
             return self._follow_gradient(node, assumed)
         if node not in self._gradients:
@@ -398,7 +398,7 @@ class LintedScript(ValueFlow):
         return state
 
     def _join(self, nodes: Sequence[ast.AST], assumed: Mapping[ast.AST, str]) -> str:
-        """Of a computation with several values: it has the history of any of them."""
+        """For a computation with several values: it has the history of any of them."""
         states = {self.gradient(node, assumed) for node in nodes[:30]}
         return next((state for state in ("graph", "", "cut") if state in states), "plain")
 
@@ -467,7 +467,7 @@ class LintedScript(ValueFlow):
 
     @cached_property
     def losses(self) -> frozenset[ast.AST]:
-        """What was computed and then goes backward under a name."""
+        """The expression whose value then goes backward under a name."""
         starts = [self.loss(call) for call in self.calls_of(".backward", ".manual_backward")]
         return frozenset(
             binding.value
@@ -478,7 +478,7 @@ class LintedScript(ValueFlow):
         )
 
     def loss(self, backward: ast.Call) -> ast.expr:
-        """What a call of backward starts from: the loss, without a scaler around it."""
+        """The start of a backward call: the loss, without a scaler around it."""
         value: ast.expr = backward.func.value if isinstance(backward.func, ast.Attribute) else backward
         if backward.args and _TAKES_LOSS.search(self.receiver(backward)):
             value = backward.args[0]
@@ -488,12 +488,12 @@ class LintedScript(ValueFlow):
 
 
 def _cut(state: str) -> str:
-    """What is left of a history where none goes on."""
+    """The rest of a history where none continues."""
     return "cut" if state in ("graph", "cut") else "plain"
 
 
 def parse_script(file: SourceFile, around: Surroundings) -> LintedScript | None:
-    """None for a file that has nothing to do with torch. Raises NotRead where Python itself could not read it."""
+    """None for a file unrelated to torch. Raises NotRead if Python itself could not read it."""
     if not any(word in file.text for word in ("torch", "signal", "lightning", "transformers", "accelerate")):
         return None
     try:

@@ -1,4 +1,5 @@
-"""Files of settings -> SettingsFile: what SkyPilot, dstack, DeepSpeed, accelerate and Lightning's command line read."""
+"""Settings files -> SettingsFile: files that SkyPilot, dstack, DeepSpeed, accelerate and Lightning's command line
+read."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from hotloop.judge.lint.yaml_fields import Field, read_documents
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsFile:
-    """``documents`` hold what a file sets, ``notes`` are its comments; ``tables``: what is compared with which table,
-    ``tasks``: what it starts."""
+    """``documents`` are the file's settings, ``notes`` its comments; ``tables``: the values to compare with each table;
+    ``tasks``: the tasks that it starts."""
 
     documents: tuple[Field, ...]
     notes: str
@@ -29,7 +30,7 @@ def parse_settings(file: SourceFile, around: Surroundings) -> SettingsFile | Non
     text = re.sub(r"(?m)^\s*//.*$", "", file.text.replace("\t", "  ")) if file.kind == "deepspeed" else file.text
     documents = tuple(read_documents(text)[:1])
     if documents and not documents[0].is_mapping:
-        raise NotRead("no mapping of settings")
+        raise NotRead("not a mapping of settings")
     tables = tuple((document, file.kind) for document in documents)
     return SettingsFile(documents=documents, notes=read_notes(text), tables=tables) if documents else None
 
@@ -39,7 +40,7 @@ def parse_lightning(file: SourceFile, around: Surroundings) -> SettingsFile | No
     trainers = [one["trainer"] or one["fit.trainer"] for one in read_documents(file.text)[:1]]
     known = known_fields(read_types("lightning")["root"])
     count = sum(name in known for trainer in trainers for name, _ in trainer.items)
-    if count < 2 or "exp_manager:" in file.text:  # of NeMo, which saves by itself
+    if count < 2 or "exp_manager:" in file.text:  # NeMo, which itself saves
         return None
     is_hydra = re.search(r"(?m)_target_|^\s*- _self_|^defaults:|\$\{", file.text) is not None
     tables = () if is_hydra or count * 2 <= len(trainers[0].items) else ((trainers[0], "lightning"),)
@@ -47,12 +48,12 @@ def parse_lightning(file: SourceFile, around: Surroundings) -> SettingsFile | No
 
 
 def parse_skypilot(file: SourceFile, around: Surroundings) -> SettingsFile | None:
-    """None for YAML that holds no task; the head of a pipeline is none. Raises NotRead."""
+    """None for YAML without a task; the head of a pipeline is not a task. Raises NotRead."""
     return _read_tasks(file, [one for one in read_documents(file.text) if one.all("run|resources|setup")])
 
 
 def parse_dstack(file: SourceFile, around: Surroundings) -> SettingsFile | None:
-    """None for YAML that configures no run. Raises NotRead."""
+    """None for YAML that does not configure a run. Raises NotRead."""
     return _read_tasks(file, [one for one in read_documents(file.text) if one["type"].text])
 
 
@@ -128,8 +129,8 @@ def _volumes(document: Field) -> Iterator[Mount]:
 
 
 def _count_gpus(field: Field) -> int:
-    """Of each node, for ``8``, ``A100:8``, ``A100:80GB:8``, ``{A100: 8}``, ``{name: A100, count: 8}`` and lists that
-    agree; 0 for TPUs, ranges and unknown counts."""
+    """GPUs of each node, for ``8``, ``A100:8``, ``A100:80GB:8``, ``{A100: 8}``, ``{name: A100, count: 8}`` and lists
+    that agree; 0 for TPUs, ranges and unknown counts."""
     given = field["count"] or field
     texts = [text for text in (given.text or "", *given.texts("*")) if text and not text.startswith("tpu")]
     counts = {next((part for part in text.split(":") if re.fullmatch(r"[\d.]+", part)), "1") for text in texts}

@@ -1,1 +1,1 @@
-"""The static checks by subject. hotloop.judge.lint finds every rule of any file here; none imports another."""
+"""The static checks by subject. hotloop.judge.lint finds every rule in any file here; no file imports another."""

@@ -1,4 +1,4 @@
-"""What a batch script starts: processes against nodes, GPUs and tasks, where they meet, and what arrays share."""
+"""Checks of what a batch script starts: processes against nodes, GPUs and tasks, rendezvous, and job arrays."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def rank_of_batch_shell(batch: Batch) -> Iterator[LintFinding]:
     Looks for `$SLURM_PROCID`, `$SLURM_LOCALID` and `$SLURM_NODEID` that the batch shell itself expands.
 
     ## Why it costs
-    The batch shell runs once, with 0 in all three: every task gets rank 0, and the rendezvous never completes; or all
-    processes use GPU 0.
+    The batch shell runs once, and all three are 0 there: every task gets rank 0, and the rendezvous never completes; or
+    all processes use GPU 0.
 
-    ## How to tell
-    The variable is assigned, or is an argument of srun's command, neither in single quotes nor escaped, in a job of
-    several tasks or nodes. Heredocs without quotes that write a script count too.
+    ## How to recognize it
+    In a job of several tasks or nodes, the variable is assigned, or is an argument of srun's command, and is neither in
+    single quotes nor escaped. Unquoted heredocs that write a script count too.
 
     ## What to do
     `srun bash -c 'RANK=$SLURM_PROCID python train.py'`, or read SLURM_PROCID in Python.
@@ -55,17 +55,17 @@ def rank_of_batch_shell(batch: Batch) -> Iterator[LintFinding]:
             )
 
 
-@lint_rule("launch-on-one-node", "a job of several nodes starts its training on the first only", reads="sbatch")
+@lint_rule("launch-on-one-node", "a job of several nodes starts its training on the first node only", reads="sbatch")
 def launch_on_one_node(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a job of several nodes whose training is started without srun, or by an srun of one task or node.
+    Looks for a job of several nodes whose training is started without srun, or by an srun with one task or node.
 
     ## Why it costs
     A batch script runs on the first node alone. Either the launcher waits for the others until it gives up, or the
-    training runs on one node and the rest are paid for nothing.
+    training runs on one node while the others are paid for and idle.
 
-    ## How to tell
-    `--nodes` is at least 2, torchrun or Python starts a training, and no srun, mpirun, ssh, pdsh or Ray brings it to
+    ## How to recognize it
+    `--nodes` is at least 2, torchrun or Python starts a training, and no srun, mpirun, ssh, pdsh or Ray starts it on
     the other nodes.
 
     ## What to do
@@ -80,7 +80,7 @@ def launch_on_one_node(batch: Batch) -> Iterator[LintFinding]:
     launched = [run for run in runs if run.launch]
     if launched and sum(batch.nodes_of(run) for run in launched) < batch.nodes:
         run = launched[0]
-        how = f"srun with {batch.nodes_of(run)} node" if run.step else "no srun brings it to the others"
+        how = f"srun with {batch.nodes_of(run)} node" if run.step else "no srun starts it on the others"
         yield LintFinding(
             severity=Severity.HIGH,
             line=run.line,
@@ -97,17 +97,17 @@ def launcher_per_task(batch: Batch) -> Iterator[LintFinding]:
     Looks for `srun torchrun` (or `accelerate launch`) with several tasks per node.
 
     ## Why it costs
-    Each task starts a launcher, and each launcher starts one process per device: with 8 tasks 64 processes share 8
-    devices, or the second launcher fails on a port that is taken.
+    Each task starts a launcher, and each launcher starts one process per device: with 8 tasks, 64 processes share 8
+    devices, or the second launcher fails because its port is taken.
 
-    ## How to tell
-    `--ntasks-per-node` or `--ntasks` gives a node several tasks, and the launcher is not told to start one process.
+    ## How to recognize it
+    `--ntasks-per-node` or `--ntasks` gives a node several tasks, and no option limits the launcher to one process.
 
     ## What to do
     `#SBATCH --ntasks-per-node=1` with torchrun, or `srun python train.py` with one task per device.
 
     ## When it is wrong
-    If the launcher is told to start a single process by a file.
+    If a configuration file limits the launcher to one process.
     """
     for run in batch.trainings:
         tasks = batch.tasks_of(run)
@@ -133,13 +133,13 @@ _NODE_LIST = re.compile(r"[\"']?\$\{?SLURM(_JOB)?_NODELIST\}?(:\S*)?[\"']?")
 @lint_rule("loopback-master", "nodes or tasks do not agree on the address of the master", reads="sbatch")
 def loopback_master(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a master or rendezvous address that differs between nodes, or is none: `localhost`, `$(hostname)` that
-    each task expands, the whole node list, the login node.
+    Looks for a master or rendezvous address that differs between nodes, or is not an address: `localhost`,
+    `$(hostname)` that each task expands, the whole node list, the login node.
 
     ## Why it costs
-    Each node waits for the others at an address where they are not, until the rendezvous times out.
+    Each node waits at an address that the others never use, until the rendezvous times out.
 
-    ## How to tell
+    ## How to recognize it
     The job has several nodes, and `MASTER_ADDR`, `--master_addr` or `--rdzv_endpoint` has such a value.
 
     ## What to do
@@ -163,8 +163,8 @@ def loopback_master(batch: Batch) -> Iterator[LintFinding]:
         problems = (
             (_HERE.match(address), f"each of {batch.nodes} nodes looks for the master on itself ({address})"),
             (is_inner and _OF_TASK.search(raw), f"each task expands {raw[:40]} itself: every node is its own master"),
-            (_NODE_LIST.fullmatch(address), f"{address} is a list such as node[01-04], and no address"),
-            ("SLURM_SUBMIT_HOST" in address, "SLURM_SUBMIT_HOST is the login node, where no process of the job runs"),
+            (_NODE_LIST.fullmatch(address), f"{address} is a list such as node[01-04], not an address"),
+            ("SLURM_SUBMIT_HOST" in address, "SLURM_SUBMIT_HOST is the login node, where the job runs no process"),
         )
         for problem in [text for is_so, text in problems if is_so and not {"if", "case"} & set(blocks)][:1]:
             yield LintFinding(
@@ -178,21 +178,21 @@ def loopback_master(batch: Batch) -> Iterator[LintFinding]:
 @lint_rule("missing-node-rank", "launchers of several nodes do not find each other", reads="sbatch")
 def missing_node_rank(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks at torchrun and accelerate lines of several nodes: no address, no node rank, `--standalone`, a number of nodes
-    that is not the job's, options after the script.
+    Looks at torchrun and accelerate commands for several nodes: no address, no node rank, `--standalone`, a number of
+    nodes that differs from the job's, options after the script.
 
     ## Why it costs
     Every node is rank 0 of its own group: the rendezvous times out, or each node trains alone and overwrites the
     others' checkpoints.
 
-    ## How to tell
-    srun starts the launcher on several nodes, and its options do not say where and as what it takes part.
+    ## How to recognize it
+    srun starts the launcher on several nodes, and its options name neither the address nor the node's rank.
 
     ## What to do
     `--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$HOST:$PORT`, before the script's name.
 
     ## When it is wrong
-    If PET_ variables or a configuration file of accelerate say it.
+    If PET_ variables or accelerate's configuration file set them.
     """
     for run in batch.trainings if "PET_" not in batch.text else ():
         nodes, launch = batch.nodes_of(run), run.launch
@@ -205,18 +205,18 @@ def missing_node_rank(batch: Batch) -> Iterator[LintFinding]:
         has_rank = {"node-rank", "config-file"} & set(options) or options.get("rdzv-backend", "static") != "static"
         problems = (
             (is_torchrun and late and "nproc-per-node" not in options,
-             f"{' '.join(late[:1])} follows the script: torchrun does not read it there, and starts one process"),
+             f"{' '.join(late[:1])} follows the script: torchrun ignores it there, and starts one process"),
             (is_many and launch.is_standalone,
              f"--standalone: each of {nodes} nodes trains alone, and overwrites the others' files"),
             (is_many and is_torchrun and (launch.nodes == 1 or "nnodes" not in options),
              f"--nnodes is 1 on each of {nodes} nodes: each trains alone, and overwrites the others' files"),
             (is_many and launch.nodes and launch.nodes != nodes and ":" not in options["nnodes"],
-             f"--nnodes={launch.nodes} in a job of {nodes} nodes: the rendezvous waits for ever"),
+             f"--nnodes={launch.nodes} in a job of {nodes} nodes: the rendezvous waits forever"),
             (is_many and is_torchrun and not launch.address,
              "no --rdzv-endpoint or --master-addr: each node looks for the others on itself"),
             (is_many and not has_rank, "no --node-rank (--machine_rank): every node is rank 0"),
             (is_plain and world.isdecimal() and int(world) != tasks,
-             f"WORLD_SIZE={world} and {tasks} tasks of srun: the process group waits for ever, or ranks are refused"),
+             f"WORLD_SIZE={world} and {tasks} tasks of srun: the process group waits forever, or refuses ranks"),
         )  # fmt: skip
         for problem in [text for is_so, text in problems if is_so][:1]:
             yield LintFinding(
@@ -231,24 +231,24 @@ def _name(word: str) -> str:
     return word.lstrip("-").partition("=")[0].replace("_", "-")
 
 
-@lint_rule("fixed-port", "jobs that share a node want the same port, or the port is none", reads="sbatch")
+@lint_rule("fixed-port", "jobs that share a node use the same port, or the port is invalid", reads="sbatch")
 def fixed_port(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a constant port (also the launcher's default, 29500) in a job that may share its node with another task of
-    its array, and for ports beyond 65535 or drawn anew by each task.
+    Looks for a constant port (including the launcher's default, 29500) in a job that may share its node with another
+    task of its array; for ports above 65535; and for ports that each task draws at random.
 
     ## Why it costs
     The second task on a node ends with "address already in use", or joins the first one's group.
 
-    ## How to tell
-    The job is an array, or asks for fewer than all GPUs of a node; no `--exclusive`. Medium in an array, else low. High
-    where `SLURM_JOB_ID` is used as a port without a remainder.
+    ## How to recognize it
+    The job is an array, or asks for fewer GPUs than a node has, and has no `--exclusive`. Medium in an array, low
+    otherwise. High where `SLURM_JOB_ID` is used as a port without a modulo.
 
     ## What to do
     `MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))`, or `--standalone` on one node.
 
     ## When it is wrong
-    If a node never has two of these tasks.
+    If a node never runs two of these tasks.
     """
     written = [
         (command.line, batch.resolve(word.text))
@@ -257,7 +257,7 @@ def fixed_port(batch: Batch) -> Iterator[LintFinding]:
         if re.fullmatch(r"(\w*_)?PORT", name)
     ]
     found = [
-        (line, Severity.HIGH, f"{port} is beyond 65535 once job ids are, and no port then")
+        (line, Severity.HIGH, f"{port} is not a valid port once job ids exceed 65535")
         for line, port in written
         if re.search(r"SLURM_(ARRAY_)?JOB_?ID", port) and not re.search(r"%|tail|cut|: ?-\d|rev|mod|\|", port)
     ]
@@ -274,7 +274,7 @@ def fixed_port(batch: Batch) -> Iterator[LintFinding]:
                 (
                     run.line,
                     Severity.MEDIUM if is_array else Severity.LOW,
-                    f"port {port} is that of all tasks or jobs: on one node the second gets 'address already in use'",
+                    f"all tasks or jobs use port {port}: the second one on a node fails with 'address already in use'",
                 )
             )
     for line, severity, message in found:
@@ -306,18 +306,18 @@ def idle_gpus(batch: Batch) -> Iterator[LintFinding]:
     Compares the GPUs of each node with the processes that launchers, tasks and `CUDA_VISIBLE_DEVICES` use.
 
     ## Why it costs
-    GPUs that no process uses are paid for, and other jobs wait for them. A process without a GPU ends with "invalid
+    GPUs that no process uses are paid for, and other jobs wait for them. A process without a GPU fails with "invalid
     device ordinal".
 
-    ## How to tell
-    `--nproc-per-node` times the tasks of a node, or the tasks alone with plain Python, differ from the GPUs. High where
-    more than half are idle, or processes have none. What runs at the same time (`&`) is added up.
+    ## How to recognize it
+    `--nproc-per-node` times the tasks per node, or the tasks alone with plain Python, differ from the GPUs. High where
+    more than half are idle, or where processes have no GPU. Commands that run at the same time (`&`) are added up.
 
     ## What to do
     Ask for as many GPUs as processes, or start one process per GPU: `--nproc-per-node=$SLURM_GPUS_ON_NODE`.
 
     ## When it is wrong
-    If one process uses several GPUs by itself (model parallelism, DataParallel, Lightning).
+    If one process uses several GPUs (model parallelism, DataParallel, Lightning).
     """
     runs = batch.trainings if batch.gpus_per_node else ()
     counts = [batch.processes_of(run) or 0 for run in runs]
@@ -336,11 +336,11 @@ def idle_gpus(batch: Batch) -> Iterator[LintFinding]:
         is_unsure = by_itself or 0 in counts or any("loop" in other.command.blocks for other in parallel)
         problems = (
             (any(int(part or 0) >= gpus for part in listed), Severity.HIGH,
-             f"CUDA_VISIBLE_DEVICES={devices} names GPUs beyond the {gpus} of the job"),
+             f"CUDA_VISIBLE_DEVICES={devices} names more GPUs than the job's {gpus}"),
             (listed and most > len(listed) and not is_plain, Severity.HIGH,
-             f"{most} processes see the GPUs {devices} only"),
+             f"{most} processes see only GPUs {devices}"),
             (most > gpus and not is_plain and not parallel, Severity.HIGH,
-             f"{most} processes on {gpus} GPUs of a node: invalid device ordinal"),
+             f"{most} processes on a node's {gpus} GPUs: invalid device ordinal"),
             (most > gpus and run.step and is_plain and not parallel, Severity.HIGH,
              f"{most} tasks for {gpus} GPUs of each node: several processes share one"),
             (0 < used < gpus, Severity.HIGH if used * 2 < gpus else Severity.MEDIUM,
@@ -361,34 +361,34 @@ def idle_gpus(batch: Batch) -> Iterator[LintFinding]:
 @lint_rule("shared-gpu", "trainings in the background share GPU 0, or wait for each other", reads="sbatch")
 def shared_gpu(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks at trainings that are started with `&` at the same time on the GPUs of one job.
+    Looks for trainings that `&` starts at the same time on the GPUs of one job.
 
     ## Why it costs
-    Without `CUDA_VISIBLE_DEVICES` all of them use GPU 0 and the others are idle. Under srun a step takes all of the
-    job's resources unless it has `--exact`: the steps run one after the other.
+    Without `CUDA_VISIBLE_DEVICES`, all of them use GPU 0 and the others are idle. Under srun, a step takes all of the
+    job's resources unless it has `--exact`, so the steps run one after the other.
 
-    ## How to tell
-    Several background commands (or one in a loop), no `CUDA_VISIBLE_DEVICES` or device option; or steps without
-    `--exact`, `--overlap` and GPUs of their own.
+    ## How to recognize it
+    Several background commands (or one in a loop) without `CUDA_VISIBLE_DEVICES` or a device option; or steps without
+    `--exact`, `--overlap` or GPUs of their own.
 
     ## What to do
     `srun --exact -n1 --gpus=1 --mem=... python a.py &` for each, then `wait`; or `CUDA_VISIBLE_DEVICES=$i python a.py
     &`.
 
     ## When it is wrong
-    If the Python program chooses its device by itself.
+    If the Python program chooses its own device.
     """
     runs = [run for run in batch.trainings if run.command.is_background]
     is_several = len(runs) > 1 or any("loop" in run.command.blocks for run in runs)
-    exact = {"exact", "exclusive", "overlap", "cpus-per-task", "cpus-per-gpu"}  # what means --exact for a step
+    exact = {"exact", "exclusive", "overlap", "cpus-per-task", "cpus-per-gpu"}  # options that imply --exact for a step
     whole = [run for run in runs if run.step == "srun" and not exact & set(run.step_options)]
     chooses = re.search(r"(?i)CUDA_VISIBLE|--?\w*(device|gpu)", re.sub(r"(?m)^#.*", "", batch.text))
     devices = {"gres", "gpus", "gpus-per-task", "gpus-per-node", "tres-per-task", "overlap"}
     problems = (
         (whole and not re.search("SLURM_EXACT|SRUN_CPUS_PER_TASK", batch.text),
-         "a step without --exact takes all of the job: these steps in the background run one after the other"),
+         "a step without --exact takes the whole job: these background steps run one after the other"),
         (runs and runs[0].step == "srun" and not devices & set(runs[0].step_options),
-         "a step without --gpus takes all GPUs of the job: these steps in the background run one after the other"),
+         "a step without --gpus takes all of the job's GPUs: these background steps run one after the other"),
         (runs and not runs[0].step and not chooses,
          f"all of them use GPU 0: the other {(batch.gpus_per_node or 1) - 1} are idle"),
     )  # fmt: skip
@@ -407,7 +407,7 @@ _STAMPED = re.compile(r"datetime|strftime|getpid|uuid|time\.time\(|mkdtemp")
 _DEFAULT = re.compile(
     rf"(?im)[\"']--({OUTPUT})[\"'][^)]{{0,200}}?default\s*=\s*[\"']([^\"'{{}}]+)[\"']|^\s*({OUTPUT})\s*:\s*[\"']?([\w./-]+)"
 )
-"""Where a training writes by its script or its configuration."""
+"""The options of a script or configuration that name where a training writes."""
 _ID = r"[\"']*\$(?:\{?SLURM_ARRAY_TASK_ID\}?|\(\(\s*\$?\{?SLURM_ARRAY_TASK_ID\}?\s*\)\))[\"']*"
 _LINE_OF_TASK = re.compile(
     rf"sed\s.*?{_ID}\s*[\"']?(?:p|q|!d|\{{)|(?:NR\s*==\s*|head\s+-n?\s*|cut\s.*-f\s*){_ID}(?!\s*\+|\w)|"
@@ -415,26 +415,26 @@ _LINE_OF_TASK = re.compile(
 )
 
 
-@lint_rule("array-shares-folder", "the tasks of an array write to one folder, or all do the same", reads="sbatch")
+@lint_rule("array-shares-folder", "the tasks of an array write to one folder, or all do the same work", reads="sbatch")
 def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Follows `SLURM_ARRAY_TASK_ID` through the script's variables: into the command, its output folder, and the lists
-    that it is an index of.
+    that it indexes.
 
     ## Why it costs
-    Tasks overwrite each other's checkpoints, and resume from another one's. An index beyond a list is an empty value, a
-    list that is longer than the array leaves entries out, and a task id that nobody reads runs the same work N times.
+    Tasks overwrite each other's checkpoints and resume from the wrong ones. An index past the end of a list is an empty
+    value, a list longer than the array leaves entries out, and a task id that is never read repeats the work N times.
 
-    ## How to tell
+    ## How to recognize it
     An argument such as `--output-dir` has the same value in all tasks, and no name or tag in the command differs; the
-    ids of `--array` exceed the list; or neither the script nor the Python file beside it reads the id. Arrays that
+    ids of `--array` exceed the list; or neither the script nor the Python file next to it reads the id. Arrays that
     run one task at a time (`%1`) are left out.
 
     ## What to do
     `--output-dir runs/sweep/$SLURM_ARRAY_TASK_ID`, and `--array=0-7` for a list of 8.
 
     ## When it is wrong
-    If the Python program makes a folder of its own for each set of arguments.
+    If the Python program makes a folder for each set of arguments.
     """
     match = re.fullmatch(r"(\d+)-(\d+)(?:%(\d+))?", batch.value("array"))
     first, last = (int(match[1]), int(match[2])) if match and match[3] != "1" else (0, 0)
@@ -446,7 +446,7 @@ def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
             (
                 runs[0].line,
                 Severity.HIGH,
-                f"all {last - first + 1} tasks of the array do the same: nothing reads SLURM_ARRAY_TASK_ID",
+                f"all {last - first + 1} tasks of the array do the same work: nothing reads SLURM_ARRAY_TASK_ID",
             )
         )
     for run in runs if not found and not _STAMPED.search(code) else ():
@@ -486,7 +486,7 @@ def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
         is_known = use and not re.search(r"[{*?\[$`]", raw)
         if is_known and last + shift >= count:
             found.append(
-                (line, Severity.HIGH, f"--array ends at {last}, and {name} has {count} entries: the last is empty")
+                (line, Severity.HIGH, f"--array ends at {last}, and {name} has {count} entries: the last gets none")
             )
         elif is_known and (first + shift == 1 or last + shift == count - 2):
             found.append(
@@ -506,7 +506,7 @@ def array_shares_folder(batch: Batch) -> Iterator[LintFinding]:
             severity=severity,
             line=line,
             message=message,
-            advice="let $SLURM_ARRAY_TASK_ID be part of it; $((SLURM_ARRAY_TASK_ID + 1)) for line numbers",
+            advice="include $SLURM_ARRAY_TASK_ID in it; use $((SLURM_ARRAY_TASK_ID + 1)) for line numbers",
             confidence=Confidence.LIKELY,
         )
 
@@ -525,15 +525,15 @@ _CODE_BY_RANK = re.compile(
 @lint_rule("gpu-of-another-task", "tasks see one GPU and use another index, or all use the first", reads="sbatch")
 def gpu_of_another_task(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Compares the GPUs that each task of srun sees (`--gpus-per-task=1`, `--gpu-bind`) with the index that it uses.
+    Compares the GPUs that each srun task sees (`--gpus-per-task=1`, `--gpu-bind`) with the index that it uses.
 
     ## Why it costs
-    A task that is bound to one GPU sees it as cuda:0: `cuda:$LOCAL_RANK` is an "invalid device ordinal" in all but the
-    first. Without the binding each task sees all GPUs, and `cuda:0` is one for all.
+    A task that is bound to one GPU sees it as cuda:0: `cuda:$LOCAL_RANK` is an "invalid device ordinal" in all tasks
+    but the first. Without the binding each task sees all GPUs, and `cuda:0` is the same one for all.
 
-    ## How to tell
+    ## How to recognize it
     Several tasks per node; `cuda:$SLURM_LOCALID`, `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID` or `set_device(local_rank)`
-    with a binding, in the command or the Python file beside it; `cuda:0` without one.
+    with a binding, in the command or the Python file next to it; `cuda:0` without one.
 
     ## What to do
     `cuda:0` with `--gpus-per-task=1`; `--gpus-per-node` and `cuda:$SLURM_LOCALID` without it.
@@ -556,7 +556,7 @@ def gpu_of_another_task(batch: Batch) -> Iterator[LintFinding]:
              f"each task sees one GPU, cuda:0 (gpus-per-task, gpu-bind): {(by_rank or [''])[0]} is an invalid device "
              "ordinal in all tasks but the first"),
             (not is_bound and not per_task and (batch.gpus_per_node or 0) > 1 and is_first,
-             f"each of {tasks} tasks sees all GPUs of the node, and uses cuda:0: the others are idle"),
+             f"each of {tasks} tasks sees all GPUs of the node and uses cuda:0: the other GPUs are idle"),
         )  # fmt: skip
         for message in [text for is_so, text in problems if is_so and is_plain and tasks > 1][:1]:
             yield LintFinding(
@@ -576,15 +576,15 @@ _LOCAL = re.compile(
 @lint_rule("first-node-only", "files are staged on, or left on, the disk of one node", reads="sbatch")
 def first_node_only(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for data copied to a node's own disk by the batch shell of a job of several nodes, and for results written to
-    such a disk that nothing copies back.
+    Looks for data that the batch shell of a multi-node job copies to a node's own disk, and for results written to such
+    a disk that nothing copies back.
 
     ## Why it costs
-    The other nodes have no data and fail. What a node's own disk holds is deleted with the job.
+    The other nodes have no data and fail. When the job ends, the files on a node's own disk are deleted.
 
-    ## How to tell
+    ## How to recognize it
     `cp`, `rsync`, `tar` or `unzip` to `$TMPDIR`, `/tmp`, `/dev/shm` or the like without srun; an output folder there,
-    and no `cp` or `rsync` after the training.
+    with no `cp` or `rsync` after the training.
 
     ## What to do
     `srun --ntasks=$SLURM_NNODES --ntasks-per-node=1 cp ...`, or `sbcast`; copy results back, also in a trap.
@@ -604,7 +604,7 @@ def first_node_only(batch: Batch) -> Iterator[LintFinding]:
             found.append(
                 (
                     run.line,
-                    f"stages to {target} on the first node only: the other {batch.nodes - 1} nodes have no such files",
+                    f"stages to {target} on the first node only: the other {batch.nodes - 1} nodes lack these files",
                 )
             )
     for run in batch.trainings if batch.is_job and not batch.traps else ():
@@ -639,18 +639,18 @@ _OWN_ENVIRONMENT = re.compile(r"(?:TMPDIR|/tmp|TASK_ID|JOB_ID)\S*/bin/activate|-
 @lint_rule("gpus-wait-for-cpu-work", "GPUs wait while the job downloads, installs or prepares data", reads="sbatch")
 def gpus_wait_for_cpu_work(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for installs, downloads and preparing of data in a job with GPUs, and for trainings one after the other on a
-    node with several.
+    Looks for installs, downloads and data preparation in a job with GPUs, and for trainings that run one after the
+    other on a node with several.
 
     ## Why it costs
-    All GPUs of the job are paid for and idle meanwhile; in an array, each task does it again, at the same time.
+    Meanwhile all GPUs of the job are paid for and idle; in an array, each task repeats the work at the same time.
 
-    ## How to tell
-    `pip install`, `wget`, `hf download` and the like stand before the training (low), or a Python program whose name
-    says that it prepares or tokenizes data (medium). Medium too where the tasks of a step or array install together.
+    ## How to recognize it
+    `pip install`, `wget`, `hf download` or the like runs before the training (low), or a Python program whose name says
+    that it prepares or tokenizes data (medium). Also medium where the tasks of a step or array install together.
 
     ## What to do
-    A job without GPUs that does it once, and `--dependency=afterok` for the training.
+    Do it once in a job without GPUs, and start the training with `--dependency=afterok`.
 
     ## When it is wrong
     If it takes only a few seconds.
@@ -691,16 +691,16 @@ def container_without_gpus(batch: Batch) -> Iterator[LintFinding]:
     Looks for `singularity exec`, `apptainer run` or `docker run` without the option that passes GPUs on.
 
     ## Why it costs
-    torch finds no CUDA in the container: the training fails, or runs on the CPU with GPUs idle beside it.
+    torch finds no CUDA in the container: the training fails, or runs on the CPU while the GPUs are idle.
 
-    ## How to tell
-    The job asks for GPUs, and the command has neither `--nv`, `--rocm` nor `--gpus`.
+    ## How to recognize it
+    The job asks for GPUs, and the command has none of `--nv`, `--rocm` and `--gpus`.
 
     ## What to do
     `singularity exec --nv image.sif python train.py`, `docker run --gpus all`.
 
     ## When it is wrong
-    If the site's configuration passes GPUs on always.
+    If the site's configuration always passes GPUs on.
     """
     is_contained = batch.gpus_per_node and re.search("singularity|apptainer|docker|podman", batch.text)
     is_given = is_contained and re.search(r"(singularity|apptainer)_nv|rocm|lumi|\bhip_|\bamd", batch.text.lower())
@@ -719,20 +719,20 @@ def container_without_gpus(batch: Batch) -> Iterator[LintFinding]:
 @lint_rule("cores-not-passed-on", "srun does not pass the job's cores on to its tasks", reads="sbatch")
 def cores_not_passed_on(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `--cpus-per-task` in a job whose `srun` of the training does not repeat it.
+    Looks for `--cpus-per-task` in a job where the training's `srun` does not repeat it.
 
     ## Why it costs
-    Since Slurm 22.05 srun no longer takes it from the job: each task may be bound to one core, with its DataLoader
-    workers.
+    Since Slurm 22.05, srun no longer takes it from the job: each task, with its DataLoader workers, may be bound to one
+    core.
 
-    ## How to tell
-    An `#SBATCH --cpus-per-task` of at least 2, an srun of a training without the option, and no `SRUN_CPUS_PER_TASK`.
+    ## How to recognize it
+    An `#SBATCH --cpus-per-task` of at least 2, a training's srun without the option, and no `SRUN_CPUS_PER_TASK`.
 
     ## What to do
     `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK`, or `srun --cpus-per-task=$SLURM_CPUS_PER_TASK`.
 
     ## When it is wrong
-    With an older Slurm, or where a site does not bind tasks to cores.
+    With an older Slurm, or if the site does not bind tasks to cores.
     """
     given = {"cpus-per-task", "exclusive", "exact", "cpus-per-gpu", "cpu-bind"}
     is_passed = (
@@ -743,7 +743,7 @@ def cores_not_passed_on(batch: Batch) -> Iterator[LintFinding]:
         yield LintFinding(
             severity=Severity.MEDIUM,
             line=run.line,
-            message="srun does not take the job's --cpus-per-task since Slurm 22.05: each task may get one CPU",
+            message="since Slurm 22.05, srun does not take the job's --cpus-per-task: each task may get one CPU",
             advice="export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
             confidence=Confidence.LIKELY,
         )

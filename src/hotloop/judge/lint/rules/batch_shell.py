@@ -1,4 +1,4 @@
-"""The shell of a batch script: exit codes, quotes, variables that are empty or not exported, environments, settings."""
+"""Checks of a batch script's shell code: exit codes, quotes, empty or unexported variables, environments, settings."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hotloop.judge.lint.launch_lines import read_launch
 _HIGH, _MEDIUM, _LOW = Severity.HIGH, Severity.MEDIUM, Severity.LOW
 
 
-@lint_rule("lost-exit-code", "a training that fails leaves a job that Slurm calls COMPLETED", reads="sbatch")
+@lint_rule("lost-exit-code", "a training that fails leaves a job that Slurm reports as COMPLETED", reads="sbatch")
 def lost_exit_code(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a training whose exit code is replaced: by `tee` in a pipe, `|| true`, a later command, a bare `wait`; and
-    for `$?` after a command that `set -e` has ended the script by.
+    Looks for a training whose exit code is replaced: by `tee` in a pipe, `|| true`, a later command, or a bare `wait`;
+    and for `$?` after a command where `set -e` has already ended the script.
 
     ## Why it costs
-    Slurm, `afterok`, mails and requeues see a job that is COMPLETED; what follows works with a broken checkpoint.
+    Slurm, `afterok`, mail and requeues see a COMPLETED job, and the next job starts from a broken checkpoint.
 
-    ## How to tell
-    A pipe without `set -o pipefail`; no `set -e` and a last command such as cp, rsync or rm that succeeds in any case.
+    ## How to recognize it
+    A pipe without `set -o pipefail`; no `set -e` and a last command such as cp, rsync or rm that succeeds regardless.
 
     ## What to do
     `set -o pipefail`, `code=$?` right after the training and `exit $code` at the end, `wait "$pid"` for each process.
@@ -49,16 +49,16 @@ def lost_exit_code(batch: Batch) -> Iterator[LintFinding]:
         is_weighty = is_watched or last in ("rsync", "cp", "rm", "mv", "tar")
         problems = (
             (command.before in ("|", "|&") and not (batch.is_set("pipefail") or "PIPESTATUS" in batch.text),
-             _MEDIUM, "the exit code of this pipe is its last command's: a training that fails counts as COMPLETED"),
-            (command.before == "||" and hidden, _MEDIUM, "after || the exit code is lost: a failure is COMPLETED"),
+             _MEDIUM, "this pipe returns the exit code of its last command: a training that fails counts as COMPLETED"),
+            (command.before == "||" and hidden, _MEDIUM, "after || the exit code is lost: failures count as COMPLETED"),
             (is_plain and not command.after and batch.is_set("e") and status and "set +e" not in batch.text, _MEDIUM,
-             f"set -e ends the script where this fails: the check of $? in line {[*status, 0][0]} never sees it"),
+             f"set -e ends the script where this fails: the check of $? on line {[*status, 0][0]} never runs"),
             (command.is_background and last == "wait" and not after[-1].arguments and not keeps, _LOW,
              "wait without a process id returns 0: a training that fails counts as COMPLETED"),
             ([trap for trap in batch.traps if "EXIT" in trap.signals and trap.runs(r"exit 0")], _MEDIUM,
              "the trap for EXIT ends with exit 0: a training that fails counts as COMPLETED"),
             (is_plain and last and not keeps, _MEDIUM if is_weighty else _LOW,
-             f"the job's exit code is that of {last!r} at its end: a training that fails counts as COMPLETED"),
+             f"the job ends with the exit code of {last!r}: a training that fails counts as COMPLETED"),
         )  # fmt: skip
         for severity, message in [(severity, text) for is_so, severity, text in problems if is_so][:1]:
             yield LintFinding(
@@ -72,19 +72,19 @@ def lost_exit_code(batch: Batch) -> Iterator[LintFinding]:
 @lint_rule("unwaited-background", "the script ends while its training still runs in the background", reads="sbatch")
 def unwaited_background(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a training with `&`, `nohup ... &`, `screen -d` or `tmux new -d` that no `wait` follows.
+    Looks for a training with `&`, `nohup ... &`, `screen -d` or `tmux new -d` and no `wait` after it.
 
     ## Why it costs
-    The job is over when its script is, and Slurm kills what still runs: the training ends within a second.
+    The job ends with its script, and Slurm kills every process still running: the training ends within a second.
 
-    ## How to tell
-    No `wait`, `tail --pid`, `fg` or loop on the process stands after the command.
+    ## How to recognize it
+    No `wait`, `tail --pid`, `fg` or loop on the process follows the command.
 
     ## What to do
-    `wait` as the last command, or no `&`.
+    Add `wait` as the last command, or remove the `&`.
 
     ## When it is wrong
-    If another command in the foreground lasts longer.
+    If another command in the foreground runs longer.
     """
     starts = [run.command for run in batch.trainings if run.command.is_background] + batch.find(
         r"^\s*(screen|tmux)\s.*\s-d"
@@ -96,7 +96,7 @@ def unwaited_background(batch: Batch) -> Iterator[LintFinding]:
             severity=_HIGH,
             line=starts[-1].line,
             message="no wait follows: the job ends with its script, and Slurm kills this training at once",
-            advice="wait, as the last command",
+            advice="add wait as the last command",
         )
 
 
@@ -112,8 +112,8 @@ _GIVEN_BY = {
         "mem-per-cpu",
     )
 }
-"""Variables that Slurm sets only where the option is given. Those of arrays are left out: --array stands on the command
-line as often."""
+"""Variables that Slurm sets only where the option is given. Those of arrays are left out, since --array is given on the
+command line just as often."""
 
 
 @lint_rule(
@@ -123,15 +123,15 @@ line as often."""
 )
 def unset_slurm_variable(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Compares the `SLURM_` variables of a script with those that Slurm sets, and with the options that make it set them.
+    Compares the `SLURM_` variables of a script with those that Slurm sets, and with the options that set them.
 
     ## Why it costs
-    `--nproc-per-node=$SLURM_GPUS_PER_NODE` without `--gpus-per-node` is an empty value: the launcher refuses it, or the
-    sum is wrong.
+    Without `--gpus-per-node`, `--nproc-per-node=$SLURM_GPUS_PER_NODE` is an empty value: the launcher refuses it, or a
+    computed number is wrong.
 
-    ## How to tell
+    ## How to recognize it
     Slurm sets SLURM_GPUS_PER_NODE, SLURM_NTASKS_PER_NODE, SLURM_CPUS_PER_TASK, SLURM_ARRAY_TASK_ID and a few others
-    only with the option of that name; any other name that is near to a known one is misspelt.
+    only with the option of that name; any other name that is close to a known one is misspelled.
 
     ## What to do
     Give the option, use SLURM_GPUS_ON_NODE, or a default: `${SLURM_CPUS_PER_TASK:-8}`.
@@ -173,18 +173,18 @@ def unexported_variable(batch: Batch) -> Iterator[LintFinding]:
     `export` with blanks around `=`.
 
     ## Why it costs
-    Only exported variables reach the training: `init_process_group` fails for want of MASTER_ADDR, and settings have no
-    effect.
+    Only exported variables reach the training: `init_process_group` fails because MASTER_ADDR is missing, and settings
+    have no effect.
 
-    ## How to tell
-    The name is one that torch, NCCL, CUDA, OpenMP, Hugging Face or wandb read, the script neither exports it later nor
-    uses it itself, and `set -a` is off.
+    ## How to recognize it
+    torch, NCCL, CUDA, OpenMP, Hugging Face or wandb read the name, the script neither exports it later nor uses it
+    itself, and `set -a` is off.
 
     ## What to do
     Write `export MASTER_ADDR=...` instead of `MASTER_ADDR=...`.
 
     ## When it is wrong
-    If the caller's environment exports a variable of that name already.
+    If the caller's environment already exports a variable of that name.
     """
     has_plain = any(run.launch and run.launch.launcher == "python" and run.step for run in batch.runs)
     for command in batch.commands if batch.runs else ():
@@ -215,21 +215,21 @@ _OF_JOB = re.compile(r"(?<!\\)\$\{?(SLURM_(?!SUBMIT|CPUS_PER|CLUSTER)\w+)")
 @lint_rule("literal-variable", "quotes keep a variable from being expanded, or expand it too early", reads="sbatch")
 def literal_variable(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `'$NAME'` in the words of a training, and for `sbatch --wrap "..."` and `sbatch <<EOF` that expand a
-    variable of the job when it is submitted.
+    Looks for `'$NAME'` in the words of a training command, and for `sbatch --wrap "..."` and `sbatch <<EOF` that expand
+    a variable of the job at submission.
 
     ## Why it costs
-    The program gets the five characters `$NAME`; a job that is submitted gets an empty value instead of its own id.
+    The program gets the five characters `$NAME`; a submitted job gets an empty value instead of its own id.
 
-    ## How to tell
-    Single quotes (or a backslash) around a variable that the script sets; double quotes, or a heredoc without quotes,
-    around `$SLURM_...`, in a script that is no job itself.
+    ## How to recognize it
+    Single quotes (or a backslash) around a variable that the script sets; double quotes, or an unquoted heredoc, around
+    `$SLURM_...`, in a script that is not itself a job.
 
     ## What to do
     Double quotes where this shell should expand it, single quotes or `\\$` (`<<'EOF'`) where the job should.
 
     ## When it is wrong
-    If the program expands variables by itself.
+    If the program itself expands variables.
     """
     names = {name for command in batch.commands for name, _ in command.assignments}
     is_later = re.search(r"eval\s|envsubst|sh -l?c\b", batch.text)
@@ -241,7 +241,7 @@ def literal_variable(batch: Batch) -> Iterator[LintFinding]:
             yield LintFinding(
                 severity=_HIGH,
                 line=command.line,
-                message=f"{word.raw} is passed as it stands: the quotes keep the shell from expanding ${match[1]}",
+                message=f"{word.raw} is passed literally: the quotes keep the shell from expanding ${match[1]}",
                 advice=f'write "{word.text}"',
             )
         wrapped = [word.raw for word in command.words if '"' in word.raw and "--wrap" in command.text]
@@ -260,20 +260,20 @@ def literal_variable(batch: Batch) -> Iterator[LintFinding]:
 @lint_rule("broken-continuation", "a command ends before its last lines", reads="sbatch")
 def broken_continuation(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a line that begins with an option and is a command of its own.
+    Looks for a line that begins with an option and runs as a separate command.
 
     ## Why it costs
-    The command above ran without these options, with defaults in their place; then the shell reports "command not
+    The command above runs without these options, with defaults in their place; then the shell reports "command not
     found".
 
-    ## How to tell
-    A backslash is missing above, a blank follows it, or a comment or an empty line stands between continued lines.
+    ## How to recognize it
+    A backslash is missing above, a space follows it, or a comment or an empty line is between continued lines.
 
     ## What to do
-    End each line but the last by a backslash and nothing else; move comments out.
+    End each line but the last with a backslash and nothing else; move comments out.
 
     ## When it is wrong
-    If the grammar misreads the script.
+    If our parser misreads the script.
     """
     lines = batch.text.split("\n")
     for command in batch.commands:
@@ -281,8 +281,8 @@ def broken_continuation(batch: Batch) -> Iterator[LintFinding]:
             yield LintFinding(
                 severity=_HIGH,
                 line=command.line,
-                message=f"{command.name} is a command of its own here: the command above ran without it",
-                advice="end the line above by a backslash, with no comment, blank or empty line between",
+                message=f"{command.name} is a separate command here: the command above runs without it",
+                advice="end the line above with a backslash, with no comment, space or empty line between",
             )
         span = range(command.line, command.last_line + 1) if command.words else ()
         for line in [at for at in span if re.search(r"\\[ \t]+$", lines[at - 1])]:
@@ -292,8 +292,8 @@ def broken_continuation(batch: Batch) -> Iterator[LintFinding]:
             yield LintFinding(
                 severity=_HIGH,
                 line=line,
-                message="a blank follows the backslash: the command ends here, and runs without its next lines",
-                advice="remove the blank",
+                message="a space follows the backslash: the command ends here, and runs without its next lines",
+                advice="remove the space",
                 edits=(edit,),
             )
 
@@ -301,28 +301,29 @@ def broken_continuation(batch: Batch) -> Iterator[LintFinding]:
 _HOOK = re.compile(
     r"conda\.sh|shell\.\w+\s+hook|mamba\.sh|conda\s+init|^module\s+(load|add)|^ml\s|^source\s|^\.\s|^eval\s"
 )
-"""What may define the function ``conda``."""
+"""Commands that may define the function ``conda``."""
 
 
-@lint_rule("unusable-activation", "the environment is not the one that was activated", reads="sbatch")
+@lint_rule("unusable-activation", "another environment is used than the one activated", reads="sbatch")
 def unusable_activation(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for `conda activate` without conda's hook, a `module load` or `module purge` of Python after an environment
     was activated, and `set -u` while conda activates.
 
     ## Why it costs
-    A batch shell reads no .bashrc: `conda activate` fails, and the job goes on with another Python, without torch. A
-    module that is loaded later comes first in PATH.
+    A batch shell does not read .bashrc: `conda activate` fails, and the job goes on with another Python that lacks
+    torch. A module that is loaded later comes first in PATH.
 
-    ## How to tell
-    Nothing above sources `conda.sh`, evaluates `conda shell.bash hook`, or loads a module, and the first line has no
+    ## How to recognize it
+    No command above sources `conda.sh`, evaluates `conda shell.bash hook`, or loads a module, and the first line has no
     `-l`.
 
     ## What to do
-    `source "$(conda info --base)/etc/profile.d/conda.sh"` before `conda activate`; modules first, environments then.
+    `source "$(conda info --base)/etc/profile.d/conda.sh"` before `conda activate`; load modules first, then activate
+    environments.
 
     ## When it is wrong
-    If the site gives batch shells a function `conda`.
+    If the site defines a function `conda` for batch shells.
     """
     active = is_hooked = 0
     is_login = re.match(r"#!.*(\s-\w*[li]|--login)", batch.text)
@@ -333,7 +334,7 @@ def unusable_activation(batch: Batch) -> Iterator[LintFinding]:
             (is_conda and not is_login and not is_hooked, _HIGH,
              f"{text[:50]!r} fails in a batch shell: conda's hook is not loaded, and another Python runs"),
             (active and re.match(r"(?i)(module|ml)\s+(load\s|add\s)?.*\b(python|\w*conda\w*|pytorch)\b", text), _HIGH,
-             f"{text[:50]!r} after the environment of line {active}: its python comes first in PATH"),
+             f"{text[:50]!r} after the environment of line {active}: the module's Python comes first in PATH"),
             (is_conda and batch.is_set("u") and "set +u" not in batch.text, _LOW,
              "conda's scripts read unset variables: with set -u they may end the job"),
         )  # fmt: skip
@@ -360,11 +361,11 @@ _COSTLY: tuple[tuple[str, str, Severity, str, str], ...] = (
     ("NCCL_NET", "Socket", _MEDIUM, "nodes exchange gradients over TCP instead of InfiniBand", "nodes"),
     ("NCCL_SOCKET_IFNAME", "lo", _HIGH, "nodes look for each other on the loopback interface", "nodes"),
     ("GLOO_SOCKET_IFNAME", "lo", _HIGH, "nodes look for each other on the loopback interface", "nodes"),
-    ("NCCL_MAX_NCHANNELS NCCL_MAX_CTAS", "[12]", _MEDIUM, "collectives use a part of the links only", "gpus"),
+    ("NCCL_MAX_NCHANNELS NCCL_MAX_CTAS", "[12]", _MEDIUM, "collectives use only part of the links", "gpus"),
     ("NCCL_BLOCKING_WAIT TORCH_NCCL_BLOCKING_WAIT", "1", _MEDIUM,
      "the host waits for each collective, and does not overlap it with the backward pass", "gpus"),
     ("NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", _MEDIUM,
-     "a rank that fails leaves the others waiting until the job's limit", "gpus"),
+     "a rank that fails leaves the others waiting until the job's time limit", "gpus"),
     ("NVIDIA_TF32_OVERRIDE", "0", _MEDIUM, "no matrix product uses TF32, whatever the script asks for", ""),
     ("HIP_LAUNCH_BLOCKING AMD_SERIALIZE_KERNEL", "[123]", _MEDIUM, "the host waits for each kernel", ""),
     ("NCCL_DEBUG", "TRACE|INFO", _LOW, "each rank logs each communicator and call", ""),
@@ -374,7 +375,7 @@ _COSTLY: tuple[tuple[str, str, Severity, str, str], ...] = (
     ("PATH", r"(?!.*\$\{?PATH)(?!.*\$\()(?!(.*:)?/usr/bin\b)/.*", _HIGH,
      "the old PATH is lost: the shell finds no command", ""),
 )  # fmt: skip
-"""Variables, value, severity, what happens, and what the job needs for it: several GPUs or nodes."""
+"""Variables, values, severity, the effect, and what the job must have for it: several GPUs or nodes."""
 _COSTLY_BY_NAME = {
     name: [other[1:] for other in _COSTLY if name in other[0].split()] for row in _COSTLY for name in row[0].split()
 }
@@ -383,19 +384,19 @@ _COSTLY_BY_NAME = {
 @lint_rule("costly-setting", "an environment variable slows or breaks the training", reads="sbatch")
 def costly_setting(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for settings of CUDA, NCCL, torch and Hugging Face that debugging left behind.
+    Looks for settings of CUDA, NCCL, torch and Hugging Face left over from debugging.
 
     ## Why it costs
     Synchronous launches, checked collectives, and gradients over TCP make each step tens of percent slower.
 
-    ## How to tell
+    ## How to recognize it
     The variable is set to such a value, for a job of several GPUs or nodes where that matters.
 
     ## What to do
-    Remove the line, or set it only in the job that looks for a fault.
+    Remove the line, or set it only in a debugging job.
 
     ## When it is wrong
-    If the hardware needs it: no NVLink, no InfiniBand, or a driver with a fault.
+    If the hardware needs it: no NVLink, no InfiniBand, or a faulty driver.
     """
     is_rdma = batch.nodes == 1 or not re.search(r"\befa\b|fi_provider|fastrak|tcpx|fi_efa", batch.text.lower())
     for command in batch.commands if batch.trainings else ():
@@ -411,23 +412,23 @@ def costly_setting(batch: Batch) -> Iterator[LintFinding]:
                     )
 
 
-@lint_rule("lost-environment", "tasks of srun do not get the environment of the script", reads="sbatch")
+@lint_rule("lost-environment", "srun's tasks do not get the script's environment", reads="sbatch")
 def lost_environment(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `#SBATCH --export=NONE` (or a list) with an srun, and `srun --export=NAME` without `ALL`.
+    Looks for `#SBATCH --export=NONE` (or a list) with srun, and `srun --export=NAME` without `ALL`.
 
     ## Why it costs
-    srun takes `--export` over from the job: what the script exports, PATH of the environment too, does not reach the
+    srun takes `--export` from the job: nothing that the script exports, including the environment's PATH, reaches the
     tasks.
 
-    ## How to tell
-    The value has no ALL, and neither `SLURM_EXPORT_ENV` is unset nor srun has `--export=ALL`.
+    ## How to recognize it
+    The value has no ALL, `SLURM_EXPORT_ENV` is not unset, and srun has no `--export=ALL`.
 
     ## What to do
     `unset SLURM_EXPORT_ENV` in the script, or `srun --export=ALL,NAME=1`.
 
     ## When it is wrong
-    If a task sets its environment up by itself.
+    If a task sets up its own environment.
     """
     job = batch.value("export") if "SLURM_EXPORT_ENV" not in batch.text else ""
     for run in batch.trainings:
@@ -437,12 +438,12 @@ def lost_environment(batch: Batch) -> Iterator[LintFinding]:
             yield LintFinding(
                 severity=_HIGH,
                 line=run.line,
-                message=f"--export={lost}: the tasks of srun get neither PATH nor what this script exports",
+                message=f"--export={lost}: srun's tasks get neither PATH nor this script's exports",
                 advice="srun --export=ALL,..., or unset SLURM_EXPORT_ENV",
             )
 
 
-_FOREVER = "never ends: holds the job's GPUs until its limit"
+_FOREVER = "never ends: holds the job's GPUs until the time limit"
 _FAULTS: tuple[tuple[str, Severity, str, str], ...] = (
     (r"^[ \t]*(sleep\s+(?:infinity|inf|\d+d|\d{6,})\s*$)", _HIGH, _FOREVER, "end the script"),
     (r"^[ \t]*(while\s+(?:true|:)\s*;?\s*do\s+sleep\s+\S+\s*;?\s*done\s*$)", _HIGH, _FOREVER, "end the script"),
@@ -450,24 +451,24 @@ _FAULTS: tuple[tuple[str, Severity, str, str], ...] = (
     (r"^[ \t]*(srun\s[^\n]*--pty\b)", _HIGH, "a batch job has no terminal: srun --pty fails, or waits", "srun alone"),
     (r"\A(?![\s\S]*(?:SLURM_SUBMIT_DIR|scontrol show job))[\s\S]*?^"
      r"[^#\n]*?((?:dirname|realpath|readlink)\b[^\n]{0,40}(?:\$0|\$\{?BASH_SOURCE))",
-     _HIGH, "sbatch runs a copy in /var/spool/slurmd: this is not the folder of the script", "$SLURM_SUBMIT_DIR"),
+     _HIGH, "sbatch runs a copy in /var/spool/slurmd: this is not the script's folder", "$SLURM_SUBMIT_DIR"),
     (r"\A#!\s*/bin/sh\b[^\n]*\n(?:[\s\S]*?\n)??[ \t]*(\[\[\s|source\s|\w+=\(|function\s+\w+)", _MEDIUM,
      "is bash, and the first line asks for sh: where sh is dash, it fails", "#!/bin/bash"),
 )  # fmt: skip
-"""Pattern of the text, severity, what happens, and what to do."""
+"""Pattern of the text, severity, the effect, and what to do."""
 
 
 @lint_rule("batch-job-misuse", "a command does something else in a batch job than at a terminal", reads="sbatch")
 def batch_job_misuse(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for commands that never end (`sleep infinity`, `tail -f`), that need a terminal (`srun --pty`), and for
+    Looks for commands that never end (`sleep infinity`, `tail -f`), commands that need a terminal (`srun --pty`), and
     folders found by `$0`.
 
     ## Why it costs
-    GPUs are held until the limit; or the script looks for its files in Slurm's spool folder and fails.
+    GPUs are held until the time limit; or the script looks for its files in Slurm's spool folder and fails.
 
-    ## How to tell
-    The command stands in a script with `#SBATCH` lines, in the foreground. Slurm runs a copy of the script.
+    ## How to recognize it
+    The command runs in the foreground of a script with `#SBATCH` lines. Slurm runs a copy of the script.
 
     ## What to do
     Remove it, or use `$SLURM_SUBMIT_DIR`.
@@ -487,18 +488,18 @@ def batch_job_misuse(batch: Batch) -> Iterator[LintFinding]:
             )
 
 
-@lint_rule("unsafe-removal", "rm -rf of a path that is / when a variable is empty", reads="sbatch")
+@lint_rule("unsafe-removal", "rm -rf of a path that becomes / when a variable is empty", reads="sbatch")
 def unsafe_removal(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for `rm -rf $NAME/*` and `rm -rf "$NAME/"`, where the script does not set NAME, and for `cd` without a check
     before `rm -rf *`.
 
     ## Why it costs
-    With an empty variable it deletes everything that the user may delete, from / on.
+    With an empty variable it deletes everything under / that the user may delete.
 
-    ## How to tell
-    The path begins with a variable that is not assigned in the script, has no default (`${NAME:?}`), and `set -u` is
-    off.
+    ## How to recognize it
+    The path begins with a variable that the script does not assign and that has no default (`${NAME:?}`), and `set -u`
+    is off.
 
     ## What to do
     `rm -rf "${NAME:?}"/*`, and `cd "$NAME" || exit 1`.
@@ -515,9 +516,9 @@ def unsafe_removal(batch: Batch) -> Iterator[LintFinding]:
         problems = (
             (
                 empty and not batch.is_set("u"),
-                f"{command.text[:60]!r} is rm -rf / where {[m[1] for m in empty]} is empty",
+                f"{command.text[:60]!r} becomes rm -rf / where {[m[1] for m in empty]} is empty",
             ),
-            (is_blind, f"deletes the files of another folder where the cd of line {before.line} fails"),
+            (is_blind, f"deletes the files of another folder if the cd on line {before.line} fails"),
         )
         for message in [text for is_so, text in problems if is_so and re.search(r"\s-\w*r", command.text)]:
             yield LintFinding(

@@ -1,4 +1,4 @@
-"""The end of a job: who gets the signal before the limit, what a trap can still do, and what starts again."""
+"""Checks of the end of a job: who gets the signal before the limit, what a trap can still do, and restarts."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from hotloop.core.save_notice import find_notice_s
 from hotloop.judge.lint.formats.batch import BY_START, OUTPUT, Batch
 
 _ENDS = {"EXIT", "ERR", "DEBUG", "RETURN", "0"}
-"""What a trap is for where it is for no signal."""
+"""Names that a trap may have that are not signals."""
 
 
-@lint_rule("trap-behind-foreground", "a trap waits until the training that it should warn has ended", reads="sbatch")
+@lint_rule("trap-behind-foreground", "a trap runs only after the training has ended", reads="sbatch")  # words: ok
 def trap_behind_foreground(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for a `trap` of a signal in a script whose training runs in the foreground.
 
     ## Why it costs
-    A shell runs a trap only when its foreground command has ended. The signal arrives in time, and nothing happens
+    A shell runs a trap only after its foreground command has ended. The signal arrives in time, but nothing happens
     until the job is killed: everything since the last checkpoint is lost.
 
-    ## How to tell
+    ## How to recognize it
     The script traps the signal of `--signal=B:...` (or TERM or USR1, as at preemption), and then starts srun,
     torchrun or Python without `&` and `wait`.
 
     ## What to do
-    Start the training with `&`, keep its process id, pass the signal on in the trap, and `wait`.
+    Start the training with `&`, keep its process id, pass the signal on in the trap, then `wait`.
 
     ## When it is wrong
-    If the trap only submits the job again after the training ended by itself.
+    If the trap only submits the job again after the training has ended on its own.
     """
     for trap in batch.traps if batch.is_job else ():
         is_asked = batch.signal is not None and batch.signal[2] and batch.signal[0] in trap.signals
@@ -42,25 +42,25 @@ def trap_behind_foreground(batch: Batch) -> Iterator[LintFinding]:
             yield LintFinding(
                 severity=Severity.HIGH if is_asked else Severity.MEDIUM,
                 line=trap.line,
-                message=f"bash runs this trap only after the foreground command in line {runs[0].line} has ended: "
+                message=f"bash runs this trap only after the foreground command on line {runs[0].line} has ended: "
                 "nothing is saved before the job is killed",
-                advice="start that command in the background with &, pass the signal on to it in the trap, and wait",
+                advice="start that command in the background with &, pass the signal on to it in the trap, then wait",
                 confidence=Confidence.CERTAIN if is_asked else Confidence.LIKELY,
             )
 
 
-@lint_rule("save-cut-by-trap", "what a trap does cuts the save that it asks for", reads="sbatch")
+@lint_rule("save-cut-by-trap", "a trap cuts short the save that it asks for", reads="sbatch")
 def save_cut_by_trap(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks at traps that pass a signal on: whether the script waits again afterwards, and whether srun gets TERM.
+    Looks at traps that pass a signal on: does the script wait again afterward, and does srun get TERM?
 
     ## Why it costs
-    A trapped signal ends `wait` at once: the script goes on to its end, and Slurm kills what is left. And srun takes
-    TERM as "end the step now" and kills its tasks by KILL; it passes on USR1 and USR2.
+    A trapped signal ends `wait` at once: the script runs to its end, and Slurm kills whatever is left. In addition,
+    srun takes TERM as "end the step now" and kills its tasks with KILL; it passes on USR1 and USR2.
 
-    ## How to tell
-    One `wait` in no loop, and a trap that neither waits, sleeps, nor exits. Or `kill $pid` (TERM by default) where the
-    last command with `&` is an srun.
+    ## How to recognize it
+    A single `wait` outside a loop, and a trap that does not wait, sleep or exit. Or `kill $pid` (TERM by default) where
+    the last command with `&` is an srun.
 
     ## What to do
     `wait "$pid"` again after the `kill`; `scancel --signal=TERM "$SLURM_JOB_ID"`, or `kill -USR1 "$pid"` for srun.
@@ -78,12 +78,12 @@ def save_cut_by_trap(batch: Batch) -> Iterator[LintFinding]:
     )
     for trap in batch.traps if batch.is_job else ():
         passes = [command for command in trap.commands if re.match(r"(kill|pkill|scancel|touch)\b", command.text)]
-        ends = passes and is_step.match(passes[0].text)  # a later one ends what did not save
+        ends = passes and is_step.match(passes[0].text)  # a later kill ends the processes that did not save
         stays = trap.runs(r"^\s*(wait|sleep|exit|exec|tail)\b|scontrol\s+requeue")
         problems = (
             (ends and steps, "srun forwards this signal to its tasks as KILL (man srun): no save runs"),
-            (not stays and len(waits) == 1 and "loop" not in waits[0].blocks, "after it the one wait returns at once: "
-             "the script ends, and the save of the training in the background is killed"),
+            (not stays and len(waits) == 1 and "loop" not in waits[0].blocks, "then the only wait returns at once: "
+             "the script ends, and the background training is killed during its save"),
         )  # fmt: skip
         message = next((text for is_so, text in problems if is_so and passes and not trap.signals <= _ENDS), "")
         if message:
@@ -95,25 +95,25 @@ def save_cut_by_trap(batch: Batch) -> Iterator[LintFinding]:
             )
 
 
-@lint_rule("undelivered-signal", "the signal before the time limit does not reach what handles it", reads="sbatch")
+@lint_rule("undelivered-signal", "the signal before the time limit does not reach its handler", reads="sbatch")
 def undelivered_signal(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Compares `--signal` with what could handle it: a `trap` of the batch script, or programs that srun started.
+    Compares `--signal` with its possible handlers: a `trap` of the batch script, or programs that srun started.
 
     ## Why it costs
     The last save never runs, and everything since the last checkpoint is computed again.
 
-    ## How to tell
-    With `B:` only the batch shell gets the signal; without it, only the programs that srun starts do. High where `B:`
-    meets a script without a `trap` of that signal, where `B:` is missing and the trap is in the batch shell or nothing
-    runs under srun, or where srun starts torchrun or accelerate (they pass TERM, INT, HUP and QUIT on) or a script.
+    ## How to recognize it
+    With `B:`, only the batch shell gets the signal; without it, only the programs that srun starts do. High where `B:`
+    is set but the script has no `trap` for that signal; where `B:` is missing and the trap is in the batch shell, or
+    nothing runs under srun; or where srun starts a script, torchrun or accelerate (these pass on TERM, INT, HUP, QUIT).
 
     ## What to do
-    `--signal=B:USR1@300` with a `trap` that passes it on to a background process or leaves a file that the training
-    looks for, or `--signal=USR1@300` with an srun that starts one Python per rank.
+    `--signal=B:USR1@300` with a `trap` that passes it on to a background process or creates a file that the training
+    looks for, or `--signal=USR1@300` with an srun that starts one Python process per rank.
 
     ## When it is wrong
-    If a program that the script starts, such as submitit, sets the handler in another way.
+    If a program that the script starts, such as submitit, installs the handler.
     """
     name, _, is_for_shell = batch.signal or ("", 0, False)
     trapped = frozenset[str]().union(*(trap.signals for trap in batch.traps)) - _ENDS
@@ -123,47 +123,47 @@ def undelivered_signal(batch: Batch) -> Iterator[LintFinding]:
     is_shell = any(inner.count(run.line) > 1 and "exec" not in run.command.text for run in steps)
     catches = "TORCHELASTIC_SIGNALS_TO_HANDLE" in batch.text
     problems = (
-        (is_for_shell and not batch.traps and not batch.script.named("source", "."), "it has no trap for it"),
+        (is_for_shell and not batch.traps and not batch.script.named("source", "."), "it has no trap for this signal"),
         (is_for_shell and trapped and name not in trapped, f"its traps are for {', '.join(sorted(trapped))}"),
-        (not is_for_shell and name in trapped, "without B: only programs under srun get it: the trap here never runs"),
+        (not is_for_shell and name in trapped, "without B:, only programs under srun get it: the trap here never runs"),
         (not is_for_shell and batch.trainings and not [run for run in batch.runs if run.step],
-         "only programs under srun get it without B:, and nothing here runs under srun"),
+         "without B:, only programs under srun get it, and nothing here runs under srun"),
         (not is_for_shell and launchers and name not in PASSED_ON and not catches,
-         "the launcher under srun ends by it, and passes it on to no process that trains"),
+         "it ends the launcher under srun, which does not pass it on to the training processes"),
         (not is_for_shell and is_shell and not launchers and "trap" not in batch.text,
-         "the shell that srun starts gets it, and Python does not"),
+         "the shell that srun starts gets it, but Python does not"),
     )  # fmt: skip
     problem = next((text for is_so, text in problems if is_so), "")
     if batch.signal and problem and not batch.find(r"\bsubmitit\b|^\s*exec\s"):
         yield LintFinding(
             severity=Severity.HIGH,
             line=batch.line("signal"),
-            message=f"{name} comes to {'the batch shell alone' if is_for_shell else 'the steps alone'}: {problem}",
-            advice="B: needs a trap of that signal in this script; without B: let srun start the training itself",
+            message=f"{name} reaches {'the batch shell alone' if is_for_shell else 'the steps alone'}: {problem}",
+            advice="with B:, trap that signal in this script; without B:, let srun start the training itself",
         )
 
 
 PASSED_ON = frozenset({"TERM", "INT", "HUP", "QUIT"})
-"""What torchrun passes on to the processes that it started (torch/distributed/elastic/multiprocessing)."""
+"""The signals that torchrun passes on to the processes that it started (torch/distributed/elastic/multiprocessing)."""
 
 
 @lint_rule("late-signal", "the signal before the time limit comes too late for a save", reads="sbatch")
 def late_signal(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Compares the seconds of `--signal=...@SECONDS` with how long a checkpoint takes (`--save-seconds`, or a comment such
-    as "a save takes 40 s"), with what the trap sleeps, and with Slurm's own precision.
+    Compares the seconds of `--signal=...@SECONDS` with the time of a checkpoint (`--save-seconds`, or a comment such as
+    "a save takes 40 s"), with the trap's sleep, and with Slurm's own precision.
 
     ## Why it costs
-    The job is killed in the middle of the save: the time since the last checkpoint is lost, and perhaps the file.
+    The job is killed in the middle of the save: the work since the last checkpoint is lost, and perhaps the file.
 
-    ## How to tell
-    The warning comes fewer seconds before the limit than the save or the trap take, or fewer than 30 at all.
+    ## How to recognize it
+    The warning comes less time before the limit than the save or the trap takes, or less than 30 s before it.
 
     ## What to do
     Ask for the signal two saves and 10 s before the end, as `hotloop launch` does.
 
     ## When it is wrong
-    If the save that is stated is not the one that the handler makes.
+    If the stated time is of another save than the handler's.
     """
     name, seconds, is_for_shell = batch.signal or ("", 0, False)
     parts = [command.text for trap in batch.traps for command in trap.commands]
@@ -172,7 +172,7 @@ def late_signal(batch: Batch) -> Iterator[LintFinding]:
         (batch.save_s is not None and seconds < batch.save_s, f"a save takes {batch.save_s or 0:g} s", batch.save_s),
         (is_for_shell and sleep_s > seconds, f"the trap sleeps {sleep_s} s", sleep_s),
         (seconds < 30, "Slurm itself may be up to 60 s late", 60),
-        (seconds >= (batch.limit_s or 1 << 40), f"the job has {batch.limit_s} s at all: it comes at the start", 60),
+        (seconds >= (batch.limit_s or 1 << 40), f"the job has only {batch.limit_s} s: it comes at the start", 60),
     )
     problem, needed = next(((text, need) for is_so, text, need in problems if is_so), ("", 0))
     if batch.signal and problem:
@@ -189,21 +189,21 @@ _RESUMES = re.compile(
 )
 
 
-@lint_rule("restart-from-scratch", "a job that is requeued cannot, or does not, go on where it was", reads="sbatch")
+@lint_rule("restart-from-scratch", "a requeued job cannot, or does not, continue where it stopped", reads="sbatch")
 def restart_from_scratch(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks at jobs that requeue: whether Slurm may (`--no-requeue`, the id of the whole array), whether the command
-    resumes, whether the script deletes its checkpoints first, and whether it requeues after success too.
+    Looks at jobs that requeue: whether Slurm allows it (`--no-requeue`, the id of the whole array), whether the command
+    resumes, whether the script deletes its checkpoints first, and whether it requeues even after success.
 
     ## Why it costs
-    Each start begins at step 0: the limit comes before the end again, for ever. Or the requeue is refused.
+    Each start begins at step 0: the job never gets past its time limit. Or the requeue is refused.
 
-    ## How to tell
-    Nothing in the script, or in the Python file beside it, speaks of a checkpoint or of resuming; `rm -rf` names the
-    folder of the command's output; `scontrol requeue` stands in no condition. Low where only `--requeue` is missing.
+    ## How to recognize it
+    Neither the script nor the Python file next to it mentions a checkpoint or resuming; `rm -rf` names the folder of
+    the command's output; `scontrol requeue` is not under a condition. Low where only `--requeue` is missing.
 
     ## What to do
-    `--resume latest`, or what the script has for it; delete nothing that the next start needs.
+    Use `--resume latest` or the script's own option; delete nothing that the next start needs.
 
     ## When it is wrong
     If the program finds its checkpoint without an option.
@@ -216,7 +216,7 @@ def restart_from_scratch(batch: Batch) -> Iterator[LintFinding]:
     ]
     found = [] if _RESUMES.search(code) else problems
     for command, folder in batch.deletions if runs or batch.resubmits else ():
-        found += [(command.line, Severity.HIGH, f"deletes {folder}, which the requeued job should resume from")]
+        found += [(command.line, Severity.HIGH, f"deletes {folder}, from which the requeued job should resume")]
     for command in batch.script.named("mkdir") if runs and batch.is_set("e") else ():
         is_checked = command.blocks or command.before or command.after or re.search(r"\s-\w*p|RESTART", command.text)
         if not is_checked and not any(BY_START.search(part) for part in batch.trace(command.text)):
@@ -224,7 +224,7 @@ def restart_from_scratch(batch: Batch) -> Iterator[LintFinding]:
                 (
                     command.line,
                     Severity.HIGH,
-                    f"{command.text[:50]!r} fails at the second start, when the folder is there: set -e ends the job",
+                    f"{command.text[:50]!r} fails at the second start, when the folder exists: set -e ends the job",
                 )
             ]
     for run in runs:
@@ -244,9 +244,9 @@ def restart_from_scratch(batch: Batch) -> Iterator[LintFinding]:
         is_whole = re.search(r"SLURM_ARRAY_JOB_ID\}?\"?$", command.text)
         problems = [
             (command.line, Severity.HIGH, "scontrol requeue is refused: the job has --no-requeue"),
-            (command.line, Severity.HIGH, "requeues every task of the array, also those that run or are done"),
-            (command.line, Severity.HIGH, "requeues after success as well: the job never ends"),
-            (command.line, Severity.LOW, "refused where the cluster has JobRequeue=0: the job has no --requeue"),
+            (command.line, Severity.HIGH, "requeues every task of the array, including those that run or are done"),
+            (command.line, Severity.HIGH, "requeues even after success: the job never ends"),
+            (command.line, Severity.LOW, "refused on a cluster with JobRequeue=0: the job has no --requeue"),
         ]
         flags = (batch.option("no-requeue"), is_whole, is_last, not batch.option("requeue"))
         found += [problem for problem, is_so in zip(problems, flags, strict=True) if is_so and batch.is_job][:1]
@@ -255,29 +255,29 @@ def restart_from_scratch(batch: Batch) -> Iterator[LintFinding]:
             severity=severity,
             line=line,
             message=message,
-            advice="resume from the latest checkpoint, and requeue only where the training is not done",
+            advice="resume from the latest checkpoint, and requeue only if the training is not done",
             confidence=Confidence.LIKELY,
         )
 
 
-@lint_rule("broken-dependency", "a job that depends on another one never starts", reads="sbatch")
+@lint_rule("broken-dependency", "a job that depends on another never starts", reads="sbatch")
 def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks at `sbatch --dependency`: an id taken from sbatch's sentence, and `afterok` between parts of one training.
 
     ## Why it costs
-    `Submitted batch job 123` is no id, and sbatch refuses the job. A part that ends at its time limit has not ended ok:
-    with `afterok` the next one waits for ever.
+    `Submitted batch job 123` is not an id, and sbatch refuses the job. A part that ends at its time limit has not ended
+    successfully: with `afterok`, the next part waits forever.
 
-    ## How to tell
+    ## How to recognize it
     `$(sbatch ...)` without `--parsable`, `awk`, `cut` or the like, used in `--dependency`; `afterok` of the previous
-    part in a loop that submits one script, or of the job itself.
+    part, in a loop that submits one script, or of the job itself.
 
     ## What to do
     `id=$(sbatch --parsable a.sbatch)`, and `--dependency=afterany:$id` (or `singleton`) for parts of one training.
 
     ## When it is wrong
-    If the parts end by themselves before their limit.
+    If the parts end on their own before their limit.
     """
     pattern = r"\bsbatch\b[^\n]*(--dependency|\s-d)|^\s*(scancel|squeue|scontrol|sacct)\b"
     for command in batch.find(pattern) if re.search(r"sbatch\s", batch.text) else ():
@@ -291,10 +291,10 @@ def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
         is_alone = alone and any(re.match(r"(\$\(|`)sbatch\b", text) for text in batch.trace(f"${alone[1]}"))
         problems = (
             (is_sentence, Severity.HIGH,
-             f"its id is the sentence 'Submitted batch job N' of sbatch without --parsable: {command.name} refuses it"),
-            (is_alone, Severity.HIGH, "sbatch refuses a dependency of an id alone, without a type such as afterok:"),
+             f"without --parsable its id is sbatch's sentence 'Submitted batch job N': {command.name} refuses it"),
+            (is_alone, Severity.HIGH, "sbatch refuses a dependency that is a bare id, without a type such as afterok:"),
             ("afterok" in command.text and (is_chain or is_own), Severity.MEDIUM,
-             "a part that ends at its time limit is not ok: with afterok the next one never starts"),
+             "a part that ends at its time limit has failed: with afterok, the next one never starts"),
         )  # fmt: skip
         for severity, message in [(severity, text) for is_so, severity, text in problems if is_so][:1]:
             yield LintFinding(
@@ -306,21 +306,22 @@ def broken_dependency(batch: Batch) -> Iterator[LintFinding]:
             )
 
 
-@lint_rule("endless-chain", "a job submits itself again, whatever has happened", reads="sbatch")
+@lint_rule("endless-chain", "a job always submits itself again", reads="sbatch")
 def endless_chain(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a job that submits its own script in no condition.
+    Looks for a job that submits its own script unconditionally.
 
     ## Why it costs
-    The chain never ends: it goes on after the last step of the training, and, where the training crashes, it starts
-    job after job that crash too, until someone cancels them.
+    The chain never ends: it continues after the last step of the training, and, if the training crashes, it starts job
+    after job that also crashes, until someone cancels them.
 
-    ## How to tell
-    `sbatch` of `$0`, of this script's name or of the job's own Command, in no `if`, `case`, `&&` or trap, and no
+    ## How to recognize it
+    `sbatch` of `$0`, of this script's name or of the job's own Command, outside any `if`, `case`, `&&` or trap, with no
     conditional `exit` above it.
 
     ## What to do
-    `[ -e "$RUN/DONE" ] || sbatch "$SCRIPT"`, with a file that the training writes at its end, and a counter of links.
+    `[ -e "$RUN/DONE" ] || sbatch "$SCRIPT"`, with a file that the training writes at its end, and limit the number of
+    jobs.
 
     ## When it is wrong
     If another program cancels the chain.
@@ -332,7 +333,7 @@ def endless_chain(batch: Batch) -> Iterator[LintFinding]:
             yield LintFinding(
                 severity=Severity.MEDIUM,
                 line=command.line,
-                message="resubmits this script in any case: after the last step and after each crash, an endless chain",
-                advice='[ -e "$RUN/DONE" ] || sbatch ..., and count the links',
+                message="always resubmits this script, after the last step and after each crash: an endless chain",
+                advice='[ -e "$RUN/DONE" ] || sbatch ..., and limit the number of jobs',
                 confidence=Confidence.LIKELY,
             )

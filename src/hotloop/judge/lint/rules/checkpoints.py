@@ -1,4 +1,4 @@
-"""The static checks of what a training saves, and what it loads again."""
+"""Checks of what a training saves and loads."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from hotloop.judge.lint.python_code import FUNCTIONS, Function, constant, keywor
 from hotloop.judge.lint.script_words import HIGHER, LOWER, SHARDS
 
 PREFIXES = {"wrapped": "module.", "compiled": "_orig_mod."}
-"""Wrappers -> what they put in front of each name of a state dict."""
+"""Wrappers -> the prefix that they add to each name of a state dict."""
 
 
 @lint_rule("wrapper-prefix", "a checkpoint of a wrapped model is loaded into a bare one", reads="python")
 def wrapper_prefix(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `state_dict()` of a model in DDP, DataParallel or `torch.compile` that is saved, where the file loads it
-    into a model that is not wrapped, or the other way round.
+    Looks for a saved `state_dict()` of a model in DDP, DataParallel or `torch.compile` that the file loads into a model
+    that is not wrapped, or the other way around.
 
     ## Why it costs
     The saved names begin with `module.` or `_orig_mod.`. `load_state_dict` raises; with `strict=False` it loads nothing
-    and says nothing: the run goes on with random weights.
+    and reports nothing: the run continues with random weights.
 
-    ## How to tell
-    The model of the save and the one of the load are followed to their wrappers, and nothing strips the prefix.
+    ## How to recognize it
+    The saved model and the loaded model are followed to their wrappers, and nothing strips the prefix.
 
     ## What to do
     Save `model.module.state_dict()` (`model._orig_mod` of a compiled one).
 
     ## When it is wrong
-    If what is loaded is another checkpoint.
+    If another checkpoint is loaded.
     """
     if not script.calls_of("torch.save") or script.has(
         r"removeprefix|[\"']module\.|_orig_mod|consume_prefix|strip_prefix|unwrap_model"
@@ -64,14 +64,14 @@ def wrapper_prefix(script: LintedScript) -> Iterator[LintFinding]:
             known and from_file and load,
             Severity.HIGH,
             f"the checkpoint of line {saved[role].lineno} has names with the prefix {PREFIXES[role]}, "
-            "this model has none: "
+            "which this model lacks: "
             + ("strict=False hides that nothing is loaded" if loose else "load_state_dict raises"),
             "save model.module.state_dict() (or strip the prefix before loading)",
         )
 
 
 def _wrapper(script: LintedScript, model: ast.AST) -> str:
-    """Which wrapper a model has, on some way that leads here."""
+    """The wrapper of a model on any path that leads here."""
     if isinstance(model, ast.Attribute) and model.attr in ("module", "_orig_mod"):
         return ""
     role = script.role(model)
@@ -79,24 +79,24 @@ def _wrapper(script: LintedScript, model: ast.AST) -> str:
     return role if role in PREFIXES and not any(SHARDS.search(one) for one in made) else ""
 
 
-@lint_rule("incomplete-checkpoint", "a run that is resumed does not get back what it needs", reads="python")
+@lint_rule("incomplete-checkpoint", "a resumed run does not restore everything that it needs", reads="python")
 def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks at a training that resumes: optimizer, scheduler and scaler that are not saved or not loaded, keys that nobody
-    saved, an epoch that is trained again, and checkpoints that every rank loads onto GPU 0.
+    Looks at a training that resumes: an optimizer, scheduler or scaler that is not saved or not loaded, keys that are
+    never saved, an epoch that is trained again, and checkpoints that every rank loads onto GPU 0.
 
     ## Why it costs
-    After a restart Adam's moments and the learning rate begin anew: the loss jumps, and the result is quietly worse. A
-    key that was not saved ends the resumed run with KeyError.
+    After a restart, Adam's moments and the learning rate start over: the loss jumps, and the result is quietly worse. A
+    key that was not saved ends the resumed run with a KeyError.
 
-    ## How to tell
-    The file loads a model and an epoch or step in front of its training; what it saves and what it loads are compared.
+    ## How to recognize it
+    The file loads a model and an epoch or step before its training; what it saves is compared with what it loads.
 
     ## What to do
     Save and load model, optimizer, scheduler, scaler and `epoch + 1` together, with `map_location="cpu"`.
 
     ## When it is wrong
-    If what is loaded is a pretrained model, and the epoch is that of another run.
+    If a pretrained model is loaded, and the epoch is another run's.
     """
     if not script.training:
         return
@@ -119,9 +119,9 @@ def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
             and not (role == "scaler" and script.has("enabled="))
             and resumed[0],
             Severity.MEDIUM,
-            f"resumes, but the state of {name} is never {' or '.join(missing)}: the {role} begins "
-            "anew after each restart",
-            f"save {name}.state_dict() with the model, and load it here",
+            f"resumes, but the state of {name} is never {' or '.join(missing)}: the {role} starts "
+            "over after each restart",
+            f"save {name}.state_dict() with the model and load it here",
         )
     pairs = [
         (key, value)
@@ -142,7 +142,7 @@ def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
         yield from script.report(
             bool(ranges) and not shifted and epochs[0] == script.name(getattr(ranges[0], "target", begin)) and begin,
             Severity.MEDIUM,
-            f"resumes at the epoch that was finished when it was saved: that {epochs[0]} is trained "
+            f"resumes at an epoch that was already finished when saved: that {epochs[0]} is trained "
             "twice after each restart",
             "start at checkpoint['epoch'] + 1",
         )
@@ -151,20 +151,20 @@ def incomplete_checkpoint(script: LintedScript) -> Iterator[LintFinding]:
         yield from script.report(
             len(load.args) < 2 and keyword(load, "map_location") is None and load,
             Severity.MEDIUM,
-            "torch.load without map_location puts every rank's copy on GPU 0, which saved it: it may run out of memory",
+            "torch.load without map_location puts every rank's copy on GPU 0, where it was saved: memory may run out",
             'torch.load(path, map_location="cpu")',
         )
 
 
 OTHERS_SAVE = r"save_state|load_state\(|getattr\(|vars\(|__dict__|locals\(|globals\(|pickle|\?\.state_dict"
-"""What saves objects that it was not given by name."""
+"""Calls that save objects without getting them by name."""
 STATES = ("optimizer", "scheduler", "scaler")
 _HARMLESS = re.compile(r"\.(step|unscale_|prepare|minimize)$|^(print|isinstance|id|type|len)$")
 
 
 def _uses_of(script: LintedScript, names: set[str]) -> set[str]:
-    """The attributes that are read of objects under these names; with an empty one where an object is put into
-    something, or given to something, whose further use is unknown."""
+    """The attributes that are read of objects under these names; with an empty name where an object is put into
+    something, or passed to something, whose further use is unknown."""
     todo, uses = set(names), set[str]()
     done: set[str] = set()
     while todo - done:
@@ -194,7 +194,7 @@ def _uses_of(script: LintedScript, names: set[str]) -> set[str]:
 
 
 def _parameter(function: Function, call: ast.Call, value: ast.AST, word: str | None) -> list[str]:
-    """The name that a value has in a function that is called with it."""
+    """The name of a value in a function that is called with it."""
     names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
     at = call.args.index(value) if value in call.args else len(names)
     at += names[:1] in (["self"], ["cls"])
@@ -205,16 +205,16 @@ def _parameter(function: Function, call: ast.Call, value: ast.AST, word: str | N
 COUNTERS = ("epoch", "step", "iteration", "global_step", "iter", "start_epoch")
 
 
-@lint_rule("wrong-best", "the best model is not the best one", reads="python")
+@lint_rule("wrong-best", "the model kept as the best is not the best", reads="python")
 def wrong_best(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a comparison with the best value so far in the wrong direction, a first value that is never beaten, and a
-    `state_dict()` that is kept as the best without a copy.
+    Looks for a comparison with the best value so far in the wrong direction, an initial value that is never beaten, and
+    a `state_dict()` that is kept as the best without a copy.
 
     ## Why it costs
-    The worst model, none, or the last one is kept and used: the run is lost, though its log looks well.
+    The worst model, none, or the last one is kept and used: the run is lost although its log looks good.
 
-    ## How to tell
+    ## How to recognize it
     By the names of metrics (`loss` falls, `accuracy` rises) where the same test also sets the best value. A
     `state_dict()` holds references: later steps change it.
 
@@ -222,7 +222,7 @@ def wrong_best(script: LintedScript) -> Iterator[LintFinding]:
     `if loss < best_loss`, from `float("inf")`; `copy.deepcopy(model.state_dict())`.
 
     ## When it is wrong
-    If a name says the opposite of what it holds.
+    If a name means the opposite of its content.
     """
     for node in script.of[ast.Assign] if ".state_dict" in script.text else ():
         if isinstance(node.value, ast.Call) and script.name(node.value.func).endswith(".state_dict"):
@@ -255,7 +255,7 @@ def wrong_best(script: LintedScript) -> Iterator[LintFinding]:
         yield from script.report(
             "best" in best and sets and up != down and (up != rises or bool(never)) and node,
             Severity.HIGH,
-            f"{script.source(node.test)} keeps the worst, or nothing: {value} "
+            f"{script.source(node.test)} keeps the worst model, or none: {value} "
             f"{'rises' if up else 'falls'} as the model gets "
             f"better, and {best} starts at {start}",
             "compare in the metric's direction, from its worst value",

@@ -1,4 +1,5 @@
-"""Dockerfiles: layers that are made again without need, or hold the same files twice, and what is copied into them."""
+"""Checks of Dockerfiles: layers that are rebuilt without need or hold the same files twice, and files copied into
+them."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from hotloop.judge.lint.commands import BuildCommand, read_commands, read_instal
 from hotloop.judge.lint.formats.builds import CODE, UNKNOWN, DockerBuild, Layer, is_below
 
 WORK = {
-    "install": (Severity.HIGH, "installs packages", "copy the lists of packages alone, install, then copy the source"),
-    "download": (Severity.HIGH, "downloads weights or files", "download them above the COPY of what changes"),
-    "compile": (Severity.HIGH, "compiles", "copy only what is compiled, compile, then copy the source"),
+    "install": (Severity.HIGH, "installs packages", "copy only the package lists, install, then copy the source"),
+    "download": (Severity.HIGH, "downloads weights or files", "download them above the COPY of files that change"),
+    "compile": (Severity.HIGH, "compiles", "copy only the files to compile, compile, then copy the source"),
     "system": (Severity.MEDIUM, "installs system packages", "install system packages above the COPY of the source"),
 }
 RUNS_CODE = re.compile(r"(python[\d.]*|bash|sh|chmod|\S+\.(sh|py)|\./\S+)( (?!-m (pip|venv)|-c)|$)")
@@ -28,15 +29,15 @@ def source_before_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterato
     an install, a download of weights or data, a compilation. Triggers of `ONBUILD` count.
 
     ## Why it costs
-    A layer is reused only if everything before it is unchanged. Each edit invalidates the cache from there on: minutes
-    and gigabytes for torch or weights, in each build.
+    A layer is reused only if everything before it is unchanged. Each edit invalidates the cache from there on: each
+    build repeats minutes of work and gigabytes of downloads for torch or weights.
 
-    ## How to tell
-    What a step reads is compared with what was copied, less what `.dockerignore` leaves out. Git's history says how
-    often those files change; without one the finding is `likely`.
+    ## How to recognize it
+    The files that a step reads are compared with those that were copied, except those that `.dockerignore` excludes.
+    Git's history shows how often those files change; without a history, the finding is `likely`.
 
     ## What to do
-    Copy the lists of packages alone (`uv sync --no-install-project`), install, download, and copy the source last.
+    Copy only the package lists (`uv sync --no-install-project`), install, download, and copy the source last.
 
     ## When it is wrong
     If the step reads the source in a way that its command does not show.
@@ -60,10 +61,10 @@ def source_before_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterato
 
 
 def _find_repeated(build: DockerBuild, copy: Layer, step: Layer) -> tuple[str, BuildCommand, str, Confidence] | None:
-    """A command of the step that takes long and does not need what of the copy changes."""
+    """A slow command of the step that does not need the changing files of the copy."""
     codes = [one for one in step.commands if RUNS_CODE.match(one.plain) and one not in [work for _, work in step.works]]
     if any(not copy.files or one.locate(word) in copy.files for one in codes for word in one.words):
-        return None  # runs what was copied, and nobody knows what that reads
+        return None  # runs copied code, and what that reads is unknown
     for kind, command in step.works:
         install = read_install(command)
         local = (
@@ -79,7 +80,7 @@ def _find_repeated(build: DockerBuild, copy: Layer, step: Layer) -> tuple[str, B
         is_local = install is not None and bool(install.projects) and not (install.lists or install.packages)
         needs_all = bool(folders) and (len(spared) == len(copy.files) or is_local)
         if kind == "compile" and not install and "setup.py" not in command.plain:
-            continue  # what a Makefile reads nobody knows
+            continue  # what a Makefile reads is unknown
         is_first = not any(
             kind == "install" for one in build.chain(copy.stage) if one.line < copy.line for kind, _ in one.works
         )
@@ -99,7 +100,7 @@ VOLATILE = re.compile(
 
 
 @lint_rule(
-    "volatile-above-install", "what differs in each build stands above installs", reads="dockerfile", each="chains"
+    "volatile-above-install", "a value that differs in each build is above installs", reads="dockerfile", each="chains"
 )
 def volatile_above_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
@@ -109,15 +110,15 @@ def volatile_above_install(build: DockerBuild, chain: Sequence[Layer]) -> Iterat
     An argument is part of the environment of each `RUN` below it, used or not. A new value invalidates all of them:
     each build installs everything again.
 
-    ## How to tell
-    The name says what it holds, and no step above the install uses it. A label invalidates steps only of the classic
-    builder: `likely` and medium.
+    ## How to recognize it
+    The name suggests what the value is, and no step above the install uses it. A label invalidates steps only with the
+    classic builder: `likely` and medium.
 
     ## What to do
     Move the instruction to the end of the stage.
 
     ## When it is wrong
-    If the value seldom changes.
+    If the value rarely changes.
     """
     for at, layer in enumerate(chain):
         for name, value in layer.pairs:
@@ -149,25 +150,25 @@ DATA = re.compile(
 )
 
 
-@lint_rule("large-files-in-image", "large files are copied late, or should not be", reads="dockerfile", each="chains")
+@lint_rule("large-files-in-image", "large files are copied late or needlessly", reads="dockerfile", each="chains")
 def large_files_in_image(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
-    Measures what the copies take of the context: data, runs and checkpoints that `.dockerignore` or its exceptions
+    Measures what the copies take from the context: data, runs and checkpoints that `.dockerignore` or its exceptions
     (`!`) let through, and weights that are copied below code that changes.
 
     ## Why it costs
-    Gigabytes are sent to the builder, hashed and copied in each build and pulled by each node; each edit above, or each
-    new log in the context, makes the layer again.
+    In each build, gigabytes are sent to the builder, hashed and copied, and each node pulls them; each edit above, or
+    each new log in the context, rebuilds the layer.
 
-    ## How to tell
-    Files that are there now, from 100 MiB `medium`, from 1 GiB `high`. Without a `.dockerignore` a `COPY .` is `medium`
+    ## How to recognize it
+    Files that exist now: from 100 MiB `medium`, from 1 GiB `high`. Without a `.dockerignore`, a `COPY .` is `medium`
     where `.git` is large, else `low`.
 
     ## What to do
     Write a `.dockerignore` with `.git`, data, checkpoints, logs and virtual environments; copy weights above the code.
 
     ## When it is wrong
-    If the data belong into the image, or another folder is the context.
+    If the data belong in the image, or another folder is the context.
     """
     context = build.context
     above: list[tuple[Layer, tuple[str, Confidence]]] = []
@@ -205,7 +206,7 @@ def large_files_in_image(build: DockerBuild, chain: Sequence[Layer]) -> Iterator
             )
             yield layer.report(
                 severity,
-                f"{text}: each edit makes this layer again",
+                f"{text}: each edit rebuilds this layer",
                 "copy large files above the code",
                 confidence=Confidence.CERTAIN if whole else Confidence.LIKELY,
             )
@@ -218,23 +219,25 @@ CACHES = {
     "uv": (".cache/uv", "UV_CACHE_DIR", "--no-cache", "UV_NO_CACHE", r"uv cache clean"),
     "poetry": (".cache/pypoetry", "POETRY_CACHE_DIR", "--no-cache", "POETRY_NO_CACHE", r"poetry cache clear"),
 }
-"""Tool -> its cache, the variable that moves it, the option and the variable that turn it off, what empties it."""
+"""Tool -> its cache, the variable that moves it, the option and the variable that turn it off, and the command that
+empties it."""
 
 
 @lint_rule("defeated-cache-mount", "a cache mount that the installer never uses", reads="dockerfile", each="layers")
 def defeated_cache_mount(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a `RUN --mount=type=cache` whose installer has its cache elsewhere, is told not to use one
-    (`--no-cache-dir`, `PIP_NO_CACHE_DIR`, `UV_NO_CACHE`), empties it, or may not write to it.
+    Looks for a `RUN --mount=type=cache` whose installer keeps its cache elsewhere, does not use a cache (because of
+    `--no-cache-dir`, `PIP_NO_CACHE_DIR`, `UV_NO_CACHE`), empties it, or may not write to it.
 
     ## Why it costs
-    Each time the layer is made, every package is downloaded again: gigabytes with CUDA.
+    Each time the layer is built, every package is downloaded again: gigabytes with CUDA.
 
-    ## How to tell
+    ## How to recognize it
     The target is compared with the cache of the user who runs the command (`USER`, `HOME`, `PIP_CACHE_DIR`).
 
     ## What to do
-    Mount the cache's own folder, and remove what turns it off (`hotloop lint --fix` removes `--no-cache-dir`).
+    Mount the cache's own folder, and remove the setting that turns it off (`hotloop lint --fix` removes
+    `--no-cache-dir`).
 
     ## When it is wrong
     If a configuration file moves the cache.
@@ -262,13 +265,13 @@ def defeated_cache_mount(build: DockerBuild, layer: Layer) -> Iterator[LintFindi
         ):
             problem = (
                 f"the cache mount is "
-                f"{'emptied in the same RUN' if emptied else f'of root, and {layer.user} may not write to it'}"
+                f"{'emptied in the same RUN' if emptied else f'owned by root, and {layer.user} may not write to it'}"
             )
         if problem:
             yield LintFinding(
                 severity=Severity.MEDIUM,
                 line=layer.line,
-                message=f"{problem}: every package is downloaded again each time this layer is made",
+                message=f"{problem}: every package is downloaded again each time this layer is built",
                 advice=f"mount target={cache} (uid= for another user), and remove {option} and {variable}",
                 edits=_remove(layer, option) if option in install.options else (),
             )
@@ -286,21 +289,21 @@ def _remove(layer: Layer, option: str) -> tuple[LintEdit, ...]:
 
 
 @lint_rule(
-    "layer-copied-again", "chown or rm in a later layer makes the image no smaller", reads="dockerfile", each="chains"
+    "layer-copied-again", "chown or rm in a later layer does not shrink the image", reads="dockerfile", each="chains"
 )
 def layer_copied_again(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `chown -R` and `chmod -R` on files of an earlier layer, and for `rm` of what one has copied or downloaded.
+    Looks for `chown -R` and `chmod -R` on an earlier layer's files, and for `rm` of files that it copied or downloaded.
 
     ## Why it costs
-    Layers only add up. A changed owner copies each file into the new layer: weights and environments are in the image
-    twice. A removed file is hidden, and still stored, pushed and pulled.
+    Layers only add up. Changing the owner copies each file into the new layer: weights and environments are in the
+    image twice. A removed file is hidden, but still stored, pushed and pulled.
 
-    ## How to tell
+    ## How to recognize it
     A `COPY` or `RUN` above writes there. `low` where the copied files are known and below 20 MiB.
 
     ## What to do
-    `COPY --chown=user:group` (or `--chmod`); remove in the `RUN` that makes the file, or mount it.
+    `COPY --chown=user:group` (or `--chmod`); remove the file in the `RUN` that creates it, or mount it.
 
     ## When it is wrong
     If nothing there is large, or only folders are copied from this stage.
@@ -322,11 +325,11 @@ def layer_copied_again(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
                 effect = (
                     "copies its files into a second layer: they are in the image twice"
                     if is_owner
-                    else "only hides what stays in the image"
+                    else "only hides files that stay in the image"
                 )
                 yield layer.report(
                     Severity.LOW if is_small else Severity.HIGH if size >= 2 * HUGE else Severity.MEDIUM,
-                    f"{command.plain[:60]} is in another layer than line {written[0].line}{shown}, and {effect}",
+                    f"{command.plain[:60]} is in a different layer than line {written[0].line}{shown}, and {effect}",
                     "COPY --chown or --chmod"
                     if is_owner
                     else "remove it in the same RUN, or use a mount or another stage",
@@ -361,7 +364,7 @@ PRODUCT = re.compile(
     r"(?i)(^|/)(dist|build|target|out|bin|artifacts?|wheels?|release|tmp|cache)(/|$)"
     r"|\.(whl|jar|t?gz|zip|deb|so|tar|exe)$"
 )
-"""What a build makes before the image is built: not there is no fault."""
+"""Files that are made before the image is built: their absence is not a problem."""
 
 
 @lint_rule(
@@ -369,16 +372,16 @@ PRODUCT = re.compile(
 )
 def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a `COPY` or `ADD` whose source is outside the context (`../`), is left out by `.dockerignore`, or is not
+    Looks for a `COPY` or `ADD` whose source is outside the context (`../`), is excluded by `.dockerignore`, or is not
     in the context; for several sources with a target that does not end in `/`; and for packages that a pattern such as
-    `**/data` drops from a copied folder, though its code imports them.
+    `**/data` drops from a copied folder, although its code imports them.
 
     ## Why it costs
-    The build fails: the builder sees nothing but the context, less what `.dockerignore` takes away.
+    The build fails: the builder sees only the context, without the files that `.dockerignore` excludes.
 
-    ## How to tell
+    ## How to recognize it
     The patterns are applied to the files of the folder that has the other sources. A file that is missing there is
-    `likely`, as a step before the build may make it.
+    `likely`, as a step before the build may create it.
 
     ## What to do
     Build with the folder above as the context (`docker build -f sub/Dockerfile .`), add an exception (`!name`) to
@@ -400,7 +403,7 @@ def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFindin
         yield layer.report(
             Severity.HIGH,
             f"{layer.name} with several sources needs a folder, and its target does not end in /: the build fails",
-            "end the target in /",
+            "end the target with /",
         )
     for source in layer.sources if layer.copies else ():
         inside = posixpath.normpath(source.lstrip("/") or ".")
@@ -415,7 +418,7 @@ def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFindin
             )
             yield layer.report(
                 Severity.MEDIUM if is_there else Severity.HIGH,
-                f"{source} is outside the build context, and the builder drops ../: {effect}",
+                f"{source} is outside the build context, and the builder drops the ../: {effect}",
                 "build with the parent folder as the context, or copy the files into it",
             )
         elif context is None or context.files is None or UNKNOWN.search(source):
@@ -428,14 +431,14 @@ def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFindin
         ):
             yield layer.report(
                 Severity.HIGH,
-                f"{source} is excluded by .dockerignore, so the context does not hold it and the build fails",
-                f"add !{inside} to .dockerignore, or narrow the pattern that takes it out",
+                f"{source} is excluded by .dockerignore, so the context lacks it and the build fails",
+                f"add !{inside} to .dockerignore, or narrow the pattern that excludes it",
             )
         elif is_there and (dropped := build.find_dropped(inside)):
             yield layer.report(
                 Severity.HIGH,
                 f"{dropped} is imported and excluded by .dockerignore: it is not in the image (ModuleNotFoundError)",
-                f"add !{dropped} to .dockerignore, or narrow the pattern that takes it out (/data for **/data)",
+                f"add !{dropped} to .dockerignore, or narrow the pattern that excludes it (/data for **/data)",
             )
         elif (
             not is_there
@@ -446,13 +449,13 @@ def copy_without_source(build: DockerBuild, layer: Layer) -> Iterator[LintFindin
             yield layer.report(
                 Severity.HIGH,
                 f"{source} is not in the context {os.path.basename(context.folder)}/: the build fails",
-                "correct the path, or make the file before the build",
+                "correct the path, or create the file before the build",
                 confidence=Confidence.LIKELY,
             )
 
 
 def _know_context(folder: str, sources: set[str]) -> bool:
-    """Whether most of what is copied is in the folder, so that it is the context."""
+    """Whether most of the copied files are in the folder, so that it is the context."""
     there = [one for one in sources if os.path.lexists(os.path.join(folder, one.lstrip("/")))]
     return len(there) > 1 and len(there) * 2 > len(sources)
 
@@ -469,17 +472,17 @@ USE = re.compile(r"(?<!\\)\$(?:(\w+)|\{(\w+)[}#%/])")
 @lint_rule("undefined-variable", "a variable is empty where it is used", reads="dockerfile", each="chains")
 def undefined_variable(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
-    Looks for variables that are set elsewhere in the file, but not where they are used: an `ARG` before the first
-    `FROM` or of another stage, an `ENV` further down or in the same instruction, an `ARG` in `CMD` or `ENTRYPOINT`.
+    Looks for variables that are set elsewhere in the file but not where they are used: an `ARG` before the first `FROM`
+    or of another stage, an `ENV` further down or in the same instruction, an `ARG` in `CMD` or `ENTRYPOINT`.
 
     ## Why it costs
-    The variable is empty: a path, version or option is missing, without an error at this place.
+    The variable is empty: a path, version or option is missing, and no error says so.
 
-    ## How to tell
-    The file sets the name, and no `ARG` or `ENV` above in the stage, or in the shell command itself, does.
+    ## How to recognize it
+    The file sets the name, but no `ARG` or `ENV` above it in the stage does, nor does the shell command itself.
 
     ## What to do
-    Repeat `ARG NAME` in the stage, put `ENV` above the use, or keep an argument by `ENV NAME=$NAME`.
+    Repeat `ARG NAME` in the stage, put `ENV` above the use, or keep an argument with `ENV NAME=$NAME`.
 
     ## When it is wrong
     If the base image sets a variable of the same name.
@@ -510,7 +513,7 @@ def undefined_variable(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[L
                 if lost[0] in build.global_arguments
                 else "it is set below, in the same ENV or in another stage"
             )
-            why = "an ARG is not there when the container runs" if lost[0] in arguments else why
+            why = "an ARG does not exist when the container runs" if lost[0] in arguments else why
             yield layer.report(
                 Severity.HIGH,
                 f"${lost[0]} is empty here: {why}",
@@ -526,24 +529,24 @@ USERS = re.compile(r"(root|nobody|daemon|www-data|\d.*|ubuntu|node|jovyan|mambau
 OFFICIAL = re.compile(r"(^|/)(ubuntu|debian|python|cuda|pytorch/pytorch)(:|$)")
 
 
-@lint_rule("unknown-name", "a stage, path or user that nothing above makes", reads="dockerfile", each="layers")
+@lint_rule("unknown-name", "a stage, path or user that nothing above creates", reads="dockerfile", each="layers")
 def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `COPY --from` of a stage that does not exist or comes later, or of a path that nothing in the stage makes;
-    for a `USER` or `--chown` that no `useradd` above makes; and for files that `pip install -r` reads where no `COPY`
-    above has put them.
+    Looks for `COPY --from` of a stage that does not exist or comes later, or of a path that nothing in the stage
+    creates; for a `USER` or `--chown` that no `useradd` above creates; and for files that `pip install -r` reads but no
+    `COPY` above has put there.
 
     ## Why it costs
     The build fails, or the container does not start.
 
-    ## How to tell
-    The names of stages, and the text of the instructions above. Only official bases are known to lack a user.
+    ## How to recognize it
+    By the names of stages and the text of the instructions above. Only official bases are known to lack a user.
 
     ## What to do
     Correct the name or the path, or move the instruction above its use.
 
     ## When it is wrong
-    If a named context of that name is given (`--build-context`), or a tool makes the path without naming it.
+    If a named context of that name is given (`--build-context`), or a tool creates the path without naming it.
     """
     chain = [one for one in build.chain(layer.stage) if one.line < layer.line]
     name = (layer.instruction.flag("from") if layer.name == "COPY" else None) or ""
@@ -570,7 +573,7 @@ def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
             and not MADE.match(posixpath.join("/", source))
             and not any(part in made for part in parts)
         ):
-            problem = f"no instruction of stage {name} makes {source}: COPY --from finds nothing, and the build fails"
+            problem = f"no instruction of stage {name} creates {source}: COPY --from finds nothing, and the build fails"
     user = (
         layer.arguments.partition(":")[0].strip()
         if layer.name == "USER"
@@ -584,7 +587,7 @@ def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
         and not re.search(rf"\b{re.escape(user)}\b|passwd|\.sh\b", above)
     ):
         problem = (
-            f"no line above makes the user {user}: "
+            f"no line above creates the user {user}: "
             f"{'the container does not start' if layer.name == 'USER' else 'the build fails'}"
         )
     context = build.context
@@ -597,10 +600,10 @@ def unknown_name(build: DockerBuild, layer: Layer) -> Iterator[LintFinding]:
         brought = any(one.instruction.flag("from") and is_below(path, one.target) for one in chain)
         is_known = short in map(posixpath.basename, there) and "$" not in path and not brought and short not in above
         if is_known and path not in made_files and layer.instruction.script.count(short) < 2:
-            problem = f"{path} is not there when line {command.line} reads it (no COPY puts it there): it fails"
+            problem = f"{path} does not exist when line {command.line} reads it (no COPY puts it there): it fails"
     if problem:
         yield layer.report(
-            Severity.HIGH, problem, "correct the name or path, or make it above", confidence=Confidence.LIKELY
+            Severity.HIGH, problem, "correct the name or path, or create it above", confidence=Confidence.LIKELY
         )
 
 
@@ -618,31 +621,31 @@ INIT = re.compile(r"\b(tini|dumb-init|s6-overlay|supervisord|trap|systemd|catato
 
 
 def _find_main(commands: Sequence[BuildCommand]) -> BuildCommand | None:
-    """The command that a script ends with, that before its pipe, where no exec makes it process 1."""
+    """A script's last command (the one before a pipe), where no exec makes it process 1."""
     last = next((one for one in reversed(commands) if one.words and one.shell.after not in ("|", "|&")), None)
     is_piped = last is not None and last.shell.before in ("|", "|&")
     is_exec = last is not None and (not last.shell.words or last.shell.words[0].text == "exec") and not is_piped
     return last if last is not None and not is_exec and LONG.search(last.plain) else None
 
 
-@lint_rule("shell-as-first-process", "a shell that passes no signals on is process 1", reads="dockerfile")
+@lint_rule("shell-as-first-process", "process 1 is a shell that does not pass signals on", reads="dockerfile")
 def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
     Looks for `CMD` and `ENTRYPOINT` in shell form or through `sh -c` without `exec`, and for entrypoint scripts of the
-    context that start the training without `exec`, are not executable, or have Windows line ends.
+    context that start the training without `exec`, are not executable, or have Windows line endings.
 
     ## Why it costs
     `docker stop` and Kubernetes send SIGTERM to process 1. A shell does not pass it on: the training's handler does not
     run, and after the grace period everything is killed without a checkpoint.
 
-    ## How to tell
+    ## How to recognize it
     dash, the `sh` of Debian and Ubuntu, stays process 1 while its command runs; so does bash in a script.
 
     ## What to do
-    Give the command as a JSON array, or put `exec` before the last command (`exec python train.py "$@"`).
+    Write the command as a JSON array, or put `exec` before the last command (`exec python train.py "$@"`).
 
     ## When it is wrong
-    If an init such as tini is the entry point, or nothing is to be saved at the end.
+    If an init such as tini is the entry point, or nothing needs to be saved at the end.
     """
     starts = {layer.name: layer for layer in build.final if layer.name in ("CMD", "ENTRYPOINT")}
     first = starts.get("ENTRYPOINT", starts.get("CMD"))
@@ -673,7 +676,7 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
     ):
         yield first.report(
             Severity.MEDIUM,
-            f"{first.name} in shell form: sh is process 1 (PID 1) and passes no SIGTERM on to "
+            f"{first.name} in shell form: sh is process 1 (PID 1) and does not pass SIGTERM on to "
             f"{main.name}{' (before the pipe)' if main.shell.before else ''}: a save at the end cannot run",
             "use a JSON array (exec form), or exec before the last command, without a pipe",
         )
@@ -682,7 +685,7 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
         yield first.report(
             Severity.MEDIUM,
             f"{name} starts {ran.plain[:40]} without exec: the shell stays process 1 "
-            f"(PID 1) and passes no SIGTERM on, so nothing is saved",
+            f"(PID 1) and does not pass SIGTERM on, so nothing is saved",
             f"exec {ran.plain[:40]} in {name} (line {ran.line}), without a pipe",
         )
     fetched = [
@@ -691,9 +694,9 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
     if fetched:
         yield first.report(
             Severity.MEDIUM,
-            f"{name} runs {fetched[0].plain[:50]} at each start: every node downloads again "
+            f"{name} runs {fetched[0].plain[:50]} at each start: every node repeats the download "
             f"at run time while its GPUs wait",
-            "do it in the image (RUN), or on a volume that is kept",
+            "do it in the image (RUN), or on a persistent volume",
         )
     is_run = name and posixpath.basename(command.words[0]) == name
     source = next((one.files[path] for one in reversed(build.final) if path in one.files), "")
@@ -707,7 +710,7 @@ def shell_as_first_process(build: DockerBuild) -> Iterator[LintFinding]:
     problem = "has no #! line: exec format error" if not text.startswith("#!") and words else ""
     problem = "is not executable in the context: permission denied" if not mode & 0o111 and not is_open else problem
     problem = (
-        "has Windows line ends: its interpreter is not found" if text.partition("\n")[0].endswith("\r") else problem
+        "has Windows line endings: its interpreter is not found" if text.partition("\n")[0].endswith("\r") else problem
     )
     if is_run and problem:
         yield first.report(

@@ -1,4 +1,4 @@
-"""Dockerfiles: secrets, versions that move, and settings that cost every training of the image."""
+"""Checks of Dockerfiles: secrets, versions that move, and settings that slow every training of the image."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ NAMES = (
     r"(?i:(\w*_)?(token|passwd|password|secret|secret_?key|api_?key|access_?key(_?id)?"
     r"|private_?key|credentials?|auth_?key|deploy_?key|ssh_?key|pat))"
 )
-HIDE = "use RUN --mount=type=secret, or give it to the container when it starts"
-READ = ": whoever pulls the image can read the secret, also if a later layer removes it"
+HIDE = "use RUN --mount=type=secret, or pass it to the container when it starts"
+READ = ": anyone who pulls the image can read the secret, even if a later layer removes it"
 SECRETS = (
     Fault(
         "ARG",
@@ -91,29 +91,29 @@ SECRETS = (
 @lint_rule("secret-in-image", "a secret is kept in the image or its history", reads="dockerfile")
 def secret_in_image(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
-    Looks for tokens, passwords and keys in `ARG`, `ENV`, `COPY`, in URLs, and for logins in a `RUN` that leave a token
+    Looks for tokens, passwords and keys in `ARG`, `ENV`, `COPY` and URLs, and for logins in a `RUN` that leave a token
     in a file.
 
     ## Why it costs
-    Whoever can pull the image reads them, from its history or from a layer, also after a later step removes the file.
+    Anyone who can pull the image can read them in its history or in a layer, even if a later step removes the file.
 
-    ## How to tell
-    By names (`HF_TOKEN`), by the form of known tokens, and by files such as `.env`, `id_rsa`, `.netrc`. Stages from
-    which only files are copied are passed over.
+    ## How to recognize it
+    By names (`HF_TOKEN`), by the form of known tokens, and by files such as `.env`, `id_rsa`, `.netrc`. Stages that
+    only pass files on are skipped.
 
     ## What to do
-    `RUN --mount=type=secret,id=hf_token,env=HF_TOKEN ...`; give secrets to the container when it starts. Replace one
-    that was published.
+    `RUN --mount=type=secret,id=hf_token,env=HF_TOKEN ...`; pass secrets to the container when it starts. Replace any
+    published secret.
 
     ## When it is wrong
-    If the value is a placeholder that never opens anything.
+    If the value is a placeholder that grants no access.
     """
     yield from find_faults(SECRETS, build.final)
 
 
 COMMIT = r"(?!\S*@([0-9a-f]{7,40}\b|v?\d|[^\s@/]*\d[._-]\d|\S*\$|refs/tags|[^\s@]*/[0-9a-f]{40}\b))(?!\S*#\S*rev=)"
 MOVES = (
-    "names a branch, no commit: the cached layer keeps its old code when the branch "
+    "names a branch, not a commit: the cached layer keeps its old code when the branch "
     "moves, and no two builds are the same"
 )
 MOVING = (
@@ -141,8 +141,8 @@ MOVING = (
         r"^(?=\S*/|ubuntu|debian|python|alpine|node|fedora|centos|tensorflow|golang"
         r"|busybox)[^\s$@:]+(:\d+/[^\s$@:]+)?(:latest)?(?=\s*\t| +(?i:as) )",
         MEDIUM,
-        "{0} is another image tomorrow (no version tag): Python, CUDA or torch change "
-        "without a word, and no build can be repeated",
+        "{0} may be another image tomorrow (no version tag): Python, CUDA or torch change "
+        "without notice, and no build can be repeated",
         "pin a version tag or a digest",
     ),
     Fault(
@@ -196,15 +196,15 @@ MOVING = (
         "RUN",
         r"^(curl (?=.*( -\w*[oO]\b| --output))|wget ).*(https?://\S+)",
         LOW,
-        "{0} is not checked: what the URL gives can change without a word",
-        "check it by sha256sum -c, or ADD --checksum",
+        "{0} is not verified: the content of the URL can change without notice",
+        "check it with sha256sum -c, or ADD --checksum",
         unless=r"sha\d+sum|md5sum|gpg|checksum",
     ),
     Fault(
         "ADD",
         r"^https?://\S+\.(tar|tgz|tar\.\w+|zip|pt|pth|safetensors|bin|whl)(?=\s)",
         MEDIUM,
-        "ADD {0}: it is not unpacked, not checked by a checksum, and the archive stays in its layer when it is removed",
+        "ADD {0}: it is not unpacked or verified, and the archive stays in its layer even if removed later",
         "RUN curl -fsSL URL | tar -x, or ADD --checksum=sha256:... URL",
         unless=r"name='checksum'",
     ),
@@ -212,30 +212,28 @@ MOVING = (
         "ADD",
         r"^https?://\S+",
         LOW,
-        "ADD {0} is not checked: what the URL gives can change without a word",
+        "ADD {0} is not verified: the content of the URL can change without notice",
         "ADD --checksum=sha256:...",
         unless=r"name='checksum'",
     ),
 )
 
 
-@lint_rule(
-    "moving-version", "what is installed changes without a change of the file", reads="dockerfile", each="chains"
-)
+@lint_rule("moving-version", "installed versions change although the file does not", reads="dockerfile", each="chains")
 def moving_version(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
     Looks for branches in `git clone` and `pip install git+https://...` (requirements files are read), bases without a
-    version (`latest`), packages without one, and downloads that nobody checks.
+    version (`latest`), packages without one, and downloads that are not verified.
 
     ## Why it costs
-    A cached layer keeps the code or version of its day without a word, and another builder gets another: images of one
-    Dockerfile differ, and an old one cannot be made again.
+    A cached layer silently keeps the code or version of its day, and another builder gets another: images from one
+    Dockerfile differ, and an old image cannot be rebuilt.
 
-    ## How to tell
+    ## How to recognize it
     No commit, version tag, digest or checksum is given, and no `git checkout` follows in the same `RUN`.
 
     ## What to do
-    Name a commit, a version, a digest; install by a lock file.
+    Name a commit, version or digest; install from a lock file.
 
     ## When it is wrong
     If all builds are made without a cache and the newest code is wanted.
@@ -243,14 +241,14 @@ def moving_version(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintF
     yield from find_faults(MOVING, chain)
 
 
-MOVE = "remove it from the image, and set it for the run that needs it"
+MOVE = "remove it from the image, and set it only for the run that needs it"
 COSTLY = (
     Fault(
         "CPU-PACKAGES",
         r"(?m)^(torch(vision)?|sentence[-_]transformers|easyocr|openai-whisper|ultralytics)(?![\w-])(?!\S*\+cpu)[^\t\n]*"
         r"(?![\s\S]*(whl/cpu|\+cpu|torch-backend[= ]cpu|cpu/torch))",
         MEDIUM,
-        "{0} from PyPI brings the CUDA libraries (nvidia-*), gigabytes that this image for the CPU never uses",
+        "{0} from PyPI brings the CUDA libraries (nvidia-*), gigabytes that this CPU image never uses",
         "use the CPU wheels: --extra-index-url https://download.pytorch.org/whl/cpu, torch==X+cpu",
         unless=r"whl/cpu|\+cpu|TORCH_BACKEND=cpu|(linux/)?(arm64|aarch64)",
         confidence=LIKELY,
@@ -268,9 +266,9 @@ COSTLY = (
         r"^(gunicorn|uvicorn|hypercorn|granian|fastapi|python[\d.]* -m (uvicorn|gunicorn))\b(?!.*--preload).* "
         r"(--workers|-w|--processes)[ =]?([2-9]|\d\d)\b.*",
         MEDIUM,
-        "{0}: each worker is a process that loads the model of its own: several copies in the memory of one GPU, and "
+        "{0}: each worker is a process that loads its own model: several copies in the memory of one GPU, and "
         "several CUDA contexts",
-        "one worker for each GPU (--workers 1) with batching; more replicas for more GPUs",
+        "use one worker per GPU (--workers 1) with batching, and more replicas for more GPUs",
         base=r"cuda|pytorch/pytorch|nvcr\.io",
         confidence=LIKELY,
     ),
@@ -278,8 +276,8 @@ COSTLY = (
         "ENV",
         r"^WEB_CONCURRENCY=([2-9]|\d\d)\b",
         MEDIUM,
-        "{0} starts several workers, and each loads the model of its own: several copies in the memory of one GPU",
-        "one worker for each GPU (WEB_CONCURRENCY=1) with batching",
+        "{0} starts several workers, and each loads its own model: several copies in the memory of one GPU",
+        "use one worker per GPU (WEB_CONCURRENCY=1) with batching",
         base=r"cuda|pytorch/pytorch|nvcr\.io",
         confidence=LIKELY,
     ),
@@ -301,35 +299,35 @@ COSTLY = (
         "ENV",
         r"^(CUDA|NVIDIA)_VISIBLE_DEVICES=\d+(,\d+)*$",
         MEDIUM,
-        "{0} in the image leaves the other GPUs of each machine unused, whatever number of processes is started",
+        "{0} in the image leaves the other GPUs of each machine unused, however many processes are started",
         MOVE,
     ),
     Fault(
         "ENV",
         r"^NVIDIA_DRIVER_CAPABILITIES=(?!.*(compute|all|\$)).*",
         HIGH,
-        "{0} leaves compute out: CUDA's driver is not mounted, and torch sees no GPU",
+        "{0} omits compute: CUDA's driver is not mounted, and torch sees no GPU",
         "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     ),
     Fault(
         "ENV",
         r"^NCCL_P2P_DISABLE=[^0$].*",
         HIGH,
-        "{0} in the image sends all that GPUs exchange through the host's memory",
+        "{0} in the image makes GPUs exchange all data through the host's memory",
         MOVE,
     ),
     Fault(
         "ENV",
         r"^NCCL_(IB|SHM|NET_GDR)_DISABLE=[^0$].*",
         MEDIUM,
-        "{0} in the image sends what nodes or GPUs exchange over a slower way",
+        "{0} in the image makes nodes or GPUs exchange data over a slower path",
         MOVE,
     ),
     Fault(
         "ENV",
         r"^(NCCL|GLOO)_SOCKET_IFNAME=lo$",
         HIGH,
-        "{0} binds NCCL to the loopback: nodes never find each other",
+        "{0} binds NCCL to the loopback interface: nodes never find each other",
         MOVE,
     ),
     Fault(
@@ -350,7 +348,7 @@ COSTLY = (
         "ENV",
         r"^TORCH_DISTRIBUTED_DEBUG=(?i:detail)",
         MEDIUM,
-        "{0} in the image checks each collective by another one: tens of percent of each step",
+        "{0} in the image checks each collective with another: tens of percent of each step",
         MOVE,
     ),
     Fault(
@@ -375,19 +373,19 @@ COSTLY = (
         "loading and preprocessing are slower",
         MOVE,
     ),
-    Fault("ENV", r"^NCCL_DEBUG=(?i:info|trace)", LOW, "{0} in the image writes logs of each rank", MOVE),
+    Fault("ENV", r"^NCCL_DEBUG=(?i:info|trace)", LOW, "{0} in the image makes every rank write logs", MOVE),
     Fault(
         "ENV",
         r"^PATH=(?!.*\$\{?PATH)(?!.*/usr/bin).*",
         HIGH,
-        "{0}: PATH is overwritten without $PATH, and python and the programs of the base are not found",
+        "{0}: PATH is overwritten without $PATH: Python and the base's programs are not found",
         "ENV PATH=...:$PATH",
     ),
     Fault(
         "ENV",
         r"^LD_LIBRARY_PATH=(?!.*\$\{?LD_LIBRARY_PATH)(?!.*/usr/local/(nvidia|cuda)).*",
         MEDIUM,
-        "{0}: LD_LIBRARY_PATH is overwritten, and the folders of CUDA and the driver that {base} has set are lost",
+        "{0}: LD_LIBRARY_PATH is overwritten, and {base}'s folders of CUDA and the driver are lost",
         "ENV LD_LIBRARY_PATH=...:$LD_LIBRARY_PATH",
         base=r"cuda|pytorch|nvcr",
     ),
@@ -395,7 +393,7 @@ COSTLY = (
         "ENV",
         r"^PYTHONPATH=(?!.*\$\{?PYTHONPATH).*",
         MEDIUM,
-        "{0}: PYTHONPATH is overwritten, and the modules of the one above are not found",
+        "{0}: PYTHONPATH is overwritten, and modules of the earlier path are not found",
         "ENV PYTHONPATH=...:$PYTHONPATH",
         needs=r"ENV [^\n]*PYTHONPATH[= ][\s\S]*ENV [^\n]*PYTHONPATH",
     ),
@@ -403,7 +401,7 @@ COSTLY = (
         "RUN-TEXT",
         r"^(?![\s\S]*(conda|mamba) (install|create|env|update))[\s\S]*(conda|mamba) clean",
         MEDIUM,
-        "conda clean only hides the packages' archives that a layer above holds: they stay in the image",
+        "conda clean only hides package archives that an earlier layer contains: they stay in the image",
         "run it in the RUN that installs",
         needs=r"(conda|mamba) (install|create|env|update)",
     ),
@@ -411,7 +409,7 @@ COSTLY = (
         "RUN-TEXT",
         r"^(?![\s\S]*pip[\d.]* install)[\s\S]*(pip[\d.]* cache purge|rm -\w+ " r"[^\n&;]*\.cache(/pip|/\*)?/?(\s|$))",
         MEDIUM,
-        "the cache of pip is removed in a later layer: it stays in the image, hidden",
+        "pip's cache is removed in a later layer: it stays in the image, hidden",
         "use a cache mount, or --no-cache-dir",
         needs=r"pip[\d.]* install (?![^\n]*--no-cache-dir)[^\n]*(torch|-r )",
         unless="NO_CACHE",
@@ -421,7 +419,7 @@ COSTLY = (
         r"^(?![\s\S]*apt(-get)? (-\S+ )*install)[\s\S]*(rm -\w+ "
         r"[^\n&;]*/var/(lib/apt|cache/apt)|apt(-get)? (clean|autoremove|purge|remove))",
         LOW,
-        "what apt-get installed or fetched is removed in a later layer: it stays in the image, hidden",
+        "files that apt-get installed or fetched are removed in a later layer: they stay in the image, hidden",
         "clean in the RUN that installs",
         needs=r"apt(-get)? (-\S+ )*install",
     ),
@@ -429,7 +427,7 @@ COSTLY = (
         "PACKAGE",
         r"^torch(?![\w-])\S*(?!.*(--no-cache-dir|--no-cache\b|--target))",
         MEDIUM,
-        "the cache of pip with the wheels of {0} stays in this layer: gigabytes that are pulled and never used",
+        "pip's cache with the wheels of {0} stays in this layer: gigabytes that are pulled and never used",
         "use a cache mount, or --no-cache-dir",
         unless=r"NO_CACHE|type=(cache|tmpfs)[^\n]*\n$|cache (purge|clean|prune)|rm -\w+ " r"[^\n]*(\.cache|/root/)",
         base=r"^(?!.*nvcr\.io)",
@@ -439,7 +437,7 @@ COSTLY = (
         "RUN",
         r"^(python[\d.]* -m )?pip[\d.]* (?!.*--no-cache-dir)install.*",
         LOW,
-        "{0}: the cache of pip stays in this layer",
+        "{0}: pip's cache stays in this layer",
         "use a cache mount, or --no-cache-dir",
         unless=r"NO_CACHE|type=(cache|tmpfs)|cache (purge|clean|prune)|rm -\w+ [^\n]*(\.cache|/root/)",
         confidence=LIKELY,
@@ -460,8 +458,8 @@ COSTLY = (
         r"|vllm|sglang|tensorrt|gcc|g\+\+|build-essential|xformers|CUDA_ARCH|cmake|bitsandbytes|mamba[-_]ssm|causal"
         r"|pytorch3d|detectron2|mmcv|cupy|numba|UNREAD|COMPILES|uv sync|poetry|-e \.|install \.|git\+|\.sh\b)))",
         MEDIUM,
-        "{0} brings compilers and headers into the image that runs: several gigabytes "
-        "that each node pulls, and nothing here compiles",
+        "{0} brings compilers and headers into the final image: several gigabytes "
+        "that each node pulls, although nothing here compiles",
         "run on the -runtime image of the same version; compile in a first stage (multi-stage build)",
         confidence=LIKELY,
     ),
@@ -476,15 +474,15 @@ COSTLY = (
         "RUN-TEXT",
         r"(wget|curl)\b[^\n;&|]*\.(zip|tgz|tar\S*|gz)\b(?![\s\S]*\brm\b)[\s\S]*&&[^\n" r"|]*\b(tar|unzip) ",
         MEDIUM,
-        "the archive stays in this layer beside what was unpacked from it",
-        "rm it in the same RUN, or pipe the download into tar",
+        "the archive stays in this layer, next to the files unpacked from it",
+        "remove it in the same RUN, or pipe the download into tar",
         confidence=LIKELY,
     ),
     Fault(
         "RUN",
         r"^apt(-get)? (-\S+ )*install.*",
         MEDIUM,
-        "{0}: {base} removes the packages after each install (docker-clean), so that the cache mount stays empty",
+        "{0}: {base} removes the packages after each install (docker-clean), so the cache mount stays empty",
         "rm -f /etc/apt/apt.conf.d/docker-clean above it",
         needs=r"type=cache[^\n]*/var/cache/apt[^\n]*\n$",
         unless="docker-clean|Keep-Downloaded|keep-cache",
@@ -493,7 +491,7 @@ COSTLY = (
         "START",
         r".*",
         LOW,
-        "{0} runs as root: files that it writes to mounted folders belong to root",
+        "{0} runs as root: the files that it writes to mounted folders belong to root",
         "RUN useradd --create-home app, and USER app at the end",
         unless=r"(?m)^USER (?!root|0)",
     ),
@@ -501,14 +499,14 @@ COSTLY = (
         "WORKDIR",
         r"^(?![/$\"'~]|[A-Za-z]:).*",
         LOW,
-        "WORKDIR {0} is relative: it depends on the folder of the base",
+        "WORKDIR {0} is relative: it depends on the base's folder",
         "give an absolute path",
     ),
     Fault(
         "COPY ADD",
         r"^\S.*",
         LOW,
-        "{0} belongs to root, though USER stands above: {user} cannot write there",
+        "{0} belongs to root despite the USER above: {user} cannot write there",
         "COPY --chown=USER",
         needs=r"(?m)^USER (?!root|0)[\s\S]*\n[^\n]*\n\Z",
         unless=r"chown[^\n]*\n\Z|USER root",
@@ -517,23 +515,23 @@ COSTLY = (
         "ENV",
         r"^DEBIAN_FRONTEND=.*",
         LOW,
-        "ENV {0} stays in the image for all who use it",
+        "ENV {0} stays set for every user of the image",
         "ARG DEBIAN_FRONTEND=noninteractive",
     ),
     Fault(
         "HEALTHCHECK",
         r"import torch|torch\.cuda|nvidia-smi|transformers",
         MEDIUM,
-        "HEALTHCHECK starts {0} again and again: seconds of CPU and memory of the GPU beside the training",
-        "test a file or port that the training keeps, and not more than once in some minutes",
+        "HEALTHCHECK starts {0} again and again: it takes CPU time and GPU memory from the training",
+        "test a file or port of the training, at most once every few minutes",
         unless=r"interval', value='(\d+m|\d+h|[1-9]\d\d+s)",
     ),
     Fault(
         "VOLUME",
         r".+",
         MEDIUM,
-        "VOLUME {0}: each container gets a new anonymous volume there; what it saves is "
-        "lost with it, and what the image has is copied at each start",
+        "VOLUME {0}: each container gets a new anonymous volume there; files saved there are "
+        "lost with it, and the image's files are copied at each start",
         "mount a named volume when the container starts",
         confidence=LIKELY,
     ),
@@ -543,7 +541,7 @@ COSTLY = (
         r"|notebook|pre-commit|sphinx)\b|(dev|test)[\w-]*\.txt|\.\[\w*(dev|test)).*"
         r"|^apt(-get)? .*\b(build-essential|g\+\+|cmake)\b.*",
         LOW,
-        "{0}: tools of development stay in the image that runs",
+        "{0}: development tools stay in the final image",
         "install them in another stage (multi-stage build)",
         unless=r"purge|autoremove",
     ),
@@ -554,8 +552,8 @@ COSTLY = (
         r"|uv (sync|pip install)|apt(-get)? .*install|(huggingface-cli|hf) download|wget |curl "
         r".*https?:|git clone|aws s3 (cp|sync)|gsutil|gdown|rclone|azcopy|(conda|mamba) (env|install)).*",
         MEDIUM,
-        "{0} runs at each start of the container: every node downloads again at run time while its GPUs wait",
-        "do it in the image (RUN), or on a volume that is kept",
+        "{0} runs at each start of the container: every node repeats the download at run time while its GPUs wait",
+        "do it in the image (RUN), or on a persistent volume",
     ),
 )
 
@@ -563,15 +561,16 @@ COSTLY = (
 @lint_rule("costly-image-setting", "the image slows or limits every training that it runs", reads="dockerfile")
 def costly_setting(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `ENV` settings of CUDA, NCCL, torch and OpenMP that are for debugging, for one process, or hide the GPUs;
-    for search paths that are replaced, health checks that import torch, anonymous volumes, and downloads at each start.
+    Looks for `ENV` settings of CUDA, NCCL, torch and OpenMP that are for debugging, suit one process only, or hide the
+    GPUs; for search paths that are replaced, health checks that import torch, anonymous volumes, and downloads at
+    start.
 
     ## Why it costs
-    The image carries them to every job: synchronous kernels, traffic through the host, one thread, the same rank for
-    all, no GPU at all.
+    The image carries them to every job: synchronous kernels, traffic through the host, a single thread, the same rank
+    for all, or no GPU at all.
 
-    ## How to tell
-    By the name and value, in the stages of the image that runs.
+    ## How to recognize it
+    By the name and value, in the stages of the final image.
 
     ## What to do
     Remove it, and set it for the one run that needs it.

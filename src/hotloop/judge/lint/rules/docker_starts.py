@@ -1,4 +1,4 @@
-"""Dockerfiles: commands that do not run, and what a container does not find when it starts."""
+"""Checks of Dockerfiles: commands that do not run, and files or programs that are missing when a container starts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ HIGH, MEDIUM, LOW, LIKELY = Severity.HIGH, Severity.MEDIUM, Severity.LOW, Confid
 FETCH = r"((huggingface-cli|hf) download|from_pretrained|snapshot_download|hf_hub_download)"
 PLACED = r"--local-dir|local_dir|cache_dir|--cache-dir|save_pretrained"
 AGAIN = ": the container does not find the weights and downloads them again at each start"
-OTHER_ENV = "{0} is that of the base, not of the environment that a line above makes: its packages are not found"
+OTHER_ENV = "{0} is the base's, not that of the environment created above: its packages are not found"
 LACKS = r"(^|/)(python:\S*slim|(ubuntu|debian):|cuda:|pytorch/pytorch:|uv:python\S*slim)"
 NOT_LOADED = "its import fails (cannot open shared object file)"
-NOT_RUN = "its calls fail when they are made"
+NOT_RUN = "its calls fail at run time"
 LIBRARIES = (
     (
         r"opencv-(contrib-)?python|ultralytics|mmcv(-full)?|mmengine|imgaug|insightface|deepface|paddleocr|rapidocr\S*|python-doctr",
@@ -61,13 +61,14 @@ LIBRARIES = (
     (r"pyvips(?!-binary|\[binary)", "libvips.so.42", NOT_LOADED, "libvips42", "libvips", LACKS),
     (r"sounddevice", "libportaudio.so.2", NOT_LOADED, "libportaudio2", "portaudio", LACKS),
 )
-"""(packages, the library that their wheels do not hold, effect, packages of Debian, what brings it, bases without)"""
+"""(packages, the library that their wheels lack, effect, Debian packages, pattern that provides it, bases without
+it)"""
 WEIGHTS = (
     Fault(
         "RUN",
         rf"^.*{FETCH}.*",
         HIGH,
-        "{0} goes into a cache mount, which is no part of the image" + AGAIN,
+        "{0} goes into a cache mount, which is not part of the image" + AGAIN,
         "download without the mount",
         unless=PLACED + r"|\bcp -|\bmv ",
         needs=r"type=cache[^\n']*(target|dst)=[^\n']*(huggingface|hf_home|/\.cache)/?['\",][^\n]*\n$",
@@ -135,7 +136,7 @@ WEIGHTS = (
         "START",
         r"^(torchrun|accelerate|deepspeed|uvicorn|gunicorn)\b.*",
         HIGH,
-        "{0} is installed in ~/.local/bin (pip install as user {user}, or --user), which PATH does not have: not found",
+        "{0} is installed in ~/.local/bin (pip install as user {user}, or --user), which PATH lacks: not found",
         "ENV PATH=/home/USER/.local/bin:$PATH",
         needs=r"(?m)^USER (?!root|0)[\s\S]*^RUN [^\n]*pip[\d.]* install|COPY [^\n]*/\.local ",
         unless=r"\.local/bin|venv|conda|sudo|PYTHONUSERBASE|(?m)^USER root[\s\S]*^RUN [^\n]*pip".replace("(?m)^", ""),
@@ -180,20 +181,20 @@ WEIGHTS = (
 def missing_at_start(build: DockerBuild) -> Iterator[LintFinding]:
     """## What it does
     Looks for weights that are downloaded into a cache mount, to another user's home, or above the `ENV HF_HOME` that
-    moves the cache; for conda and virtual environments that `CMD` does not run in; and for shared libraries that a
-    wheel needs and a slim image lacks (`libGL.so.1` of OpenCV, `libgomp.so.1` of LightGBM, FFmpeg).
+    moves the cache; for conda and virtual environments in which `CMD` does not run; and for shared libraries that a
+    wheel needs and a slim image lacks (`libGL.so.1` for OpenCV, `libgomp.so.1` for LightGBM, FFmpeg).
 
     ## Why it costs
-    Each container downloads gigabytes again when it starts, or runs the base's Python: `ModuleNotFoundError`.
+    At each start the container downloads gigabytes again, or it runs the base's Python: `ModuleNotFoundError`.
 
-    ## How to tell
-    The instructions of the image that runs, in their order.
+    ## How to recognize it
+    By the instructions of the final image, in order.
 
     ## What to do
     `ENV HF_HOME=/opt/huggingface` above the download; `ENV PATH=/opt/venv/bin:$PATH`.
 
     ## When it is wrong
-    If the entry point sets what is missing.
+    If the entry point sets the missing variable or path.
     """
     yield from find_faults(WEIGHTS, build.final)
 
@@ -204,7 +205,7 @@ BROKEN = (
         EXEC_KINDS,
         r'"[^"]*\$\{?[A-Za-z_]\w*[^"]*"',
         HIGH,
-        "{0} is not expanded: no shell reads the JSON array (exec form), and the program gets the name of the variable",
+        "{0} is not expanded: no shell reads the JSON array (exec form), so the program gets the variable's name",
         'use the shell form with exec, or ["sh", "-c", "exec ..."]',
     ),
     Fault(
@@ -218,22 +219,22 @@ BROKEN = (
         "EXEC-ENTRYPOINT EXEC-RUN",
         r'^\[\s*"[^"]* [^"]*"',
         HIGH,
-        "{0} is one word: a program of that name with blanks is not found",
-        "give each argument a word of its own",
+        "{0} is one word: a program of that name, with spaces, is not found",
+        "make each argument a separate word",
     ),
     Fault(
         "EXEC-CMD",
         r'^\[\s*"[^"]* [^"]*"\s*\]',
         HIGH,
-        "{0} is one word: a program of that name with blanks is not found",
-        "give each argument a word of its own",
+        "{0} is one word: a program of that name, with spaces, is not found",
+        "make each argument a separate word",
         unless="ENTRYPOINT",
     ),
     Fault(
         EXEC_KINDS,
         r'^\[\s*"(cd|source|\.|export|exec|set|ulimit|eval|alias)"',
         HIGH,
-        "{0} is a builtin of the shell and no program: it is not found",
+        "{0} is a shell builtin, not a program: it is not found",
         'use ["sh", "-c", "..."]',
     ),
     Fault(
@@ -247,22 +248,22 @@ BROKEN = (
         "CMD-TEXT ENTRYPOINT-TEXT RUN-TEXT",
         r"^\[\s*('|\w+[,\]]|\"[^\[\]]*(,\s*|[^\"\s])\]\s*$).*",
         HIGH,
-        "{0} is no JSON (single quotes, or a comma too many): the shell looks for a program of that text",
+        "{0} is not valid JSON (single quotes, or an extra comma): the shell looks for a program of that name",
         'write a JSON array with double quotes: ["python", "train.py"]',
     ),
     Fault(
         "CMD CMD-TEXT",
         r"^[\s\S]{1,40}",
         MEDIUM,
-        "CMD {0} replaces the one above: only the last CMD takes effect, the other never runs",
-        "keep one CMD; start several processes by a script",
+        "CMD {0} replaces the CMD above: only the last takes effect, the other never runs",
+        "keep one CMD; start several processes from a script",
         needs=r"(?m)^CMD [\s\S]*^CMD (?![\s\S]*^FROM )",
     ),
     Fault(
         "ENTRYPOINT-TEXT",
         r"^[\s\S]{1,40}",
         MEDIUM,
-        "ENTRYPOINT {0} replaces the one above, which never runs",
+        "ENTRYPOINT {0} replaces the ENTRYPOINT above, which never runs",
         "keep one ENTRYPOINT",
         needs=r"(?m)^ENTRYPOINT [\s\S]*^ENTRYPOINT (?![\s\S]*^FROM )",
     ),
@@ -278,7 +279,7 @@ BROKEN = (
         "CMD-TEXT",
         r"^[\s\S]{1,40}",
         HIGH,
-        "CMD {0} is ignored, and so are the arguments of docker run: ENTRYPOINT stands in shell form",
+        "CMD {0} is ignored, and so are the arguments of docker run: ENTRYPOINT is in shell form",
         "write ENTRYPOINT as a JSON array (exec form)",
         needs=r"(?m)^ENTRYPOINT (?!\[)",
     ),
@@ -294,8 +295,8 @@ BROKEN = (
         "START",
         r"(nproc[-_]per[-_]node|num[-_]processes|num[-_]gpus)[ =]([2-9]|\d\d)",
         HIGH,
-        "{0} starts more processes than GPUs are visible by the ENV above: ranks share a GPU or fail",
-        "remove the ENV of VISIBLE_DEVICES",
+        "{0} starts more processes than the GPUs that the ENV above makes visible: ranks share a GPU or fail",
+        "remove the ENV with VISIBLE_DEVICES",
         needs=r"ENV [^\n]*(CUDA|NVIDIA)_VISIBLE_DEVICES[= ]\"?\d(?![,\d])",
     ),
     Fault(
@@ -312,32 +313,31 @@ BROKEN = (
         r"|machine[-_]rank)[ =]\d+|--standalone|--(master[-_]addr|main[-_]process[-_]ip"
         r"|rdzv[-_]endpoint)[ =](localhost|127\.)\S*)",
         HIGH,
-        "{0}: the rank or address is the same on each node, so they train alone or wait for each other without end",
-        "give the rank and address of each node when the container starts",
+        "{0}: the rank or address is the same on each node, so they train alone or wait for each other forever",
+        "set each node's rank and address when the container starts",
     ),
     Fault(
         "START",
         r"^python[\d.]* -m torch\.distributed\.launch\b",
         LOW,
-        "{0} is deprecated: local ranks come as arguments, and failed ranks are not restarted",
+        "{0} is deprecated: local ranks are passed as arguments, and failed ranks are not restarted",
         "use torchrun",
     ),
 )
 
 
-@lint_rule(
-    "broken-command", "a CMD, ENTRYPOINT or RUN that does not start what it says", reads="dockerfile", each="chains"
-)
+@lint_rule("broken-command", "a CMD, ENTRYPOINT or RUN does not start its command", reads="dockerfile", each="chains")
 def broken_command(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
-    Looks for JSON arrays with `$VARIABLE`, `&&`, `|`, builtins of the shell or a whole command in one string; for
-    arrays that are no JSON; for `STOPSIGNAL SIGKILL`; and for launchers that give each node the same rank or address.
+    Looks for JSON arrays with `$VARIABLE`, `&&`, `|`, shell builtins or a whole command in one string; for arrays that
+    are not valid JSON; for `STOPSIGNAL SIGKILL`; and for launchers that give each node the same rank or address.
 
     ## Why it costs
-    No shell reads the array: `$OUT` stays `$OUT`, and `"python train.py"` is no program. Nodes of one rank never meet.
+    No shell reads the array: `$OUT` stays `$OUT`, and `"python train.py"` is not a program. Nodes with one rank never
+    meet.
 
-    ## How to tell
-    The words of the array, where its program is not a shell.
+    ## How to recognize it
+    By the words of the array, where its program is not a shell.
 
     ## What to do
     Use the shell form with `exec`, or `["sh", "-c", "exec python train.py --out \\"$OUT\\""]`.

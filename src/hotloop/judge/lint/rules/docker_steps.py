@@ -1,4 +1,4 @@
-"""Dockerfiles: RUN steps that cannot work, lose what they set, or need another shell."""
+"""Checks of Dockerfiles: RUN steps that cannot work, lose the state that they set, or need another shell."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FAILING = (
         r"|\$)) (-\S+ )*install(?!( (-\S+|unzip|zip|pigz|htop|make|less|tree|nano|rsync"
         r"|numactl|libtcmalloc-minimal4))*$)\s\S.*",
         HIGH,
-        "{0} has no -y: it asks, gets no answer, and the build is aborted",
+        "{0} has no -y: it asks, gets no reply, and the build aborts",
         "apt-get install -y",
         unless=r"apt\.conf|yes \||assume-yes|APT_GET",
     ),
@@ -66,8 +66,8 @@ FAILING = (
         "RUN-TEXT",
         r"^(?![\s\S]*apt(-get)? (-\S+ )*update)[\s\S]*?apt(-get)? (-\S+ )*install",
         MEDIUM,
-        "apt-get install uses the lists of apt-get update in another layer, which the "
-        "cache may have kept for months: packages that left the mirror fail the build",
+        "apt-get install uses the lists that apt-get update left in another layer, which the "
+        "cache may have kept for months: packages that have left the mirror fail the build",
         "run apt-get update and install in one RUN",
         needs=r"(?m)^RUN (?![^\n]*apt(-get)? (-\S+ )*install)[^\n]*apt(-get)? (-\S+ )*update",
     ),
@@ -75,7 +75,7 @@ FAILING = (
         "RUN-TEXT",
         r"^(?![\s\S]*apt(-get)? (-\S+ )*update)[\s\S]*?apt(-get)? (-\S+ )*install",
         HIGH,
-        "{0}: no apt-get update stands above, the base has no package lists, and the "
+        "{0}: no apt-get update comes before it, the base has no package lists, and the "
         "build fails (Unable to locate package)",
         "run apt-get update && apt-get install in one RUN",
         unless=r"apt(-get)? (-\S+ )*update|\.sh\b|/var/lib/apt|apt-key|aptitude",
@@ -96,7 +96,7 @@ FAILING = (
         "SETUP",
         r"CUDAExtension[\s\S]*\t(?P<it>.*)",
         HIGH,
-        "{0} compiles for CUDA without TORCH_CUDA_ARCH_LIST: the architecture is asked of a GPU, and a build has none",
+        "{0} compiles for CUDA without TORCH_CUDA_ARCH_LIST: it asks a GPU for the architecture, and a build has none",
         'ENV TORCH_CUDA_ARCH_LIST="8.0;9.0"',
         unless="TORCH_CUDA_ARCH_LIST",
         base=r"^(?!.*nvcr\.io)",
@@ -106,7 +106,7 @@ FAILING = (
         "RUN",
         r"^uv sync .*--(frozen|locked).*",
         HIGH,
-        "{0}: no COPY above takes uv.lock, and without it the step fails",
+        "{0}: no COPY above copies uv.lock, and without it the step fails",
         "COPY pyproject.toml uv.lock ./",
         unless=r"uv\.lock|(COPY|ADD) (\S+ )*(\./?|/|\S*\*\S*) +[^\s(]|git clone|source=[.']",
         needs=r"(COPY|ADD) |source=",
@@ -115,8 +115,8 @@ FAILING = (
         "RUN",
         r"^(uv sync|poetry install|pdm (install|sync)|pipenv " r"install)\b(?!.*--(frozen|locked)).*",
         MEDIUM,
-        "{0}: no COPY above takes the lock file, so versions are resolved anew and differ from it",
-        "copy the lock file beside pyproject.toml",
+        "{0}: no COPY above copies the lock file, so versions are resolved again and differ from it",
+        "copy the lock file together with pyproject.toml",
         unless=r"lock\b|(COPY|ADD) (\S+ )*(\./?|/|\S*\*\S*) +[^\s(]|git clone|source=[.']",
         needs=r"(COPY|ADD) (?!Flag)[^\n]*(pyproject|Pipfile)",
     ),
@@ -124,8 +124,8 @@ FAILING = (
         "COPY",
         r"^(\./)?(src|[a-z_]+)/? (?=\S*/)",
         HIGH,
-        "the project was installed above, before its source {0} was there: the package in the image has no modules",
-        "copy the source above pip install ., or install only what it depends on there",
+        "the project was installed above, before its source {0} was copied: the package in the image has no modules",
+        "copy the source above pip install ., or install only its dependencies there",
         unless=r"--no-deps|touch|mkdir|(COPY|ADD) (\S+ )*(\./)?(\.|src|[a-z_]+/)/? "
         r"+[^\s(][^\n]*\n[\s\S]*RUN [^\n]*pip[\d.]* install|git clone|--no-install-project",
         needs=r"(pyproject\.toml|setup\.py)[\s\S]*RUN [^\n]*pip[\d.]* install (-\S+ )*\.(\[\S*\])?\s",
@@ -135,7 +135,7 @@ FAILING = (
         "RUN",
         r"^nvidia-smi\b.*",
         HIGH,
-        "{0}: no GPU and no driver are there while an image is built, and the build fails",
+        "{0}: an image build has no GPU and no driver, and the build fails",
         "run it when the container starts",
     ),
     Fault(
@@ -143,7 +143,7 @@ FAILING = (
         r"^python[\d.]* -c .*(\.cuda\(\)|\.to\(['\"]cuda|device=['\"]cuda|assert "
         r"torch\.cuda\.is_available|get_device_(name|capability|properties)\().*",
         HIGH,
-        "{0} needs a GPU, which is not there while an image is built: it fails",
+        "{0} needs a GPU, and an image build has none: it fails",
         "run it when the container starts, or on the CPU",
     ),
     Fault(
@@ -153,7 +153,7 @@ FAILING = (
         HIGH,
         "{0}: pip of {base} refuses to install into the system's Python "
         "(externally-managed-environment), and the build fails",
-        "make a virtual environment, or give --break-system-packages",
+        "create a virtual environment, or use --break-system-packages",
         unless=r"BREAK_SYSTEM_PACKAGES|EXTERNALLY-MANAGED|break-system|venv|conda|mamba|get-pip"
         r"|pyenv|uv (python|venv)|deadsnakes|Python-3|virtualenv|python3\.\d+-",
         base=r"(^|/)(ubuntu:(24\.04|noble|2[5-9])|debian:(1[23]|bookworm|trixie)|cuda:.*ubuntu24)",
@@ -208,7 +208,7 @@ FAILING = (
         "PACKAGE",
         r"(?i)^\S*(detectron2|pytorch3d)\b(?!\S*\.whl)",
         HIGH,
-        "{0} is compiled without CUDA unless FORCE_CUDA=1 is set, as no GPU is there in a build",
+        "{0} is compiled without CUDA unless FORCE_CUDA=1 is set, as a build has no GPU",
         'ENV FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST="8.0;9.0"',
         unless="FORCE_CUDA|whl",
         confidence=LIKELY,
@@ -291,7 +291,7 @@ FAILING = (
         "USER-RUN",
         r"^(?!.*\b(sudo|su|doas|gosu)\b)(apt|apt-get|apk|yum|dnf) .*(install|update|add).*",
         HIGH,
-        "{0} runs as user {user}, who may not install (USER above): permission denied, and the build fails",
+        "{0} runs as user {user} (USER above), who may not install: permission denied, and the build fails",
         "install above USER, or USER root first",
         confidence=LIKELY,
     ),
@@ -300,15 +300,15 @@ FAILING = (
         r"^\S*nvidia/cuda(:latest)?(\s|$).*",
         HIGH,
         "{0}: nvidia/cuda has no latest tag, and the build fails",
-        "name a whole tag such as 12.4.1-cudnn-runtime-ubuntu22.04",
+        "name a full tag such as 12.4.1-cudnn-runtime-ubuntu22.04",
     ),
     Fault(
         "FROM",
         r"^\S*nvidia/cuda:1[12]\.\d+(\.\d+)?-(cudnn\d*-)?(base|runtime|devel)?(\s|$).*"
         r"|^\S*nvidia/cuda:1[12]\.\d+-\S*ubuntu.*",
         HIGH,
-        "{0} is no tag of nvidia/cuda (the patch version and the system belong to it), and the build fails",
-        "name a whole tag such as 12.4.1-cudnn-runtime-ubuntu22.04",
+        "{0} is not a tag of nvidia/cuda (tags include the patch version and the system), and the build fails",
+        "name a full tag such as 12.4.1-cudnn-runtime-ubuntu22.04",
         confidence=LIKELY,
     ),
     Fault(
@@ -327,39 +327,39 @@ FAILING = (
 @lint_rule("failing-step", "a step that cannot work in a build", reads="dockerfile", each="chains")
 def failing_step(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
-    Looks for steps that ask (`apt-get install` without `-y`), need a GPU or `nvcc`, call a program that the base does
-    not have, install as a user who may not, or name a package or tag that does not exist.
+    Looks for steps that ask for input (`apt-get install` without `-y`), need a GPU or `nvcc`, call a program that the
+    base lacks, install as a user who may not, or name a package or tag that does not exist.
 
     ## Why it costs
-    The build fails, or what it makes lacks CUDA.
+    The build fails, or its result lacks CUDA.
 
-    ## How to tell
-    By a table of what the official images of Ubuntu, Debian, CUDA, Python and PyTorch hold, and what the lines above
-    install.
+    ## How to recognize it
+    By a table of the contents of the official images of Ubuntu, Debian, CUDA, Python and PyTorch, and by the installs
+    in the lines above.
 
     ## What to do
     See the advice of the finding.
 
     ## When it is wrong
-    If a script or an archive of a step above brings the program.
+    If a script or an archive in a step above provides the program.
     """
     yield from find_faults(FAILING, chain)
 
 
-GONE = "the variable or environment is gone in the next RUN and when the container runs"
+GONE = "the variable or environment is gone in the next RUN, and when the container runs"
 LOST = (
     Fault(
         "LAST",
         r"^(cd|pushd) .*",
         HIGH,
         "{0} does not last: the next RUN starts in WORKDIR again",
-        "use WORKDIR, or join the commands by && in one RUN",
+        "use WORKDIR, or join the commands with && in one RUN",
     ),
     Fault(
         "LAST",
         r"^(source|\.|conda) .*activate.*|^eval .*hook.*",
         HIGH,
-        "{0} does not last: the environment is not active in the next RUN nor when the container runs",
+        "{0} does not last: the environment is active neither in the next RUN nor when the container runs",
         "ENV PATH=<env>/bin:$PATH",
     ),
     Fault("LAST", r"^(export|source|\.) (?!.*activate).*", HIGH, "{0} does not last: " + GONE, "use ENV"),
@@ -370,7 +370,7 @@ LOST = (
         "{0} does not last: the process ends with this RUN",
         "start it when the container starts",
     ),
-    Fault("LAST", r"^su (?!.*-c).*", HIGH, "{0} does not last: the user is the old one in the next RUN", "use USER"),
+    Fault("LAST", r"^su (?!.*-c).*", HIGH, "{0} does not last: the next RUN runs as the old user", "use USER"),
     Fault(
         "LAST",
         r"^(alias|ulimit|umask|set) .*",
@@ -383,14 +383,14 @@ LOST = (
         r"^(?!(curl|wget).*\t.*(bash|sh|tar|gpg|apt-key|tee|python3?) \(no)[\s\S]*",
         MEDIUM,
         "{0}, and the build goes on without it",
-        "join the commands by &&, and use set -e and pipefail",
+        "join the commands with &&, and use set -e and pipefail",
     ),
     Fault(
         "LOST",
         r"^(curl|wget)[\s\S]*",
         LOW,
         "{0}, and the build goes on without it",
-        "join the commands by &&, and use set -e and pipefail",
+        "join the commands with &&, and use set -e and pipefail",
     ),
 )
 
@@ -401,21 +401,22 @@ LOST = (
 def lost_shell_state(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
     Looks for a `RUN` that only does `cd`, `export`, `source`, `conda activate` or `service start`; and for installs,
-    downloads and compilations whose exit code is lost: before `;` or a line of a heredoc without `set -e`, a pipe
-    without `pipefail`, `|| true`.
+    downloads and compilations whose exit code is lost: before `;` or in a line of a heredoc without `set -e`, in a pipe
+    without `pipefail`, or by `|| true`.
 
     ## Why it costs
     Each `RUN` is a new shell: the next line fails, or installs into another environment. A lost failure leaves a green
     build whose image lacks a package.
 
-    ## How to tell
-    The commands of the shell, as its grammar joins them.
+    ## How to recognize it
+    By the shell's commands, as its grammar joins them.
 
     ## What to do
-    Use `WORKDIR`, `ENV` and `SHELL ["/bin/bash", "-eo", "pipefail", "-c"]`, or join the commands by `&&` in one `RUN`.
+    Use `WORKDIR`, `ENV` and `SHELL ["/bin/bash", "-eo", "pipefail", "-c"]`, or join the commands with `&&` in one
+    `RUN`.
 
     ## When it is wrong
-    If the command only tests that a file is there, or its failure is expected.
+    If the command only tests that a file exists, or its failure is expected.
     """
     yield from find_faults(LOST, chain)
 
@@ -426,7 +427,7 @@ BASHISMS = (
         "SH",
         r"(^|[;&|(]\s*)(source|pushd|popd|shopt|declare|mapfile) .*",
         HIGH,
-        "{0}: no command of sh (dash), which runs this line: not found",
+        "{0}: not a command of sh (dash), which runs this line: not found",
         BASH,
         unless=r"ln -\w+ \S*bash |dash/sh|dpkg-reconfigure",
         base=DEBIAN,
@@ -436,7 +437,7 @@ BASHISMS = (
         "SH",
         r"(^|[;&|(]\s*|if |while )\[\[ .*",
         HIGH,
-        "{0}: [[ is no command of sh (dash), which runs this line",
+        "{0}: [[ is not a command of sh (dash), which runs this line",
         BASH,
         unless=r"ln -\w+ \S*bash |dash/sh",
         base=DEBIAN,
@@ -456,7 +457,7 @@ BASHISMS = (
         "SH",
         r"\s<\(.*",
         HIGH,
-        "{0} is no syntax of sh (dash), which runs this line",
+        "{0} is not valid syntax in sh (dash), which runs this line",
         BASH,
         unless=r"ln -\w+ \S*bash |dash/sh",
         base=DEBIAN,
@@ -466,7 +467,7 @@ BASHISMS = (
         "SH",
         r"(?<![$\w])\S*\{[\w./-]+(,[\w./-]+)+\}\S*",
         HIGH,
-        "{0}: sh (dash) expands no braces and makes one name of it",
+        "{0}: sh (dash) does not expand braces and reads it as one name",
         BASH,
         unless=r"ln -\w+ \S*bash |dash/sh|git log|format",
         base=DEBIAN,
@@ -475,22 +476,22 @@ BASHISMS = (
 )
 
 
-@lint_rule("bashism-in-sh", "a RUN uses what only bash knows, and the shell is sh", reads="dockerfile", each="chains")
+@lint_rule("bashism-in-sh", "a RUN uses syntax of bash, but its shell is sh", reads="dockerfile", each="chains")
 def bashism_in_sh(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
     Looks for `source`, `[[`, `set -o pipefail`, `<( )` and `{a,b}` in a `RUN` or `CMD` of an image whose `/bin/sh` is
     dash.
 
     ## Why it costs
-    The step fails (`source: not found`), or does something else without a word.
+    The step fails (`source: not found`), or silently does something else.
 
-    ## How to tell
-    The base is Debian or Ubuntu, no `SHELL` is named, and the command is not given to bash.
+    ## How to recognize it
+    The base is Debian or Ubuntu, no `SHELL` is named, and bash does not run the command.
 
     ## What to do
     `SHELL ["/bin/bash", "-o", "pipefail", "-c"]` above, or `.` for `source`.
 
     ## When it is wrong
-    If an earlier step makes `/bin/sh` a link to bash.
+    If an earlier step links `/bin/sh` to bash.
     """
     yield from find_faults(BASHISMS, chain)

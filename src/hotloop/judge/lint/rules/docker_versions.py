@@ -1,4 +1,4 @@
-"""Dockerfiles: versions of torch, CUDA and Python that do not fit, and a torch that is installed twice."""
+"""Checks of Dockerfiles: versions of torch, CUDA and Python that do not match, and a torch that is installed twice."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ TORCH = {
     "2.8": ("cu126|cu128|cu129", range(9, 14), "0.23"),
     "2.9": ("cu126|cu128|cu130", range(10, 15), "0.24"),
 }
-"""torch -> its builds for CUDA, the Pythons 3 with wheels for Linux, and the torchvision that goes with it."""
+"""torch -> its CUDA builds, the minor versions of Python 3 with Linux wheels, and the matching torchvision."""
 ON_INDEX = (
     r"torch\w*|pytorch-triton|triton|xformers|numpy|pillow|filelock|networkx|jinja2"
     r"|sympy|fsspec|mpmath|nvidia-[\w-]+|setuptools|"
     r"typing[-_]extensions|markupsafe|certifi|charset-normalizer|idna|requests|urllib3"
     r"|tqdm|packaging|cmake|lit|fbgemm\S*"
 )
-TOGETHER = "take versions that were published together (pytorch.org, previous versions)"
+TOGETHER = "use versions that were published together (pytorch.org, previous versions)"
 UNFIT = (
     Fault(
         "CONDA",
         r"(?ms)\A(?!.*(cuda|cpuonly|gpu|nvidia|=cpu|cpu_|_cpu))(.*^dependencies:.*^\s*- (\S+::)?|.*\b(install|create) "
         r"(?:(?:-c|--channel) \S+ |(?!-c |--channel )\S+ )*?)(?P<it>(pytorch|jaxlib)(?=[\s=<>]|$)[^\n]{0,20})",
         HIGH,
-        "conda solves {0} without a driver in the build, and takes the CPU build: the GPUs are not used",
+        "conda resolves {0} in a build without a driver, and takes the CPU build: the GPUs are not used",
         "ENV CONDA_OVERRIDE_CUDA=12.4 above it, and pytorch-gpu or pytorch=*=cuda*",
         unless="CONDA_OVERRIDE_CUDA|pytorch-cuda|pytorch-gpu",
         confidence=LIKELY,
@@ -47,7 +47,7 @@ UNFIT = (
         "CONDA",
         r"(?s)\A(?=.*conda-forge).*\b(?P<it>(pytorch|jaxlib)\S*=\S*cuda\S*|pytorch-gpu\S*)",
         HIGH,
-        "{0} depends on __cuda, which no build without a driver has: conda finds no solution, and the build fails",
+        "{0} depends on __cuda, which a build without a driver lacks: conda finds no solution, and the build fails",
         "ENV CONDA_OVERRIDE_CUDA=12.4 above it",
         unless="CONDA_OVERRIDE_CUDA",
         confidence=LIKELY,
@@ -56,7 +56,7 @@ UNFIT = (
         "PACKAGE",
         r"^(jax(?!\[\S*cuda)|tensorflow[-_]cpu|paddlepaddle(?!-gpu)|jax\[cpu\])(?=[\s=<>~]|$)[^\t]*",
         HIGH,
-        "{0} on {base} is a build for the CPU: the GPUs are not used",
+        "{0} on {base} is a CPU build: the GPUs are not used",
         "install jax[cuda12], tensorflow or paddlepaddle-gpu",
         unless=r"jax\[cuda|jaxlib\S*cuda|jax-cuda|cuda1\d[-_](local|pip)",
         base=r"(^|/)cuda:|nvcr\.io/nvidia/cuda",
@@ -66,7 +66,7 @@ UNFIT = (
         "PACKAGES",
         r"(?m)\A(?![\s\S]*(^torch\b|onnxruntime-gpu|onnxruntime\[))[\s\S]*^(?P<it>onnxruntime(?![\w-])[^\t\n]*)",
         MEDIUM,
-        "{0} on {base} runs on the CPU only (no CUDAExecutionProvider)",
+        "{0} on {base} runs only on the CPU (no CUDAExecutionProvider)",
         "install onnxruntime-gpu",
         base=r"(^|/)cuda:",
         confidence=LIKELY,
@@ -101,7 +101,7 @@ UNFIT = (
             rf"(?ms)\A(?=.*^torch *== *{torch}\b).*^(?P<it>(torchvision *== "
             rf"*(?!{vision}\b)|torchaudio *== *(?!{torch}\b))\S+)",
             HIGH,
-            f"{{0}} does not go with torch {torch}: pip refuses the pins or replaces torch",
+            f"{{0}} does not match torch {torch}: pip refuses the pins or replaces torch",
             TOGETHER,
         )
         for torch, (_, _, vision) in TORCH.items()
@@ -111,15 +111,15 @@ UNFIT = (
         rf"(?im)^(?!({ON_INDEX})\b)[a-z][\w-]*(?=[^\n:/]*$)(?=[\s\S]*((--index-url|-i)[ "
         rf"=]https?://download\.pytorch\.org))(?![\s\S]*(--extra-index-url|--find-links))",
         HIGH,
-        "--index-url replaces PyPI by PyTorch's index, which has no {0}: pip finds no version and the build fails",
-        "install torch alone from it, or use --extra-index-url",
+        "--index-url replaces PyPI with PyTorch's index, which has no {0}: pip finds no version and the build fails",
+        "install only torch from it, or use --extra-index-url",
     ),
     *(
         Fault(
             "COPY ENV",
             rf"lib/python3\.{minor}/site-packages\S*",
             HIGH,
-            f"{{0}} is of Python 3.{minor}, and {{base}} runs another one: its packages are not found",
+            f"{{0}} is for Python 3.{minor}, and {{base}} runs another: its packages are not found",
             "use one Python in all stages",
             base=rf"(^|/)python:3\.(?!{minor}\b)\d",
             unless=r"deadsnakes|conda|pyenv|uv python",
@@ -130,33 +130,33 @@ UNFIT = (
         "COPY",
         r"^(/\S*/\.?v?env|/\.?v?env)/? (?!\1/?$)/\S+",
         HIGH,
-        "{0}: a virtual environment does not run at another path, as its scripts name the old one",
-        "make it at the path where it is used",
+        "{0}: a virtual environment does not work at another path, as its scripts name the old path",
+        "create it at the path where it is used",
         unless="relocatable",
     ),
 )
 
 
 @lint_rule(
-    "unfit-versions", "versions that do not fit each other, the index or the Python", reads="dockerfile", each="chains"
+    "unfit-versions", "versions do not match each other, the index or the Python", reads="dockerfile", each="chains"
 )
 def unfit_versions(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
-    Compares pinned versions of torch with the CUDA index, the Python of the base, torchvision and torchaudio; looks for
-    `--index-url` of PyTorch with packages of PyPI; for `site-packages`, wheels and environments of another Python or
+    Compares pinned versions of torch with the CUDA index, the base's Python, torchvision and torchaudio; looks for
+    PyTorch's `--index-url` with packages from PyPI; for `site-packages`, wheels and environments of another Python or
     path that a stage copies; and for CPU builds that conda or pip choose for an image with GPUs.
 
     ## Why it costs
-    The build fails: no such wheel exists, or the pins contradict each other. Or the modules are not found at start.
+    The build fails: no such wheel exists, or the pins contradict each other. Or modules are not found at the start.
 
-    ## How to tell
+    ## How to recognize it
     By the published tables of PyTorch's builds up to 2.9. Requirements files are read.
 
     ## What to do
-    Take the versions of one line of PyTorch's table of previous versions.
+    Use the versions from one line of PyTorch's table of previous versions.
 
     ## When it is wrong
-    If an index of your own has such a build.
+    If your own index has such a build.
     """
     yield from find_faults(UNFIT, chain)
     taken = [(layer, stage) for layer in chain if (stage := layer.source_stage) is not None]
@@ -172,9 +172,9 @@ def unfit_versions(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintF
         if held and made and run and made != run and not OTHER_PYTHON.search(scripts):
             yield layer.report(
                 HIGH,
-                f"{held[0]} holds packages of Python {made} (stage {stage.name or stage.index}), and this stage runs "
+                f"{held[0]} has packages of Python {made} (stage {stage.name or stage.index}), and this stage runs "
                 f"Python {run}: modules are not found, or their compiled parts do not load",
-                "build on the same Python version and base as the image that runs",
+                "build on the same Python version and base as the final image",
                 confidence=LIKELY,
             )
 
@@ -193,18 +193,18 @@ PYTHONS = {
     r"(^|/)debian:(12|bookworm)|distroless/python3-debian12": "3.11 of /usr/bin",
     r"(^|/)debian:(11|bullseye)|distroless/python3-debian11": "3.9 of /usr/bin",
 }
-"""Base -> the Python that its distribution packs."""
+"""Base -> the Python that its distribution packages."""
 
 
 def _read_python(base: str) -> str:
-    """The Python of a base image, with its place where that is not /usr/local; empty where it is not known."""
+    """The Python of a base image, with its path unless that is /usr/local; empty where it is not known."""
     official = re.search(r"(^|/)(python:|uv:(\S*-)?python)(3\.\d+)", base)
     packed = next((text for pattern, text in PYTHONS.items() if re.search(pattern, base)), "")
     return f"{official[4]}{' (musl)' if 'alpine' in base else ''}" if official else packed
 
 
 def _holds_packages(source: str, above: Sequence[Layer], scripts: str) -> bool:
-    """Whether a path of a stage is one that its installs fill."""
+    """Whether a stage's installs write to a path."""
     path = source.rstrip("/")
     places = (
         r"(--prefix|--target|--root|-t|venv|virtualenv|-w|--wheel-dir|PYTHONUSERBASE|UV_PROJECT_ENVIRONMENT)[= ]\"?"
@@ -215,14 +215,14 @@ def _holds_packages(source: str, above: Sequence[Layer], scripts: str) -> bool:
     return len(path) > 1 and (is_project or is_named is not None) and any(layer.installs for layer in above)
 
 
-ONCE = "choose a base with this torch, or one without any, and install torch once"
+ONCE = "choose a base with this torch, or without torch, and install torch once"
 REPLACED = (
     Fault(
         "PACKAGE",
         r"^torch(\[\S*\])?(\s*[=~!<>]=?\s*[\d.]+\S*|(?=\s*\t.* " r"(-U|--upgrade|--force-reinstall)\b))",
         HIGH,
-        "{0} replaces NVIDIA's own build in {base}: the image holds both, and apex, "
-        "TransformerEngine and what else was compiled for it breaks",
+        "{0} replaces NVIDIA's own build in {base}: the image contains both, and apex, "
+        "TransformerEngine and other packages compiled for it break",
         "leave torch out of the list, or keep the image's constraints (PIP_CONSTRAINT)",
         base=r"nvcr\.io/nvidia/pytorch",
     ),
@@ -239,7 +239,7 @@ REPLACED = (
             "PACKAGE",
             rf"^torch *== *(?!{torch}\b)[\d.]+\S*(?!.*\b(wheel|download) )",
             MEDIUM,
-            f"{{0}} replaces the torch {torch} of {{base}}: the image holds both, gigabytes that nobody uses",
+            f"{{0}} replaces the torch {torch} of {{base}}: the image contains both, gigabytes of them unused",
             ONCE,
             base=rf"pytorch/pytorch:{torch}\.",
         )
@@ -250,7 +250,7 @@ REPLACED = (
             "PACKAGE",
             rf"^torch *== *(?!{torch}\b)[\d.]+\S*(?!.*\b(wheel|download) )",
             MEDIUM,
-            f"{{0}} replaces the torch {torch} of a layer above: the image holds both, gigabytes that nobody uses",
+            f"{{0}} replaces the torch {torch} of a layer above: the image contains both, gigabytes of them unused",
             ONCE,
             needs=rf"(?m)^RUN [^\n]*install[^\n]*\btorch *== *{torch}\b[^\n]*\n[\s\S]*^RUN ",
             unless=r"uninstall[^\n]* torch\b|--target",
@@ -261,7 +261,7 @@ REPLACED = (
         "PACKAGE",
         r"^torch(?![\w-])\S*",
         MEDIUM,
-        "{0} by pip comes on top of the pytorch that conda has installed above: the image holds both",
+        "pip installs {0} on top of the pytorch that conda installed above: the image contains both",
         ONCE,
         needs=r"(conda|mamba) (create|install) [^\n]*\bpytorch\b",
     ),
@@ -270,7 +270,7 @@ REPLACED = (
             "PACKAGES",
             rf"(?m)^torch\b\S*(?![\s\S]*\b(wheel|download) " rf")(?=[\s\S]*(whl/|\+)cu{cuda[:2]}{cuda[3:]}\b)",
             MEDIUM,
-            f"{{0}} is built for CUDA {cuda}, {{base}} for another: the image holds two, and "
+            f"{{0}} is built for CUDA {cuda}, {{base}} for another: the image contains both, and "
             f"extensions that it compiles are refused",
             ONCE,
             base=rf"cuda:?-?(?!{cuda})\d+\.\d+",
@@ -282,31 +282,31 @@ REPLACED = (
         "PACKAGE",
         r"^(vllm|sglang|xformers)\b\S*(?!.*--no-deps)",
         MEDIUM,
-        "{0} needs one exact torch, and pip replaces that of {base} by it: the image holds both",
-        "choose a base without torch, or the version that goes with this torch",
+        "{0} needs one exact torch, and pip replaces {base}'s torch with it: the image contains both",
+        "choose a base without torch, or the version that matches this torch",
         base=r"pytorch/pytorch|nvcr\.io/nvidia/pytorch",
         confidence=LIKELY,
     ),
 )
 
 
-@lint_rule("torch-twice", "an install replaces the torch of the base or of a layer", reads="dockerfile", each="chains")
+@lint_rule("torch-twice", "an install replaces the torch of the base or a layer", reads="dockerfile", each="chains")
 def torch_twice(build: DockerBuild, chain: Sequence[Layer]) -> Iterator[LintFinding]:
     """## What it does
-    Looks for an install that replaces a torch which the base or an earlier layer has: another version, another CUDA,
-    the CPU build, or a package that needs an exact version (vllm, xformers). Requirements files are read.
+    Looks for an install that replaces the torch of the base or an earlier layer: by another version, another CUDA, the
+    CPU build, or a package that needs an exact version (vllm, xformers). Requirements files are read.
 
     ## Why it costs
-    The first installation stays in the image, gigabytes that nobody uses. On NVIDIA's images the build that the other
-    packages were compiled for is lost; a CPU build leaves the GPUs idle.
+    The first installation stays in the image: gigabytes that nothing uses. On NVIDIA's images, the build for which the
+    other packages were compiled is lost; a CPU build leaves the GPUs idle.
 
-    ## How to tell
-    The base's tag, or an earlier `RUN`, names a torch that is not the one of this install.
+    ## How to recognize it
+    The base's tag, or an earlier `RUN`, names a torch other than this install's.
 
     ## What to do
-    Choose the base by its version of torch, or begin with a plain CUDA runtime image; install torch once.
+    Choose a base with the right version of torch, or start from a plain CUDA runtime image; install torch once.
 
     ## When it is wrong
-    If the earlier layer is in a stage from which nothing but files is copied; such stages are not compared.
+    If the earlier layer is in a stage from which only files are copied; such stages are not compared.
     """
     yield from find_faults(REPLACED, chain)

@@ -1,4 +1,4 @@
-"""The static checks of how gradients are accumulated, scaled, clipped, cleared and used."""
+"""Checks of how gradients are accumulated, scaled, clipped, cleared and used."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _ACCUMULATION = re.compile(r"(?i)accum|update_freq|grad_acc|iter_size|micro|virt
 def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for gradient accumulation under DistributedDataParallel in a file that never uses `no_sync`, and for a
-    `no_sync` around every backward.
+    `no_sync` around every backward call.
 
     ## Why it costs
-    Each backward sends all gradients, although only their sum is needed: N times the traffic for one step. Inside
-    `no_sync` nothing is sent: if the last backward is there too, the ranks drift apart.
+    Each backward pass sends all gradients, although only their sum is needed: N times the traffic for one step. Inside
+    `no_sync` nothing is sent: if the last backward call is there too, the ranks drift apart.
 
-    ## How to tell
+    ## How to recognize it
     The file wraps a model in DistributedDataParallel, and a loop accumulates over micro-batches.
 
     ## What to do
@@ -58,7 +58,7 @@ def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> It
         always and len(training.backwards) == 1 and first,
         Severity.HIGH,
         "every backward runs under no_sync: DDP never averages the gradients, and the ranks drift apart",
-        "leave no_sync for the last micro-batch of each step",
+        "exit no_sync for the last micro-batch of each step",
     )
     handled = script.has(r"no_sync|require_backward_grad_sync|accelerate|deepspeed")
     count = None if handled else _find_accumulation(script, training)
@@ -71,24 +71,22 @@ def accumulation_without_no_sync(script: LintedScript, training: LoopStep) -> It
     )
 
 
-@lint_rule(
-    "clip-after-step", "gradients are clipped where no step uses what is clipped", reads="python", each="training"
-)
+@lint_rule("clip-after-step", "gradients are clipped where no step uses the result", reads="python", each="training")
 def clip_after_step(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a clipping of gradients between the optimizer's step and the next backward.
+    Looks for gradient clipping between the optimizer's step and the next backward pass.
 
     ## Why it costs
-    It has no effect: the step used the gradients as they were, and they are cleared before the next one.
+    It has no effect: the step used the unclipped gradients, and they are cleared before the next one.
 
-    ## How to tell
-    In the order in which the calls of one iteration run, what comes before the clipping is a step, not a backward.
+    ## How to recognize it
+    In the order of one iteration's calls, the call before the clipping is a step, not a backward pass.
 
     ## What to do
-    Move the clipping between `backward()` and `step()`.
+    Clip between `backward()` and `step()`.
 
     ## When it is wrong
-    If the gradients are kept for the next step on purpose.
+    If you keep the gradients for the next step on purpose.
     """
     order = [one for one in training.events if one in training.backwards or one in training.steps]
     for clip in training.find(*CLIPS) if training.backwards and training.steps else ():
@@ -98,7 +96,7 @@ def clip_after_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
         yield from script.report(
             last in training.steps and not apart and clip,
             Severity.MEDIUM,
-            f"clips gradients {'after the step' if before else 'before backward()'}: no step uses what is clipped, so "
+            f"clips gradients {'after the step' if before else 'before backward()'}: no step uses the result, so "
             "clipping has no effect",
             "clip between backward() and step()",
         )
@@ -106,7 +104,7 @@ def clip_after_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
 
 @lint_rule(
     "clipped-scaled-gradients",
-    "gradients are clipped before the GradScaler's factor is taken out",
+    "gradients are clipped before the GradScaler's factor is removed",
     reads="python",
     each="training",
 )
@@ -115,14 +113,14 @@ def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterat
     Looks for a training loop with a GradScaler that clips or reads gradients without `scaler.unscale_(optimizer)`.
 
     ## Why it costs
-    The gradients are some 65,536 times too large at that moment. Each step is clipped, and after the scaler divides by
-    its factor almost nothing is left of it.
+    The gradients are about 65,536 times too large at that moment. Each step is clipped, and after the scaler divides by
+    its factor almost nothing of the step is left.
 
-    ## How to tell
-    Between `scaler.scale(loss).backward()` and `scaler.step(optimizer)` a clipping runs, and no `unscale_` before it.
+    ## How to recognize it
+    Between `scaler.scale(loss).backward()` and `scaler.step(optimizer)`, clipping runs without `unscale_` before it.
 
     ## What to do
-    Call `scaler.unscale_(optimizer)` before the clipping.
+    Call `scaler.unscale_(optimizer)` before you clip.
 
     ## When it is wrong
     If the scaler is disabled wherever gradients are clipped.
@@ -147,31 +145,29 @@ def clipped_scaled_gradients(script: LintedScript, training: LoopStep) -> Iterat
         yield from script.report(
             not (apart or unscaled or scaled.isdisjoint(before) or stepped.isdisjoint(after)) and clip,
             Severity.HIGH,
-            "clips gradients that still hold the scaler's factor: almost nothing is left of a step",
+            "clips gradients that still include the scaler's factor: almost nothing of the step is left",
             "call scaler.unscale_(optimizer) before it",
         )
 
 
-@lint_rule(
-    "misused-scaler", "GradScaler's scale, step and update do not belong together", reads="python", each="training"
-)
+@lint_rule("misused-scaler", "GradScaler's scale, step and update do not match", reads="python", each="training")
 def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a step of the optimizer that passes the scaler by, for `scaler.step` without `scaler.update` or of a loss
-    that was not scaled, for a scaler with bfloat16, and for float16 without one.
+    Looks for an optimizer step that bypasses the scaler, for `scaler.step` without `scaler.update` or on a loss that
+    was not scaled, for a scaler with bfloat16, and for float16 without a scaler.
 
     ## Why it costs
     A scaled loss makes gradients 65,536 times too large: only `scaler.step` divides them and drops infinite ones.
-    Without `update` the second `scaler.step` raises. Small gradients in float16 without a scaler become zero.
+    Without `update`, the second `scaler.step` raises. Small gradients in float16 without a scaler become zero.
 
-    ## How to tell
-    The calls of one iteration: `scale(loss).backward()`, the steps and `update()`; the dtype that autocast is given.
+    ## How to recognize it
+    By the calls of one iteration (`scale(loss).backward()`, the steps, `update()`) and the dtype passed to autocast.
 
     ## What to do
     `scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()`. Bfloat16 needs no scaler.
 
     ## When it is wrong
-    If the loop's branches use it in a way that their tests hide.
+    If branches of the loop use the scaler under conditions that the rule cannot follow.
     """
     scaled = [one for one in training.backwards if _is_scaled_loss(script, one) and ".scale_loss" not in script.text]
     through = [one for one in training.steps if one.call.args and script.name(one.call.func).endswith("scaler.step")]
@@ -185,7 +181,7 @@ def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFin
             bool(scaled) and not through and len(scaled) == len(training.backwards),
             bare,
             Severity.HIGH,
-            "optimizer.step() passes the scaler by: gradients hold its factor, so steps are 65,536 times too large",
+            "optimizer.step() bypasses the scaler: gradients include its factor, so steps are 65,536 times too large",
         ),
         (
             "scaler.update" not in script.text and not training.find("update"),
@@ -203,7 +199,7 @@ def misused_scaler(script: LintedScript, training: LoopStep) -> Iterator[LintFin
             set(halves) == {"bfloat16"},
             through,
             Severity.LOW,
-            "GradScaler scales a loss of bfloat16, which has the range of float32: useless work",
+            "GradScaler scales a bfloat16 loss, although bfloat16 has the range of float32: useless work",
         ),
         (
             halved and not mentioned and bool(training.steps) and bool(training.find("autocast")),
@@ -224,7 +220,7 @@ def _is_scaled_loss(script: LintedScript, backward: LoopCall) -> bool:
 
 
 def _autocast(script: LintedScript) -> list[ast.expr]:
-    """The dtypes that autocast is given in the file."""
+    """The dtypes that the file passes to autocast."""
     given = [keyword(call, "dtype") for call in script.calls_of(".autocast")]
     return [one for one in given if isinstance(one, ast.Attribute)]
 
@@ -232,20 +228,20 @@ def _autocast(script: LintedScript) -> list[ast.expr]:
 @lint_rule("missing-zero-grad", "gradients are never cleared between steps", reads="python", each="training")
 def missing_zero_grad(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a training loop that calls `backward()` and an optimizer's `step()`, while nothing in the loop clears the
+    Looks for a training loop that calls `backward()` and an optimizer's `step()`, but in which nothing clears the
     gradients.
 
     ## Why it costs
-    `backward()` adds to `.grad`. Without `zero_grad()` each step uses the sum of all gradients since the start (or, if
-    it stands in front of the loop, since the epoch began): the training still runs, and learns badly.
+    `backward()` adds to `.grad`. Without `zero_grad()`, each step uses the sum of all gradients since the start (or
+    since the epoch began, if `zero_grad()` is before the loop): the training still runs, but learns badly.
 
-    ## How to tell
-    The optimizer is built from `torch.optim`, its step runs in the loop, and the file clears gradients nowhere, or only
-    outside of that loop.
+    ## How to recognize it
+    The optimizer is built from `torch.optim`, its step runs in the loop, and the file clears gradients nowhere or only
+    outside that loop.
 
     ## What to do
-    Call `optimizer.zero_grad()` once per step, before `backward()` or after `step()`. `hotloop lint --fix` writes it
-    where the step runs each time.
+    Call `optimizer.zero_grad()` once per step, before `backward()` or after `step()`. `hotloop lint --fix` adds it
+    where the step runs in every iteration.
 
     ## When it is wrong
     If another file clears the gradients, for example inside the model's own `forward`; a loop that runs only once.
@@ -270,7 +266,7 @@ def missing_zero_grad(script: LintedScript, training: LoopStep) -> Iterator[Lint
 
 
 def _runs_before(script: LintedScript, training: LoopStep, clear: ast.Call) -> bool:
-    """Whether a zero_grad stands in front of the loop that steps, in the same function."""
+    """Whether a zero_grad comes before the loop that steps, in the same function."""
     around = {id(one) for one in script.loops_around(training.loop)}
     return (
         script.scope(clear) is script.scope(training.loop)
@@ -280,7 +276,7 @@ def _runs_before(script: LintedScript, training: LoopStep, clear: ast.Call) -> b
 
 
 def _add_clear(script: LintedScript, training: LoopStep, step: ast.Call, name: str) -> tuple[LintEdit, ...]:
-    """A line below the step, where the step is a line of its own that runs each time."""
+    """A line below the step, where the step has its own line and runs in every iteration."""
     statement, line = script.parent(step), script.lines[step.lineno - 1]
     alone = isinstance(statement, ast.Expr) and step.lineno == step.end_lineno and ";" not in line
     if not (alone and script.is_own(step) and len(training.steps) == 1 and training.steps[0].is_certain):
@@ -295,17 +291,17 @@ def step_out_of_order(script: LintedScript, training: LoopStep) -> Iterator[Lint
     Looks for `zero_grad()` between `backward()` and `step()`, and for a `step()` before the only `backward()`.
 
     ## Why it costs
-    Gradients that are cleared before the step are never used: the parameters do not move. A step in front of the
-    backward uses those of the batch before, or none.
+    Gradients that are cleared before the step are never used: the parameters do not move. A step before the backward
+    pass uses the gradients of the previous batch, or none.
 
-    ## How to tell
+    ## How to recognize it
     The three calls run in each iteration of one loop, in this order, for one optimizer.
 
     ## What to do
     `zero_grad()`, `backward()`, `step()`, in this order.
 
     ## When it is wrong
-    If delayed gradients are the purpose.
+    If you want delayed gradients.
     """
     clears = training.find("zero_grad")
     order = [*training.backwards, *training.steps, *clears]
@@ -323,27 +319,27 @@ def step_out_of_order(script: LintedScript, training: LoopStep) -> Iterator[Lint
     yield from script.report(
         step < backward and not step < clear < backward and training.steps[0],
         Severity.HIGH,
-        "step() runs before backward(): it uses gradients of the batch before, or none where they are cleared",
+        "step() runs before backward(): it uses gradients of the previous batch, or none if they are cleared",
         "call step() after backward()",
     )
 
 
-@lint_rule("never-stepped", "backward runs and no optimizer ever steps", reads="python", each="training")
+@lint_rule("never-stepped", "backward runs but no optimizer ever steps", reads="python", each="training")
 def never_stepped(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a training loop with `backward()` and an optimizer that is built in the file and never used to step.
+    Looks for a training loop with `backward()` and an optimizer that the file builds but never steps.
 
     ## Why it costs
-    Gradients are computed and nobody applies them: the model stays as it was initialised.
+    Gradients are computed but never applied: the model keeps its initial weights.
 
-    ## How to tell
-    `step` is named nowhere in the file, and the optimizer is passed to nothing; or it steps only after the loop.
+    ## How to recognize it
+    The file never mentions `step` and never passes the optimizer on; or it steps only after the loop.
 
     ## What to do
     Call `optimizer.step()` after `backward()`, in the same loop.
 
     ## When it is wrong
-    If another file steps through the model or a global.
+    If another file calls `step()` through the model or a global.
     """
     for name, values in script.assigned.items() if not training.steps and not training.backwards[0].call.args else ():
         if not any(isinstance(value, ast.Call) and script.role(value) == "optimizer" for value in values):
@@ -352,7 +348,7 @@ def never_stepped(script: LintedScript, training: LoopStep) -> Iterator[LintFind
         yield from script.report(
             len(uses) == 1 and training.backwards[0],
             Severity.HIGH,
-            f"{name} never steps: backward() computes gradients that nobody applies",
+            f"{name} never steps: backward() computes gradients that are never applied",
             f"call {name}.step() after backward()",
             is_sure=False,
         )
@@ -360,33 +356,33 @@ def never_stepped(script: LintedScript, training: LoopStep) -> Iterator[LintFind
 
 @lint_rule(
     "uncleared-steps",
-    "the optimizer steps for each micro-batch on gradients that are cleared every N",
+    "the optimizer steps on each micro-batch, but gradients are cleared only every N",
     reads="python",
     each="training",
 )
 def uncleared_steps(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a loop whose optimizer steps each time, while `zero_grad()` stands under a test such as `i % N == 0`.
+    Looks for a loop whose optimizer steps in every iteration, while `zero_grad()` is under a test such as `i % N == 0`.
 
     ## Why it costs
-    The gradients of old micro-batches are used again in each step until they are cleared, and every micro-batch pays
-    for a step of the optimizer.
+    Each step reuses the gradients of old micro-batches until they are cleared, and every micro-batch pays for an
+    optimizer step.
 
-    ## How to tell
-    In one loop the step runs each time, and each `zero_grad()` of the same optimizer runs only every N iterations.
+    ## How to recognize it
+    In one loop, the step runs in every iteration, but each `zero_grad()` of the same optimizer only every N iterations.
 
     ## What to do
     Put the step under the same test as `zero_grad()`, before it.
 
     ## When it is wrong
-    If gradients are meant to decay slowly over several steps, as a kind of momentum.
+    If gradients should decay slowly over several steps, as a kind of momentum.
     """
     clears, name = training.find("zero_grad"), _single(script, training)
     rarely = bool(clears) and all(_find_period(script, one) for one in clears)
     yield from script.report(
         bool(name) and rarely and all(one.is_certain for one in training.steps) and training.steps[0],
         Severity.HIGH,
-        f"{name} steps for each micro-batch, but its gradients are cleared only every few of them",
+        f"{name} steps on each micro-batch, but its gradients are cleared only every few micro-batches",
         "step under the same test as zero_grad(), before it",
     )
 
@@ -399,13 +395,13 @@ def uncleared_steps(script: LintedScript, training: LoopStep) -> Iterator[LintFi
 )
 def undivided_accumulation(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for gradient accumulation over N micro-batches whose loss, a mean, is never divided by N.
+    Looks for gradient accumulation over N micro-batches whose mean loss is never divided by N.
 
     ## Why it costs
-    The gradient is N times that of one large batch. The learning rate means something else for each N, weight decay
-    and clipping are out of proportion, and with clipping every step is clipped.
+    The gradient is N times that of one large batch. The same learning rate then has a different effect for each N,
+    weight decay and clipping are out of proportion, and with clipping, every step is clipped.
 
-    ## How to tell
+    ## How to recognize it
     The optimizer steps every N micro-batches, the loss is one of `torch.nn` or a model's without a `reduction`, and
     nothing in the file divides or multiplies by N.
 
@@ -413,7 +409,7 @@ def undivided_accumulation(script: LintedScript, training: LoopStep) -> Iterator
     Divide the loss by the number of micro-batches: `(loss / N).backward()`.
 
     ## When it is wrong
-    If the learning rate was chosen for the sum on purpose, or another file divides.
+    If the learning rate was chosen for the sum on purpose, or another file divides the loss.
     """
     count = None if any(name in script.text for name in DIVIDES_ITSELF) else _find_accumulation(script, training)
     if count is None or constant(count) == 1 or _is_scaled(script, count):
@@ -425,14 +421,14 @@ def undivided_accumulation(script: LintedScript, training: LoopStep) -> Iterator
     yield from script.report(
         (is_mean or may_be) and training.backwards[0],
         Severity.MEDIUM,
-        f"losses of {shown} micro-batches add up undivided: the gradient is {shown} times their mean's",
+        f"losses of {shown} micro-batches add up undivided: the gradient is {shown} times the gradient of their mean",
         f"divide the loss before backward: (loss / {shown}).backward()",
         is_sure=is_mean,
     )
 
 
 def _is_scaled(script: LintedScript, count: ast.expr) -> bool:
-    """Whether a name in ``count`` takes part in any product or quotient other than one of loaders and epochs."""
+    """Whether a name in ``count`` occurs in any product or quotient except those of loaders and epochs."""
     names = _names(count) - {"self", "args", "cfg", "config", "opt", "hparams"}
     number = count.value if isinstance(count, ast.Constant) else ...
     for node in (*script.of[ast.BinOp], *script.of[ast.AugAssign], *script.of[ast.Call]):
@@ -450,7 +446,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _makes_mean(script: LintedScript, value: ast.AST) -> bool:
-    """Whether a call is that of a loss of torch.nn with its mean."""
+    """Whether a call computes a torch.nn loss with its default mean."""
     if not isinstance(value, ast.Call) or keyword(value, "reduction") is not None:
         return False
     if re.match(r"torch\.nn\.functional\.\w*(entropy|loss)", script.name(value.func)):
@@ -469,20 +465,21 @@ def _makes_mean(script: LintedScript, value: ast.AST) -> bool:
 )
 def zeroed_micro_batches(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a loop whose optimizer steps every N micro-batches, while `zero_grad()` runs for each of them.
+    Looks for a loop whose optimizer steps every N micro-batches, while `zero_grad()` runs in each of them.
 
     ## Why it costs
-    The gradients of all micro-batches but the last are thrown away: the loop pays for N and learns from one.
+    The gradients of all micro-batches but the last are thrown away: the loop pays for N micro-batches and learns from
+    one.
 
-    ## How to tell
-    In one loop `backward()` and `zero_grad()` run each time, and the step of the same optimizer stands under a test
-    such as `(i + 1) % N == 0`.
+    ## How to recognize it
+    In one loop, `backward()` and `zero_grad()` run in every iteration, and the step of the same optimizer is under a
+    test such as `(i + 1) % N == 0`.
 
     ## What to do
     Clear the gradients only after the step, under the same test.
 
     ## When it is wrong
-    If the step is skipped for another reason, and the single batch of the step is what you want.
+    If the step is skipped for another reason, and you want the step to use a single batch.
     """
     periods = [_find_period(script, step) for step in training.steps]
     is_each = bool(_single(script, training)) and all(one.is_certain for one in training.backwards)
@@ -497,13 +494,13 @@ def zeroed_micro_batches(script: LintedScript, training: LoopStep) -> Iterator[L
 
 
 def _single(script: LintedScript, training: LoopStep) -> str:
-    """The name of the only optimizer of a loop, where the loop's text shows how it accumulates."""
+    """The name of the only optimizer of a loop, where the loop's code shows how it accumulates."""
     names = {script.stepped(step.call) for step in training.steps}
     return names.pop() if len(names) == 1 and not any(one.call.args for one in training.backwards) else ""
 
 
 def _find_period(script: LintedScript, event: LoopCall) -> ast.expr | None:
-    """The test with ``%`` under which a call runs every few iterations of the loop; None where there is none."""
+    """The test with ``%`` under which a call runs every few iterations of the loop; None if there is no such test."""
     for test in event.tests:
         negated = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotEq)
         if isinstance(test, ast.expr) and not negated and _find_divisor(script, test) is not None:
@@ -512,15 +509,15 @@ def _find_period(script: LintedScript, event: LoopCall) -> ast.expr | None:
 
 
 def _find_divisor(script: LintedScript, test: ast.AST) -> ast.expr | None:
-    """N of a test such as ``(i + 1) % N == 0``, or of the flag that it was given to."""
+    """N of a test such as ``(i + 1) % N == 0``, or of the flag to which it was assigned."""
     mods = (one for one in script.said(test) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod))
     return next((one.right for one in mods if not isinstance(one.left, (ast.Constant, ast.JoinedStr))), None)
 
 
 def _find_accumulation(script: LintedScript, training: LoopStep) -> ast.expr | None:
-    """How many micro-batches a step has, as the source says it; None for a loop that does not accumulate.
+    """How many micro-batches a step has, as the source says; None for a loop that does not accumulate.
 
-    Either the step stands under a test on that number, or the backward in a loop over its range inside the step's loop.
+    Either the step is under a test on that number, or the backward call is in a loop over its range in the step's loop.
     """
     for step in training.steps if training.backwards else ():
         test = _find_period(script, step)
@@ -541,21 +538,21 @@ def _find_accumulation(script: LintedScript, training: LoopStep) -> ast.expr | N
 @lint_rule("detached-loss", "the loss has no gradient when it goes backward", reads="python", each="training")
 def detached_loss(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a loss whose way from the model passes `.detach()`, `.item()`, `.data`, `argmax`, a comparison, numpy,
-    `torch.tensor(...)` or `no_grad`, on each way that it can take.
+    Looks for a loss that, on every path from the model, passes through `.detach()`, `.item()`, `.data`, `argmax`, a
+    comparison, numpy, `torch.tensor(...)` or `no_grad`.
 
     ## Why it costs
-    There is no gradient beyond that point. `backward()` raises, or, where `requires_grad` was set on the loss by hand,
-    the parameters never move.
+    No gradient flows past that point. `backward()` raises, or, if the code sets `requires_grad` on the loss, the
+    parameters never move.
 
-    ## How to tell
+    ## How to recognize it
     By data flow: every value that the name may hold was computed from the model and lost its history.
 
     ## What to do
     Compute the loss from the model's output itself; detach only copies that are logged.
 
     ## When it is wrong
-    If what goes backward has another input that requires gradients.
+    If the loss has another input that requires gradients.
     """
     for backward in training.backwards[:1]:
         loss, block = script.loss(backward.call), script.without_gradients(backward.call)
@@ -564,9 +561,9 @@ def detached_loss(script: LintedScript, training: LoopStep) -> Iterator[LintFind
             (block is not None or script.gradient(loss) == "cut") and backward,
             Severity.HIGH,
             f"{script.source(loss) or 'the loss'} is computed {why} (detach, item, data, argmax, "
-            "numpy or no_grad on its "
-            "way): backward() reaches no parameter",
-            "compute the loss from the model's output with its graph; detach only what is logged",
+            "numpy or no_grad on the "
+            "path): backward() reaches no parameter",
+            "compute the loss from the model's output with its graph; detach only copies that are logged",
         )
 
 
@@ -584,28 +581,28 @@ ACTIVATED = {
     "binary_cross_entropy": _RAW,
     "BCELoss": _RAW,
 }
-"""Losses -> activations that do not belong in front of them."""
+"""Losses -> activations that must not precede them."""
 
 
 @lint_rule("activated-loss", "a loss gets activations of the wrong kind", reads="python")
 def activated_loss(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a softmax or sigmoid in front of a loss that applies one itself, also at the end of the model's class; for
-    `NLLLoss` of something other than log-probabilities; and for a loss whose target comes first.
+    Looks for a softmax or sigmoid before a loss that applies one itself, including at the end of the model's class; for
+    `NLLLoss` of something other than log-probabilities; and for a loss that gets its target first.
 
     ## Why it costs
-    A second softmax squeezes the logits into [0, 1]: gradients vanish, the loss has a floor, and learning is slow and
-    worse. `NLLLoss` of plain probabilities has no minimum.
+    A second softmax squeezes the logits into [0, 1]: gradients vanish, the loss has a floor, and the model learns more
+    slowly and worse. `NLLLoss` of plain probabilities has no minimum.
 
-    ## How to tell
-    The first argument is followed to what computes it: an activation, or the model of this file whose `forward`
+    ## How to recognize it
+    The first argument is followed to its origin: an activation, or the model of this file whose `forward`
     returns one.
 
     ## What to do
     Give `CrossEntropyLoss` and `BCEWithLogitsLoss` raw logits; give `NLLLoss` the result of `log_softmax`.
 
     ## When it is wrong
-    If the squeezed logits are on purpose.
+    If you squeeze the logits on purpose.
     """
     for call, name in script.calls if any(one in script.text for one in ACTIVATED) else ():
         made = [script.name(one.func) for one in script.origins(call.func) if isinstance(one, ast.Call)]
@@ -620,37 +617,37 @@ def activated_loss(script: LintedScript) -> Iterator[LintFinding]:
             Severity.HIGH if needs else Severity.MEDIUM,
             f"{kinds[0]} gets the output of {last}, "
             + (f"not {needs}" if needs else f"and applies its own to raw logits: a second {last} flattens gradients"),
-            f"give it {needs}" if needs else f"pass raw logits: remove {last}",
+            f"pass {needs}" if needs else f"pass raw logits: remove {last}",
         )
         states = [script.gradient(one) for one in call.args]
         yield from script.report(
             states == ["plain", "graph"] and call,
             Severity.HIGH,
-            f"{kinds[0]} gets the target first and the model's output second: arguments are swapped",
+            f"{kinds[0]} gets the target first and the model's output second: the arguments are swapped",
             "pass (input, target)",
         )
 
 
 def _last_operation(script: LintedScript, value: ast.AST) -> str:
-    """The activation or layer that a value is the result of; empty where it may be several, or nobody knows."""
+    """The activation or layer that computes a value; empty if there may be several, or if it is unknown."""
     names = {script.name(getattr(one, "func", one)).rpartition(".")[2] for one in script.ends(value)}
     return names.pop() if len(names) == 1 else ""
 
 
-@lint_rule("retained-graph", "each backward keeps its graph", reads="python", each="training")
+@lint_rule("retained-graph", "each backward pass keeps its graph", reads="python", each="training")
 def retained_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `backward(retain_graph=True)` as the only backward of a step.
+    Looks for `backward(retain_graph=True)` as the only backward call of a step.
 
     ## Why it costs
-    The graph and its activations stay until the loss is replaced: memory for a second step. Where a hidden state is
-    carried on, each step goes back through all steps before it: slower and slower until memory ends.
+    The graph and its activations stay until the loss is replaced, which takes the memory of a second step. If a hidden
+    state is carried on, each step goes back through all earlier steps: slower and slower until memory runs out.
 
-    ## How to tell
+    ## How to recognize it
     The loop has no second backward that would need the graph.
 
     ## What to do
-    Leave it out; if PyTorch then complains, detach what is carried from step to step.
+    Leave it out; if PyTorch then complains, detach the tensors that are carried from step to step.
 
     ## When it is wrong
     If a second backward runs in another file.
@@ -661,21 +658,21 @@ def retained_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFin
             not needed and constant(keyword(backward.call, "retain_graph")) is True and backward,
             Severity.MEDIUM,
             "retain_graph=True keeps the graph of every step, and no second backward uses it",
-            "leave it out, and detach what is carried from step to step",
+            "leave it out, and detach tensors that are carried from step to step",
         )
 
 
-@lint_rule("stale-optimizer", "the optimizer holds other parameters than those that are trained", reads="python")
+@lint_rule("stale-optimizer", "the optimizer holds other parameters than those in use", reads="python")
 def stale_optimizer(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a model that is wrapped in FSDP, gets a new layer, is built again or is moved after an optimizer took its
-    parameters, and for modules of the forward whose parameters no optimizer has.
+    Looks for a model that is wrapped in FSDP, gets a new layer, is rebuilt or is moved after an optimizer took its
+    parameters, and for modules used in the forward pass whose parameters no optimizer has.
 
     ## Why it costs
-    The optimizer steps parameters that nobody uses any more, or never the new ones: those stay as initialised.
+    The optimizer updates parameters that are no longer used, and never the new ones, which keep their initial values.
 
-    ## How to tell
-    In one function the optimizer is built from `model.parameters()`, and below it the model changes.
+    ## How to recognize it
+    In one function, the optimizer is built from `model.parameters()`, and the model changes below that line.
 
     ## What to do
     Build, move, load and wrap the model first, then build the optimizer.
@@ -692,13 +689,13 @@ def stale_optimizer(script: LintedScript) -> Iterator[LintFinding]:
                 yield from script.report(
                     bool(message) and not script.exclude_each_other(node, optimizer) and node,
                     Severity.HIGH,
-                    f"{message} after the optimizer of line {optimizer.lineno} took the parameters",
+                    f"{message} after the optimizer on line {optimizer.lineno} took the parameters",
                     "build the optimizer after the model is built, moved and wrapped",
                 )
 
 
 def _outdates(script: LintedScript, node: ast.AST, model: ast.AST) -> str:
-    """What a statement does to a model whose parameters were taken already."""
+    """How a statement changes a model after its parameters were taken."""
     made = script.origins(node.value)[0] if isinstance(node, ast.Assign) else node
     name = script.name(made.func) if isinstance(made, ast.Call) else ""
     target = node.targets[0] if isinstance(node, ast.Assign) else None

@@ -1,4 +1,4 @@
-"""The static checks of Kubernetes pods and their containers."""
+"""Checks of Kubernetes pods and their containers."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from hotloop.judge.lint.yaml_fields import Field
 NATIVE = re.compile(r"(cpu|memory|ephemeral-storage|storage|pods|hugepages-\w+|attachable-volumes-.+)$")
 SHARES = re.compile(r"shared|gpu-?(cores|mem)|mig-|\.(share|mem)|vgpu")
 MOST_GPUS = 16
-"""Of one node that is sold today; 8 is usual."""
+"""The most GPUs of a node on sale today; 8 is usual."""
 
 
 FRACTIONAL_GPU = table_rule(
     "fractional-gpu",
-    "a fraction of a GPU is asked for, which no cluster grants",
+    "a pod asks for a fraction of a GPU, which no cluster grants",
     """## What it does
-    Looks for a quantity of `nvidia.com/gpu` (or another vendor's GPUs) that is no whole number.
+    Looks for a quantity of `nvidia.com/gpu` (or another vendor's GPUs) that is not a whole number.
 
     ## Why it costs
     The API server refuses the object: extended resources are integers.
 
-    ## How to tell
-    The value is a fraction such as `0.25`, or has a unit of thousandths such as `500m`.
+    ## How to recognize it
+    The value is a fraction such as `0.25`, or is in thousandths, such as `500m`.
 
     ## What to do
-    Ask for 1 and let the device plugin share it: time-slicing, MPS, or MIG's own resource names.
+    Ask for 1 and let the device plugin share it by time-slicing, MPS, or MIG's own resource names.
 
     ## When it is wrong
     If a webhook of the cluster rewrites the value first.
@@ -61,22 +61,21 @@ FRACTIONAL_GPU = table_rule(
 
 GPU_WITHOUT_LIMIT = table_rule(
     "gpu-without-limit",
-    "GPUs are requested without a limit of the same number",
+    "GPUs are requested without an equal limit",
     """## What it does
     Compares GPUs under `resources.requests` with those under `resources.limits`, and any request with its limit.
 
     ## Why it costs
-    For extended resources both have to be equal, and no request may be above its limit. The API server refuses the
-    object.
+    For extended resources, both must be equal, and no request may exceed its limit. The API server refuses the object.
 
-    ## How to tell
-    A request names a GPU, and the limit is missing or another number; or a request of CPU or memory above its limit.
+    ## How to recognize it
+    A request names a GPU, and the limit is missing or different; or a CPU or memory request exceeds its limit.
 
     ## What to do
-    Write the number under `limits`; the request then follows by itself.
+    Write the number under `limits`; Kubernetes then sets the request.
 
     ## When it is wrong
-    If a webhook of the cluster adds the limit, or a patch in another file does.
+    If a webhook of the cluster or a patch in another file adds the limit.
     """,
     reads="kubernetes",
     each="pods",
@@ -93,9 +92,7 @@ GPU_WITHOUT_LIMIT = table_rule(
                 and not re.search(r"(?i)gloo|cpu", one.text)
             ],
             severity=HIGH,
-            message=(
-                "a launcher of several processes, and no GPU is asked for: the container sees none, and trains on CPUs"
-            ),
+            message=("a launcher starts several processes, but no GPU is requested: the container trains on CPUs"),
             advice="resources.limits: nvidia.com/gpu",
             confidence=LIKELY,
         ),
@@ -106,7 +103,7 @@ GPU_WITHOUT_LIMIT = table_rule(
                 if one.part == "requests" and one.name in GPUS and one.container.amount(one.name) is None
             ],
             severity=HIGH,
-            message="a request of {text} is refused: there is no limit, and for GPUs both have to be there",
+            message="a request of {text} is refused: it has no limit, and GPUs need both",
             advice="write {text} under limits",
         ),
         FieldCheck(
@@ -118,7 +115,7 @@ GPU_WITHOUT_LIMIT = table_rule(
                 and one.container.amount(one.name) not in (None, one.number)
             ],
             severity=HIGH,
-            message="a request of {text} is refused: for GPUs it has to equal the limit",
+            message="a request of {text} is refused: for GPUs, it must equal the limit",
             advice="write the same number under limits",
         ),
         FieldCheck(
@@ -130,7 +127,7 @@ GPU_WITHOUT_LIMIT = table_rule(
                 and one.number > (one.container.amount(one.name) or one.number)
             ],
             severity=HIGH,
-            message="a request of {text} is above its limit, and refused",
+            message="a request of {text} exceeds its limit, and is refused",
             advice="raise the limit, or lower the request",
         ),
     ),
@@ -144,17 +141,17 @@ UNKNOWN_RESOURCE = table_rule(
     Compares the names under `resources` with those of Kubernetes and of the vendors' device plugins.
 
     ## Why it costs
-    A name without a domain is refused (`gpu: 1`); one that is misspelt (`nvidia.com/gpus`) is offered by no node, and
-    the pod stays pending for ever.
+    A name without a domain is refused (`gpu: 1`); no node offers a misspelled one (`nvidia.com/gpus`), and the pod
+    stays pending forever.
 
-    ## How to tell
-    No known name and no domain, or a name that is near to that of a GPU.
+    ## How to recognize it
+    By a name that is unknown and has no domain, or is close to a GPU's.
 
     ## What to do
     Write the device plugin's name: `nvidia.com/gpu`, `amd.com/gpu`.
 
     ## When it is wrong
-    If a device plugin of yours offers a resource of that name.
+    If one of your device plugins offers a resource of that name.
     """,
     reads="kubernetes",
     each="pods",
@@ -162,7 +159,7 @@ UNKNOWN_RESOURCE = table_rule(
         FieldCheck(
             at=lambda pod: [one for one in pod.amounts if "/" not in one.name and not NATIVE.match(one.name)],
             severity=HIGH,
-            message="{text} is refused: no resource of Kubernetes has this name, and a device has its vendor in front",
+            message="{text} is refused: no Kubernetes resource has this name, and device names begin with a vendor",
             advice="write nvidia.com/gpu (amd.com/gpu), cpu or memory",
         ),
         FieldCheck(
@@ -175,7 +172,7 @@ UNKNOWN_RESOURCE = table_rule(
                 and difflib.get_close_matches(one.name.lower(), GPUS, n=1, cutoff=0.8)
             ],
             severity=HIGH,
-            message="{text} is offered by no node, as the name is misspelt: the pod stays pending",
+            message="no node offers {text}, as the name is misspelled: the pod stays pending",
             advice="write nvidia.com/gpu (amd.com/gpu)",
             confidence=LIKELY,
         ),
@@ -187,20 +184,20 @@ IMPOSSIBLE_AMOUNT = table_rule(
     "impossible-amount",
     "an amount has the wrong unit",
     """## What it does
-    Looks at the units of CPU, memory, disk and GPUs: memory in bytes or thousandths (`64`, `64m`), thousands of CPUs,
-    a few thousandths of a CPU beside GPUs, more GPUs than a node has, less memory than torch needs.
+    Looks at the units of CPU, memory, disk and GPUs: memory in bytes or thousandths (`64`, `64m`), thousands of CPUs, a
+    few thousandths of a CPU together with GPUs, more GPUs than a node has, less memory than torch needs.
 
     ## Why it costs
-    The pod is killed at its first allocation, crawls on a sliver of a CPU, or stays pending for ever.
+    The pod is killed at its first allocation, crawls on a sliver of a CPU, or stays pending forever.
 
-    ## How to tell
-    The amount in its unit: `m` is a thousandth, no suffix is bytes, `M` is 10^6 and `Mi` is 2^20.
+    ## How to recognize it
+    By the amount in its unit: `m` is a thousandth, no suffix is bytes, `M` is 10^6 and `Mi` is 2^20.
 
     ## What to do
     `Gi` for memory, plain numbers for CPUs, and several pods for more GPUs than a node has.
 
     ## When it is wrong
-    If a node of yours is that large or that container that small.
+    If one of your nodes is that large, or the container that small.
     """,
     reads="kubernetes",
     each="pods",
@@ -211,7 +208,7 @@ IMPOSSIBLE_AMOUNT = table_rule(
             ],
             severity=HIGH,
             message=(
-                "{text} is a matter of bytes (no unit is bytes, m is a thousandth): the container is killed at once"
+                "{text} is only a few bytes (no unit is bytes, m is a thousandth): the container is killed at once"
             ),
             advice="write the amount in Mi or Gi",
         ),
@@ -226,13 +223,13 @@ IMPOSSIBLE_AMOUNT = table_rule(
                 and pod.is_training
             ],
             severity=HIGH,
-            message="{text} beside GPUs: torch alone needs more, and the container is OOMKilled",
+            message="{text} with GPUs: torch alone needs more, and the container is OOMKilled",
             advice="write the amount in Gi",
         ),
         FieldCheck(
             at=lambda pod: [one for one in pod.amounts if one.name == "cpu" and one.number >= 512],
             severity=HIGH,
-            message="{text} cores are in no node: the pod stays pending",
+            message="no node has {text} cores: the pod stays pending",
             advice="write cores, or thousandths with an m",
         ),
         FieldCheck(
@@ -242,14 +239,14 @@ IMPOSSIBLE_AMOUNT = table_rule(
                 if one.name == "cpu" and one.part == "limits" and one.container.gpu_count and one.number < 0.5
             ],
             severity=HIGH,
-            message="{text} is a sliver of a core beside GPUs, which wait for it",
+            message="{text} is a sliver of a core with GPUs, which wait for it",
             advice="write cores without an m",
         ),
         FieldCheck(
             at=lambda pod: [one for one in pod.amounts if one.name in GPUS and one.number > MOST_GPUS],
             severity=HIGH,
             message="{text} in one pod is more than a node has: the pod stays pending",
-            advice="several pods with the GPUs of one node each",
+            advice="use several pods, each with the GPUs of one node",
         ),
     ),
 )
@@ -257,16 +254,17 @@ IMPOSSIBLE_AMOUNT = table_rule(
 
 MEMORY_VOLUME = table_rule(
     "memory-volume",
-    "a volume in memory takes the container's memory",
+    "a volume in memory uses up the container's memory",
     """## What it does
-    Compares the size of an `emptyDir` with `medium: Memory` with the memory limit of the container that mounts it.
+    Compares the size of each `medium: Memory` volume (`emptyDir`) with the memory limit of the container that mounts
+    it.
 
     ## Why it costs
-    Pages of such a volume count as memory of the container: once batches in flight, shared files and the model exceed
+    Pages of such a volume count as the container's memory: once batches in flight, shared files and the model exceed
     the limit, it is OOMKilled, often hours after the start.
 
-    ## How to tell
-    `sizeLimit` at least as large as the limit (high), or above half of it (medium).
+    ## How to recognize it
+    `sizeLimit` is at least the limit (high), or above half of it (medium).
 
     ## What to do
     Raise the memory limit by the volume's size, or lower `sizeLimit`.
@@ -289,7 +287,7 @@ MEMORY_VOLUME = table_rule(
             at=lambda size, share: only(size, share >= 1),
             severity=HIGH,
             message=(
-                "a volume in memory may grow to {text}, as much as the container's memory limit, of which it takes: "
+                "a volume in memory may grow to {text}, as much as the container's memory limit, and counts toward it: "
                 "OOMKilled"
             ),
             advice="raise the memory limit by the volume's size, or lower sizeLimit",
@@ -298,8 +296,8 @@ MEMORY_VOLUME = table_rule(
             at=lambda size, share: only(size, 0.5 < share < 1),
             severity=MEDIUM,
             message=(
-                "a volume in memory may grow to {text}, more than half of the container's memory limit, of which "
-                "it takes"
+                "a volume in memory may grow to {text}, more than half of the container's memory limit, and counts "
+                "toward it"
             ),
             advice="raise the memory limit by the volume's size, or lower sizeLimit",
         ),
@@ -311,20 +309,20 @@ SHARED_MEMORY_ON_DISK = table_rule(
     "shared-memory-on-disk",
     "/dev/shm is a folder on the node's disk",
     """## What it does
-    Looks for an `emptyDir` without `medium: Memory` that is mounted at `/dev/shm`, and for one that is mounted
-    elsewhere.
+    Looks for an `emptyDir` without `medium: Memory` that is mounted at `/dev/shm`, and for a volume in memory that is
+    mounted elsewhere.
 
     ## Why it costs
-    Batches that workers hand over are then written to the node's disk, and may fill it: the pod is evicted.
+    Batches that workers hand over are then written to the node's disk and may fill it: the pod is evicted.
 
-    ## How to tell
+    ## How to recognize it
     The mount at `/dev/shm` names a volume whose `emptyDir` has no medium.
 
     ## What to do
-    `emptyDir: {medium: Memory}`. Its size counts as memory of the container.
+    `emptyDir: {medium: Memory}`. Its size counts as the container's memory.
 
     ## When it is wrong
-    If the node's disk is a memory file system already.
+    If the node's disk is already a memory file system.
     """,
     reads="kubernetes",
     each="pods",
@@ -337,7 +335,7 @@ SHARED_MEMORY_ON_DISK = table_rule(
                 if path == SHARED and name in pod.volumes and pod.volumes[name]["emptyDir.medium"].text is None
             ],
             severity=MEDIUM,
-            message="what workers hand over in /dev/shm goes to the node's disk: the emptyDir has no medium: Memory",
+            message="data of workers in /dev/shm goes to the node's disk: the emptyDir has no medium: Memory",
             advice="emptyDir: {{medium: Memory}}",
         ),
         FieldCheck(
@@ -353,7 +351,7 @@ SHARED_MEMORY_ON_DISK = table_rule(
             ],
             severity=HIGH,
             message=(
-                "shared memory is mounted at {text}: /dev/shm stays at 64 MiB, and loader workers end by a bus error"
+                "shared memory is mounted at {text}: /dev/shm stays at 64 MiB, and loader workers die with a bus error"
             ),
             advice="mountPath: /dev/shm",
             confidence=LIKELY,
@@ -370,14 +368,14 @@ SMALL_SHARED_MEMORY = table_rule(
 
     ## Why it costs
     A container's `/dev/shm` has 64 MiB. DataLoader workers hand batches over in it, and NCCL connects the GPUs of a
-    node through it: a worker ends by a bus error, or NCCL with "No space left on device".
+    node through it: a worker dies with a bus error, or NCCL fails with "No space left on device".
 
-    ## How to tell
+    ## How to recognize it
     The pod trains, a container asks for GPUs, and nothing larger is mounted at `/dev/shm`. `high` with several GPUs or
-    loader workers, else `low`: with one GPU it depends on the workers.
+    loader workers, else `low`: with one GPU, it depends on the workers.
 
     ## What to do
-    A volume `emptyDir: {medium: Memory, sizeLimit: 8Gi}`, mounted at `/dev/shm`.
+    Mount a volume `emptyDir: {medium: Memory, sizeLimit: 8Gi}` at `/dev/shm`.
 
     ## When it is wrong
     If the loader has no workers, or the container runtime gives more.
@@ -400,7 +398,7 @@ SMALL_SHARED_MEMORY = table_rule(
             severity=HIGH,
             message=(
                 "/dev/shm has {text} MiB of shared memory for {0.gpus} GPUs and {0.workers} known loader workers: a "
-                "worker ends by a bus error, or NCCL finds no space"
+                "worker dies with a bus error, or NCCL finds no space"
             ),
             advice="an emptyDir with medium: Memory and several Gi at /dev/shm; shm_size in dstack",
             confidence=LIKELY,
@@ -410,7 +408,7 @@ SMALL_SHARED_MEMORY = table_rule(
                 ReadPlace(task.lines["shared"], f"{task.shared_bytes / MIB:g}"), task.gpus == 1 and not task.workers
             ),
             severity=LOW,
-            message="/dev/shm has {text} MiB of shared memory: with loader workers one of them ends by a bus error",
+            message="/dev/shm has {text} MiB of shared memory: a loader worker dies with a bus error",
             advice="an emptyDir with medium: Memory and several Gi at /dev/shm; shm_size in dstack",
             confidence=LIKELY,
         ),
@@ -422,7 +420,7 @@ SLEEP = re.compile(r"\bsleep[ :]+(\d+)")
 
 
 def _graces(manifests: Manifests, pod: Pod) -> list[tuple[Field, float, float, float, bool]]:
-    """The grace period of a pod and its seconds, those that a preStop hook sleeps and that a save is said to take, and
+    """The grace period of a pod and its seconds, the seconds that a preStop hook sleeps and that a save takes, and
     whether the training saves when it is stopped."""
     grace = pod.spec["terminationGracePeriodSeconds"]
     hooks = [container["lifecycle.preStop"] for container in pod.containers]
@@ -438,21 +436,21 @@ def _graces(manifests: Manifests, pod: Pod) -> list[tuple[Field, float, float, f
 
 SHORT_GRACE = table_rule(
     "short-grace",
-    "a pod is killed before its last save can end",
+    "a pod is killed before its last save can finish",
     """## What it does
-    Compares `terminationGracePeriodSeconds` (30 if it is not set) with what has to happen in it: the sleep of a
-    `preStop` hook, and a checkpoint, if a comment or `--save-seconds` says how long one takes.
+    Compares `terminationGracePeriodSeconds` (30 by default) with the time of the `preStop` hook's sleep and of a
+    checkpoint, if a comment or `--save-seconds` gives it.
 
     ## Why it costs
-    The whole time, the hook included, counts from the moment of eviction. Then the pod is killed, in the middle of the
-    save: steps are lost, and perhaps the file.
+    The grace period starts at the eviction and includes the hook. Then the pod is killed in the middle of the save:
+    steps are lost, and perhaps the file.
 
-    ## How to tell
+    ## How to recognize it
     The hook sleeps at least as long as the grace period, or a training's save takes longer; `likely` where a training
     saves on SIGTERM and has 30 seconds or less.
 
     ## What to do
-    Set `terminationGracePeriodSeconds` above hook and save together. Spot nodes may end sooner all the same.
+    Set `terminationGracePeriodSeconds` above the sum of hook and save. Spot nodes may end sooner anyway.
 
     ## When it is wrong
     If the training saves nothing when it is stopped.
@@ -465,10 +463,10 @@ SHORT_GRACE = table_rule(
             at=lambda grace, grace_s, hook_s, save_s, is_saving: only(grace, hook_s and hook_s + save_s >= grace_s),
             severity=MEDIUM,
             message=(
-                "terminationGracePeriodSeconds: killed {1:g} s after SIGTERM, of which the preStop hook sleeps {2:g} s "
+                "terminationGracePeriodSeconds: killed {1:g} s after SIGTERM, but the preStop hook sleeps {2:g} s "
                 "and a save takes {3:g} s"
             ),
-            advice="raise terminationGracePeriodSeconds above hook and save together",
+            advice="raise terminationGracePeriodSeconds above the sum of hook and save",
         ),
         FieldCheck(
             at=lambda grace, grace_s, hook_s, save_s, is_saving: only(
@@ -476,10 +474,10 @@ SHORT_GRACE = table_rule(
             ),
             severity=MEDIUM,
             message=(
-                "terminationGracePeriodSeconds: killed {1:g} s after SIGTERM, but a training that is stopped saves "
-                "(takes {3:g} s, if that is stated)"
+                "terminationGracePeriodSeconds: killed {1:g} s after SIGTERM, but a stopped training saves "
+                "(takes {3:g} s, if stated)"
             ),
-            advice="raise terminationGracePeriodSeconds above the time of a save, such as 300",
+            advice="raise terminationGracePeriodSeconds above the time of a save, for example to 300",
             confidence=LIKELY,
         ),
     ),
@@ -494,14 +492,14 @@ SPOT_WITHOUT_TOLERATION = table_rule(
     Looks for a node selector for spot nodes without a toleration.
 
     ## Why it costs
-    On Azure all spot nodes have the taint `kubernetes.azure.com/scalesetpriority=spot:NoSchedule`: the pod stays
-    pending for ever.
+    On Azure, all spot nodes have the taint `kubernetes.azure.com/scalesetpriority=spot:NoSchedule`: the pod stays
+    pending forever.
 
-    ## How to tell
-    `nodeSelector` names spot capacity, and `tolerations` hold nothing about it. On Azure the taint is always there.
+    ## How to recognize it
+    `nodeSelector` names spot capacity, and no toleration matches. On Azure, the taint is always there.
 
     ## What to do
-    Add the toleration of your provider beside the selector.
+    Add your provider's toleration next to the selector.
 
     ## When it is wrong
     If an admission webhook adds the toleration, as some clusters do.
@@ -517,7 +515,7 @@ SPOT_WITHOUT_TOLERATION = table_rule(
                 and not any(rule["key"].text in (key, None) for rule in pod.spec["tolerations"].elements)
             ],
             severity=HIGH,
-            message="selects spot nodes ({text}) and does not tolerate their taint: the pod stays pending",
+            message="selects spot nodes ({text}) but does not tolerate their taint: the pod stays pending",
             advice="add a toleration with key {text}",
         ),
     ),
@@ -541,18 +539,18 @@ def _contradictions(pod: Pod) -> list[Field]:
 
 UNPLACEABLE_POD = table_rule(
     "unplaceable-pod",
-    "no node fits what the pod asks for",
+    "no node fits the pod",
     """## What it does
-    Compares node selector, affinity, tolerations, spread constraints and host network of a pod with each other.
+    Compares a pod's node selector, affinity, tolerations, spread constraints and host network with each other.
 
     ## Why it costs
-    A pod whose rules contradict stays pending for ever, and a toleration that is malformed is refused.
+    A pod with contradictory rules stays pending forever, and a malformed toleration is refused.
 
-    ## How to tell
+    ## How to recognize it
     A key that the selector sets and the affinity excludes, `Exists` with a value, a selector that misses the pod.
 
     ## What to do
-    Make them agree; `kubectl describe pod` shows which rule no node met.
+    Make them agree; `kubectl describe pod` shows the rule that no node met.
 
     ## When it is wrong
     If a webhook of the cluster rewrites the rules.
@@ -589,8 +587,7 @@ UNPLACEABLE_POD = table_rule(
             ),
             severity=HIGH,
             message=(
-                "hostNetwork with dnsPolicy ClusterFirst resolves by the node's DNS: names of services and pods are "
-                "not found"
+                "hostNetwork with dnsPolicy ClusterFirst uses the node's DNS: names of services and pods are not found"
             ),
             advice="dnsPolicy: ClusterFirstWithHostNet",
             confidence=LIKELY,
@@ -598,8 +595,8 @@ UNPLACEABLE_POD = table_rule(
         FieldCheck(
             at=lambda pod: only(pod.spec["nodeName"], pod.count > 1 and pod.gpu_count * pod.count > MOST_GPUS),
             severity=HIGH,
-            message="nodeName puts all pods on {text}, which has not so many GPUs",
-            advice="nodeSelector, and let the scheduler place them",
+            message="nodeName puts all pods on {text}, which has too few GPUs",
+            advice="use nodeSelector, and let the scheduler place them",
         ),
     ),
 )
@@ -615,13 +612,13 @@ _SHELL_LIKE = re.compile(r"(^|/)(ba|da|a|z)?sh$|entrypoint|envsubst|^env$|\.sh$"
 
 
 def _plain_words(container: Container) -> list[Field]:
-    """The words of a command that no shell reads."""
+    """The words of a command that runs without a shell."""
     is_read = container.read[1] or any(_SHELL_LIKE.search(word.text or "") for word in container.words)
     return [] if is_read else container.words
 
 
 def _undefined(manifests: Manifests, pod: Pod, container: Container) -> Iterator[ReadPlace]:
-    """References ``$(NAME)`` to what env has not, or further down."""
+    """References ``$(NAME)`` to names that env does not have, or only further down."""
     names = [variable.name for variable in container.variables]
     given = GIVEN_TO_JOBS if pod.kind in ("Job", "CronJob", "JobSet") else GIVEN
     places = [(word.text, word.line, names) for word in _plain_words(container)]
@@ -635,14 +632,14 @@ def _undefined(manifests: Manifests, pod: Pod, container: Container) -> Iterator
 _OF_NODE = re.compile(
     r"(JOB_COMPLETION_INDEX|HOSTNAME|POD_\w+|NODE_\w+|\w*RANK|WORLD_SIZE|MASTER_\w+|PET_\w+|HOME|PWD|RANDOM)$"
 )
-"""Variables that exist in the container, or are meant to, and that no template fills in before."""
+"""Variables that exist or should exist in the container, and that no template fills in earlier."""
 
 
 _DOLLARS = re.compile(r"(?<![$\\])\$(?:\{(\w+)\}|([A-Z_][A-Z0-9_]+)\b|\((?:hostname|date|nproc|cat|seq|ls)\b)")
 
 
 def _unexpanded(manifests: Manifests, container: Container) -> list[ReadPlace]:
-    """``$NAME`` and ``$(command)`` among words that no shell reads."""
+    """``$NAME`` and ``$(command)`` among words that run without a shell."""
     names = [] if manifests.is_template else [variable.name for variable in container.variables]
     found = [(word.line, match) for word in _plain_words(container) for match in _DOLLARS.finditer(word.text or "")]
     named = [(line, match[0], match[1] or match[2]) for line, match in found]
@@ -653,21 +650,21 @@ VARIABLE_WITHOUT_SHELL = table_rule(
     "variable-without-shell",
     "a variable in a command is not replaced",
     """## What it does
-    Looks for `$NAME` in `command` and `args` without a shell, in values of `env`, and for `$(NAME)` that the container
-    does not define before it is used.
+    Looks for `$NAME` in `command` and `args` without a shell and in values of `env`, and for `$(NAME)` that the
+    container does not define before its use.
 
     ## Why it costs
-    Kubernetes replaces only `$(NAME)`, and only names of the container's `env`. Everything else reaches the program as
-    it is written: a node rank of `$JOB_COMPLETION_INDEX`, a path with a dollar sign.
+    Kubernetes replaces only `$(NAME)`, and only names in the container's `env`. Everything else reaches the program
+    literally: a node rank of `$JOB_COMPLETION_INDEX`, a path with a dollar sign.
 
-    ## How to tell
-    No `sh -c` in front. `$(NAME)` counts where `env` has no such name, or has it further down.
+    ## How to recognize it
+    No `sh -c` precedes it. `$(NAME)` is reported where `env` has no such name, or has it further down.
 
     ## What to do
-    `$(NAME)` with NAME in `env`, or start the program by `sh -c "exec ..."`.
+    `$(NAME)` with NAME in `env`, or start the program with `sh -c "exec ..."`.
 
     ## When it is wrong
-    If the program replaces variables itself, or a template does before.
+    If the program itself or an earlier template replaces variables.
     """,
     reads="kubernetes",
     each="pods",
@@ -677,7 +674,7 @@ VARIABLE_WITHOUT_SHELL = table_rule(
             at=lambda manifests, pod, one: _unexpanded(manifests, one),
             severity=HIGH,
             message="{text} is not expanded: no shell runs, and Kubernetes replaces only $(NAME)",
-            advice="write $(NAME) with NAME in env, or start it by bash -c 'exec ...'",
+            advice="write $(NAME) with NAME in env, or start it with bash -c 'exec ...'",
         ),
         FieldCheck(
             at=lambda manifests, pod, one: [
@@ -701,7 +698,7 @@ VARIABLE_WITHOUT_SHELL = table_rule(
         FieldCheck(
             at=_undefined,
             severity=HIGH,
-            message="{text} is not expanded: env does not define it, or further down",
+            message="{text} is not expanded: env does not define it, or only further down",
             advice="define it in env above",
             confidence=LIKELY,
         ),
@@ -710,7 +707,7 @@ VARIABLE_WITHOUT_SHELL = table_rule(
 
 
 def _swallowed(container: Container) -> list[Field]:
-    """Words behind the script of ``sh -c``, which become $0, $1, where the script reads none of them."""
+    """Words after the script of ``sh -c``, which become $0, $1, where the script reads none of them."""
     words = [word for word in container.words if word.text != "--"]
     texts = [word.text or "" for word in words]
     starts = [n for n in range(1, len(texts)) if re.fullmatch(r"-\w*c", texts[n]) and texts[n - 1].endswith("sh")]
@@ -719,18 +716,18 @@ def _swallowed(container: Container) -> list[Field]:
 
 BROKEN_COMMAND = table_rule(
     "broken-container-command",
-    "a command is not read as it is meant",
+    "a command is not read as intended",
     """## What it does
-    Reads `command` and `args` as the runtime does: words of a program, with no shell unless one is named.
+    Reads `command` and `args` as the runtime does: as words of a program, without a shell unless one is named.
 
     ## Why it costs
     The container ends at once ("no such file", "unrecognized arguments"), or the training runs without its options.
 
-    ## How to tell
-    Operators of the shell without a shell, several words in one element, words behind the script of `sh -c`.
+    ## How to recognize it
+    Shell operators without a shell, several words in one element, words after the script of `sh -c`.
 
     ## What to do
-    One list element for each word, or `[bash, -c, "exec ..."]` with all of it in one.
+    One list element for each word, or `[bash, -c, "exec ..."]` with the whole command in one.
 
     ## When it is wrong
     If the image's entrypoint is a shell that joins its arguments.
@@ -745,7 +742,7 @@ BROKEN_COMMAND = table_rule(
             ],
             severity=HIGH,
             message=(
-                "{text} is an argument here, as no shell reads the command: the program gets it and all that follows"
+                "{text} is an argument here, as no shell reads the command: the program gets it and everything after it"
             ),
             advice="command: [bash, -c, '...']",
         ),
@@ -765,22 +762,22 @@ BROKEN_COMMAND = table_rule(
                 if one["command"] and re.match(r"--?[A-Za-z][\w.-]* +[\w./$-]+$", word.text or "")
             ],
             severity=HIGH,
-            message="'{text}' is one word, which the program does not know as an option (unrecognized arguments)",
-            advice="two list elements, or one with =",
+            message="the program does not accept '{text}', a single word, as an option (unrecognized arguments)",
+            advice="use two list elements, or one with =",
             confidence=LIKELY,
         ),
         FieldCheck(
             at=_swallowed,
             severity=HIGH,
             message="{text} is not part of the command: sh -c takes one word, and what follows becomes $0, $1",
-            advice="put the whole command into the word behind -c",
+            advice="put the whole command into the word after -c",
         ),
         FieldCheck(
             at=lambda one: [
                 word for word in _plain_words(one)[:1] if word.text in ("cd", "source", "export", "set", "ulimit", ".")
             ],
             severity=HIGH,
-            message="{text} is a command of the shell, and there is no program of that name",
+            message="{text} is a shell command, and no program has that name",
             advice="command: [bash, -c, '...'], or workingDir",
         ),
     ),
@@ -788,13 +785,13 @@ BROKEN_COMMAND = table_rule(
 
 
 def _repeated(fields: list[Field]) -> list[Field]:
-    """Texts that stand there twice, at their last place."""
+    """Texts that occur twice, at their last place."""
     counts = Counter(field.text for field in fields)
     return [field for text, field in {field.text: field for field in fields}.items() if text and counts[text] > 1]
 
 
 def _hidden(pod: Pod) -> list[Field]:
-    """Mounts of an empty volume over the folder that a program is started in or lies in."""
+    """Mounts of an empty volume over the folder where a program is or starts."""
     filled = pod.spec.texts("initContainers.*.volumeMounts.*.name")
     return [
         mount["mountPath"]
@@ -811,7 +808,7 @@ def _hidden(pod: Pod) -> list[Field]:
 
 
 def _patience_s(probe: Field) -> float:
-    """Seconds until a probe that never succeeds has failed for good."""
+    """Seconds until a probe that never succeeds finally fails."""
     return probe["initialDelaySeconds"].amount + (probe["periodSeconds"].number or 10) * (
         probe["failureThreshold"].number or 3
     )
@@ -820,19 +817,19 @@ def _patience_s(probe: Field) -> float:
 PROBED = "containers.*.livenessProbe|readinessProbe|startupProbe.httpGet|tcpSocket.port"
 INCONSISTENT_POD = table_rule(
     "inconsistent-pod",
-    "parts of a pod do not fit each other",
+    "parts of a pod do not match each other",
     """## What it does
-    Compares mounts with volumes, probes with ports and loading times, image tags with pull policies, users with the
-    volumes they write to, and looks for names that stand twice.
+    Compares mounts with volumes, probes with ports and loading times, image tags with pull policies, and users with the
+    volumes to which they write; and looks for duplicate names.
 
     ## Why it costs
     The object is refused, the container ends at once, or it is killed again and again while it loads.
 
-    ## How to tell
-    Both parts stand in the same pod. `likely` where it depends on the image or on how long weights take to load.
+    ## How to recognize it
+    Both parts are in the same pod. `likely` where it depends on the image or on the time to load weights.
 
     ## What to do
-    What the finding says; `kubectl apply --dry-run=server` shows what is refused.
+    Do what the finding says; `kubectl apply --dry-run=server` shows refused parts.
 
     ## When it is wrong
     If a webhook or a patch adds the missing part.
@@ -867,10 +864,9 @@ INCONSISTENT_POD = table_rule(
             ],
             severity=HIGH,
             message=(
-                "{text} stands there twice (containers, volumes and mount paths have names of their own): the object "
-                "is refused"
+                "{text} occurs twice (containers, volumes and mount paths need unique names): the object is refused"
             ),
-            advice="give each a name of its own",
+            advice="give each a unique name",
         ),
         FieldCheck(
             at=lambda pod: [
@@ -879,14 +875,14 @@ INCONSISTENT_POD = table_rule(
                 for wrong in _repeated([each["name"] for each in one["env"].elements])
             ],
             severity=MEDIUM,
-            message="{text} is set twice in env: the last value counts, the other does nothing",
+            message="{text} is set twice in env: the last value is used, the other has no effect",
             advice="keep one of them",
         ),
         FieldCheck(
             at=_hidden,
             severity=HIGH,
-            message="the empty volume at {text} hides what the image has there: the program is not found",
-            advice="mount it beside the code",
+            message="the empty volume at {text} hides the image's files there: the program is not found",
+            advice="mount it next to the code",
             confidence=LIKELY,
         ),
         FieldCheck(
@@ -898,7 +894,7 @@ INCONSISTENT_POD = table_rule(
                 and re.search(r":latest$|^[^:@$]+$", one["image"].text or "$")
             ],
             severity=MEDIUM,
-            message="the tag of {text} moves, and IfNotPresent keeps what a node has: nodes run different code",
+            message="the tag of {text} moves, and IfNotPresent keeps the node's image: nodes run different code",
             advice="name a version or a digest",
         ),
         FieldCheck(
@@ -909,9 +905,9 @@ INCONSISTENT_POD = table_rule(
             ],
             severity=HIGH,
             message=(
-                "a liveness probe on a training: while it loads, compiles or saves it does not answer, and is killed"
+                "a liveness probe on a training: it does not respond while it loads, compiles or saves, and is killed"
             ),
-            advice="remove the probe; a training that ends is seen by its exit code",
+            advice="remove the probe; the exit code shows when a training ends",
             confidence=LIKELY,
         ),
         FieldCheck(
@@ -924,8 +920,8 @@ INCONSISTENT_POD = table_rule(
                 and _patience_s(one["livenessProbe"]) < 120
             ],
             severity=HIGH,
-            message="the liveness probe kills the server before its weights are loaded: it starts again for ever",
-            advice="add a startupProbe that waits some minutes",
+            message="the liveness probe kills the server before its weights are loaded: it restarts forever",
+            advice="add a startupProbe that waits a few minutes",
             confidence=LIKELY,
         ),
         FieldCheck(
@@ -937,13 +933,13 @@ INCONSISTENT_POD = table_rule(
                 "the startup probe gives the server less than a minute to load its weights: it is killed and "
                 "starts again"
             ),
-            advice="raise failureThreshold times periodSeconds to some minutes",
+            advice="raise failureThreshold times periodSeconds to a few minutes",
             confidence=LIKELY,
         ),
         FieldCheck(
             at=lambda pod: [port for port in pod.spec.all(PROBED) if pod.lacks_port(port, is_spoken=True)],
             severity=HIGH,
-            message="the probe asks port {text}, which the container does not name: it never succeeds",
+            message="the probe uses port {text}, which the container does not declare: it never succeeds",
             advice="use a name or number of the container's ports",
             confidence=LIKELY,
         ),
@@ -960,7 +956,7 @@ INCONSISTENT_POD = table_rule(
             ),
             severity=HIGH,
             message=(
-                "user {text} may not write to the claim, whose files belong to root without fsGroup: the first "
+                "user {text} may not write to the claim, as its files belong to root without fsGroup: the first "
                 "save fails"
             ),
             advice="set securityContext.fsGroup",

@@ -1,4 +1,4 @@
-"""The static checks of trainings by a library: Accelerate, Lightning, the Trainer of transformers."""
+"""Checks of trainings that use a library: Accelerate, Lightning, the Trainer of transformers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hotloop.judge.lint.python_flow import LoopCall
 from hotloop.judge.lint.script_words import HIGHER, LENGTHS, LOWER, find_unit
 
 
-@lint_rule("half-accelerated", "only a part of a training is given to Accelerate", reads="python")
+@lint_rule("half-accelerated", "only part of a training is passed to Accelerate", reads="python")
 def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a plain `loss.backward()`, a loader, optimizer or model that `prepare` does not get, a
-    batch or model that is moved by hand, accumulation without `accumulate`, and a loss that is divided twice.
+    Looks for a plain `loss.backward()`, a loader, optimizer or model that `prepare` does not get, a batch or model that
+    the code moves itself, accumulation without `accumulate`, and a loss that is divided twice.
 
     ## Why it costs
-    Without `accelerator.backward` there is no loss scaling and no accumulation. A loader that is not prepared gives all
-    processes the same batches: N GPUs do the work of one.
+    Without `accelerator.backward` there is no loss scaling and no accumulation. A loader that is not prepared gives
+    every process the same batches: N GPUs do the work of one.
 
-    ## How to tell
+    ## How to recognize it
     The objects of the loop are followed to the arguments of `prepare`.
 
     ## What to do
@@ -59,13 +59,13 @@ def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
                 calls and not step.backwards[0].call.args,
                 step.backwards[0],
                 Severity.HIGH,
-                "loss.backward() passes the Accelerator by: no loss scaling, no accumulation",
+                "loss.backward() bypasses the Accelerator: no loss scaling, no accumulation",
             ),
             (
                 whole and loaders and loaders[0] not in prepared,
                 loaders[0] if loaders else loss,
                 Severity.HIGH,
-                "accelerator.prepare does not get this loader: every process goes through all of the data",
+                "accelerator.prepare does not get this loader: every process reads all of the data",
             ),
             (
                 whole and optimizers and optimizers[0] not in prepared,
@@ -84,7 +84,7 @@ def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
                 count and divided and grouped,
                 divided[0] if divided else loss,
                 Severity.MEDIUM,
-                "the loss is divided by the accumulation steps twice: accelerator.backward divides it already",
+                "the loss is divided by the accumulation steps twice: accelerator.backward already divides it",
             ),
         )
         for holds, place, severity, message in checks:
@@ -92,18 +92,18 @@ def half_accelerated(script: LintedScript) -> Iterator[LintFinding]:
             yield from script.report(bool(holds) and place, severity, message, advice)
 
 
-@lint_rule("lightning-by-hand", "a LightningModule does by hand what the Trainer does", reads="python")
+@lint_rule("lightning-by-hand", "a LightningModule repeats work of the Trainer", reads="python")
 def lightning_by_hand(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks at the steps of a LightningModule: `backward()` or an optimizer's step under automatic optimization, a loss
-    that is detached or not returned, `.cuda()`, outputs that are kept with their graph, metrics without `sync_dist`.
+    Looks at the steps of a LightningModule: `backward()` or an optimizer step under automatic optimization, a loss that
+    is detached or not returned, `.cuda()`, outputs that keep their graph, metrics without `sync_dist`.
 
     ## Why it costs
-    The Trainer steps as well: gradients are used twice or raise. Without a returned loss it skips every batch. Kept
-    outputs fill the memory; a metric without `sync_dist` is that of one rank.
+    The Trainer steps as well: gradients are used twice, or the step raises. Without a returned loss, it skips every
+    batch. Kept outputs fill the memory; a metric without `sync_dist` covers only one rank.
 
-    ## How to tell
-    By the methods of the class and what they call.
+    ## How to recognize it
+    By the methods of the class and their calls.
 
     ## What to do
     Return the loss with its graph; keep `.detach()`; `self.automatic_optimization = False` for manual optimization.
@@ -137,7 +137,7 @@ def lightning_by_hand(script: LintedScript) -> Iterator[LintFinding]:
                     name.endswith(".cuda"),
                     call,
                     Severity.MEDIUM,
-                    "cuda() moves to GPU 0 on every rank: Lightning places batches and modules itself",
+                    "cuda() moves to GPU 0 on every rank: Lightning itself places batches and modules",
                 ),
                 (
                     keeps and not re.search(r"detach|item\(|cpu\(", shown),
@@ -172,7 +172,7 @@ def lightning_by_hand(script: LintedScript) -> Iterator[LintFinding]:
                 logs and not synced and any(one not in (1, "1", ...) for one in devices),
                 logs[0] if logs else step,
                 Severity.MEDIUM,
-                "self.log without sync_dist=True logs the metric of one rank's share; checkpoints are chosen by it",
+                "self.log without sync_dist=True logs the metric of one rank's share; it chooses the checkpoints",
             ),
         )
         for holds, place, severity, message in checks:
@@ -180,7 +180,7 @@ def lightning_by_hand(script: LintedScript) -> Iterator[LintFinding]:
 
 
 def _direction(metric: object) -> str:
-    """``max`` or ``min`` where a metric's name says which is better; else empty."""
+    """``max`` or ``min`` where a metric's name shows which is better; else empty."""
     last = re.split(r"[/.]", metric)[-1] if isinstance(metric, str) else ""
     up, down = bool(HIGHER.search(last)), bool(LOWER.search(last))
     return "" if up == down else "max" if up else "min"
@@ -189,21 +189,22 @@ def _direction(metric: object) -> str:
 @lint_rule("misused-callbacks", "a callback, scheduler or list of Lightning does not fit its module", reads="python")
 def misused_callbacks(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for lists that the steps of a LightningModule fill and nothing empties, schedulers whose `interval` is not
-    that of their length or without a `monitor`, and callbacks whose metric is never logged or goes the other way.
+    Looks for lists that the steps of a LightningModule fill but nothing clears, schedulers without a `monitor` or with
+    an `interval` that does not match their length, and callbacks whose metric is never logged or has the opposite
+    direction.
 
     ## Why it costs
-    Lists grow on the GPU over all epochs, and metrics are those of all epochs so far. A scheduler for batches that
+    Lists grow on the GPU over all epochs, and metrics cover all epochs so far. A scheduler that counts batches but
     steps once per epoch hardly moves. A callback with the wrong `mode` keeps the worst checkpoint.
 
-    ## How to tell
-    By the methods of the class, what `configure_optimizers` returns, and the names that `self.log` gets.
+    ## How to recognize it
+    By the methods of the class, the result of `configure_optimizers`, and the names passed to `self.log`.
 
     ## What to do
     `self.outputs.clear()` at the epoch's end; `{"scheduler": s, "interval": "step"}`; `mode="max"`.
 
     ## When it is wrong
-    If a base class or another file does it.
+    If a base class or another file does this.
     """
     modules = (
         [one for one in script.of[ast.ClassDef] if script.derives(one, r"LightningModule$")]
@@ -285,7 +286,7 @@ def misused_callbacks(script: LintedScript) -> Iterator[LintFinding]:
             alone and isinstance(monitor, str) and monitor not in logged and call,
             Severity.HIGH,
             f"monitor={monitor!r} is never logged: the callback raises at its first check",
-            f"self.log({monitor!r}, ...), or monitor what is logged",
+            f"self.log({monitor!r}, ...), or monitor a logged metric",
             is_sure=False,
         )
 
@@ -293,21 +294,21 @@ def misused_callbacks(script: LintedScript) -> Iterator[LintFinding]:
 OLD = {"evaluation_strategy": "eval_strategy"}
 
 
-@lint_rule("conflicting-arguments", "arguments of the Trainer contradict each other", reads="python")
+@lint_rule("conflicting-arguments", "the Trainer's arguments contradict each other", reads="python")
 def conflicting_arguments(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks at `TrainingArguments(...)` of transformers, and its Trainer: strategies that do not fit
+    Looks at `TrainingArguments(...)` of transformers and at its Trainer: strategies that do not match
     `load_best_model_at_end`, two half precisions, evaluation without data, logits that are all kept on the GPU.
 
     ## Why it costs
-    Most of them raise ValueError when the job starts, or hours later at the first evaluation. Kept logits of a language
-    model fill the GPU during the evaluation.
+    Most of these raise ValueError when the job starts, or hours later at the first evaluation. Kept logits of a
+    language model fill the GPU during evaluation.
 
-    ## How to tell
-    By the keywords of one call, where none is unpacked, and those of the Trainer that takes it.
+    ## How to recognize it
+    By the keywords of one call that unpacks none, and those of the Trainer that takes its result.
 
     ## What to do
-    Set the arguments so that they agree, as the finding says.
+    Make the arguments agree, as the finding says.
 
     ## When it is wrong
     If a later line changes the arguments.
@@ -340,7 +341,7 @@ def conflicting_arguments(script: LintedScript) -> Iterator[LintFinding]:
             (
                 said.get("fp16") is True and said.get("bf16") is True,
                 Severity.HIGH,
-                "fp16 and bf16 exclude each other: it raises ValueError",
+                "fp16 and bf16 are mutually exclusive: it raises ValueError",
             ),
             (
                 evaluates in ("steps", "epoch")
@@ -389,4 +390,4 @@ def conflicting_arguments(script: LintedScript) -> Iterator[LintFinding]:
         )
         for holds, severity, message in checks:
             fault = bool(holds) and not has_unpacked(call) and call
-            yield from script.report(fault, severity, message, "set the arguments so that they agree", is_sure=False)
+            yield from script.report(fault, severity, message, "make the arguments agree", is_sure=False)

@@ -1,4 +1,4 @@
-"""The static checks of DataLoaders, their samplers and their datasets."""
+"""Checks of DataLoaders, their samplers and their datasets."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ SLOW_ITEMS = re.compile(
     r"read_image|rasterio|librosa|torchaudio|soundfile|np\.load|numpy\.load|torch\.load|h5py|pd\.read|pandas\.read|open$|"
     r"decord|VideoReader|nibabel|pydicom|load_image|transform|augment|tokenizer$|resize|from_file|lmdb|zipfile|tarfile|load$"
 )
-"""What takes time for each item: files, decoding, augmentation."""
+"""Slow work per item: files, decoding, augmentation."""
 
 
 @lint_rule("loader-per-step", "a DataLoader or its iterator is built again and again", reads="python", each="training")
 def loader_per_step(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `DataLoader(...)` or `next(iter(loader))` in the body of the training loop, outside of any test, and for
+    Looks for `DataLoader(...)` or `next(iter(loader))` in the body of the training loop, outside any condition, and for
     loaders that are built in each epoch.
 
     ## Why it costs
-    Each iterator starts its workers and fills its queue anew, for one batch. It also begins a new epoch each time:
-    without shuffling, every step trains on the first batch. Once per epoch it costs the start of the workers.
+    Each iterator starts its workers and fills its queue again, for one batch. It also begins a new epoch each time:
+    without shuffling, every step trains on the first batch. Once per epoch, the cost is the start of the workers.
 
-    ## How to tell
-    The call runs in each iteration of the loop that steps the optimizer, and no loop inside goes through the loader.
+    ## How to recognize it
+    The call runs in each iteration of the loop that steps the optimizer, and no inner loop iterates over the loader.
 
     ## What to do
     Build the loader once, and take batches with `for batch in loader`; for an endless stream, keep one iterator and
-    make a new one when it ends.
+    create a new one when it ends.
 
     ## When it is wrong
-    If the loop's body is a whole training of its own, such as one per client, through helper functions.
+    If the loop's body is a complete training, such as one per client, through helper functions.
     """
     for event in script.events(training.loop) if training.steps else ():
         drawn = event.call.args[0] if event.name == "next" and event.call.args else None
@@ -49,13 +49,13 @@ def loader_per_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
             drawn.args[0] if isinstance(drawn, ast.Call) and script.name(drawn.func) == "iter" and drawn.args else None
         )
         loads = inner is not None and (script.role(inner) == "loader" or "loader" in script.name(inner).lower())
-        what = f"next(iter({script.source(inner)})) starts the loader anew" if inner else "a DataLoader is built"
+        what = f"next(iter({script.source(inner)})) restarts the loader" if inner else "a DataLoader is built"
         builds = event.call in script.loaders and not _is_gone_through(script, event.call, training)
         yield from script.report(
             event.is_certain and (loads or builds) and event,
             Severity.HIGH,
             f"{what} in every step, with its workers and its order, for one batch",
-            "build the loader once and go through it: for batch in loader",
+            "build the loader once and iterate over it: for batch in loader",
         )
     for loop, step in script.epochs:
         built = [one for one in script.loaders if script.within(one, loop) and not script.conditions(one, loop)]
@@ -67,13 +67,13 @@ def loader_per_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
         yield from script.report(
             outer and bool(built) and built[0],
             Severity.LOW,
-            "the DataLoader is built in every epoch: its workers start anew",
+            "the DataLoader is built in every epoch: its workers start again",
             "build it once, with persistent_workers=True",
         )
 
 
 def _is_gone_through(script: LintedScript, call: ast.Call, training: LoopStep) -> bool:
-    """Whether a loop inside takes its batches from the loader that is built here, or a function gets it."""
+    """Whether an inner loop takes its batches from the loader that is built here, or a function gets the loader."""
     inner = [
         one
         for one in ast.walk(training.container)
@@ -88,18 +88,18 @@ def _is_gone_through(script: LintedScript, call: ast.Call, training: LoopStep) -
 @lint_rule("sampler-without-set-epoch", "a DistributedSampler draws the same order in every epoch", reads="python")
 def sampler_without_set_epoch(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a shuffling `DistributedSampler` in a training over several epochs, without any call of `set_epoch`.
+    Looks for a shuffling `DistributedSampler` in a training over several epochs, without any call to `set_epoch`.
 
     ## Why it costs
-    The sampler seeds its permutation with its epoch. If nobody sets it, every epoch has the same order and the same
-    samples on the same rank: batches never mix, and the model learns their order.
+    The sampler seeds its permutation with its epoch. If it is never set, every epoch has the same order, and each rank
+    always gets the same samples: batches never mix, and the model learns their order.
 
-    ## How to tell
-    The loader of the training takes the sampler, an outer loop repeats it, and `set_epoch` is called nowhere.
+    ## How to recognize it
+    The training's loader takes the sampler, an outer loop repeats it, and `set_epoch` is never called.
 
     ## What to do
-    `sampler.set_epoch(epoch)` at the begin of each epoch. `hotloop lint --fix` writes it where the sampler and the
-    epoch are plain names of the same function.
+    Call `sampler.set_epoch(epoch)` at the start of each epoch. `hotloop lint --fix` adds it where the sampler and the
+    epoch are plain names in the same function.
 
     ## When it is wrong
     If there is only one epoch, or another file calls `set_epoch` on the loader's sampler.
@@ -120,20 +120,20 @@ def sampler_without_set_epoch(script: LintedScript) -> Iterator[LintFinding]:
                 sampler,
                 Severity.MEDIUM,
                 f"{name} shuffles the same way in every epoch: set_epoch is never called",
-                f"call {name}.set_epoch(epoch) at the begin of each epoch",
+                f"call {name}.set_epoch(epoch) at the start of each epoch",
                 edits=_add_set_epoch(script, name, sampler, loop),
             )
 
 
 def _counts(script: LintedScript, loop: Loop) -> bool:
-    """Whether a loop counts epochs: over a range that is not known to be one."""
+    """Whether a loop counts epochs: it is over a range that is not known to have one element."""
     value = script.unwrap(loop.iter) if isinstance(loop, FORS) else None
     is_range = isinstance(value, ast.Call) and script.name(value.func).split(".")[-1] in ("range", "trange")
     return is_range and not (isinstance(value, ast.Call) and len(value.args) == 1 and constant(value.args[0]) == 1)
 
 
 def _add_set_epoch(script: LintedScript, name: str, sampler: ast.AST, epochs: Loop) -> tuple[LintEdit, ...]:
-    """A line at the begin of the epoch, where the names are bound there for certain."""
+    """A line at the start of the epoch, if the names are certainly bound there."""
     target, first = getattr(epochs, "target", None), epochs.body[0]
     indent = script.lines[first.lineno - 1][: first.col_offset]
     is_plain = isinstance(target, ast.Name) and target.id != "_" and len(script.assigned.get(name, ())) == 1
@@ -155,10 +155,10 @@ def useless_non_blocking(script: LintedScript) -> Iterator[LintFinding]:
     Looks for a loop that copies batches with `non_blocking=True` while its DataLoader has no `pin_memory`.
 
     ## Why it costs
-    From pageable memory CUDA copies through a buffer of its own, and the host waits: `non_blocking` changes nothing.
+    From pageable memory, CUDA copies through its own buffer, and the host waits: `non_blocking` changes nothing.
 
-    ## How to tell
-    The loop goes through a DataLoader of this file that neither sets `pin_memory` nor takes unpacked arguments.
+    ## How to recognize it
+    The loop iterates over a DataLoader of this file that neither sets `pin_memory` nor takes unpacked arguments.
 
     ## What to do
     Build the loader with `DataLoader(..., pin_memory=True)`.
@@ -190,18 +190,18 @@ def workerless_loader(script: LintedScript, training: LoopStep) -> Iterator[Lint
     Looks for the DataLoader of a training loop that has `num_workers=0`, which is also the default.
 
     ## Why it costs
-    Batches are then made in the training process, between the steps, while the accelerator waits.
+    The training process then prepares the batches between the steps, while the accelerator waits.
 
-    ## How to tell
-    Neither a keyword nor an unpacked argument sets `num_workers`. `medium` where the dataset, which is followed to its
-    class, opens, decodes or augments for each item; else `low`.
+    ## How to recognize it
+    Neither a keyword nor an unpacked argument sets `num_workers`. `medium` where the dataset's class opens, decodes or
+    augments for each item; else `low`.
 
     ## What to do
-    Set `num_workers`. `hotloop run` measures how long the loop waits for batches and how many workers would do;
+    Set `num_workers`. `hotloop run` measures how long the loop waits for batches and how many workers are enough;
     `hotloop bench loader` tries them.
 
     ## When it is wrong
-    If the data is in memory already, or batches are so cheap that workers only add their own cost.
+    If the data is already in memory, or batches are so cheap that workers only add overhead.
     """
     source = script.loop_source(training.loop)
     for call in script.origins(source) if source is not None else ():
@@ -216,19 +216,19 @@ def workerless_loader(script: LintedScript, training: LoopStep) -> Iterator[Lint
         yield from script.report(
             not in_memory and (workers is None or constant(workers) == 0) and call,
             Severity.MEDIUM if slow else Severity.LOW,
-            "num_workers is 0: each batch is made in the training process, and the GPU waits for it"
+            "num_workers is 0: the training process prepares each batch, and the GPU waits for it"
             + (f" ({slow[0]} for each item)" if slow else ""),
-            "set num_workers; hotloop run says what the wait for batches costs",
+            "set num_workers; hotloop run measures the wait for batches",
         )
 
 
 def _events(script: LintedScript, function: ast.AST | None) -> Sequence[LoopCall]:
-    """The calls of a function; none where it is unknown."""
+    """The calls in a function; none if it is unknown."""
     return script.events(function) if isinstance(function, FUNCTIONS) else ()
 
 
 def _slow_item(script: LintedScript, made: ast.Call) -> str:
-    """What takes time for each item of a dataset; empty where nothing is known to."""
+    """The slow work for each item of a dataset; empty if none is known."""
     owner = script.definition(made.func)
     getter = script.method(owner, "__getitem__") if isinstance(owner, ast.ClassDef) else None
     names = [script.name(made.func), *(event.name for event in _events(script, getter))]
@@ -243,18 +243,19 @@ def _slow_item(script: LintedScript, made: ast.Call) -> str:
 )
 def loader_order(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks at the loader that a training goes through: no shuffling, `shuffle` together with a sampler, no
-    `DistributedSampler` under DDP, or the validation's dataset.
+    Looks at the training's loader: no shuffling, `shuffle` together with a sampler, no `DistributedSampler` under DDP,
+    or the validation's dataset.
 
     ## Why it costs
-    Batches in the order of the files (often by class) make training learn worse. Without a share for each rank all
-    ranks compute the same samples: N GPUs do the work of one. `shuffle=True` with a sampler raises ValueError.
+    Batches in the order of the files (often by class) make the model learn worse. Without a separate share for each
+    rank, all ranks compute the same samples: N GPUs do the work of one. `shuffle=True` with a sampler raises
+    ValueError.
 
-    ## How to tell
-    The loop's loader is followed to the call of DataLoader and to its dataset.
+    ## How to recognize it
+    The loop's loader is followed to the DataLoader call and to its dataset.
 
     ## What to do
-    `shuffle=True` on one process; a `DistributedSampler` and `set_epoch` on several.
+    `shuffle=True` in one process; a `DistributedSampler` and `set_epoch` on several.
 
     ## When it is wrong
     If the dataset is an iterable, shuffles itself, or is split by rank elsewhere.
@@ -282,14 +283,14 @@ def loader_order(script: LintedScript, training: LoopStep) -> Iterator[LintFindi
             (
                 constant(shuffle) is True and kinds == [ast.Call],
                 Severity.HIGH,
-                "shuffle=True with a sampler raises ValueError: they exclude each other",
+                "shuffle=True with a sampler raises ValueError: they are mutually exclusive",
             ),
             (
                 sampler is None
                 and parallel
                 and not script.has(r"(?i)shard|split_by|rank\w*\s*::|\[[^\n\]=]{0,40}rank\w*\s*:"),
                 Severity.HIGH,
-                "the loader has no DistributedSampler: every rank trains on all of the data, the same work N times",
+                "the loader has no DistributedSampler: every rank trains on all of the data and repeats the same work",
             ),
             (
                 fixed and not _ORDERED.search(script.text),
@@ -298,7 +299,7 @@ def loader_order(script: LintedScript, training: LoopStep) -> Iterator[LintFindi
             ),
         )
         for severity, text in [one[1:] for one in checks if one[0] and not streams and not _STREAM.search(whole)][:1]:
-            advice = "shuffle=True on one process; DistributedSampler(dataset) and set_epoch on several"
+            advice = "shuffle=True in one process; DistributedSampler(dataset) and set_epoch on several"
             yield from script.report(call, severity, text, advice, is_sure=False)
 
 
@@ -312,27 +313,27 @@ WHOLE = re.compile(
 TO_DEVICE = re.compile(r"(?i)cuda|device|gpu")
 
 
-@lint_rule("slow-dataset", "a dataset does for each item what belongs elsewhere", reads="python")
+@lint_rule("slow-dataset", "a dataset does work for each item that belongs elsewhere", reads="python")
 def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks at the `__getitem__` and the collate functions of a file: files that are read as a whole for one item, tensors
-    that go to the GPU in a worker, random generators that all workers copy, iterables that workers do not split, lists
-    of Python objects that workers hold.
+    Looks at the `__getitem__` and collate functions of a file: files that are read in full for one item, tensors that a
+    worker moves to the GPU, random generators that all workers copy, iterables that workers do not split, lists of
+    Python objects that workers hold.
 
     ## Why it costs
-    A table that is read for each item makes the loader thousands of times slower. CUDA in a forked worker raises. A
-    copied generator gives all workers the same numbers; an iterable that nobody splits gives every sample to each of
-    them. Lists of objects are copied into each worker as their reference counts change: memory grows during the epoch.
+    Reading a table for each item makes the loader thousands of times slower. CUDA in a forked worker raises. A copied
+    generator gives all workers the same numbers; an iterable that is not split gives every sample to each of them.
+    Lists of objects are copied into each worker as their reference counts change: memory grows during the epoch.
 
-    ## How to tell
-    What is read does not depend on the index; the class is that of a dataset which a loader with workers gets.
+    ## How to recognize it
+    The file that is read does not depend on the index; the class is a dataset that is passed to a loader with workers.
 
     ## What to do
-    Read once in `__init__`, or lazily once per worker; move batches in the training loop; seed by `get_worker_info`;
+    Read once in `__init__`, or lazily once per worker; move batches in the training loop; seed from `get_worker_info`;
     keep large tables in arrays.
 
     ## When it is wrong
-    If what is read is tiny, or the loader has no workers in practice.
+    If the file is tiny, or the loader has no workers in practice.
     """
     if not script.has("__getitem__|__iter__|collate_fn"):
         return
@@ -388,8 +389,8 @@ def slow_dataset(script: LintedScript) -> Iterator[LintFinding]:
                 and any(one.endswith(("default_rng", "RandomState", "random.Random")) for one in made)
                 and node,
                 Severity.MEDIUM,
-                f"every worker gets a copy of {name}: all draw the same random numbers, in each epoch again",
-                "make the generator in the worker, seeded by torch.initial_seed()",
+                f"every worker gets a copy of {name}: all draw the same random numbers, and again in each epoch",
+                "create the generator in the worker, seeded with torch.initial_seed()",
             )
             yield from script.report(
                 kept
@@ -410,30 +411,30 @@ def _is_device(script: LintedScript, event: LoopCall) -> bool:
 
 
 def _reads_all(script: LintedScript, event: LoopCall, index: str) -> bool:
-    """Whether what is read is the same file for every item, and is read each time."""
+    """Whether every item reads the same file, each time."""
     words = {getattr(one, "id", "") for part in event.call.args[:1] for one in script.said(part)}
     lazy = keyword(event.call, "mmap_mode") or any(isinstance(one, (ast.Compare, ast.UnaryOp)) for one in event.tests)
     return "self" in words and index not in words and len(words - {""}) < 4 and not lazy
 
 
-@lint_rule("leaked-split", "the validation sees what it should not", reads="python")
+@lint_rule("leaked-split", "data leaks between training and validation", reads="python")
 def leaked_split(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for statistics that are fitted before the split, scalers that are fitted again on test data, `random_split` of
-    a dataset with augmentation, and validation loaders of the training's dataset.
+    a dataset with augmentation, and validation loaders over the training's dataset.
 
     ## Why it costs
-    The score is too good, or noisy: the choice of the best model rests on it.
+    The score that chooses the best model is too good, or noisy.
 
-    ## How to tell
-    `fit` or `fit_transform` of all data stands before `train_test_split`; both parts of `random_split` share one
-    dataset whose transform draws random numbers.
+    ## How to recognize it
+    `fit` or `fit_transform` of all data comes before `train_test_split`; both parts of `random_split` share one dataset
+    whose transform draws random numbers.
 
     ## What to do
-    Split first; fit on the training part only; give the validation a dataset of its own, without augmentation.
+    Split first; fit on the training part only; give the validation its own dataset, without augmentation.
 
     ## When it is wrong
-    If the augmentation of the validation is on purpose.
+    If you augment the validation data on purpose.
     """
     splits = script.calls_of(".train_test_split", ".random_split")
     after_all = script.calls_of(".fit", ".fit_transform") if splits else script.calls_of(".fit_transform")
@@ -447,7 +448,7 @@ def leaked_split(script: LintedScript) -> Iterator[LintFinding]:
         checks = (
             (
                 last == "fit_transform" and re.search(r"(?i)test|val", given),
-                "fits again on data that only measures: use transform",
+                "is fitted again on evaluation data: use transform",
             ),
             (fits and after and call.args, "is fitted before the split: statistics of the test data leak"),
             (
@@ -457,7 +458,7 @@ def leaked_split(script: LintedScript) -> Iterator[LintFinding]:
             (
                 any(re.match(r"(?i)(self\.)?(val|test|eval|dev)", one) for one in targets)
                 and re.match(r"(?i)(self\.)?train_?(data|set|ds)", given),
-                "of the validation goes through the training's dataset: the score is that of the training",
+                "of the validation iterates over the training's dataset: the score is the training's",
             ),
             (
                 call in splits and constant(keyword(call, "shuffle")) is not False and _overlaps(script, call),
@@ -470,13 +471,13 @@ def leaked_split(script: LintedScript) -> Iterator[LintFinding]:
                 call,
                 Severity.MEDIUM,
                 f"{last}({given}) {text}",
-                "split first, and keep the validation apart",
+                "split first, and keep the validation data separate",
                 is_sure=False,
             )
 
 
 def _overlaps(script: LintedScript, split: ast.Call) -> bool:
-    """Whether what is split are windows of one series that begin at each step: ``x[i : i + n]``."""
+    """Whether the split data are windows of one series that begin at each step: ``x[i : i + n]``."""
     for made in (
         one for given in split.args[:1] for one in script.origins(given, through=("array", "stack", "tensor"))
     ):
@@ -504,7 +505,7 @@ def _overlaps(script: LintedScript, split: ast.Call) -> bool:
 
 
 def _begins(total: ast.AST) -> str:
-    """The first term of a sum, with a dot."""
+    """The first term of a sum, followed by a dot."""
     while isinstance(total, ast.BinOp):
         total = total.left
     return f"{getattr(total, 'id', '')}."

@@ -1,4 +1,4 @@
-"""The static checks of what losses are given: shapes, activations, padding, and graphs that should end before them."""
+"""Checks of the inputs of losses: shapes, activations, padding, and graphs that should end before them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ RESULTS = (
     (r"unsqueeze\(-?1\)", COLUMN, ROW),
     (r"squeeze\((-?1)?\)", ROW, COLUMN),
 )
-"""Calls without what they are called on -> the shape of the result, and the one that they need."""
+"""Calls without their object -> the shape of the result, and the shape that they need."""
 KEEPS_SHAPE = r"(to|cuda|cpu|float|detach|clone|clamp|contiguous|requires_grad_|double|relu|sigmoid)\(.*"
 
 
 def _kinds(script: LintedScript, call: ast.Call) -> list[str]:
-    """The full names of the losses that a call may be one of."""
+    """The full names of the losses that a call may be."""
     made = [script.name(one.func) for one in script.origins(call.func) if isinstance(one, ast.Call)]
     return made or [script.name(call.func)]
 
 
 def _shape(script: LintedScript, value: ast.AST, depth: int = 0) -> str:
-    """``(B, 1)`` or ``(B,)`` where what computes a value says so; else empty."""
+    """``(B, 1)`` or ``(B,)`` where the operation that computes a value shows it; else empty."""
     parts: list[ast.AST] = []
     if isinstance(value, ast.Attribute) and value.attr == "values":
         parts = [value.value]
@@ -82,18 +82,18 @@ def _shape_of_call(script: LintedScript, call: ast.Call, depth: int) -> str:
     return COLUMN if is_column and not re.search(r"\.(squeeze|view|flatten|reshape)\(", code) else ""
 
 
-@lint_rule("mismatched-loss", "a loss is given what it does not take", reads="python")
+@lint_rule("mismatched-loss", "a loss gets inputs that it does not take", reads="python")
 def mismatched_loss(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for regression losses of `(B, 1)` against `(B,)`, `BCELoss` under autocast, padding that the loss counts, and
-    losses over all sampled nodes of a `NeighborLoader`.
+    Looks for regression losses of `(B, 1)` against `(B,)`, `BCELoss` under autocast, padding that counts in the loss,
+    and losses over all sampled nodes of a `NeighborLoader`.
 
     ## Why it costs
     `(B, 1)` and `(B,)` broadcast to `(B, B)`: each value is fitted to all targets. `BCELoss` raises under autocast on
-    CUDA. Padding that is not ignored (-100) is learned; sampled neighbors leak labels of the test nodes.
+    CUDA. Padding that is not ignored (-100) is learned; sampled neighbors leak the labels of test nodes.
 
-    ## How to tell
-    Both arguments are followed to the operations that give them their shape; the loader to its class.
+    ## How to recognize it
+    Both arguments are followed to the operations that determine their shape; the loader is followed to its class.
 
     ## What to do
     `squeeze(1)` or `unsqueeze(1)`; `BCEWithLogitsLoss`; `ignore_index` or -100; `[:batch.batch_size]`.
@@ -146,14 +146,14 @@ def mismatched_loss(script: LintedScript) -> Iterator[LintFinding]:
             yield from script.report(
                 bool(pads) and not handled and script.gradient(call.args[0]) == "graph" and call,
                 Severity.MEDIUM,
-                f"padding counts in the loss: {pads[0] if pads else ''} is padded and no ignore_index leaves it out",
+                f"padding counts in the loss: {pads[0] if pads else ''} is padded and no ignore_index excludes it",
                 "pad labels with -100, or set ignore_index",
                 is_sure=False,
             )
 
 
 def _autocast_around(script: LintedScript, node: ast.AST) -> ast.Call | None:
-    """The ``autocast`` for CUDA in whose ``with`` a node stands, of the innermost one."""
+    """The innermost CUDA ``autocast`` whose ``with`` contains a node."""
     for block in (one for one in script.parents(node) if isinstance(one, (ast.With, *FUNCTIONS))):
         for item in block.items if isinstance(block, ast.With) else ():
             cast = item.context_expr
@@ -166,17 +166,18 @@ def _autocast_around(script: LintedScript, node: ast.AST) -> ast.Call | None:
     return None
 
 
-@lint_rule("unmasked-labels", "labels are the inputs with their padding", reads="python")
+@lint_rule("unmasked-labels", "the labels include the padding of the inputs", reads="python")
 def unmasked_labels(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for `labels = input_ids.clone()` of a padded batch without -100 for the padding.
 
     ## Why it costs
-    The loss counts the padding: the model learns to write padding, short texts weigh little, and the logged loss is too
-    good.
+    The loss counts the padding: the model learns to write padding, short texts have little weight, and the logged loss
+    is too good.
 
-    ## How to tell
-    The function pads, takes the ids as labels and changes them no more; no collator of transformers does it.
+    ## How to recognize it
+    The function pads, uses the ids as labels and does not change them afterward; no collator of transformers masks
+    them.
 
     ## What to do
     `labels[attention_mask == 0] = -100`, or DataCollatorForLanguageModeling(tokenizer, mlm=False).
@@ -210,16 +211,16 @@ TARGETS = re.compile(rf"(?i)(^|_)(teacher|ema)(_|\d|$)|(^|_)({_APART})_[a-z]|[a-
 @lint_rule("aliased-model", "a copy of a model is the model itself", reads="python")
 def aliased_model(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a target network, teacher or moving average that is assigned from the trained model without a copy.
+    Looks for a target network, teacher or moving average that is the trained model itself, assigned without a copy.
 
     ## Why it costs
-    Both names are one module: each step changes the target too, and the copying of weights does nothing.
+    Both names are one module: each step changes the target too, and copying weights does nothing.
 
-    ## How to tell
-    The name says that it is another model, and its only value is the one whose parameters an optimizer has.
+    ## How to recognize it
+    The name suggests another model, but its only value is the model whose parameters an optimizer has.
 
     ## What to do
-    Make it by `copy.deepcopy(model)`, and freeze it.
+    Create it with `copy.deepcopy(model)`, and freeze it.
 
     ## When it is wrong
     If the name is only another word for the trained model.
@@ -237,8 +238,8 @@ def aliased_model(script: LintedScript) -> Iterator[LintFinding]:
         yield from script.report(
             bool(made) and all(one in script.models and isinstance(one, ast.Call) for one in made) and value,
             Severity.HIGH,
-            f"{name} is {script.source(value) if value else ''} itself, not a copy: each step changes both, and there "
-            "is no separate network",
+            f"{name} is {script.source(value) if value else ''} itself, not a copy: each step changes both, and the "
+            "two never differ",
             f"{name} = copy.deepcopy({script.source(value) if value else ''})",
         )
 
@@ -248,21 +249,21 @@ def aliased_model(script: LintedScript) -> Iterator[LintFinding]:
 )
 def undetached_input(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a discriminator's loss of fakes that are not detached, teachers and target networks without `no_grad`, and
+    Looks for a discriminator's loss on fakes that are not detached, teachers and target networks without `no_grad`, and
     advantages that keep their graph.
 
     ## Why it costs
-    The backward goes through a second network for gradients that are cleared before they are used: time and memory of
-    another backward. A target or an advantage with its graph also changes what is learned.
+    The backward pass goes through a second network for gradients that are cleared before they are used, at the time and
+    memory of another backward pass. A target or advantage with its graph also changes what the model learns.
 
-    ## How to tell
-    Between a backward and the step after it, the calls of other trained models are followed to the loss by data flow.
+    ## How to recognize it
+    By data flow: calls of other trained models that lead to the loss between a backward call and the step after it.
 
     ## What to do
     `fake.detach()`; compute teachers, targets and advantages under `torch.no_grad()`.
 
     ## When it is wrong
-    If both networks are meant to learn from this loss.
+    If both networks should learn from this loss.
     """
     optimizers = {script.stepped(one.call) for one in training.steps}
     order = [one for one in training.events if one in training.backwards or one in training.steps]
@@ -324,14 +325,14 @@ def undetached_input(script: LintedScript, training: LoopStep) -> Iterator[LintF
 
 
 def _trained(script: LintedScript, step: ast.Call) -> set[ast.AST]:
-    """The models whose parameters the optimizer of a step has."""
+    """The models whose parameters a step's optimizer has."""
     value = step.args[0] if step.args else getattr(step.func, "value", step)
     made = script.origins(value)
     return {model for model, optimizer in script.models.items() if optimizer in made}
 
 
 def _model_calls(script: LintedScript, value: ast.AST) -> Iterator[tuple[ast.Call, ast.AST]]:
-    """The calls of models whose graph a value has, each with where the model comes from."""
+    """The model calls in a value's graph, each with the origin of its model."""
     todo: list[ast.AST] = [value]
     seen: set[ast.AST] = set()
     while todo and len(seen) < 200:
@@ -363,24 +364,24 @@ def _model_calls(script: LintedScript, value: ast.AST) -> Iterator[tuple[ast.Cal
 
 
 @lint_rule(
-    "gathered-without-gradient", "all_gather cuts the gradient of what a loss compares", reads="python", each="training"
+    "gathered-without-gradient", "all_gather cuts the gradient of a loss's inputs", reads="python", each="training"
 )
 def gathered_without_gradient(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
     Looks for `torch.distributed.all_gather` of a model's output in a training step, whose result goes into the loss.
 
     ## Why it costs
-    Gathered tensors have no gradient: the loss of a contrastive training ignores all samples but those of the other
-    argument, and learns from a fraction of the batch.
+    Gathered tensors have no gradient: a contrastive loss ignores all samples except those of its other argument, and
+    the model learns from a fraction of the batch.
 
-    ## How to tell
-    What is gathered has a history, and the function does not put its own part back (`gathered[rank] = features`).
+    ## How to recognize it
+    The gathered tensor has a history, and the function does not restore its own part (`gathered[rank] = features`).
 
     ## What to do
-    `torch.distributed.nn.functional.all_gather`, or put the own part back.
+    `torch.distributed.nn.functional.all_gather`, or restore the rank's own part.
 
     ## When it is wrong
-    If the gathered values are only measured.
+    If the gathered values are only used for metrics.
     """
     for event in training.find("all_gather", "all_gather_into_tensor"):
         scope = script.scope(event.call)

@@ -1,4 +1,4 @@
-"""The static checks of modules: what their forward computes, and what an optimizer never sees of them."""
+"""Checks of modules: the computations in their forward, and the parts that an optimizer never sees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEARNS = re.compile(
 )
 
 
-@lint_rule("unregistered-module", "layers in a plain list are no part of the model", reads="python")
+@lint_rule("unregistered-module", "layers in a plain list are not part of the model", reads="python")
 def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for layers and parameters that a module keeps in a plain list, tuple or dict, and for layers that are built
@@ -24,11 +24,12 @@ def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
 
     ## Why it costs
     `parameters()` does not list them: the optimizer never trains them, `.to()` leaves them on the CPU, and no
-    checkpoint has them. A layer that is built in each forward is random each time; a dropout there never turns off.
+    checkpoint has them. A layer that is built in each forward is random each time; a dropout layer there never turns
+    off.
 
-    ## How to tell
+    ## How to recognize it
     In a class that derives from `nn.Module`: `self.x = [nn.Linear(...) ...]` or `self.x.append(nn.Linear(...))`,
-    without a ModuleList, Sequential or ParameterList of it.
+    without a ModuleList, Sequential or ParameterList around it.
 
     ## What to do
     `nn.ModuleList`, `nn.ModuleDict`, `nn.ParameterList`; build layers in `__init__`.
@@ -63,14 +64,14 @@ def unregistered_module(script: LintedScript) -> Iterator[LintFinding]:
             yield from script.report(
                 call,
                 Severity.MEDIUM if kind.startswith("Dropout") else Severity.HIGH,
-                f"{kind} is built in forward: eval() does not turn it off, and what it holds is "
+                f"{kind} is built in forward: eval() does not turn it off, and its weights are "
                 "random in every call and never trained",
                 "build it once in __init__",
             )
 
 
 MAY_HIDE = r"self\.\w+[^=\n]*=\s*[\[({\\]|self\.\w+[^=\n]*=[^=\n]*,|\)\s*\("
-"""Text without which no rule below finds a list of layers, or a layer that is called where it is built."""
+"""A text that a file must contain for the rules below to find a list of layers, or a layer called where it is built."""
 PLAIN = (ast.List, ast.Dict, ast.ListComp, ast.DictComp, ast.Tuple)
 REGISTERS = re.compile(r"ModuleList|ModuleDict|Sequential|ParameterList|ParameterDict|register_|setattr")
 
@@ -81,7 +82,7 @@ def _is_layer(script: LintedScript, call: ast.Call) -> bool:
     return own or bool(re.match(r"torch\.nn\.(?!functional|init|utils|parallel|Module$)[A-Z]\w*$", name))
 
 
-@lint_rule("dropout-always-on", "a functional dropout does not know of eval mode", reads="python")
+@lint_rule("dropout-always-on", "a functional dropout ignores eval mode", reads="python")
 def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for `F.dropout(x)` in a module without `training=self.training`, and for a softmax over the batch.
@@ -90,14 +91,14 @@ def dropout_always_on(script: LintedScript) -> Iterator[LintFinding]:
     The default of `training` is True: validation and inference drop activations too, and their results are random and
     worse. A softmax over dimension 0 mixes the samples of a batch.
 
-    ## How to tell
-    The call stands in a method of a class that derives from `nn.Module`.
+    ## How to recognize it
+    The call is in a method of a class that derives from `nn.Module`.
 
     ## What to do
     `F.dropout(x, p, training=self.training)`, or `nn.Dropout`; `softmax(dim=-1)`.
 
     ## When it is wrong
-    If dropout at inference is the purpose (Monte Carlo dropout).
+    If you want dropout at inference (Monte Carlo dropout).
     """
     for call, name in script.calls if script.has("dropout|softmax") else ():
         if not DROPS.search(name):
@@ -130,8 +131,8 @@ BARE = {
     "zero_grad": "gradients are not cleared",
     "step": "nothing steps",
     "backward": "no gradient is computed",
-    "eval": "the mode stays",
-    "train": "the mode stays",
+    "eval": "the mode does not change",
+    "train": "the mode does not change",
     "update": "nothing is updated",
     "detach_": "nothing is detached",
 }
@@ -140,16 +141,16 @@ BARE = {
 @lint_rule("statement-without-effect", "a statement does nothing", reads="python")
 def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for methods that are named and not called (`optimizer.zero_grad`), results that are thrown away
+    Looks for methods that are named but not called (`optimizer.zero_grad`), results that are thrown away
     (`images.to(device)`), and `with torch.no_grad:` without parentheses.
 
     ## Why it costs
     The line does nothing: gradients pile up, the model does not step, or the batch stays on the CPU and the next call
     raises.
 
-    ## How to tell
-    The statement is an expression alone. A tensor's `to()` returns a copy; that of a module works in place, and is not
-    looked at.
+    ## How to recognize it
+    The whole statement is an expression. A tensor's `to()` returns a copy; a module's works in place and is not
+    reported.
 
     ## What to do
     Add the parentheses, or assign the result.
@@ -182,22 +183,22 @@ def statement_without_effect(script: LintedScript) -> Iterator[LintFinding]:
             yield from script.report(node, Severity.HIGH, text, "assign the result, or add the parentheses")
 
 
-@lint_rule("unused-argument", "an argument of the command line changes nothing", reads="python")
+@lint_rule("unused-argument", "a command-line argument changes nothing", reads="python")
 def unused_argument(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for arguments of `argparse` that nothing reads, in a file that trains.
 
     ## Why it costs
-    Who sets `--weight-decay` believes that it works: runs that should differ are the same.
+    If you set `--weight-decay`, you expect an effect: runs that should differ are the same.
 
-    ## How to tell
-    The parsed arguments are used by attributes only, are passed to nothing, and none of them is this one.
+    ## How to recognize it
+    The file reads the parsed arguments only as attributes, passes them to nothing, and never reads this attribute.
 
     ## What to do
     Use it, or remove it.
 
     ## When it is wrong
-    If a launcher passes arguments that the script has to accept.
+    If a launcher passes arguments that the script must accept.
     """
     if not script.training or script.has(r"vars\(|__dict__|getattr\(|asdict|namespace|[Ll]ightning|[Dd]eep[Ss]peed"):
         return
@@ -230,7 +231,7 @@ HYPER = re.compile(r"(^|_)(lr|\w*decay|batch|epochs?|seed|clip|warmup|accum|mome
 
 
 def _is_known(script: LintedScript, name: ast.Name) -> bool:
-    """Whether arguments are passed as a whole to a function of this file, or printed."""
+    """Whether all arguments together are passed to a function of this file, or printed."""
     around = script.parent(name)
     made = script.definition(around.func) if isinstance(around, ast.Call) else None
     prints = isinstance(around, ast.Call) and script.name(around.func) == "print"

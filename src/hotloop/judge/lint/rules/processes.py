@@ -1,4 +1,4 @@
-"""The static checks of what a rank does among others, and when it is warned."""
+"""Checks of what a rank does among others, and of its handling of warnings."""
 
 from __future__ import annotations
 
@@ -16,41 +16,42 @@ RANK = re.compile(
     r"(?i)rank|world|main|master|primary|is_first|zero|leader|chief|root|writer|logger|log_dir|gpu|device|shard|worker|writes?\b"
 )
 APART = re.compile(r"(?i)rank|local|getpid|hostname|uuid|buffer|BytesIO")
-"""In a path that differs from process to process."""
+"""Part of a path that differs between processes."""
 ONE_RANK = re.compile(r"(?i)rank|master|primary|once|zero")
 STARTED = re.compile(r"init_process_group|init_distributed|DistributedDataParallel|dist_init")
 MAY_SAVE_APART = re.compile(
     r"(?i)FullyShardedDataParallel|FSDP|fully_shard|deepspeed|tensor_parallel|pipeline_parallel|megatron"
 )
 ONCE = {
-    "torch.save": "writes {0} on every rank at the same time: no test of the rank guards it",
+    "torch.save": "writes {0} on every rank at the same time: no rank check guards it",
     "wandb.init": "starts a run on every rank: N dashboards of the same training",
     "huggingface_hub.snapshot_download": "downloads the same files on every rank",
     "urllib.request.urlretrieve": "downloads the same file on every rank, to the same path",
     "torch.hub.download_url_to_file": "downloads the same file on every rank, to the same path",
     "download=True": "downloads the dataset on every rank, into the same folder",
 }
-"""Calls that one rank should make, and what every rank does with them."""
+"""Calls that one rank should make, and their effect on every rank."""
 
 
 @lint_rule("save-on-every-rank", "all ranks write or download the same file", reads="python")
 def save_on_every_rank(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `torch.save`, downloads and `wandb.init` in a distributed training that no test of the rank guards, to a
-    path that does not name the rank.
+    Looks for `torch.save`, downloads and `wandb.init` in a distributed training that no rank check guards, to a path
+    that does not contain the rank.
 
     ## Why it costs
-    All ranks write the same file at the same time. On a shared file system the writes mix, and what is loaded later may
-    be broken; in any case every rank waits for a write that one would do.
+    All ranks write the same file at the same time. On a shared file system the writes mix, and the file may be broken
+    when it is loaded; in any case, every rank waits for a write that one rank could do.
 
-    ## How to tell
-    The file starts a process group, and neither a test around the call nor its path mentions a rank or a main process.
+    ## How to recognize it
+    The file starts a process group, and neither a condition around the call nor its path mentions a rank or a main
+    process.
 
     ## What to do
-    `if torch.distributed.get_rank() == 0:` around it, and a barrier after it if other ranks read the file.
+    `if torch.distributed.get_rank() == 0:` around the call, and a barrier after it if other ranks read the file.
 
     ## When it is wrong
-    If the caller in another file guards it, or the path differs by rank through the working directory.
+    If a caller in another file guards it, or the path differs by rank through the working directory.
     """
     started = STARTED.search(script.text) and any(STARTED.search(name) for _, name in script.calls)
     for call, name in script.calls if started else ():
@@ -69,7 +70,7 @@ def save_on_every_rank(script: LintedScript) -> Iterator[LintFinding]:
 
 
 def _is_reached_unguarded(script: LintedScript, node: ast.AST, depth: int) -> bool:
-    """Whether some way to the node, through callers of this file, passes no test that may be one of the rank."""
+    """Whether some path to the node, through callers in this file, has no condition that may check the rank."""
     scope = script.scope(node)
     if any(isinstance(test, ast.expr) and script.mentions(test, RANK) for test in script.conditions(node, scope)):
         return False
@@ -104,20 +105,20 @@ ZERO = re.compile(r"(?i)rank|is_main|is_master|main_process|master")
 @lint_rule("uneven-collective", "only some ranks reach a collective", reads="python")
 def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a collective, or a forward of a model in DDP, under a test of the rank, also in a function that is called
+    Looks for a collective, or a forward of a model in DDP, under a rank check, including in a function that is called
     there; and for a `continue` that depends on the batch before `backward()`.
 
     ## Why it costs
-    The ranks that do not come are waited for: the job hangs until NCCL's timeout, and then it is lost.
+    The other ranks wait for those that skip it: the job hangs until NCCL's timeout, and then it fails.
 
-    ## How to tell
-    The calls of the branch are followed into functions; the other branch makes no collective.
+    ## How to recognize it
+    The branch's calls are followed into functions; the other branch calls no collective.
 
     ## What to do
-    Call collectives on all ranks, and test the rank only around what prints and writes.
+    Call collectives on all ranks, and check the rank only around code that prints and writes.
 
     ## When it is wrong
-    If the group of the collective has only these ranks.
+    If the collective's group contains only these ranks.
     """
     if not STARTED.search(script.text):
         return
@@ -141,7 +142,7 @@ def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
             f"{mine[0].name if mine else ''} runs only if {shown}: the other ranks never reach this "
             "collective, and the job "
             "hangs until the timeout",
-            "call it on all ranks, outside of the test",
+            "call it on all ranks, outside the condition",
         )
     for step in script.training if script.calls_of(".DistributedDataParallel", ".DDP") else ():
         for leave in (one for one in ast.walk(step.container) if isinstance(one, ast.Continue)):
@@ -152,7 +153,7 @@ def uneven_collective(script: LintedScript) -> Iterator[LintFinding]:
                 Severity.HIGH,
                 f"a rank that continues if {script.source(test) if test else ''} skips backward(): "
                 "the others wait in its all-reduce",
-                "decide on all ranks together (all_reduce of the flag), or use a loss of zero",
+                "decide on all ranks together (all_reduce of the flag), or use a zero loss",
                 is_sure=False,
             )
 
@@ -162,7 +163,7 @@ UNEVEN = re.compile(r"isnan|isfinite|isinf|^loss$|numel")
 
 
 def _collectives(script: LintedScript, branch: ast.If, body: list[ast.stmt]) -> list[LoopCall]:
-    """The collectives that statements make, themselves or in functions that they call."""
+    """The collectives that statements call, directly or in functions."""
     inside = {part for one in body for part in ast.walk(one) if isinstance(part, ast.Call)}
     events = script.events(script.scope(branch)) if inside else ()
     found = [one for one in events if one.site in inside and COLLECTIVES.search(one.name) and _is_distributed(one.name)]
@@ -176,25 +177,25 @@ def _is_distributed(name: str) -> bool:
     return "dist" in name or name.endswith(("barrier", "wait_for_everyone", "all_reduce", "all_gather"))
 
 
-@lint_rule("bypassed-ddp", "what DDP wraps is used in the wrong order, or around it", reads="python")
+@lint_rule("bypassed-ddp", "a model in DDP is wrapped in the wrong order, or bypassed", reads="python")
 def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for a training forward through `model.module` or the bare model, a model that is wrapped before it is moved,
     ranks that all use GPU 0, and the gloo backend for models on GPUs.
 
     ## Why it costs
-    DDP's hooks run only through the wrapper: gradients are not averaged, and each rank trains a model of its own. A
-    wrapper of a model on the CPU raises with `device_ids`. N ranks on one GPU share its memory and its time.
+    DDP's hooks run only through the wrapper: without it, gradients are not averaged, and each rank trains its own
+    model. Wrapping a model on the CPU raises with `device_ids`. N ranks on one GPU share its memory and its time.
 
-    ## How to tell
-    The object whose forward runs in the loop is followed to the wrapper and to what it wraps; the calls that choose a
-    device are `set_device`, `device_ids` and anything that names a rank.
+    ## How to recognize it
+    The object whose forward runs in the loop is followed to the wrapper and to the model inside; the calls that choose
+    a device are `set_device`, `device_ids` and anything that names a rank.
 
     ## What to do
     `torch.cuda.set_device(local_rank)`, move the model, wrap it, and call the wrapper.
 
     ## When it is wrong
-    If gradients are averaged by hand.
+    If the code averages the gradients itself.
     """
     wraps = script.calls_of(".DistributedDataParallel", ".DDP")
     if not wraps:
@@ -208,7 +209,7 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
         yield from script.report(
             (through or hidden) and not script.without_gradients(event.call) and event,
             Severity.HIGH,
-            f"{event.name}(...) passes DistributedDataParallel by: gradients are not averaged, each "
+            f"{event.name}(...) bypasses DistributedDataParallel: gradients are not averaged, each "
             "rank trains its own model",
             "call the wrapped model",
         )
@@ -239,7 +240,7 @@ def bypassed_ddp(script: LintedScript) -> Iterator[LintFinding]:
             and constant(call.args[0] if call.args else keyword(call, "backend")) == "gloo"
             and call,
             Severity.MEDIUM,
-            "gloo averages gradients of GPUs through the host's memory: several times slower than nccl",
+            "gloo averages GPU gradients through the host's memory: several times slower than nccl",
             "init_process_group('nccl')",
         )
 
@@ -252,27 +253,28 @@ def _receiver(call: ast.Call) -> ast.AST:
 
 
 def _moves_to_first(script: LintedScript, move: ast.Call) -> bool:
-    """Whether a call moves to the GPU that is the default: number 0, where nobody chose another."""
+    """Whether a call moves to the default GPU: number 0, unless the code chooses another."""
     bare = not move.args and script.name(move.func).endswith("cuda")
     return bare or constant(move.args[0] if move.args else None) in ("cuda", "cuda:0")
 
 
-@lint_rule("unreduced-metric", "a metric of one rank's share is taken for that of all", reads="python")
+@lint_rule("unreduced-metric", "a metric of one rank's share is taken for the metric of all", reads="python")
 def unreduced_metric(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for a validation whose loader has a `DistributedSampler`, in a file that never reduces or gathers anything.
 
     ## Why it costs
-    What rank 0 prints, and what chooses the best model, is the score of one share of the data.
+    The score that rank 0 prints, and that chooses the best model, covers only one share of the data.
 
-    ## How to tell
-    The loader of a loop under `no_grad` takes the sampler, and no collective follows in the file or beside it.
+    ## How to recognize it
+    The loader of a loop under `no_grad` takes the sampler, and no collective follows in the file or in those next to
+    it.
 
     ## What to do
     `all_reduce` the counts, then divide.
 
     ## When it is wrong
-    If a metrics library does it.
+    If a metrics library reduces it.
     """
     reduced = not script.calls_of(".DistributedSampler") or script.has(
         r"all_reduce|all_gather|reduce\(|gather|torchmetrics|MetricLogger|reduce_|accelerat|lightning"
@@ -285,7 +287,7 @@ def unreduced_metric(script: LintedScript) -> Iterator[LintFinding]:
         yield from script.report(
             any(one.endswith("DistributedSampler") for one in samplers) and loop,
             Severity.MEDIUM,
-            "the metric is that of this rank's share of the validation data: nothing reduces it over ranks",
+            "the metric covers only this rank's share of the validation data: nothing reduces it over ranks",
             "torch.distributed.all_reduce the sums, then divide",
         )
 
@@ -296,13 +298,13 @@ def unused_parameter_search(script: LintedScript) -> Iterator[LintFinding]:
     Looks for a model wrapped by `DistributedDataParallel(..., find_unused_parameters=True)`.
 
     ## Why it costs
-    DDP then walks the whole graph after each forward. If every parameter gets a gradient, the walk is for nothing.
+    DDP then walks the whole graph after each forward. If every parameter gets a gradient, the walk is useless.
 
-    ## How to tell
-    The argument is the literal `True`. The walk takes some percent of a step.
+    ## How to recognize it
+    The argument is the literal `True`. The walk takes a few percent of a step.
 
     ## What to do
-    Leave it out and train a step: DDP says if a parameter got no gradient. The rule `unused-parameter-scan` of
+    Leave it out and train a step: DDP reports if a parameter got no gradient. The rule `unused-parameter-scan` of
     `hotloop run` measures the cost.
 
     ## When it is wrong
@@ -314,7 +316,7 @@ def unused_parameter_search(script: LintedScript) -> Iterator[LintFinding]:
                 severity=Severity.LOW,
                 line=call.lineno,
                 message="find_unused_parameters=True walks the graph in every step",
-                advice="leave it out unless DDP then complains of parameters without gradients",
+                advice="leave it out unless DDP then reports parameters without gradients",
             )
 
 
@@ -327,16 +329,16 @@ def uncatchable_signal(script: LintedScript) -> Iterator[LintFinding]:
     Looks for `signal.signal` with SIGKILL or SIGSTOP.
 
     ## Why it costs
-    The kernel never delivers them: the call itself raises OSError, and the save that it promises never happens.
+    The kernel never delivers them to a handler: the call itself raises OSError, and the intended save never happens.
 
-    ## How to tell
+    ## How to recognize it
     The first argument names one of the two signals, and no `try` is around the call.
 
     ## What to do
     Handle SIGTERM, which schedulers send first, or the signal that you ask your scheduler for.
 
     ## When it is wrong
-    It is not, on Linux and macOS.
+    Never, on Linux and macOS.
     """
     for call in script.calls_of("signal.signal"):
         name = script.name(call.args[0]) if call.args else ""
@@ -353,24 +355,24 @@ HANDLE_THEMSELVES = re.compile(r"(?i)lightning|submitit|composer|determined|igni
 SAVES = ("torch.save", ".save_pretrained", ".save_checkpoint", ".save_state", "torch.distributed.checkpoint.save")
 
 
-@lint_rule("unhandled-signal", "the job warns its training by a signal that nothing handles", reads="python")
+@lint_rule("unhandled-signal", "the job warns its training with a signal that nothing handles", reads="python")
 def unhandled_signal(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a training script that saves checkpoints and sets no signal handler, where a batch script or manifest of
-    the same run starts it by its name and says that it will be warned.
+    Looks for a training script that saves checkpoints but sets no signal handler, where a batch script or manifest of
+    the same run starts it by name and requests a warning.
 
     ## Why it costs
-    A signal without a handler ends Python at once. The warning, which is there so that a last save can run, costs steps
-    instead: everything since the last checkpoint, and the seconds that were left.
+    A signal without a handler ends Python at once. The warning exists so that a last save can run; here it costs
+    everything since the last checkpoint, and the seconds that were left.
 
-    ## How to tell
-    `medium` where `--signal` without `B:` meets a script under srun; `low` where a pod runs on spot nodes or has a
-    grace period above 30 s. Silent as soon as any Python file of the run mentions a signal, or the script uses a
+    ## How to recognize it
+    `medium` where `--signal` without `B:` applies to a script under srun; `low` where a pod runs on spot nodes or has a
+    grace period above 30 s. Not reported if any Python file of the run mentions a signal, or the script uses a
     framework that sets handlers.
 
     ## What to do
-    `signal.signal(signal.SIGUSR1, ...)` that sets a flag, and a save after the step that sees it, as hotloop's Trainer
-    does. Or remove `--signal`.
+    Set a flag in `signal.signal(signal.SIGUSR1, ...)`, and save after the step that sees it, as hotloop's Trainer does.
+    Or remove `--signal`.
 
     ## When it is wrong
     If a package that is not among these files sets the handler, or the script saves often enough.

@@ -1,4 +1,4 @@
-"""The #SBATCH lines of a batch script: what sbatch refuses, ignores, or reads as something else."""
+"""Checks of a batch script's #SBATCH lines: those that sbatch refuses, ignores, or reads as something else."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _WEIGHTY = re.compile(
 """Options without which the job gets other devices or another limit."""
 
 
-@lint_rule("ignored-sbatch-line", "an #SBATCH line is ignored: it follows a command, or is misspelt", reads="sbatch")
+@lint_rule("ignored-sbatch-line", "an #SBATCH line is ignored: it follows a command, or is misspelled", reads="sbatch")
 def ignored_sbatch_line(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `#SBATCH` lines after the first command, with blanks before `#`, or misspelt (`#SBTACH`, `#sbatch`).
+    Looks for `#SBATCH` lines after the first command, with spaces before `#`, or misspelled (`#SBTACH`, `#sbatch`).
 
     ## Why it costs
     sbatch stops reading at the first command. The job runs with the cluster's defaults: other devices, another limit.
 
-    ## How to tell
-    A command, an assignment or `set -e` stands above the line. High where the line is about devices, cores, memory,
-    time or signals. Lines inside of heredocs are left out.
+    ## How to recognize it
+    A command, an assignment or `set -e` is above the line. High where the line is about devices, cores, memory, time or
+    signals. Lines inside heredocs are left out.
 
     ## What to do
     Move all `#SBATCH` lines up, right below the first line. `hotloop lint --fix` does it.
 
     ## When it is wrong
-    If the line is kept as a note; write `##SBATCH` then.
+    If the line is kept as a note; in that case write `##SBATCH`.
     """
     first = batch.commands[0].line if batch.commands else 0
     lines = batch.text.split("\n")
@@ -44,7 +44,7 @@ def ignored_sbatch_line(batch: Batch) -> Iterator[LintFinding]:
     problems = [(late[0], late, f"line {first} above it is a command", edits)] if late else []
     for at in [at for at, _ in batch.late if at <= first and batch.options]:
         fixed = re.sub(r"^\s*#\w+", "#SBATCH", lines[at - 1]) + "\n"
-        problems.append((at, [at], "it is not written as #SBATCH at the line's begin", [_replace(at, fixed)]))
+        problems.append((at, [at], "#SBATCH is misspelled, or not at the start of the line", [_replace(at, fixed)]))
     for line, places, problem, repair in problems:
         text = " ".join(lines[at - 1].strip() for at in places)
         more = f" (also line {', '.join(map(str, places[1:6]))})" if places[1:] else ""
@@ -63,7 +63,7 @@ def _replace(line: int, text: str, count: int = 1) -> LintEdit:
 
 TEMPLATE = re.compile(r"[${}<>%@\\]")
 OF_PLUGINS = ("container-", "no-container-")
-"""What the plugin for containers that most clusters with GPUs have calls its options."""
+"""Options of the container plugin that most clusters with GPUs have."""
 _EXCLUSIVE = (
     ("mem", "mem-per-cpu", "mem-per-gpu"),
     ("cpus-per-task", "cpus-per-gpu"),
@@ -79,27 +79,29 @@ _VALUES = {
     "array": r"[\d,:-]+(%\d+)?", "open-mode": r"append|truncate|a|t", "signal": r"([RB]+:)?\w+(@\d+)?",
     "mail-type": r"(NONE|BEGIN|END|FAIL|REQUEUE|ALL|INVALID_DEPEND|STAGE_OUT|TIME_LIMIT(_[589]0)?|ARRAY_TASKS|,)+",
 }  # fmt: skip
-"""What sbatch takes as a value, by option; anything else it refuses."""
+"""The values that sbatch accepts, by option; it refuses all others."""
 
 
 @lint_rule("refused-option", "sbatch refuses the script: an unknown option, value, or combination", reads="sbatch")
 def refused_option(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Compares the `#SBATCH` lines with the options of sbatch: misspelt ones, one dash for two, options of srun, values in
-    no known form (`--time=24h`), options that exclude each other (`--mem` with `--mem-per-cpu`), no `#!` line.
+    Compares the `#SBATCH` lines with the options of sbatch: misspelled options, one dash for two, options of srun,
+    values in unknown forms (`--time=24h`), options that exclude each other (`--mem` with `--mem-per-cpu`), no `#!`
+    line.
 
     ## Why it costs
-    sbatch refuses the job. With one dash it may take it and read something else: `-output=log` writes to `utput=log`.
+    sbatch refuses the job. With one dash, it may accept the line and read something else: `-output=log` writes to
+    `utput=log`.
 
-    ## How to tell
-    The name is neither an option of sbatch (22.05, and those added up to 25.05) nor an abbreviation of a single one.
-    `high` where a known name is near or srun has the option, `medium` where older versions had it, else `low`.
+    ## How to recognize it
+    The name is neither an option of sbatch (22.05, and those added up to 25.05) nor an abbreviation of a single option.
+    `high` where it is close to a known name or srun has the option, `medium` where older versions had it, else `low`.
 
     ## What to do
-    Write the option that is named, or give it to srun.
+    Write the option that the finding names, or give it to srun.
 
     ## When it is wrong
-    If a plugin of the cluster adds an option whose name is near to one of sbatch's.
+    If a plugin of the cluster adds an option whose name is close to one of sbatch's.
     """
     lines = batch.text.split("\n")
     found: list[tuple[Severity, int, str, str]] = []
@@ -119,10 +121,10 @@ def refused_option(batch: Batch) -> Iterator[LintFinding]:
         found += [(Severity.HIGH, at, f"sbatch refuses {message}: they are mutually exclusive", "keep one")] * (
             len(given) > 1
         )
-    problems = ((not batch.text.startswith("#!"), "no #! in its first line"), ("\r\n" in batch.text, "DOS line breaks"))
+    problems = ((not batch.text.startswith("#!"), "no #! on its first line"), ("\r\n" in batch.text, "DOS line breaks"))
     for problem in [text for is_so, text in problems if is_so and batch.is_job]:
         found.append(
-            (Severity.HIGH, 1, f"sbatch refuses the script: {problem}", "begin with #!/bin/bash, end lines by \\n")
+            (Severity.HIGH, 1, f"sbatch refuses the script: {problem}", "begin with #!/bin/bash, end lines with \\n")
         )
     for severity, line, message, advice in dict.fromkeys(found):
         yield LintFinding(severity=severity, line=line, message=message, advice=advice)
@@ -132,14 +134,14 @@ def _judge(one: BatchOption) -> tuple[Severity | None, str, str]:
     word, name = one.written, one.name
     if not word.startswith("-"):
         message = f"sbatch refuses {word!r}, which belongs to no option"
-        return Severity.HIGH, message, "quote values with blanks, no blanks around =, and begin comments with #"
+        return Severity.HIGH, message, "quote values with spaces, put no spaces around =, and begin comments with #"
     if not word.startswith("--"):
         long = word[1:].partition("=")[0]
         fix = f"--{word[1:]}" if len(long) > 2 and long in LONG else ""
         if word[1:2] not in SHORT:
             return Severity.HIGH, f"sbatch has no -{word[1:2]}", fix or f"its letters: {''.join(sorted(SHORT))}"
         if fix:
-            return Severity.HIGH, f"sbatch reads {word} as -{word[1]} with the value {word[2:]!r}", fix
+            return Severity.HIGH, f"sbatch reads {word} as -{word[1]} with value {word[2:]!r}", fix
         return None, "", ""
     meant = find_long(name)
     if len(meant) == 1 or name.startswith(OF_PLUGINS):
@@ -147,7 +149,7 @@ def _judge(one: BatchOption) -> tuple[Severity | None, str, str]:
     if meant:
         return Severity.HIGH, f"sbatch refuses --{name}: it may be any of {len(meant)} options", f"--{meant[0]}"
     if name in RENAMED:
-        return Severity.MEDIUM, f"sbatch has no --{name} any more", f"--{RENAMED[name]}"
+        return Severity.MEDIUM, f"sbatch no longer has --{name}", f"--{RENAMED[name]}"
     if name in OF_SRUN:
         return Severity.HIGH, f"sbatch refuses --{name}, an option of srun", f"srun --{name}"
     near = difflib.get_close_matches(name, sorted(LONG), n=1, cutoff=0.8)
@@ -156,17 +158,17 @@ def _judge(one: BatchOption) -> tuple[Severity | None, str, str]:
     return Severity.LOW, f"sbatch refuses --{name} unless a plugin of the cluster adds it", "see sbatch --help there"
 
 
-@lint_rule("unexpanded-variable", "a shell variable in an #SBATCH line stays as it is written", reads="sbatch")
+@lint_rule("unexpanded-variable", "a shell variable in an #SBATCH line is not expanded", reads="sbatch")
 def unexpanded_variable(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for `$NAME`, `$(command)` and `~/` in the values of `#SBATCH` lines.
 
     ## Why it costs
-    sbatch reads these lines without a shell: the output goes to a folder that is really called `$HOME`, and the job
-    fails before its first line because that folder does not exist. A number such as `--nodes=$N` is refused.
+    sbatch reads these lines without a shell: the output goes to a folder literally named `$HOME`, and the job fails
+    before its first line because that folder does not exist. A number such as `--nodes=$N` is refused.
 
-    ## How to tell
-    A value holds a dollar sign and a name, or begins with `~`. Low where it is only a name (`--job-name`).
+    ## How to recognize it
+    A value contains a dollar sign and a name, or begins with `~`. Low where it is only a name (`--job-name`).
 
     ## What to do
     Write the path, use sbatch's own patterns (`%x` name, `%j` id, `%u` user), or give the option on the command line.
@@ -192,30 +194,30 @@ def unexpanded_variable(batch: Batch) -> Iterator[LintFinding]:
 
 
 _HOURS = {*range(6, 30), 32, 36, 40, 48, 60, 72, 84, 96, 120, 144, 168} - {10, 15, 20, 25, 60, 120}
-"""Numbers that are hours rather than minutes where a training is limited by them."""
+"""Numbers that are more likely hours than minutes as the time limit of a training."""
 _SMALL = re.compile(r"[1-9]\d{0,2}")
 _SHORT_JOB = re.compile(r"(?i)debug|test|smoke|short|interactive|quick|toy|demo|hello|example|check|dev\b|bench|profil")
 
 
-@lint_rule("wrong-unit", "--time or --mem is read in another unit than is meant", reads="sbatch")
+@lint_rule("wrong-unit", "--time or --mem is read in another unit than intended", reads="sbatch")
 def wrong_unit(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks for `--time=24` (24 minutes), `--time=24:00` (24 minutes, 0 seconds), `--time=24-00:00:00` (24 days), and for
     `--mem=64` (64 MB).
 
     ## Why it costs
-    Slurm kills the training after minutes, or when it imports torch; or the job waits for ever because no partition has
-    such a limit.
+    Slurm kills the training after minutes, or when it imports torch; or the job waits forever because no partition
+    allows such a limit.
 
-    ## How to tell
-    A training with GPUs is limited to as many minutes as people write hours, or to as many days; or a comment in the
-    line says hours. The name and partition do not speak of a test. Memory below 1000 has no K, M, G or T.
+    ## How to recognize it
+    A training with GPUs is limited to a number of minutes or days that people usually write for hours; or a comment on
+    the line says hours. The name and partition do not suggest a test. Memory below 1000 has no K, M, G or T.
 
     ## What to do
     `--time=24:00:00` or `--time=1-00:00:00`, and `--mem=64G`.
 
     ## When it is wrong
-    If a run of that many minutes is meant; write `--time=00:24:00` then.
+    If a run of that many minutes is intended; in that case write `--time=00:24:00`.
     """
     value, lines = batch.value("time"), batch.text.split("\n")
     minutes, days = re.fullmatch(r"(\d+)(:00)?", value), re.fullmatch(r"(\d+)-0{1,2}(:0{1,2}){0,2}", value)
@@ -225,10 +227,10 @@ def wrong_unit(batch: Batch) -> Iterator[LintFinding]:
     looks = says_hours or (not is_short and (count in _HOURS or value[:1] == "0"))
     sizes = [(n, batch.value(n)) for n in ("mem", "mem-per-cpu", "mem-per-gpu") if _SMALL.fullmatch(batch.value(n))]
     problems = [
-        (minutes and batch.trainings and looks, "time", f"{count} minutes: the training is killed then", "HH:00:00"),
+        (minutes and batch.trainings and looks, "time", f"{count} minutes: the training is then killed", "HH:00:00"),
         (days and count in _HOURS - {*range(6, 12), 14, 21, 28}, "time",
-         f"{count} days: beyond a partition's limit the job never starts", "D-HH:MM:SS"),
-        *((True, name, f"{size} MB: the job is killed for memory", f"{size}G") for name, size in sizes),
+         f"{count} days: beyond the partition's limit, the job never starts", "D-HH:MM:SS"),
+        *((True, name, f"{size} MB: the job is killed when it exceeds them", f"{size}G") for name, size in sizes),
     ]  # fmt: skip
     for name, effect, unit in [(name, effect, unit) for is_so, name, effect, unit in problems if is_so]:
         yield LintFinding(
@@ -240,25 +242,25 @@ def wrong_unit(batch: Batch) -> Iterator[LintFinding]:
         )
 
 
-@lint_rule("lost-log", "the log of a job is cut, mixed or never opened", reads="sbatch")
+@lint_rule("lost-log", "the log of a job is truncated, mixed or never opened", reads="sbatch")
 def lost_log(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
     Looks at `--output` and `--error`: of a job that is requeued without `--open-mode=append`, of an array without `%a`,
-    and in a folder that the script itself makes.
+    and in a folder that the script itself creates.
 
     ## Why it costs
-    Slurm truncates the file when the job starts again: what the first run printed, its error too, is overwritten. All
-    tasks of an array fill one file. Without the folder Slurm cannot open the log, and the job fails without a word.
+    Slurm truncates the file when the job starts again: the first run's output, including its error, is overwritten. All
+    tasks of an array write to one file. Without the folder, Slurm cannot open the log, and the job fails silently.
 
-    ## How to tell
-    `--requeue` or `scontrol requeue` without the open mode (low); a pattern in which nothing differs between tasks
-    (medium); a `mkdir` of the folder in the script, and no such folder beside it (medium).
+    ## How to recognize it
+    `--requeue` or `scontrol requeue` without the open mode (low); a pattern that is the same for all tasks (medium); a
+    `mkdir` of the folder in the script, with no such folder next to it (medium).
 
     ## What to do
     `#SBATCH --open-mode=append` (`hotloop lint --fix` adds it), `--output=logs/%A_%a.out`, `mkdir` before sbatch.
 
     ## When it is wrong
-    If the cluster sets `JobFileAppend=1`, or the folder is there from an earlier run.
+    If the cluster sets `JobFileAppend=1`, or the folder exists from an earlier run.
     """
     requeues, at = (
         batch.option("requeue") or batch.find(r"^\s*scontrol\s+requeue"),
@@ -267,7 +269,7 @@ def lost_log(batch: Batch) -> Iterator[LintFinding]:
     is_cut = batch.is_job and requeues and not batch.value("open-mode").startswith("a")
     edits = () if batch.option("open-mode") else (_replace(at + 1, "#SBATCH --open-mode=append\n", 0),)
     found: list[tuple[int, Severity, str, tuple[LintEdit, ...]]] = []
-    found += [(at, Severity.LOW, "a requeue truncates the log: what was printed is overwritten", edits)] * bool(is_cut)
+    found += [(at, Severity.LOW, "a requeue truncates the log: earlier output is overwritten", edits)] * bool(is_cut)
     for name in ("output", "error"):
         value, line = batch.value(name), batch.line(name)
         folder = value.rpartition("/")[0].removeprefix("./")
@@ -311,21 +313,21 @@ def lost_log(batch: Batch) -> Iterator[LintFinding]:
 @lint_rule("contradictory-options", "options of a job contradict each other", reads="sbatch")
 def contradictory_options(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Compares `--nodes`, `--ntasks`, `--ntasks-per-node` and `--gpus`, and looks for an option given twice.
+    Compares `--nodes`, `--ntasks`, `--ntasks-per-node` and `--gpus`, and looks for options given twice.
 
     ## Why it costs
-    `--ntasks` decides, and `--ntasks-per-node` is only a limit: nodes or GPUs stay without a task. Of an option that is
-    given twice, the last line counts.
+    `--ntasks` decides, and `--ntasks-per-node` is only a limit: nodes or GPUs are left without a task. If an option is
+    given twice, the last line is used.
 
-    ## How to tell
-    `--ntasks` differs from `--nodes` times `--ntasks-per-node`, `--gpus` is no multiple of the nodes, or two lines give
-    one option different values.
+    ## How to recognize it
+    `--ntasks` differs from `--nodes` times `--ntasks-per-node`, `--gpus` is not a multiple of the nodes, or two lines
+    give one option different values.
 
     ## What to do
     Leave `--ntasks` out, or make the numbers agree; keep one line of each option.
 
     ## When it is wrong
-    If the nodes are meant to have different numbers of tasks.
+    If the nodes are intended to have different numbers of tasks.
     """
     tasks, per_node, gpus, nodes = (batch.count(name) or 0 for name in ("ntasks", "ntasks-per-node", "gpus", "nodes"))
     is_exact = "-" not in batch.value("nodes")
@@ -333,7 +335,7 @@ def contradictory_options(batch: Batch) -> Iterator[LintFinding]:
         (0 < tasks < nodes, f"--ntasks={tasks} on {nodes} nodes: {nodes - tasks} nodes get no task"),
         (tasks and per_node and nodes and is_exact and tasks != per_node * nodes,
          f"--ntasks={tasks} decides, not {nodes} nodes x --ntasks-per-node={per_node}"),
-        (gpus and nodes and gpus % nodes, f"--gpus={gpus} is of all {nodes} nodes together"),
+        (gpus and nodes and gpus % nodes, f"--gpus={gpus} is for all {nodes} nodes together"),
     )  # fmt: skip
     for problem in [text for is_so, text in problems if is_so][:1]:
         line = batch.line("ntasks", "gpus")
@@ -349,7 +351,7 @@ def contradictory_options(batch: Batch) -> Iterator[LintFinding]:
             yield LintFinding(
                 severity=Severity.MEDIUM,
                 line=one.line,
-                message=f"--{one.name}={one.value} replaces --{one.name}={before.value} of line {before.line}",
+                message=f"--{one.name}={one.value} replaces --{one.name}={before.value} on line {before.line}",
                 advice="keep one of the two lines",
             )
 
@@ -363,17 +365,17 @@ _CORES = "cpus-per-task cpus-per-gpu exclusive mincpus cores-per-socket threads-
 @lint_rule("one-core-per-task", "a job with GPUs has too few CPUs for its processes and workers", reads="sbatch")
 def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
     """## What it does
-    Compares the CPUs that a job asks for with its GPUs, processes, and the DataLoader workers of the command line.
+    Compares the CPUs that a job asks for with its GPUs, its processes, and the DataLoader workers on its command line.
 
     ## Why it costs
     Slurm's default is one CPU per task: the training and all its DataLoader workers share it, and the GPUs wait.
 
-    ## How to tell
-    There are GPUs and no `--cpus-per-task`, `--cpus-per-gpu`, `--exclusive` or `--mincpus`, or fewer CPUs than GPUs, or
-    no more than half of the workers that the command, or the default in the Python file beside it, asks for.
+    ## How to recognize it
+    There are GPUs and no `--cpus-per-task`, `--cpus-per-gpu`, `--exclusive` or `--mincpus`; or fewer CPUs than GPUs; or
+    at most half as many CPUs as the workers that the command, or the default in the Python file next to it, asks for.
 
     ## What to do
-    `#SBATCH --cpus-per-task=N`, with a CPU for each worker and one for each process.
+    `#SBATCH --cpus-per-task=N`, with one CPU for each worker and one for each process.
 
     ## When it is wrong
     If the partition gives whole nodes, or a default number of CPUs per GPU.
@@ -382,7 +384,7 @@ def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
     is_given = any(batch.option(name) for name in _CORES.split()) or batch.tasks_per_node >= gpus * 2
     found = [
         (gpus and not is_given and cores is None, batch.line("gres", "gpus-per-node", "gpus"),
-         "no --cpus-per-task: by default a task, with all its processes and DataLoader workers, gets one CPU"),
+         "no --cpus-per-task: by default, a task gets one CPU for all its processes and DataLoader workers"),
         (cores is not None and cores < gpus, batch.line("cpus-per-task", "cpus-per-gpu"),
          f"{cores} CPUs for {gpus} GPUs on each node: processes and DataLoader workers share them"),
     ]  # fmt: skip
@@ -403,6 +405,6 @@ def one_core_per_task(batch: Batch) -> Iterator[LintFinding]:
             severity=Severity.MEDIUM,
             line=line,
             message=message,
-            advice="#SBATCH --cpus-per-task=N, a CPU for each process and worker",
+            advice="#SBATCH --cpus-per-task=N, one CPU for each process and worker",
             confidence=Confidence.LIKELY,
         )

@@ -1,4 +1,4 @@
-"""The static checks of DeepSpeed, accelerate and Lightning settings, and of the fields of SkyPilot and dstack files."""
+"""Checks of DeepSpeed, accelerate and Lightning settings, and of the fields of SkyPilot and dstack files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPREADS = ("MULTI_GPU", "FSDP", "DEEPSPEED")
 
 
 def when(path: str, is_faulty: Callable[[Field], object]) -> Callable[[Field], tuple[Field, ...]]:
-    """The value at a path of the settings, where it is faulty."""
+    """The value at a path of the settings, if it is faulty."""
     return lambda root: only(root[path], is_faulty(root[path]))
 
 
@@ -29,16 +29,16 @@ def when(path: str, is_faulty: Callable[[Field], object]) -> Callable[[Field], t
 def unknown_setting(file: SettingsFile, known: tuple[Field, str]) -> Iterator[LintFinding]:
     """## What it does
     Compares the fields of a SkyPilot or dstack file, of DeepSpeed's JSON, accelerate's YAML and Lightning's trainer
-    with those that exist.
+    with the known fields.
 
     ## Why it costs
-    The file is refused before anything starts, or DeepSpeed passes the setting over and trains with its default.
+    The file is refused before anything starts, or DeepSpeed ignores the setting and trains with its default.
 
-    ## How to tell
-    The tables of fields are noted from the sources, with their version. `likely` where no known name is near.
+    ## How to recognize it
+    By tables of fields taken from the programs' sources, with their versions. `likely` where no known name is close.
 
     ## What to do
-    Write the name or the value that is meant.
+    Write the intended name or value.
 
     ## When it is wrong
     If the program is newer than the tables.
@@ -47,7 +47,7 @@ def unknown_setting(file: SettingsFile, known: tuple[Field, str]) -> Iterator[Li
 
 
 def _offloads(root: Field, *devices: str) -> list[tuple[Field, int]]:
-    """What ZeRO moves to such devices, with the stage that it needs."""
+    """What ZeRO moves to these devices, with the stage that it needs."""
     parts = (("offload_optimizer", 1), ("offload_param", 3))
     found = [(root[f"zero_optimization.{name}"], stage) for name, stage in parts]
     return [(part, stage) for part, stage in found if part["device"].text in devices]
@@ -55,19 +55,19 @@ def _offloads(root: Field, *devices: str) -> list[tuple[Field, int]]:
 
 DEEPSPEED_SETTINGS = table_rule(
     "deepspeed-settings",
-    "settings of DeepSpeed contradict each other or cost time",
+    "DeepSpeed settings contradict each other or cost time",
     """## What it does
     Compares batch sizes, precision, ZeRO stage, offloading, buckets and profilers of a DeepSpeed JSON file.
 
     ## Why it costs
-    DeepSpeed refuses the settings when the engine is made, passes over what the stage does not have, or waits for the
-    GPU in each step.
+    DeepSpeed refuses the settings when it builds the engine, ignores those that the stage does not support, or waits
+    for the GPU in each step.
 
-    ## How to tell
-    Literal values; `auto` is filled in by the Trainer and not judged.
+    ## How to recognize it
+    By literal values; `auto`, which the Trainer fills in, is not checked.
 
     ## What to do
-    What the finding says; then lint the file again.
+    Do what the finding says, then lint the file again.
 
     ## When it is wrong
     If the script changes the settings before it passes them on.
@@ -90,7 +90,7 @@ DEEPSPEED_SETTINGS = table_rule(
             ),
             severity=HIGH,
             message=(
-                "train_batch_size {text} is no multiple of train_micro_batch_size_per_gpu x "
+                "train_batch_size {text} is not a multiple of train_micro_batch_size_per_gpu x "
                 "gradient_accumulation_steps: DeepSpeed refuses it for any number of GPUs (world size)"
             ),
             advice="leave train_batch_size out, or make it micro batch x accumulation x GPUs",
@@ -114,7 +114,7 @@ DEEPSPEED_SETTINGS = table_rule(
                 part["pin_memory"] for part, _ in _offloads(root, "cpu", "nvme") if part["pin_memory"].text == "false"
             ],
             severity=MEDIUM,
-            message="pin_memory: false: what is offloaded is copied from pageable memory, at a fraction of the speed",
+            message="pin_memory: false: offloaded data is copied from pageable memory, at a fraction of the speed",
             advice="pin_memory: true",
         ),
         FieldCheck(
@@ -133,7 +133,7 @@ DEEPSPEED_SETTINGS = table_rule(
         FieldCheck(
             at=when("fp16.loss_scale", lambda field: field.amount > 0),
             severity=MEDIUM,
-            message="a fixed loss_scale of {text}: gradients overflow or vanish in fp16, and nothing adapts it",
+            message="a fixed loss_scale of {text}: gradients overflow or vanish in fp16, as the scale never adapts",
             advice="loss_scale: 0 (dynamic)",
         ),
         FieldCheck(
@@ -162,21 +162,21 @@ STATED_GPUS = re.compile(
 
 ACCELERATE_SETTINGS = table_rule(
     "accelerate-settings",
-    "settings of accelerate contradict each other",
+    "accelerate settings contradict each other",
     """## What it does
-    Compares machines, processes, ranks, addresses, FSDP and DeepSpeed parts of an accelerate YAML file.
+    Compares the machines, processes, ranks, addresses, FSDP and DeepSpeed parts of an accelerate YAML file.
 
     ## Why it costs
-    Machines wait for each other for ever, GPUs stay idle, or the part that was to save memory does nothing.
+    Machines wait for each other forever, GPUs stay idle, or a part that should save memory does nothing.
 
-    ## How to tell
-    Literal values. `likely` where an option of `accelerate launch` may replace the value.
+    ## How to recognize it
+    By literal values. `likely` where an option of `accelerate launch` may replace the value.
 
     ## What to do
-    What the finding says; then lint the file again.
+    Do what the finding says, then lint the file again.
 
     ## When it is wrong
-    If `accelerate launch` is given other values.
+    If you pass other values to `accelerate launch`.
     """,
     reads="accelerate",
     each="documents",
@@ -189,10 +189,10 @@ ACCELERATE_SETTINGS = table_rule(
             ),
             severity=HIGH,
             message=(
-                "num_processes {text} is the total over all machines, and no multiple of num_machines: the launch is "
-                "refused, or some machines have none"
+                "num_processes {text} is the total over all machines, not a multiple of num_machines: the launch is "
+                "refused, or some machines get none"
             ),
-            advice="num_processes: machines x GPUs of each",
+            advice="num_processes: machines x GPUs per machine",
         ),
         FieldCheck(
             at=lambda root, notes, kind: only(
@@ -203,10 +203,10 @@ ACCELERATE_SETTINGS = table_rule(
             ),
             severity=HIGH,
             message=(
-                "num_processes {text} is the total over all machines, and a comment speaks of more GPUs: the others "
+                "num_processes {text} is the total over all machines, and a comment mentions more GPUs: the others "
                 "stay idle"
             ),
-            advice="num_processes: machines x GPUs of each",
+            advice="num_processes: machines x GPUs per machine",
             confidence=LIKELY,
         ),
         FieldCheck(
@@ -215,7 +215,7 @@ ACCELERATE_SETTINGS = table_rule(
             ),
             severity=MEDIUM,
             message="num_processes {text} is the total over all machines: each machine uses one GPU",
-            advice="num_processes: machines x GPUs of each",
+            advice="num_processes: machines x GPUs per machine",
             confidence=LIKELY,
         ),
         FieldCheck(
@@ -228,7 +228,7 @@ ACCELERATE_SETTINGS = table_rule(
                 and (root["main_process_ip"].text or "localhost") in ("localhost", "127.0.0.1", "0.0.0.0"),
             ),
             severity=HIGH,
-            message="main_process_ip is missing or local with several machines: each waits for the others at itself",
+            message="main_process_ip is missing or local with several machines: each waits for the others on itself",
             advice="main_process_ip: the address of the first machine (or --main_process_ip)",
             confidence=LIKELY,
         ),
@@ -246,7 +246,7 @@ ACCELERATE_SETTINGS = table_rule(
                 and root["num_processes"].amount != len((root["gpu_ids"].text or "").split(",")),
             ),
             severity=HIGH,
-            message="gpu_ids {text} are another number than num_processes: ranks share a GPU, or GPUs stay idle",
+            message="the number of gpu_ids {text} differs from num_processes: ranks share a GPU, or GPUs stay idle",
             advice="num_processes equal to the number of gpu_ids",
         ),
         FieldCheck(
@@ -287,10 +287,10 @@ ACCELERATE_SETTINGS = table_rule(
             ),
             severity=HIGH,
             message=(
-                "{text} beside settings that belong into it (zero_stage, gradient_accumulation_steps, "
+                "{text} next to settings that belong in it (zero_stage, gradient_accumulation_steps, "
                 "mixed_precision): accelerate refuses both together"
             ),
-            advice="set them in the JSON file alone",
+            advice="set them only in the JSON file",
         ),
         FieldCheck(
             at=lambda root, notes, kind: [
@@ -301,7 +301,7 @@ ACCELERATE_SETTINGS = table_rule(
             ],
             severity=HIGH,
             message="offloading to {text} needs a higher zero_stage (3 for parameters): it does nothing, or is refused",
-            advice="zero_stage: 3, or none",
+            advice="zero_stage: 3, or no offloading",
         ),
         FieldCheck(
             at=lambda root, notes, kind: only(
@@ -360,22 +360,22 @@ def _checkpoints(root: Field) -> list[Field]:
 
 
 def _is_part(field: Field) -> bool:
-    """Whether a limit of batches leaves something out; 1.0 is all of them."""
+    """Whether a limit leaves batches out; 1.0 is all of them."""
     return field.amount > 0 and field.text not in ("1.0", "1.")
 
 
 LIGHTNING_SETTINGS = table_rule(
     "lightning-settings",
-    "settings of Lightning's Trainer cost time or the result",
+    "settings of Lightning's Trainer waste time or lose the result",
     """## What it does
-    Reads the `trainer:` part of a YAML file of LightningCLI or Hydra: switches of debugging, checkpoints, precision
-    and strategy.
+    Reads the `trainer:` part of a LightningCLI or Hydra YAML file: debugging switches, checkpoints, precision and
+    strategy.
 
     ## Why it costs
-    A switch that is left on ends the training early, keeps it from saving, or slows every step.
+    A switch that is left on ends the training early, prevents saving, or slows every step.
 
-    ## How to tell
-    Literal values. `likely` where a value may be meant.
+    ## How to recognize it
+    By literal values. `likely` where a value may be intended.
 
     ## What to do
     Remove the switch, and pass it on the command line for the one run that needs it.
@@ -389,7 +389,7 @@ LIGHTNING_SETTINGS = table_rule(
         FieldCheck(
             at=when("fast_dev_run", lambda field: field.is_true or field.amount > 0),
             severity=HIGH,
-            message="fast_dev_run: {text} is left on: the training ends after some batches and saves nothing",
+            message="fast_dev_run: {text} is left on: the training ends after a few batches and saves nothing",
             advice="remove fast_dev_run",
         ),
         FieldCheck(
@@ -425,7 +425,7 @@ LIGHTNING_SETTINGS = table_rule(
                 "profiler", lambda field: field.text in ("advanced", "pytorch", "simple") or field["class_path"].text
             ),
             severity=MEDIUM,
-            message="a profiler is left on: it takes time in every step",
+            message="a profiler is left on: it costs time in every step",
             advice="remove profiler",
         ),
         FieldCheck(
@@ -461,7 +461,7 @@ LIGHTNING_SETTINGS = table_rule(
                 or root["strategy.init_args.find_unused_parameters"].is_true,
             ),
             severity=MEDIUM,
-            message="find_unused_parameters: the graph is walked in every step, though often every parameter is used",
+            message="find_unused_parameters: DDP walks the graph in every step, although often every parameter is used",
             advice="strategy: ddp",
             confidence=LIKELY,
         ),
@@ -522,18 +522,18 @@ LIGHTNING_SETTINGS = table_rule(
 
 SKYPILOT_SETTINGS = table_rule(
     "skypilot-settings",
-    "settings of a SkyPilot task cost money or are refused",
+    "settings of a SkyPilot task waste money or are refused",
     """## What it does
-    Looks at storage modes, folders that are mounted over, disk sizes and commands that never end.
+    Looks at storage modes, mounts that hide folders, disk sizes and commands that never end.
 
     ## Why it costs
     The machine does not come up, its disk fills, or it is paid for while nothing runs.
 
-    ## How to tell
-    Literal values of the task.
+    ## How to recognize it
+    By literal values in the task.
 
     ## What to do
-    What the finding says; then lint the file again.
+    Do what the finding says, then lint the file again.
 
     ## When it is wrong
     If the value is given on the command line.
@@ -548,8 +548,8 @@ SKYPILOT_SETTINGS = table_rule(
                 if re.match(r"(/|/usr|/etc|/bin|/root|/home|/var|/opt|~|~/|/lib)/?$", path)
             ],
             severity=HIGH,
-            message="a mount over a folder of the system hides what is there: the machine does not come up",
-            advice="mount it at a folder of its own, such as /data",
+            message="a mount over a system folder hides its files: the machine does not come up",
+            advice="mount it at a separate folder, such as /data",
         ),
         FieldCheck(
             at=lambda task: only(task["resources.disk_size"], 0 < task["resources.disk_size"].amount < 30),
@@ -573,7 +573,7 @@ SKYPILOT_SETTINGS = table_rule(
                 and task["resources.accelerators"],
             ),
             severity=HIGH,
-            message="run never ends: the GPUs are paid for until somebody looks",
+            message="run never ends: you pay for the GPUs until somebody stops it",
             advice="remove the sleep, and set resources.autostop",
             confidence=LIKELY,
         ),
@@ -599,14 +599,14 @@ DSTACK_SETTINGS = table_rule(
     ## Why it costs
     The run is refused, ends while it loads its data, or its instances are paid for while they are idle.
 
-    ## How to tell
-    Literal values of the file.
+    ## How to recognize it
+    By literal values in the file.
 
     ## What to do
-    What the finding says; then lint the file again.
+    Do what the finding says, then lint the file again.
 
     ## When it is wrong
-    If a profile or an option of `dstack apply` gives other values.
+    If a profile or an option of `dstack apply` sets other values.
     """,
     reads="dstack",
     each="documents",
@@ -614,7 +614,7 @@ DSTACK_SETTINGS = table_rule(
         FieldCheck(
             at=lambda task: only(task["image"], task["python"] and task["image"]),
             severity=HIGH,
-            message="image and python exclude each other: the file is refused",
+            message="image and python are mutually exclusive: the file is refused",
             advice="keep one of them",
         ),
         FieldCheck(
@@ -624,7 +624,7 @@ DSTACK_SETTINGS = table_rule(
             ),
             severity=HIGH,
             message=(
-                "utilization_policy ends the run after {text} below the GPU utilization: loading data or compiling "
+                "utilization_policy ends the run after {text} below its GPU utilization: loading data or compiling "
                 "takes longer"
             ),
             advice="time_window: 30m or more",
@@ -633,14 +633,14 @@ DSTACK_SETTINGS = table_rule(
         FieldCheck(
             at=when("utilization_policy.min_gpu_utilization", lambda least: least.amount > 60),
             severity=HIGH,
-            message="utilization_policy ends a run below {text} % of GPU utilization, where validation and saves are",
+            message="utilization_policy ends a run below {text} % GPU utilization: validation and saves are below it",
             advice="min_gpu_utilization: 10",
             confidence=LIKELY,
         ),
         FieldCheck(
             at=when("idle_duration", lambda idle: re.fullmatch(r"(\d+w|[2-9]\d*d|1\dd|off|-1)", idle.text or "")),
             severity=MEDIUM,
-            message="idle_duration {text}: idle GPUs are paid for that long after the run",
+            message="idle_duration {text}: you pay for idle GPUs that long after the run",
             advice="idle_duration: 5m",
         ),
         FieldCheck(
@@ -649,7 +649,7 @@ DSTACK_SETTINGS = table_rule(
                 task["nodes"].amount > 1 and any(_is_network(each) for each in task["volumes"].elements),
             ),
             severity=HIGH,
-            message="a network volume attaches to one instance: the other nodes of the task cannot be made with it",
+            message="a network volume attaches to one instance: the task's other nodes cannot use it",
             advice="one volume per node (name-${{{{ dstack.node_rank }}}}), or a bucket",
             confidence=LIKELY,
         ),

@@ -1,4 +1,4 @@
-"""The static checks of what a training loop and its validation do in each step."""
+"""Checks of what a training loop and its validation do in each step."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from hotloop.judge.lint.python_flow import LoopCall
 from hotloop.judge.lint.script_words import HIGHER, LENGTHS, LOWER, find_unit
 
 MATTERS = re.compile(r"(?i)dropout|batch_?norm|torchvision|timm|transformers|resnet|\bsmp\b|_models?\b|from \w*model")
-"""What behaves otherwise in eval mode."""
+"""Layers that behave differently in eval mode."""
 
 
 @lint_rule("eval-mode-kept", "after the first validation the model trains in eval mode", reads="python")
 def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `model.eval()` in a loop that trains, also in a function that the loop calls, where the next step runs
-    before anything calls `train()`.
+    Looks for `model.eval()` in a loop that trains, including in a function that the loop calls, where the next step
+    runs before anything calls `train()`.
 
     ## Why it costs
-    `eval()` stays in force: from the first validation on there is no dropout, and batch normalization keeps its
-    statistics. The training goes on, and quietly learns worse.
+    `eval()` stays in force: after the first validation there is no dropout, and batch normalization keeps its
+    statistics. The training continues, but quietly learns worse.
 
-    ## How to tell
-    The calls of one iteration in the order in which they run, followed into functions, twice.
+    ## How to recognize it
+    By the calls of one iteration, in the order in which they run, followed into functions, twice.
 
     ## What to do
-    Call `model.train()` after each validation, or at the head of each step's loop.
+    Call `model.train()` after each validation, or at the start of each step's loop.
 
     ## When it is wrong
-    If the model is meant to train in eval mode, such as one whose batch normalization is frozen: then say so once,
+    If the model should train in eval mode, such as one whose batch normalization is frozen: then call `eval()` once,
     before the loop.
     """
     if not script.training:
@@ -66,15 +66,15 @@ def eval_mode_kept(script: LintedScript) -> Iterator[LintFinding]:
 @lint_rule("validation-in-train-mode", "a validation or an inference runs in train mode", reads="python")
 def validation_in_train_mode(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a loop over a loader under `no_grad` whose model nobody puts into eval mode, and for one that calls
-    `train()` first.
+    Looks for a loop over a loader under `no_grad` whose model is never put into eval mode, or that calls `train()`
+    first.
 
     ## Why it costs
-    Dropout drops activations of what is measured, and batch normalization uses, and updates, the statistics of the
+    Dropout drops activations of the measured samples, and batch normalization uses and updates the statistics of the
     validation data: results are noisy and worse, and the model has seen the validation set.
 
-    ## How to tell
-    The model is trained or built here, no `eval()` runs in the function, in its callers or anywhere in the file.
+    ## How to recognize it
+    The model is trained or built here, and no `eval()` runs in the function, in its callers or anywhere in the file.
 
     ## What to do
     `model.eval()` before the validation and `model.train()` after it.
@@ -104,15 +104,15 @@ WITHOUT = re.compile(r"no_grad|inference_mode|set_grad_enabled|requires_grad|vol
 @lint_rule("gradients-in-validation", "a validation builds a graph that nothing uses", reads="python")
 def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a loop over a loader, after `model.eval()`, that calls the model outside of `torch.no_grad()`.
+    Looks for a loop over a loader, after `model.eval()`, that calls the model outside `torch.no_grad()`.
 
     ## Why it costs
-    Every forward keeps its activations for a backward that never comes: validation needs about twice the memory, is
-    slower, and limits the batch size.
+    Every forward keeps its activations for a backward pass that never comes: validation needs about twice the memory,
+    is slower, and limits the batch size.
 
-    ## How to tell
-    `eval()` of a model, then a loop that calls the model and never goes backward; neither the code around it nor the
-    function's callers turn gradients off.
+    ## How to recognize it
+    `eval()` of a model, then a loop that calls the model and never calls `backward()`; neither the code around it nor
+    the function's callers turn gradients off.
 
     ## What to do
     `with torch.no_grad():` around the loop, or `@torch.no_grad()` on the function.
@@ -140,7 +140,7 @@ def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
                 and bool(forwards)
                 and forwards[0],
                 Severity.MEDIUM,
-                f"{model} builds a graph and keeps activations for a backward that never comes: twice the memory",
+                f"{model} builds a graph and keeps activations for a backward pass that never comes: twice the memory",
                 "evaluate under torch.no_grad() or torch.inference_mode()",
             )
 
@@ -148,20 +148,20 @@ def gradients_in_validation(script: LintedScript) -> Iterator[LintFinding]:
 EACH_STEP: dict[str, tuple[Severity, str]] = {
     "torch.cuda.empty_cache": (
         Severity.MEDIUM,
-        "gives cached memory back: it waits for the device, and the allocator asks again",
+        "frees cached memory: it waits for the device, and the allocator must request it again",
     ),
     "torch.cuda.synchronize": (
         Severity.MEDIUM,
-        "waits until the device is idle: nothing is queued when the host goes on",
+        "waits until the device is idle: nothing is queued when the host continues",
     ),
-    "gc.collect": (Severity.MEDIUM, "looks at every Python object while the device waits"),
+    "gc.collect": (Severity.MEDIUM, "visits every Python object while the device waits"),
     "torch.cuda.ipc_collect": (Severity.MEDIUM, "waits for the device"),
     "torch.distributed.barrier": (Severity.MEDIUM, "waits for the slowest rank, which the all-reduce does anyway"),
     "torch.cuda.memory_summary": (Severity.LOW, "collects the allocator's statistics"),
-    "time.sleep": (Severity.MEDIUM, "keeps the device idle for that time"),
+    "time.sleep": (Severity.MEDIUM, "keeps the device idle meanwhile"),
     "torch.save": (Severity.HIGH, "writes a checkpoint while the device waits"),
     ".save_pretrained": (Severity.HIGH, "writes the whole model while the device waits"),
-    "copy.deepcopy": (Severity.MEDIUM, "copies all of it while the device waits"),
+    "copy.deepcopy": (Severity.MEDIUM, "copies the whole object while the device waits"),
     ".add_histogram": (Severity.MEDIUM, "copies whole tensors to the host and sorts them"),
     ".add_image": (Severity.MEDIUM, "encodes an image on the host"),
     ".add_images": (Severity.MEDIUM, "encodes images on the host"),
@@ -179,7 +179,7 @@ EACH_STEP: dict[str, tuple[Severity, str]] = {
     ".to_csv": (Severity.LOW, "writes a file"),
     "torch.compile": (Severity.HIGH, "compiles anew"),
 }
-"""Calls that stall each step in which they run, with the cost and what they do."""
+"""Calls that stall each step in which they run, with the severity and their effect."""
 READS = ("item", "tolist", "cpu", "numpy")
 
 
@@ -192,17 +192,17 @@ def forced_wait_each_step(script: LintedScript, training: LoopStep) -> Iterator[
     histograms, images and figures, processes.
 
     ## Why it costs
-    The host is busy or waits, the queue of the device runs dry, and the device idles. After `empty_cache` the allocator
-    has to ask the driver for the same memory again. A checkpoint in each step takes longer than the step.
+    The host is busy or waits, the device's queue runs empty, and the device idles. After `empty_cache`, the allocator
+    must ask the driver for the same memory again. A checkpoint in each step takes longer than the step.
 
-    ## How to tell
-    The call runs in each iteration, itself or in a function that the loop calls, under no test.
+    ## How to recognize it
+    The call runs unconditionally in each iteration, directly or in a function that the loop calls.
 
     ## What to do
-    Remove it, or do it every N steps or once per epoch. A wait is needed only around a time that is measured.
+    Remove it, or do it every N steps or once per epoch. You need to wait only around a time measurement.
 
     ## When it is wrong
-    If steps take minutes, or have very different sizes and memory fragments; then try `expandable_segments:True` first.
+    If steps take minutes, or their sizes vary so much that memory fragments; then try `expandable_segments:True` first.
     """
     told: set[str] = set()
     for event in training.events if training.steps else ():
@@ -221,7 +221,7 @@ def forced_wait_each_step(script: LintedScript, training: LoopStep) -> Iterator[
 
 
 def _is_epoch(script: LintedScript, training: LoopStep) -> bool:
-    """Whether the steps of a loop are whole epochs: full batches of a small example."""
+    """Whether each step of a loop is a whole epoch: the full batch of a small example."""
     return bool(re.search(r"(?i)epoch", script.name(getattr(training.loop, "target", training.loop))))
 
 
@@ -230,22 +230,22 @@ def _is_epoch(script: LintedScript, training: LoopStep) -> bool:
 )
 def item_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `.item()`, `.cpu()`, `.tolist()`, `.numpy()` and `float()` of what a training loop computes.
+    Looks for `.item()`, `.cpu()`, `.tolist()`, `.numpy()` and `float()` on values that a training loop computes.
 
     ## Why it costs
-    The host waits until the device has computed the value, and has nothing queued when it goes on. One read of the loss
-    costs little; several, one per parameter, or reads before `backward()` leave the device idle for a good part of the
-    step.
+    The host waits until the device has computed the value, and has nothing queued when it continues. One read of the
+    loss costs little; several reads, one per parameter, or reads before `backward()` leave the device idle for a good
+    part of the step.
 
-    ## How to tell
-    The call runs in each iteration on a value with a history. One or two reads are `low`; a loop of them, or more than
-    two, or one of a whole output is `medium`.
+    ## How to recognize it
+    The call runs in each iteration on a value with a history. One or two reads are `low`; a loop of reads, more than
+    two, or a read of a whole output is `medium`.
 
     ## What to do
     Add up `loss.detach()` on the device, and read it every N steps. The rule `host-sync` of `hotloop run` measures it.
 
     ## When it is wrong
-    If the value decides what the next step does, or training is on a CPU.
+    If the next step depends on the value, or training is on a CPU.
     """
     reads: dict[str, list[LoopCall]] = {"loss": [], "grad": []}
     for event in training.events if training.steps and not _is_epoch(script, training) else ():
@@ -274,7 +274,7 @@ def item_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFin
 
 
 def _column(script: LintedScript, line: int | None, offset: int | None) -> int:
-    """1-based column in characters of an offset in bytes."""
+    """The 1-based column, in characters, of an offset in bytes."""
     text = script.lines[(line or 1) - 1]
     return len(text.encode()[: offset or 0].decode("utf-8", "replace")) + 1
 
@@ -282,25 +282,25 @@ def _column(script: LintedScript, line: int | None, offset: int | None) -> int:
 KEEPS = ("append", "extend", "appendleft")
 
 
-@lint_rule("kept-graph", "a history keeps a piece of the graph of every step", reads="python", each="training")
+@lint_rule("kept-graph", "a history keeps part of every step's graph", reads="python", each="training")
 def kept_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for values with a history that a training loop adds to a sum, a list, a dict, an attribute or a meter which
-    outlives the step.
+    Looks for values with a history that a training loop adds to a sum, list, dict, attribute or meter that outlives the
+    step.
 
     ## Why it costs
-    The tensor holds the graph of its step, often with all activations: memory grows step by step until it ends, and
-    freeing it takes a moment.
+    The tensor holds the graph of its step, often with all activations: memory grows with each step until it runs out,
+    and freeing it takes a moment.
 
-    ## How to tell
-    By data flow: the value comes from the model without `.item()`, `.detach()` or `float`, what it is kept in is made
-    outside of the loop, and goes backward nowhere.
+    ## How to recognize it
+    By data flow: the value comes from the model without `.item()`, `.detach()` or `float`, its container is created
+    outside the loop, and nothing calls `backward()` on it.
 
     ## What to do
-    `total += loss.detach()`, which waits for nothing. `hotloop lint --fix` writes it for a plain sum.
+    `total += loss.detach()`, which waits for nothing. `hotloop lint --fix` rewrites a plain sum.
 
     ## When it is wrong
-    If the sum goes backward in another function.
+    If another function calls `backward()` on the sum.
     """
     for target, value, node in _list_kept(script, training):
         name, shown = script.name(target), script.source(value)
@@ -322,7 +322,7 @@ def kept_graph(script: LintedScript, training: LoopStep) -> Iterator[LintFinding
 
 
 def _list_kept(script: LintedScript, training: LoopStep) -> Iterator[tuple[ast.expr, ast.expr, ast.AST]]:
-    """What a step adds to something: where to, the value with a history, and the node."""
+    """What a step adds to a container: the container, the value with a history, and the node."""
     pieces = dict.fromkeys((training.container, training.loop))
     for node in (one for piece in pieces for one in ast.walk(piece) if script.within(one, piece)):
         if script.without_gradients(node):
@@ -346,7 +346,7 @@ def _list_kept(script: LintedScript, training: LoopStep) -> Iterator[tuple[ast.e
 
 
 def _stores(script: LintedScript, method: ast.AST, call: ast.Call, value: ast.expr | None) -> bool:
-    """Whether a method adds an argument to its object as it is."""
+    """Whether a method adds an argument to its object unchanged."""
     if not isinstance(method, FUNCTIONS) or value is None or call.args.index(value) + 1 >= len(method.args.args):
         return False
     assumed: dict[ast.AST, str] = {method.args.args[call.args.index(value) + 1]: "graph"}
@@ -362,7 +362,7 @@ def _stores(script: LintedScript, method: ast.AST, call: ast.Call, value: ast.ex
 
 
 def _is_reset(script: LintedScript, name: str, training: LoopStep, kept: ast.AST) -> bool:
-    """Whether what is added to begins anew in each step, or holds only the last few."""
+    """Whether the container starts over in each step, or holds only the last few values."""
     inside = script.within(kept, training.container)
     if isinstance(training.container, FUNCTIONS) and "." not in name and inside:
         return True
@@ -390,17 +390,17 @@ def _is_reset(script: LintedScript, name: str, training: LoopStep, kept: ast.AST
 @lint_rule("carried-state", "a hidden state carries its graph to the next step", reads="python", each="training")
 def carried_state(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a state that the model returns and takes again in the next step, without `detach()` between.
+    Looks for a state that the model returns and gets again in the next step, without `detach()` in between.
 
     ## Why it costs
     The second `backward()` reaches the graph of the first, which is freed: it raises "Trying to backward through the
     graph a second time". With `retain_graph=True` each step is slower than the one before.
 
-    ## How to tell
-    In one loop the name is an argument of the model and is bound to its result.
+    ## How to recognize it
+    In one loop, the name is an argument of the model and is bound to its result.
 
     ## What to do
-    `hidden = hidden.detach()` (each part of a tuple) at the head of the step.
+    `hidden = hidden.detach()` (each part of a tuple) at the start of the step.
 
     ## When it is wrong
     If another function detaches it in place.
@@ -422,27 +422,27 @@ def carried_state(script: LintedScript, training: LoopStep) -> Iterator[LintFind
                 Severity.HIGH,
                 f"{name} carries the graph of each step to the next: the second backward() raises, or "
                 "goes through all steps so far",
-                f"detach {name} at the head of each step",
+                f"detach {name} at the start of each step",
             )
 
 
 @lint_rule("print-each-step", "the training loop prints or logs in every step", reads="python", each="training")
 def print_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `print` in the body of a training loop that steps an optimizer, outside of any test.
+    Looks for `print` in the body of a training loop that steps an optimizer, outside any condition.
 
     ## Why it costs
-    A line per step is a write per step and rank, into a terminal, a pipe or a file on a shared file system. Where a
-    tensor is printed, the host waits for the device first.
+    A line per step is a write per step and rank, to a terminal, a pipe or a file on a shared file system. If the line
+    prints a tensor, the host first waits for the device.
 
-    ## How to tell
-    The call runs in each iteration. It is `medium` where it reads what the step computed, else `low`.
+    ## How to recognize it
+    The call runs in each iteration. It is `medium` where it reads a value that the step computed, else `low`.
 
     ## What to do
-    Print every N steps. The rule `logging-overhead` of `hotloop run` measures what it takes.
+    Print every N steps. The rule `logging-overhead` of `hotloop run` measures the cost.
 
     ## When it is wrong
-    If a step takes seconds: a line beside it is nothing.
+    If a step takes seconds: the cost of a line is then negligible.
     """
     logs = [one for one in training.events if one.name in ("print", "logging.info", "tqdm.tqdm.write", "tqdm.write")]
     logs += [one for one in training.events if one.name.endswith((".info", ".debug")) and "log" in one.name]
@@ -462,23 +462,24 @@ def print_each_step(script: LintedScript, training: LoopStep) -> Iterator[LintFi
     )
 
 
-@lint_rule("swallowed-errors", "errors of a training step are caught and passed over", reads="python", each="training")
+@lint_rule("swallowed-errors", "errors of a training step are caught and ignored", reads="python", each="training")
 def swallowed_errors(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for `except:`, `except Exception` and `except RuntimeError` around a step that goes on with the next batch.
+    Looks for `except:`, `except Exception` and `except RuntimeError` around a step, after which the loop continues with
+    the next batch.
 
     ## Why it costs
-    A rank that passes over a step leaves the others in their all-reduce until NCCL's timeout. Alone, it hides
-    out-of-memory errors and bugs: epochs pass in which nothing is learned, and half a step's gradients stay.
+    A rank that skips a step leaves the others in their all-reduce until NCCL's timeout. On a single rank, it hides
+    out-of-memory errors and bugs: epochs pass in which nothing is learned, and half of a step's gradients remain.
 
-    ## How to tell
-    `backward()` stands in the `try`, and no handler raises again or ends the loop.
+    ## How to recognize it
+    `backward()` is in the `try`, and no handler raises again or ends the loop.
 
     ## What to do
-    Catch what you expect, where it comes from (a broken file: in the dataset), and let the rest end the run.
+    Catch errors that you expect where they occur (a broken file: in the dataset), and let the rest end the run.
 
     ## When it is wrong
-    If the handler does more than it shows, such as ending the process in a function.
+    If the handler calls a function that ends the process.
     """
     parallel = script.calls_of(".DistributedDataParallel", ".DDP", ".init_process_group")
     sites = [one.site for one in script.events(training.loop) if one.call in {each.call for each in training.backwards}]
@@ -504,35 +505,35 @@ def swallowed_errors(script: LintedScript, training: LoopStep) -> Iterator[LintF
         effect = (
             "the other ranks wait in their all-reduce until the timeout"
             if parallel
-            else "failures go unseen, and half a step's gradients stay"
+            else "failures go unnoticed, and half of a step's gradients remain"
         )
         yield from script.report(
             not (ends or chooses) and bool(broad or half) and handler,
             Severity.HIGH if parallel else Severity.MEDIUM,
             f"except {', '.join(sorted(broad or kinds))} swallows errors of the training step: {effect}",
-            "catch only what you expect, where it comes from, and raise the rest",
+            "catch only errors that you expect, where they occur, and raise the rest",
         )
 
 
 @lint_rule("misused-scheduler", "a scheduler steps at the wrong time, in the wrong unit, or never", reads="python")
 def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for a scheduler that never steps, steps before the optimizer or in two loops, and one whose length counts
-    epochs while it steps per batch, or the other way round.
+    Looks for a scheduler that never steps, steps before the optimizer or in two loops, or whose length counts epochs
+    while it steps per batch, or the other way around.
 
     ## Why it costs
-    The learning rate follows another curve than the one that was written: it stays, or falls to nothing in the first
-    epoch. OneCycleLR raises when it steps too often.
+    The learning rate follows another curve than intended: it stays constant, or falls to nothing in the first epoch.
+    OneCycleLR raises when it steps too often.
 
-    ## How to tell
-    The scheduler is built here; its `step()` calls and the optimizer's are compared in the loops that make them, and
-    its length by what it is computed from.
+    ## How to recognize it
+    The scheduler is built here; its `step()` calls are compared with the optimizer's in the loops that make them, and
+    its length with the numbers from which it is computed.
 
     ## What to do
     Step it once per unit of its length, after `optimizer.step()`.
 
     ## When it is wrong
-    If another file steps it, or names of numbers say the wrong unit.
+    If another file steps it, or the names of numbers suggest the wrong unit.
     """
     if not script.training or script.has(r"[Ll]ightning|[Dd]eepspeed|DeepSpeed|ignite|Trainer\(|\.run_epoch"):
         return
@@ -552,7 +553,7 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
             yield from script.report(
                 not used and call,
                 Severity.MEDIUM,
-                f"{variable} is built and never stepped: the learning rate stays as it is",
+                f"{variable} is built and never stepped: the learning rate never changes",
                 f"call {variable}.step()",
             )
         if not made:
@@ -593,7 +594,7 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
             (
                 per_batch and event.is_certain and rarely,
                 Severity.MEDIUM,
-                "steps for each micro-batch, but the optimizer only every few of them",
+                "steps for each micro-batch, but the optimizer only after several",
             ),
             (
                 per_batch and simple and order[0] is event.call,
@@ -608,7 +609,7 @@ def misused_scheduler(script: LintedScript) -> Iterator[LintFinding]:
             (
                 kind == "ReduceLROnPlateau" and _is_against(script, event.call, keyword(call, "mode"), call),
                 Severity.MEDIUM,
-                "gets a metric that goes the other way than its mode: the learning rate falls while the model improves",
+                "gets a metric that moves opposite to its mode: the learning rate falls while the model improves",
             ),
         )
         for severity, text in [(one[1], one[2]) for one in checks if one[0]][:1]:
@@ -631,7 +632,7 @@ def _steps_it(script: LintedScript, event: LoopCall, built: ast.Call) -> bool:
 
 
 def _is_against(script: LintedScript, step: ast.Call, mode: ast.expr | None, made: ast.Call) -> bool:
-    """Whether the metric of ReduceLROnPlateau, by its name, has the other direction than the mode."""
+    """Whether the metric of ReduceLROnPlateau, by its name, has the opposite direction to the mode."""
     name = script.name(step.args[0]).rpartition(".")[2] if step.args else ""
     said = constant(mode or (made.args[1] if len(made.args) > 1 else None)) if len(made.args) > 1 or mode else "min"
     up, down = bool(HIGHER.search(name)), bool(LOWER.search(name))
@@ -639,31 +640,31 @@ def _is_against(script: LintedScript, step: ast.Call, mode: ast.expr | None, mad
 
 
 BUILT = {
-    "optimizer": "an optimizer is built in every pass of the training's loop: its momentum and step count begin anew",
-    "scheduler": "a scheduler is built in every pass of the training's loop: its schedule begins anew",
-    "scaler": "a GradScaler is built in every pass of the training's loop: its scale begins anew",
-    "wrapped": "the model is wrapped in every pass of the training's loop: buckets and hooks are built anew",
+    "optimizer": "an optimizer is built in every pass of the training's loop: its momentum and step count start over",
+    "scheduler": "a scheduler is built in every pass of the training's loop: its schedule starts over",
+    "scaler": "a GradScaler is built in every pass of the training's loop: its scale starts over",
+    "wrapped": "the model is wrapped in every pass of the training's loop: buckets and hooks are built again",
     "compiled": "torch.compile runs in every pass of the training's loop: the model is compiled again",
 }
 
 
-@lint_rule("built-in-loop", "what should outlive the loop is built in it", reads="python")
+@lint_rule("built-in-loop", "an object that should outlive the loop is built in it", reads="python")
 def built_in_loop(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
     Looks for optimizers, schedulers, scalers, wrappers, `torch.compile` and seeds inside a loop that trains one model.
 
     ## Why it costs
-    An optimizer that is built again forgets its moments, a scheduler its place, and a model is compiled again. A
-    constant seed in the loop repeats the same order and the same augmentations in each epoch.
+    An optimizer that is built again forgets its moments, a scheduler forgets its place, and a model is compiled again.
+    A constant seed in the loop repeats the same order and the same augmentations in each epoch.
 
-    ## How to tell
-    The call runs in each pass of the loop, and the model is built outside of it.
+    ## How to recognize it
+    The call runs in each pass of the loop, and the model is built outside it.
 
     ## What to do
     Build it once, before the loop.
 
     ## When it is wrong
-    If each pass is a training of its own.
+    If each pass is a separate training.
     """
     reported: set[ast.AST] = set()
     for loop, _ in script.epochs:
@@ -680,12 +681,12 @@ def built_in_loop(script: LintedScript) -> Iterator[LintFinding]:
                 text = BUILT[role] if role else f"{event.name} with a constant seed {_SEEDED}"
                 severity = Severity.HIGH if role == "compiled" else Severity.MEDIUM
                 yield from script.report(
-                    script.is_own(event.call) and event, severity, text, "move it in front of the loop", is_sure=False
+                    script.is_own(event.call) and event, severity, text, "move it before the loop", is_sure=False
                 )
 
 
 def _outlives(script: LintedScript, call: ast.Call, first: ast.expr, inside: Set[ast.AST]) -> bool:
-    """Whether the model that a call is given is made outside of the loop, and nothing of it inside."""
+    """Whether the model passed to a call is built entirely outside the loop."""
     own = set(ast.walk(call))
     made = {
         origin
@@ -714,7 +715,7 @@ SWITCHES = {
 }
 DEBUGS = r"detect_anomaly|profiler|gradcheck|CUDA_LAUNCH|_DEBUG|_WAIT"
 VARIABLES = {
-    "CUDA_LAUNCH_BLOCKING": "every kernel launch waits for the kernel: the host and the device take turns",
+    "CUDA_LAUNCH_BLOCKING": "every kernel launch waits for its kernel: the host and the device take turns",
     "TORCH_DISTRIBUTED_DEBUG": "each collective is checked across ranks in every step",
     "NCCL_BLOCKING_WAIT": "the host waits in each collective",
 }
@@ -723,16 +724,16 @@ VARIABLES = {
 @lint_rule("debug-switch", "a switch for debugging slows the whole training", reads="python")
 def debug_switch(script: LintedScript) -> Iterator[LintFinding]:
     """## What it does
-    Looks for anomaly detection, profilers without a schedule, `CUDA_LAUNCH_BLOCKING` and the like under no test.
+    Looks for unconditional anomaly detection, profilers without a schedule, `CUDA_LAUNCH_BLOCKING` and the like.
 
     ## Why it costs
-    They make every step slower, up to several times, and stay on in the run that counts.
+    They make every step slower, up to several times, and stay on in production runs.
 
-    ## How to tell
-    The call or the variable stands in a file that trains, under no test, with a constant that turns it on.
+    ## How to recognize it
+    The call or variable is in a file that trains, outside any condition, with a constant that turns it on.
 
     ## What to do
-    Remove it, or turn it on by an argument.
+    Remove it, or turn it on with an argument.
 
     ## When it is wrong
     If the file exists to debug.
@@ -752,28 +753,28 @@ def debug_switch(script: LintedScript) -> Iterator[LintFinding]:
             text = VARIABLES.get(str(constant(node.targets[0].slice)), "")
         optional = text and any(isinstance(one, ast.expr) for one in script.conditions(node, script.scope(node)))
         yield from script.report(
-            bool(text) and not optional and node, Severity.MEDIUM, text, "remove it, or turn it on by an argument"
+            bool(text) and not optional and node, Severity.MEDIUM, text, "remove it, or turn it on with an argument"
         )
 
 
 @lint_rule("repeated-forward", "the model computes the same batch twice in a step", reads="python", each="training")
 def repeated_forward(script: LintedScript, training: LoopStep) -> Iterator[LintFinding]:
     """## What it does
-    Looks for two equal calls of the trained model in one step, and for a whole validation in each step.
+    Looks for two identical calls of the trained model in one step, and for a whole validation in each step.
 
     ## Why it costs
-    The second forward costs as much as the first, and with gradients as much memory. A validation in each step costs
-    more than the training.
+    The second forward takes as much time as the first, and with gradients as much memory. A validation in each step
+    costs more than the training.
 
-    ## How to tell
-    Both calls have the same text, run each time, and there is one backward; or a loop over a loader runs under
+    ## How to recognize it
+    Both calls have the same code and run each time, and there is one backward call; or a loop over a loader runs under
     `no_grad` in each step.
 
     ## What to do
     Keep the output of the first call; validate once per epoch.
 
     ## When it is wrong
-    If the second call is meant to differ, as by dropout.
+    If the second call should differ, for example because of dropout.
     """
     seen: dict[str, LoopCall] = {}
     inner = script.iterates_loader(training.loop)
@@ -800,7 +801,7 @@ def repeated_forward(script: LintedScript, training: LoopStep) -> Iterator[LintF
             and not event.call.keywords
             and event,
             Severity.MEDIUM,
-            f"{text} runs twice in every step: the second forward computes the same again",
+            f"{text} runs twice in every step: the second forward repeats the computation",
             "keep the output of the first call",
             is_sure=False,
         )

@@ -1,4 +1,4 @@
-"""The static checks of what a job starts on its pods or machines: Kubernetes, SkyPilot and dstack alike."""
+"""Checks of the commands that a job starts on its pods or machines: Kubernetes, SkyPilot and dstack alike."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ KNOWS_NODES = re.compile(
 STARTS_ITSELF = re.compile(
     r"(?i)gpu|devi|nproc|num_proc|world|tensor|parallel|\btp\b|strategy|ddp|fsdp|spawn|conf|\.ya?ml|\.json|accelerat|multi|hydra"
 )
-"""What shows that a script that python starts may use several GPUs all the same."""
+"""Texts that show that a script started with python may still use several GPUs."""
 
 
 def _meets(task: Task, launch: LaunchLine) -> bool:
-    """Whether the nodes are to meet: the launcher is given their number, and several run it."""
+    """Whether the nodes should meet: the launcher gets their number, and several run it."""
     nodes = launch.options.get("nnodes", "1")
     return (
         launch.launcher in ("torchrun", "accelerate")
@@ -44,24 +44,24 @@ def _is_first_only(task: Task, command: ShellCommand) -> bool:
 
 LONE_NODES = table_rule(
     "lone-nodes",
-    "each node trains alone, or waits for nodes that never come",
+    "each node trains alone, or waits for nodes that never join",
     """## What it does
     Compares `--nnodes`, `--node-rank`, `--master-addr` and `--standalone` of torchrun, accelerate and deepspeed with
     the number of pods (`parallelism`, `replicas`) or nodes (`num_nodes`, `nodes`) that run the command.
 
     ## Why it costs
-    Without `--nnodes` every node trains a model of its own and writes to the same place; with a wrong number, node rank
-    or address the rendezvous waits until its timeout. All GPUs are paid for, and one node's work is kept, or none.
+    Without `--nnodes`, every node trains its own model and writes to the same place; with a wrong number, node rank or
+    address, the rendezvous waits until its timeout. All GPUs are paid for, and only one node's work is kept, or none.
 
-    ## How to tell
+    ## How to recognize it
     More than one node runs the command, and its options are literal or missing. `likely` for a plain `python` whose
-    script names no node.
+    script does not mention nodes.
 
     ## What to do
-    Give `--nnodes`, `--node-rank` and `--master-addr` (or `--rdzv-endpoint`) from the variables of the scheduler.
+    Give `--nnodes`, `--node-rank` and `--master-addr` (or `--rdzv-endpoint`) from the scheduler's variables.
 
     ## When it is wrong
-    If each node is meant to work alone, such as one shard of a search each.
+    If each node should work alone, for example on one shard of a search.
     """,
     reads=JOBS,
     each="tasks",
@@ -73,7 +73,7 @@ LONE_NODES = table_rule(
             ),
             severity=HIGH,
             message=(
-                "the node of rank 0 alone starts {2.script}: the other of {0.nodes} nodes are paid for and stay idle"
+                "only the node of rank 0 starts {2.script}: the rest of the {0.nodes} nodes are paid for but idle"
             ),
             advice="start it on each node, with its rank",
             confidence=LIKELY,
@@ -88,8 +88,8 @@ LONE_NODES = table_rule(
                 and not KNOWS_NODES.search(task.text),
             ),
             severity=HIGH,
-            message="each of {0.nodes} nodes trains alone: {2.script} is started without a node rank or an address",
-            advice="start it by torchrun with --nnodes, --node-rank and --master-addr",
+            message="each of {0.nodes} nodes trains alone: {2.script} starts without a node rank or an address",
+            advice="start it with torchrun and --nnodes, --node-rank and --master-addr",
             confidence=LIKELY,
         ),
         FieldCheck(
@@ -118,8 +118,8 @@ LONE_NODES = table_rule(
             ),
             severity=HIGH,
             message=(
-                "--nnodes={2.nodes}, but the number of nodes (pods) that run it is {0.nodes}: they wait for nodes that "
-                "never come, or some are left out"
+                "--nnodes={2.nodes}, but {0.nodes} nodes (pods) run it: they wait for nodes that "
+                "never join, or some are left out"
             ),
             advice="--nnodes={0.nodes}",
         ),
@@ -145,7 +145,7 @@ LONE_NODES = table_rule(
                 _meets(task, launch) and not {"node-rank", "rdzv-backend", "rdzv-endpoint"} & set(launch.options),
             ),
             severity=HIGH,
-            message="no --node-rank on {0.nodes} nodes: they all are rank 0",
+            message="no --node-rank on {0.nodes} nodes: they are all rank 0",
             advice="take it from the node's index: $SKYPILOT_NODE_RANK, $DSTACK_NODE_RANK, $(JOB_COMPLETION_INDEX)",
         ),
         FieldCheck(
@@ -155,7 +155,7 @@ LONE_NODES = table_rule(
             severity=HIGH,
             message=(
                 "the address of the rendezvous (--master-addr, --rdzv-endpoint) is missing or local: each of {0.nodes} "
-                "nodes waits for the others at itself"
+                "nodes waits for the others on itself"
             ),
             advice="give the address of the first node",
         ),
@@ -166,7 +166,7 @@ LONE_NODES = table_rule(
                 and re.search(r"\$\(?\{?(hostname|HOSTNAME|POD_IP|POD_NAME)|tail -n? ?-?1\b", launch.address),
             ),
             severity=HIGH,
-            message="{2.address} is another address on each node, or not that of rank 0: they do not meet",
+            message="{2.address} is a different address on each node, or not rank 0's: they do not meet",
             advice="give the address of the first node",
         ),
         FieldCheck(
@@ -174,7 +174,7 @@ LONE_NODES = table_rule(
                 command, _meets(task, launch) and re.match(r"\$\{?(SKYPILOT_NODE_IPS|DSTACK_NODES_IPS)", launch.address)
             ),
             severity=HIGH,
-            message="{2.address} is the list of all addresses, not one",
+            message="{2.address} is the list of all addresses, not a single address",
             advice='take its first line: $(echo "$SKYPILOT_NODE_IPS" | head -n1)',
         ),
     ),
@@ -182,31 +182,31 @@ LONE_NODES = table_rule(
 
 
 def _visible(task: Task, launch: LaunchLine) -> int | None:
-    """GPUs that CUDA_VISIBLE_DEVICES leaves; None without it."""
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible; None without it."""
     shown = launch.variables.get("CUDA_VISIBLE_DEVICES", task.values.get("CUDA_VISIBLE_DEVICES", "$"))
     return None if "$" in shown else len([one for one in shown.split(",") if one.strip() not in ("", "-1")])
 
 
 SERVER = LaunchLine(launcher="", script="", is_module=False, arguments=())
-"""Stands for a program that is no Python script."""
+"""The name for a program that is not a Python script."""
 PROCESSES_AND_GPUS = table_rule(
     "processes-and-gpus",
-    "the launcher starts more or fewer processes than there are GPUs",
+    "the launcher starts more or fewer processes than the job has GPUs",
     """## What it does
     Compares the processes of torchrun, accelerate, deepspeed or a plain `python`, and `CUDA_VISIBLE_DEVICES`, with the
     GPUs that the pod or machine asks for.
 
     ## Why it costs
-    More processes than GPUs fail with "invalid device ordinal"; fewer leave GPUs idle that are paid for.
+    More processes than GPUs fail with "invalid device ordinal"; fewer leave paid GPUs idle.
 
-    ## How to tell
+    ## How to recognize it
     Both numbers are literal. `likely` for a plain `python` on several GPUs, whose script may start processes itself.
 
     ## What to do
-    `--nproc-per-node` equal to the number of GPUs, or ask for fewer GPUs.
+    Set `--nproc-per-node` to the number of GPUs, or ask for fewer GPUs.
 
     ## When it is wrong
-    If one process drives several GPUs, as model parallel inference does.
+    If one process drives several GPUs, as model-parallel inference does.
     """,
     reads=JOBS,
     each="tasks",
@@ -219,10 +219,8 @@ PROCESSES_AND_GPUS = table_rule(
         FieldCheck(
             at=lambda task, command, launch: only(command, task.tensor_parallel > task.gpus),
             severity=HIGH,
-            message=(
-                "--tensor-parallel-size is above the {0.gpus} GPUs that are asked for: the server fails when it starts"
-            ),
-            advice="ask for as many GPUs",
+            message=("--tensor-parallel-size exceeds the {0.gpus} requested GPUs: the server fails when it starts"),
+            advice="ask for that many GPUs",
         ),
         FieldCheck(
             at=lambda task, command, launch: only(
@@ -286,20 +284,20 @@ FEW_CPUS = table_rule(
     "few-cpus",
     "ranks and loader workers share too few CPUs",
     """## What it does
-    Compares the CPU limit with the GPUs and with the loader workers that an option asks for.
+    Compares the CPU limit with the GPUs and with the loader workers that an option requests.
 
     ## Why it costs
-    Each rank needs a CPU for its Python and its workers need the rest. Held to fewer, batches arrive late and the GPUs
-    wait for tens of percent of each step.
+    Each rank needs a CPU for its Python process, and its workers need the rest. With fewer, batches arrive late and the
+    GPUs wait for tens of percent of each step.
 
-    ## How to tell
-    Fewer CPUs than GPUs, or fewer than half of what ranks and workers together would keep busy.
+    ## How to recognize it
+    There are fewer CPUs than GPUs, or fewer than half of what ranks and workers can keep busy.
 
     ## What to do
     Ask for as many CPUs as the node has per GPU (12 to 24 each), or fewer workers.
 
     ## When it is wrong
-    If the data is on the GPU already and the loader has nothing to do.
+    If the data is already on the GPU and the loader has nothing to do.
     """,
     reads=JOBS,
     each="tasks",
@@ -314,7 +312,7 @@ FEW_CPUS = table_rule(
             ),
             severity=MEDIUM,
             message=(
-                "{text} CPUs for {0.gpus} GPUs and {0.workers} loader workers of each rank: the ranks wait for their "
+                "{text} CPUs for {0.gpus} GPUs and {0.workers} loader workers per rank: the ranks wait for their "
                 "batches"
             ),
             advice="ask for 8 or more CPUs per GPU, or use fewer workers",
@@ -328,18 +326,18 @@ SWALLOWED_SIGNAL = table_rule(
     "a shell keeps the signal from the training",
     """## What it does
     Looks for a training that a shell starts without `exec`, in a pipe or with commands after it, where the file shows
-    that the training is to save when it is stopped (a grace period, `--save-on-sigterm`).
+    that the training should save when it is stopped (a grace period, `--save-on-sigterm`).
 
     ## Why it costs
-    The shell is process 1: it gets SIGTERM and hands nothing on. The training never hears of it and is killed when the
-    grace period ends; what it did since the last checkpoint is lost.
+    The shell is process 1: it gets SIGTERM and does not pass it on. The training never gets the signal and is killed
+    when the grace period ends; its work since the last checkpoint is lost.
 
-    ## How to tell
-    `sh -c` with anything but `exec`; `bash -c` with a pipe or with several commands. bash replaces itself by a last
-    plain command since 5.1, so several commands are `likely`.
+    ## How to recognize it
+    `sh -c` with anything but `exec`; `bash -c` with a pipe or with several commands. Since 5.1, bash replaces itself
+    with a plain last command, so several commands are `likely`.
 
     ## What to do
-    `exec torchrun ...` as the last command; for a log `exec > >(tee -a LOG) 2>&1` before it, or a trap that waits.
+    Put `exec torchrun ...` last; for a log, put `exec > >(tee -a LOG) 2>&1` before it, or use a trap that waits.
 
     ## When it is wrong
     If the image has an init that signals the whole group (`tini -g`), or the pod shares its process namespace.
@@ -360,7 +358,7 @@ SWALLOWED_SIGNAL = table_rule(
             at=lambda task, command, launch: only(command, command.before in ("|", "|&")),
             severity=MEDIUM,
             message=(
-                "the pipe keeps SIGTERM from {2.script}: the shell is process 1 and hands no signal on, so nothing is "
+                "the pipe keeps SIGTERM from {2.script}: the shell is process 1 and keeps the signal, so nothing is "
                 "saved before the kill"
             ),
             advice="exec > >(tee -a LOG) 2>&1, then exec the training",
@@ -371,8 +369,8 @@ SWALLOWED_SIGNAL = table_rule(
             ),
             severity=MEDIUM,
             message=(
-                "{0.shell} keeps SIGTERM from {2.script}, which is started without exec: the shell is process 1 and "
-                "hands no signal on, so nothing is saved before the kill"
+                "{0.shell} keeps SIGTERM from {2.script}, which starts without exec: the shell is process 1 and "
+                "does not pass signals on, so nothing is saved before the kill"
             ),
             advice="exec the training as the last command",
             confidence=LIKELY,
@@ -393,23 +391,23 @@ _HOLDS = re.compile(r"sleep\s+(inf|\d{4,}|\d+[hd])|tail\s+-f\s+/dev/null")
 
 LOST_EXIT_CODE = table_rule(
     "lost-task-exit-code",
-    "a failed training counts as a success or goes unseen",
+    "a failed training counts as a success or goes unnoticed",
     """## What it does
-    Looks at what the script does with the training's exit code: pipes without `pipefail`, `|| true`, `&` without
-    `wait`, `sleep infinity` after it.
+    Looks at how the script handles the training's exit code: pipes without `pipefail`, `|| true`, `&` without `wait`,
+    `sleep infinity` after it.
 
     ## Why it costs
-    A training that failed ends as succeeded: nothing starts it again and nobody looks. One in the background is killed
-    when the script ends; one that is followed by a sleep holds its GPUs for ever.
+    A failed training ends as succeeded: nothing restarts it, and nobody notices. A training in the background is killed
+    when the script ends; a training followed by a sleep holds its GPUs forever.
 
-    ## How to tell
-    The operator that joins the training to the next command, and `set -o pipefail` before it.
+    ## How to recognize it
+    By the operator that joins the training to the next command, and `set -o pipefail` before it.
 
     ## What to do
-    `set -o pipefail`, `wait` at the end, and no `|| true` or sleep after the training.
+    Use `set -o pipefail` and `wait` at the end, and no `|| true` or sleep after the training.
 
     ## When it is wrong
-    If somebody reads the log, or keeps the pod to look into it.
+    If somebody reads the log, or keeps the pod to inspect it.
     """,
     reads=JOBS,
     each="tasks",
@@ -421,9 +419,7 @@ LOST_EXIT_CODE = table_rule(
                 command.before in ("|", "|&") and not re.search("pipefail|PIPESTATUS", task.text),
             ),
             severity=MEDIUM,
-            message=(
-                "the exit code of the pipe is that of its last command: where {2.script} fails, the job counts as done"
-            ),
+            message=("the pipe has the exit code of its last command: if {2.script} fails, the job counts as done"),
             advice="set -o pipefail before it",
         ),
         FieldCheck(
@@ -434,15 +430,14 @@ LOST_EXIT_CODE = table_rule(
             ),
             severity=MEDIUM,
             message=(
-                "|| hides the exit code of {2.script}: where it fails, the job counts as done and nothing starts "
-                "it again"
+                "|| hides the exit code of {2.script}: if it fails, the job counts as done and nothing starts it again"
             ),
             advice="let it fail",
         ),
         FieldCheck(
             at=lambda task, command, launch: [one for one in _after(task, command) if _HOLDS.match(one.text)],
             severity=HIGH,
-            message="{text} after {2.script}: the GPUs are held when the training has ended, for ever",
+            message="{text} after {2.script}: the GPUs are held forever after the training has ended",
             advice="remove it",
         ),
         FieldCheck(
@@ -465,22 +460,22 @@ LOST_EXIT_CODE = table_rule(
 
 BASH_IN_SH = table_rule(
     "bash-in-sh",
-    "sh reads what only bash knows",
+    "sh runs syntax that only bash knows",
     """## What it does
-    Looks for `source`, `[[`, `set -o pipefail` and `<( )` in a script that `sh -c` reads.
+    Looks for `source`, `[[`, `set -o pipefail` and `<( )` in a script that `sh -c` runs.
 
     ## Why it costs
     In Debian's and Ubuntu's images `sh` is dash: "source: not found", "Illegal option -o pipefail". The command is
     skipped, or the container ends before the training begins.
 
-    ## How to tell
-    The command is `sh -c` or `/bin/sh -c`. `likely`, as in some images sh is bash.
+    ## How to recognize it
+    The command is `sh -c` or `/bin/sh -c`. `likely`, as sh is bash in some images.
 
     ## What to do
-    `bash -c`, or `. FILE` in place of source.
+    Use `bash -c`, or `. FILE` instead of source.
 
     ## When it is wrong
-    If sh is bash in the image, as in those of Red Hat, or busybox knows it.
+    If sh is bash in the image, as in Red Hat's, or busybox supports the syntax.
     """,
     reads="kubernetes dstack",
     each="tasks",
@@ -495,8 +490,8 @@ BASH_IN_SH = table_rule(
                 or (one.name == "set" and "pipefail" in one.text)
             ][:1],
             severity=HIGH,
-            message="sh is dash in most images and knows bash's {text} not: the command fails",
-            advice="start the script by bash -c",
+            message="sh is dash in most images and does not support bash's {text}: the command fails",
+            advice="start the script with bash -c",
             confidence=LIKELY,
         ),
     ),
@@ -508,24 +503,24 @@ _UPLOADS = re.compile(r"\b(aws s3|gsutil|gcloud storage|rclone|azcopy|(huggingfa
 
 LOST_CHECKPOINTS = table_rule(
     "lost-checkpoints",
-    "checkpoints are written where they do not last",
+    "checkpoints are written to a place that does not last",
     """## What it does
-    Follows the folders that the training is given for checkpoints and output (`--ckpt`, `--output-dir`, `CKPT_DIR`) to
-    the volume, bucket or disk that they lie on.
+    Follows the folders that the training gets for checkpoints and output (`--ckpt`, `--output-dir`, `CKPT_DIR`) to
+    their volume, bucket or disk.
 
     ## Why it costs
-    What is on the container's own disk, in an emptyDir or in a bucket that is mounted in `COPY` mode goes with the pod
-    or machine: after an eviction the training begins again, and after its end the model is gone. On a read-only mount
-    the first save fails.
+    Files on the container's own disk, in an emptyDir or in a bucket that is mounted in `COPY` mode disappear with the
+    pod or machine: after an eviction the training starts over, and after its end the model is gone. On a read-only
+    mount, the first save fails.
 
-    ## How to tell
-    The longest mount path that the folder begins with, or none.
+    ## How to recognize it
+    By the longest mount path with which the folder begins, or none.
 
     ## What to do
-    A claim, or a bucket in mode `MOUNT` or `MOUNT_CACHED`, at that folder; or a remote path (`s3://`, `gs://`).
+    Mount a claim or a `MOUNT` or `MOUNT_CACHED` bucket at that folder; or use a remote path (`s3://`, `gs://`).
 
     ## When it is wrong
-    If the program uploads what it saves, or nothing of it is wanted.
+    If the program uploads its files, or you do not need them.
     """,
     reads=JOBS,
     each="tasks",
@@ -548,24 +543,24 @@ _RESUMES = re.compile(r"(?i)resume|restart|restore|load|latest|continue|auto|\.s
 
 SPOT_WITHOUT_RETRY = table_rule(
     "spot-without-retry",
-    "a training on spot nodes is not started again, or from its beginning",
+    "a training on spot nodes is not restarted, or starts from scratch",
     """## What it does
-    Looks for spot or preemptible machines with retries that are off, and for a training there that saves nothing or
+    Looks for spot or preemptible machines with retries turned off, and for a training on them that saves nothing or
     never resumes.
 
     ## Why it costs
-    Spot machines are taken away, often several times in a day. Without a retry the training ends there; without a
-    checkpoint it starts from nothing.
+    Spot machines are taken away, often several times a day. Without a retry, the training ends there; without a
+    checkpoint, it starts from scratch.
 
-    ## How to tell
-    `use_spot`, `spot_policy`, node selectors and tolerations of spot pools; `backoffLimit: 0`, no `retry`; options and
-    variables that name a checkpoint or `resume`.
+    ## How to recognize it
+    By `use_spot`, `spot_policy`, node selectors and tolerations of spot pools; `backoffLimit: 0` or no `retry`; options
+    and variables that name a checkpoint or `resume`.
 
     ## What to do
     Set the retry (`backoffLimit`, `retry`, `sky jobs launch`), save often and resume from the newest checkpoint.
 
     ## When it is wrong
-    If the script saves and resumes by itself, without an option.
+    If the script saves and resumes without an option.
     """,
     reads=JOBS,
     each="tasks",
@@ -587,7 +582,7 @@ SPOT_WITHOUT_RETRY = table_rule(
         FieldCheck(
             at=lambda task, shown: only(ReadPlace(task.spot_line, ""), task.retries and not _SAVES.search(shown)),
             severity=HIGH,
-            message="on spot machines without a checkpoint: each interruption starts the training from nothing",
+            message="on spot machines without a checkpoint: each interruption restarts the training from scratch",
             advice="save to a volume or bucket, and resume from the newest checkpoint",
             confidence=LIKELY,
         ),
@@ -598,8 +593,7 @@ SPOT_WITHOUT_RETRY = table_rule(
             ),
             severity=MEDIUM,
             message=(
-                "on spot machines it saves checkpoints, but nothing tells it to resume: each interruption starts it "
-                "from nothing"
+                "on spot machines it saves checkpoints but never resumes: each interruption restarts it from scratch"
             ),
             advice="--resume from the newest checkpoint",
             confidence=LIKELY,
@@ -615,20 +609,20 @@ EARLY_DEADLINE = table_rule(
     "early-deadline",
     "a time limit ends the training before it is done",
     """## What it does
-    Compares `activeDeadlineSeconds` or `max_duration` with the duration that a comment or an option of the file states,
-    or with an hour for a training on GPUs.
+    Compares `activeDeadlineSeconds` or `max_duration` with the duration that a comment or option in the file states, or
+    with an hour for a training on GPUs.
 
     ## Why it costs
-    The limit counts from the start over all retries. When it is reached, the pods are killed and not started again.
+    The limit covers all retries from the start. When it is reached, the pods are killed and not restarted.
 
-    ## How to tell
-    A literal limit. `likely`, as the time that a training takes is known to its owner.
+    ## How to recognize it
+    By a literal limit. `likely`, as only you know how long the training takes.
 
     ## What to do
     Raise it above the longest run that you expect, retries included.
 
     ## When it is wrong
-    If the job is a short test, or its limit is meant to stop it.
+    If the job is a short test, or the limit should stop it.
     """,
     reads=JOBS,
     each="tasks",
@@ -639,7 +633,7 @@ EARLY_DEADLINE = table_rule(
                 ReadPlace(task.lines["limit"], f"{task.limit_s:g}"), task.limit_s < task.stated_s(_LONG)
             ),
             severity=HIGH,
-            message="killed after {text} s, retries included, and the file says that it takes longer",
+            message="killed after {text} s, retries included, but the file says that it takes longer",
             advice="raise the limit above the longest run, or remove it",
             confidence=LIKELY,
         ),
@@ -660,14 +654,14 @@ EARLY_DEADLINE = table_rule(
 _TRUE = r"(?i)(1|true|yes|on)$"
 _RANK = "every node claims the same rank"
 LEFT_OVER = (
-    ("CUDA_LAUNCH_BLOCKING", _TRUE, MEDIUM, 1, "every kernel waits for the one before: the GPU idles between launches"),
-    ("NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME", r"lo$", HIGH, 2, "the loopback interface reaches no other node"),
-    ("NCCL_IB_DISABLE", r"1$", MEDIUM, 2, "NCCL leaves InfiniBand or RoCE alone and reduces gradients over TCP"),
+    ("CUDA_LAUNCH_BLOCKING", _TRUE, MEDIUM, 1, "each kernel waits for the last one: the GPU idles between launches"),
+    ("NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME", r"lo$", HIGH, 2, "the loopback interface does not reach other nodes"),
+    ("NCCL_IB_DISABLE", r"1$", MEDIUM, 2, "NCCL does not use InfiniBand or RoCE: it reduces gradients over TCP"),
     ("NCCL_NET", r"(?i)socket$", MEDIUM, 2, "NCCL reduces gradients over TCP, not over the fast network"),
     ("NCCL_P2P_DISABLE", r"1$", MEDIUM, -2, "GPUs of a node exchange gradients through the host, not NVLink"),
     ("NCCL_SHM_DISABLE", r"1$", MEDIUM, -2, "ranks of a node exchange through sockets, not shared memory"),
     ("NCCL_P2P_LEVEL", r"(?i)(LOC|0)$", MEDIUM, -2, "GPUs of a node exchange gradients through the host, not NVLink"),
-    ("NCCL_DEBUG", r"(?i)trace$", MEDIUM, 1, "each call of NCCL is logged"),
+    ("NCCL_DEBUG", r"(?i)trace$", MEDIUM, 1, "each NCCL call is logged"),
     ("TORCH_DISTRIBUTED_DEBUG", r"(?i)detail$", MEDIUM, 1, "every collective is checked on all ranks first"),
     (
         "PYTORCH_NO_CUDA_MEMORY_CACHING",
@@ -679,30 +673,29 @@ LEFT_OVER = (
     ("NVIDIA_TF32_OVERRIDE", r"0$", MEDIUM, 1, "TF32 is off: fp32 matmuls run at a fraction of their speed"),
     ("TORCHDYNAMO_DISABLE|TORCH_COMPILE_DISABLE", _TRUE, MEDIUM, 1, "torch.compile does nothing"),
     ("CUDA_VISIBLE_DEVICES", r"(-1)?$", HIGH, 1, "no GPU is visible: the training runs on the CPU or fails"),
-    ("NVIDIA_VISIBLE_DEVICES", r"(?i)(none|void)?$", HIGH, 1, "no GPU is given to the container"),
-    ("MASTER_ADDR", LOCAL.pattern, HIGH, 2, "each node waits for the others at itself"),
+    ("NVIDIA_VISIBLE_DEVICES", r"(?i)(none|void)?$", HIGH, 1, "the container gets no GPU"),
+    ("MASTER_ADDR", LOCAL.pattern, HIGH, 2, "each node waits for the others on itself"),
     ("RANK|NODE_RANK|PET_NODE_RANK", r"\d+$", HIGH, 2, _RANK),
 )
-"""Variables, the faulty value, severity, from how many nodes on it matters (negative: GPUs of a node), what it does."""
+"""Variables, the faulty value, severity, the least nodes where it matters (negative: GPUs of a node), and its
+effect."""
 
 
-@lint_rule(
-    "left-over-variable", "a variable slows the training down or keeps its nodes apart", reads=JOBS, each="tasks"
-)
+@lint_rule("left-over-variable", "a variable slows the training or keeps its nodes apart", reads=JOBS, each="tasks")
 def left_over_variable(file: object, task: Task) -> Iterator[LintFinding]:
     """## What it does
-    Looks for variables of debugging and of other machines: `CUDA_LAUNCH_BLOCKING`, `NCCL_IB_DISABLE`,
+    Looks for variables left from debugging or from other machines: `CUDA_LAUNCH_BLOCKING`, `NCCL_IB_DISABLE`,
     `NCCL_P2P_DISABLE`, `NCCL_SOCKET_IFNAME=lo`, `TORCH_DISTRIBUTED_DEBUG=DETAIL`, a fixed `RANK`, a local
     `MASTER_ADDR`.
 
     ## Why it costs
-    They hold in every step: kernels run one after the other, gradients take the slow way, or the nodes never meet.
+    They affect every step: kernels run one after the other, gradients take a slow path, or the nodes never meet.
 
-    ## How to tell
-    The variable and its value, in the file or exported by its script; those of the network with several nodes or GPUs.
+    ## How to recognize it
+    By the variable and its value, in the file or exported by its script; network variables with several nodes or GPUs.
 
     ## What to do
-    Remove it. Set such variables by hand for the one run that looks for a fault.
+    Remove it. Set such variables by hand in the run that you debug.
 
     ## When it is wrong
     If the machine needs it: no InfiniBand, or GPUs that cannot reach each other.
@@ -736,18 +729,18 @@ _PLACEHOLDER = re.compile(
 
 PLAIN_SECRET = table_rule(
     "plain-secret",
-    "a secret stands in the file in plain text",
+    "the file contains a secret in plain text",
     """## What it does
     Looks for variables that are named like a secret and have a literal value.
 
     ## Why it costs
-    Whoever reads the repository, the object or the log of the run has it. It has to be revoked once it was shared.
+    Anyone who reads the repository, the object or the run's log has it. Once shared, it must be revoked.
 
-    ## How to tell
-    The name ends in TOKEN, SECRET, PASSWORD or KEY, and the value is no placeholder.
+    ## How to recognize it
+    The name ends in TOKEN, SECRET, PASSWORD or KEY, and the value is not a placeholder.
 
     ## What to do
-    `valueFrom: secretKeyRef`, `secrets:` of SkyPilot, or a bare name (dstack) that takes it from your shell.
+    `valueFrom: secretKeyRef`, `secrets:` of SkyPilot, or a bare name (dstack) which takes the value from your shell.
 
     ## When it is wrong
     If the value is public, such as a key for a local test.
@@ -764,8 +757,8 @@ PLAIN_SECRET = table_rule(
                 and not _PLACEHOLDER.search(variable.value or "")
             ],
             severity=HIGH,
-            message="{text} stands here in plain text: everybody who reads the file or the object has this secret",
-            advice="take it from a secret (secretKeyRef, secrets, a bare name), and revoke this one",
+            message="{text} is in plain text: anyone who reads the file or the object has this secret",
+            advice="take it from a secret (secretKeyRef, secrets, a bare name), and revoke this value",
             confidence=LIKELY,
         ),
     ),

@@ -1,4 +1,4 @@
-"""The static checks of Kubernetes objects: jobs, servers, claims, services and autoscalers, alone and together."""
+"""Checks of Kubernetes objects: jobs, servers, claims, services and autoscalers, alone and together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REMOVED = frozenset(
         "rbac.authorization.k8s.io/v1beta1",
     ]
 )
-"""API versions that Kubernetes 1.27 serves no more."""
+"""API versions that Kubernetes 1.27 no longer serves."""
 GROUPS = {
     "Deployment": "apps/v1",
     "StatefulSet": "apps/v1",
@@ -59,20 +59,20 @@ NONE = ("0", "0%")
 )
 def unknown_field(manifests: Manifests, known: tuple[Field, str]) -> Iterator[LintFinding]:
     """## What it does
-    Compares the fields of an object, down to its containers, with those of its kind: names, types, words that are
-    allowed, and what is required.
+    Compares the fields of an object, down to its containers, with those of its kind: names, types, allowed values, and
+    required fields.
 
     ## Why it costs
-    kubectl refuses the object (strict since 1.27), or the field is dropped without a word: a `restartPolicy` one level
-    too high, a `nodeSelectors`, a number where a string has to be in quotes.
+    kubectl refuses the object (strict since 1.27), or silently drops the field: a `restartPolicy` one level too high, a
+    `nodeSelectors`, a number where a quoted string is required.
 
-    ## How to tell
-    The tables of fields are those of `hotloop launch`, for the version that the file names. `likely` where no known
-    name is near: a newer version may know the field.
+    ## How to recognize it
+    By the field tables of `hotloop launch`, for the version that the file names. `likely` where no known name is close:
+    a newer version may have the field.
 
     ## What to do
-    Write the name that is meant, indent the field where it belongs, put numbers in quotes. `kubectl apply
-    --dry-run=server` asks the cluster.
+    Write the intended name, indent the field where it belongs, put numbers in quotes. `kubectl apply --dry-run=server`
+    asks the cluster.
 
     ## When it is wrong
     If the cluster's version is newer than the tables, or the file is a patch.
@@ -87,13 +87,13 @@ REMOVED_API_VERSION = table_rule(
     Looks for API versions that Kubernetes has removed, and for kinds in a group that does not have them.
 
     ## Why it costs
-    The API server answers "no matches for kind": nothing of the object is made.
+    The API server responds "no matches for kind" and does not create the object.
 
-    ## How to tell
-    `apiVersion` is one of those that were removed up to 1.26, or another than that of the kind.
+    ## How to recognize it
+    `apiVersion` was removed in 1.26 or earlier, or is not the kind's.
 
     ## What to do
-    Write the version that is served; `kubectl explain KIND` names it.
+    Write a version that is served; `kubectl explain KIND` names it.
 
     ## When it is wrong
     If the cluster is older than the removal.
@@ -123,7 +123,7 @@ REMOVED_API_VERSION = table_rule(
 
 
 def _jobs(one: Field) -> list[tuple[Field, Field]]:
-    """The spec of the Job that an object is or makes, with that of its pods. A JobSet fills in defaults of its own."""
+    """The spec of the Job that an object is or creates, with that of its pods. A JobSet fills in its own defaults."""
     is_job = one["kind"].text == "Job" and (one["apiVersion"].text or "").startswith("batch/")
     jobs = [one["spec"]] if is_job else one.all("spec.jobTemplate.spec") if one["kind"].text == "CronJob" else []
     return [(job, job["template.spec"]) for job in jobs]
@@ -138,19 +138,19 @@ JOB_RESTART_POLICY = table_rule(
     "a Job's pods have a restart policy that Jobs do not allow",
     """## What it does
     Looks for a Job, CronJob or JobSet whose pods have no `restartPolicy`, or `Always`, and for servers whose pods have
-    another one than `Always`.
+    any other policy than `Always`.
 
     ## Why it costs
     The API server refuses the object: a Job needs `Never` or `OnFailure`, and the default is `Always`.
 
-    ## How to tell
-    The pod template has containers with images and no such policy.
+    ## How to recognize it
+    The pod template has containers with images, but not the required policy.
 
     ## What to do
-    `restartPolicy: Never`, and `backoffLimit` for how often a failed training is started again.
+    `restartPolicy: Never`, and `backoffLimit` for the number of restarts of a failed training.
 
     ## When it is wrong
-    If the file is a patch that another one completes.
+    If the file is a patch that another file completes.
     """,
     reads="kubernetes",
     each="objects",
@@ -180,11 +180,11 @@ JOB_RESTART_POLICY = table_rule(
     ),
 )
 EVICTED = {"137", "143"}
-"""Exit codes of a pod that is evicted."""
+"""Exit codes of an evicted pod."""
 
 
 def _evictions(job: Field) -> list[Field]:
-    """Rules of a failure policy that take an eviction for a failure of the Job, none before them ignoring it."""
+    """Rules of a failure policy that treat an eviction as a failure of the Job, if no earlier rule ignores it."""
     rules = job["podFailurePolicy.rules"].elements
     first = next((at for at, rule in enumerate(rules) if rule["onPodConditions"]), len(rules))
     return [
@@ -209,7 +209,7 @@ def _is_rendezvous(pod: Field) -> bool:
 
 JOB_POLICY = table_rule(
     "job-policy",
-    "policies of a Job exclude each other, or do not do what they seem to",
+    "a Job's policies exclude each other, or do not work as intended",
     """## What it does
     Compares `completionMode`, `completions`, `parallelism`, `podFailurePolicy`, `successPolicy`, `backoffLimit` and
     `ttlSecondsAfterFinished` of a Job with each other and with its pods.
@@ -218,14 +218,14 @@ JOB_POLICY = table_rule(
     The API server refuses the Job, ranks wait for pods that are never started, an eviction fails the whole training, or
     its logs are gone.
 
-    ## How to tell
-    The rules of the API (batch/v1), and which variables the command reads.
+    ## How to recognize it
+    By the rules of the API (batch/v1) and the variables that the command reads.
 
     ## What to do
-    What the finding says; then lint the file again.
+    Do what the finding says, then lint the file again.
 
     ## When it is wrong
-    If a webhook of the cluster changes the Job first.
+    If a webhook of the cluster first changes the Job.
     """,
     reads="kubernetes",
     each="objects",
@@ -236,13 +236,13 @@ JOB_POLICY = table_rule(
                 job["podFailurePolicy"], job["podFailurePolicy"] and pod["restartPolicy"].text == "OnFailure"
             ),
             severity=HIGH,
-            message="podFailurePolicy needs restartPolicy: Never, and the pods have OnFailure: the Job is refused",
+            message="podFailurePolicy needs restartPolicy: Never, but the pods have OnFailure: the Job is refused",
             advice="restartPolicy: Never",
         ),
         FieldCheck(
             at=lambda job, pod: _evictions(job),
             severity=HIGH,
-            message="exit codes 137 and 143 are those of an eviction: the first one fails the whole Job",
+            message="exit codes 137 and 143 also come from an eviction: the first one fails the whole Job",
             advice="put a rule with action: Ignore and onPodConditions DisruptionTarget first",
         ),
         FieldCheck(
@@ -278,7 +278,7 @@ JOB_POLICY = table_rule(
             ),
             severity=HIGH,
             message=(
-                "fewer pods run at once (parallelism) than there are ranks (completions): those that run wait for the "
+                "fewer pods run at once (parallelism) than the Job has ranks (completions): running pods wait for the "
                 "others, which never start"
             ),
             advice="parallelism equal to completions",
@@ -291,7 +291,7 @@ JOB_POLICY = table_rule(
             ),
             severity=MEDIUM,
             message=(
-                "{text} s after its end the Job goes with its pods and their logs: a failure of the night leaves "
+                "{text} s after its end, the Job is deleted with its pods and logs: a failure overnight leaves "
                 "nothing to read"
             ),
             advice="ttlSecondsAfterFinished: 86400",
@@ -301,7 +301,7 @@ JOB_POLICY = table_rule(
 
 
 def _is_queued(one: Field) -> bool:
-    """Whether a queue is named, or another controller, that resumes a suspended job."""
+    """Whether the job names a queue or another controller that resumes it."""
     labels = f"{read_all(one['metadata.labels'])} {read_all(one['metadata.annotations'])}"
     return bool(one["spec.managedBy"]) or "queue" in labels
 
@@ -317,12 +317,12 @@ def _trains(pod: Pod) -> bool:
 
 
 def _members(one: Field) -> float:
-    """Pods of a Volcano job; none of another object."""
+    """Pods of a Volcano job; none for other objects."""
     return sum(task["replicas"].number or 1 for task in one["spec.tasks"].elements)
 
 
 def _uneven(one: Field) -> list[Field]:
-    """Numbers of ranks on a node that an operator is given, where they are not those of the GPUs of a pod."""
+    """Numbers of ranks per node passed to an operator that differ from the pod's number of GPUs."""
     limits = one["spec.trainer.resourcesPerNode.limits"].items
     counts = {value.amount for name, value in limits if name in GPUS}
     counts |= {pod.gpu_count for pod in find_pods(one) if pod.gpu_count}
@@ -331,30 +331,30 @@ def _uneven(one: Field) -> list[Field]:
 
 
 CONTAINERS = {"PyTorchJob": "pytorch", "TFJob": "tensorflow", "XGBoostJob": "xgboost", "JAXJob": "jax"}
-"""Kinds whose operator sets the environment of the container of that name alone, and refuses pods without it."""
+"""Kinds whose operator sets only the environment of the container with that name, and refuses pods without it."""
 BLOCK_CLASSES = re.compile(
     r"(?i)(premium-rwo|standard-rwo|gp[23]|io[12]|ebs-?\S*|pd-\S+|managed(-csi|-premium|-csi-premium)?|default"
     r"|do-block-storage|hyperdisk\S*|local-path|\S*-rwo|\S*-block|\S*rbd\S*|linode-block\S*|hcloud-volumes)$"
 )
 WORKLOAD_SETTINGS = table_rule(
     "workload-settings",
-    "an object does not do what it is for",
+    "an object cannot serve its purpose",
     """## What it does
-    Looks at trainings in a Deployment or StatefulSet, runs of a CronJob that overlap, suspended jobs without a queue,
-    selectors, names of containers, ranks per node, elastic and gang sizes, and storage classes.
+    Looks at trainings in a Deployment or StatefulSet, overlapping runs of a CronJob, suspended jobs without a queue,
+    selectors, container names, ranks per node, elastic and gang sizes, and storage classes.
 
     ## Why it costs
-    A training in a Deployment begins again when it is done; ranks that start one after the other wait for ever; the
-    others are refused or stay pending.
+    A training in a Deployment starts again when it is done; ranks that start one after the other wait forever; other
+    objects are refused or stay pending.
 
-    ## How to tell
-    Fields of the one object that exclude each other or its purpose.
+    ## How to recognize it
+    By fields of one object that contradict each other or its purpose.
 
     ## What to do
-    What the finding says; then lint the file again.
+    Do what the finding says, then lint the file again.
 
     ## When it is wrong
-    If a controller of your own runs the object.
+    If your own controller runs the object.
     """,
     reads="kubernetes",
     each="objects",
@@ -363,7 +363,7 @@ WORKLOAD_SETTINGS = table_rule(
         FieldCheck(
             at=lambda one: only(one["kind"], _controllers(one) and any(map(_trains, find_pods(one)[:1]))),
             severity=HIGH,
-            message="a {text} starts the training again when it has succeeded, for ever: use a Job",
+            message="a {text} restarts the training forever, even after it succeeds: use a Job",
             advice="kind: Job with restartPolicy: Never",
             confidence=LIKELY,
         ),
@@ -379,7 +379,7 @@ WORKLOAD_SETTINGS = table_rule(
             ],
             severity=HIGH,
             message=(
-                "podManagementPolicy OrderedReady starts pod 1 when pod 0 is ready, which waits for pod 1 at the "
+                "podManagementPolicy OrderedReady starts pod 1 when pod 0 is ready, but pod 0 waits for pod 1 at the "
                 "rendezvous: a deadlock"
             ),
             advice="podManagementPolicy: Parallel",
@@ -394,7 +394,7 @@ WORKLOAD_SETTINGS = table_rule(
             ],
             severity=HIGH,
             message=(
-                "no container has the name that the operator looks for (pytorch in a PyTorchJob), but {text}: the job "
+                "no container has the name that the operator looks for (pytorch in a PyTorchJob), only {text}: the job "
                 "is refused, or its ranks get no environment"
             ),
             advice="name the container pytorch (tensorflow, xgboost, jax in those jobs)",
@@ -402,7 +402,7 @@ WORKLOAD_SETTINGS = table_rule(
         FieldCheck(
             at=_uneven,
             severity=HIGH,
-            message="{text} ranks on each node are not as many as its GPUs: some stay idle, or ranks have none",
+            message="{text} ranks per node do not match its GPUs: some GPUs stay idle, or ranks have none",
             advice="nprocPerNode, numProcPerNode or slotsPerWorker equal to the GPUs of a pod",
         ),
         FieldCheck(
@@ -414,8 +414,8 @@ WORKLOAD_SETTINGS = table_rule(
             ),
             severity=MEDIUM,
             message=(
-                "concurrencyPolicy: Allow (the default): a run that takes longer than the schedule meets the next one "
-                "on the same GPUs and files"
+                "concurrencyPolicy: Allow (the default): a run that is still going when the next one starts shares "
+                "its GPUs and files"
             ),
             advice="concurrencyPolicy: Forbid",
         ),
@@ -426,7 +426,7 @@ WORKLOAD_SETTINGS = table_rule(
                 if field.is_true and one["kind"].text != "CronJob" and not _is_queued(one)
             ],
             severity=HIGH,
-            message="suspend: true and no queue that would resume it: no pod is ever made",
+            message="suspend: true without a queue that would resume it: no pod is ever created",
             advice="remove suspend, or add the label kueue.x-k8s.io/queue-name",
             confidence=LIKELY,
         ),
@@ -456,8 +456,8 @@ WORKLOAD_SETTINGS = table_rule(
                 and _uses_gpus(one),
             ),
             severity=LOW,
-            message="each update needs a free GPU first (maxUnavailable 0): without one it waits",
-            advice="maxSurge: 0 and maxUnavailable: 1 where no GPU is spare",
+            message="each update first needs a free GPU (maxUnavailable 0): without one, it waits",
+            advice="maxSurge: 0 and maxUnavailable: 1 if you have no spare GPU",
         ),
         FieldCheck(
             at=lambda one: only(
@@ -469,7 +469,7 @@ WORKLOAD_SETTINGS = table_rule(
             ),
             severity=HIGH,
             message=(
-                "{text} workers are outside of elasticPolicy's minReplicas and maxReplicas: the rendezvous never has "
+                "{text} workers are outside elasticPolicy's minReplicas and maxReplicas: the rendezvous never has "
                 "its nodes"
             ),
             advice="choose replicas between minReplicas and maxReplicas",
@@ -489,7 +489,7 @@ WORKLOAD_SETTINGS = table_rule(
             ),
             severity=MEDIUM,
             message=(
-                "minAvailable {text} is below the pods of the job: it starts with some of its ranks, which hold their "
+                "minAvailable {text} is below the pods of the job: it starts with only some ranks, which hold their "
                 "GPUs and wait"
             ),
             advice="minAvailable equal to the sum of the replicas",
@@ -499,7 +499,7 @@ WORKLOAD_SETTINGS = table_rule(
                 one["spec.minAvailable"], one["spec.minAvailable"].amount > _members(one) and one["spec.tasks"]
             ),
             severity=HIGH,
-            message="minAvailable {text} is above the pods of the job: it never starts",
+            message="minAvailable {text} is above the job's number of pods: it never starts",
             advice="minAvailable equal to the sum of the replicas",
         ),
         FieldCheck(
@@ -512,7 +512,7 @@ WORKLOAD_SETTINGS = table_rule(
             ),
             severity=HIGH,
             message="{text} is a block disk, which attaches to one node: a claim with ReadWriteMany stays pending",
-            advice="a storage class of a shared file system (NFS, Filestore, EFS, FSx, CephFS)",
+            advice="use a storage class of a shared file system (NFS, Filestore, EFS, FSx, CephFS)",
             confidence=LIKELY,
         ),
     ),
@@ -520,14 +520,14 @@ WORKLOAD_SETTINGS = table_rule(
 
 
 def _target(manifests: Manifests, one: Field) -> list[Field]:
-    """What an autoscaler scales, where it is in the folder."""
+    """The object that an autoscaler scales, if it is in the folder."""
     reference = one["spec.scaleTargetRef"] or one["spec.targetRef"]
     name = reference["name"].text
     return manifests.find(reference["kind"].text or "Deployment", name) if name else []
 
 
 def _shares(one: Field) -> list[tuple[str, Field, Field]]:
-    """Resources that an autoscaler looks at: name, where it stands, and the share of the request that it is to have."""
+    """Resources that an autoscaler watches: name, place, and the target share of the request."""
     metrics = one.all("spec.metrics.*.resource|containerResource")
     shares = [(part["name"].text or "", part["name"], part["target.averageUtilization"]) for part in metrics]
     shares += [("cpu", field, field) for field in one.all("spec.targetCPUUtilizationPercentage")]
@@ -538,18 +538,18 @@ IDLE_AUTOSCALER = table_rule(
     "idle-autoscaler",
     "an autoscaler cannot work",
     """## What it does
-    Reads HorizontalPodAutoscalers, VerticalPodAutoscalers and ScaledObjects with what they scale: the target's kind and
-    name, its requests, the metrics and the bounds.
+    Compares HorizontalPodAutoscalers, VerticalPodAutoscalers and ScaledObjects with the objects that they scale: the
+    target's kind and name, its requests, the metrics and the bounds.
 
     ## Why it costs
-    The autoscaler reports an error in its events and never scales, or it looks at the CPU while the work is on the
-    GPU: requests wait while GPUs are free, or GPUs are held for nobody.
+    The autoscaler reports an error in its events and never scales, or it watches the CPU while the work is on the GPU:
+    requests wait while GPUs are free, or GPUs are held without work.
 
-    ## How to tell
-    The target and the metric sources as the API defines them. The target is looked up in the folder.
+    ## How to recognize it
+    By the target and the metric sources as the API defines them. The target is looked up in the folder.
 
     ## What to do
-    What the finding says; `kubectl describe hpa` shows its conditions.
+    Do what the finding says; `kubectl describe hpa` shows its conditions.
 
     ## When it is wrong
     If the cluster has a metrics server that serves other resources, or the target is in another repository.
@@ -568,15 +568,15 @@ IDLE_AUTOSCALER = table_rule(
             ),
             severity=MEDIUM,
             message="a {text} has no scale subresource: the autoscaler (HPA) reports FailedGetScale and never scales",
-            advice="remove the autoscaler; a Job runs as many pods as parallelism says",
+            advice="remove the autoscaler; a Job runs the number of pods in parallelism",
         ),
         FieldCheck(
             at=lambda manifests, one, targets: [
                 name for name in one.all("spec.metrics.*.resource.name") if name.text not in ("cpu", "memory")
             ],
             severity=HIGH,
-            message="{text} is no resource metric (those are cpu and memory): this autoscaler never scales by it",
-            advice="a Pods or External metric that an adapter serves, such as DCGM_FI_DEV_GPU_UTIL",
+            message="{text} is not a resource metric (only cpu and memory are): this autoscaler never scales by it",
+            advice="use a Pods or External metric that an adapter serves, such as DCGM_FI_DEV_GPU_UTIL",
         ),
         FieldCheck(
             at=lambda manifests, one, targets: [
@@ -592,7 +592,7 @@ IDLE_AUTOSCALER = table_rule(
             ],
             severity=MEDIUM,
             message=(
-                "Utilization is a share of the request (cpu or memory), and a container of the target has no such "
+                "Utilization is a share of the request (cpu or memory), but a container of the target has no such "
                 "request: the autoscaler never scales"
             ),
             advice="add resources.requests (cpu) to each container of the target",
@@ -609,8 +609,8 @@ IDLE_AUTOSCALER = table_rule(
             ],
             severity=MEDIUM,
             message=(
-                "the work is on the GPU, and this scales by {text} use, which says nothing of its load: requests wait, "
-                "or GPUs are held for nobody"
+                "the work is on the GPU, but this scales by {text} use, which does not show its load: requests wait, "
+                "or GPUs are held without work"
             ),
             advice="scale by waiting requests or GPU utilization: a Pods or External metric, or KEDA",
         ),
@@ -624,7 +624,7 @@ IDLE_AUTOSCALER = table_rule(
                 if least.amount > (most.number or 1e9)
             ],
             severity=HIGH,
-            message="the least number of replicas, {text}, is above the most: the autoscaler is refused",
+            message="the minimum of replicas, {text}, is above the maximum: the autoscaler is refused",
             advice="make minReplicas at most maxReplicas",
         ),
         FieldCheck(
@@ -636,17 +636,17 @@ IDLE_AUTOSCALER = table_rule(
             ),
             severity=HIGH,
             message=(
-                "minReplicas: 0 is refused by an HPA without an Object or External metric: no pod, no metric to scale "
-                "up by"
+                "minReplicas: 0 is refused without an Object or External metric: with no pods, it has no metric to "
+                "scale up by"
             ),
-            advice="minReplicas: 1, or KEDA, which scales to zero",
+            advice="use minReplicas: 1, or KEDA, which scales to zero",
         ),
         FieldCheck(
             at=lambda manifests, one, targets: only(
                 one["spec.maxReplicas"], one["spec.maxReplicas"].text == (one["spec.minReplicas"].text or "1")
             ),
             severity=MEDIUM,
-            message="minReplicas and maxReplicas are both {text}: there is nothing to scale",
+            message="minReplicas and maxReplicas are both {text}: it has nothing to scale",
             advice="raise maxReplicas, or remove the autoscaler",
         ),
         FieldCheck(
@@ -657,7 +657,7 @@ IDLE_AUTOSCALER = table_rule(
                 and any(target.node is other.node for other in manifests.objects)
             ],
             severity=MEDIUM,
-            message="replicas: {text} and an autoscaler: each apply of the file sets the number back",
+            message="replicas: {text} and an autoscaler: each apply of the file resets the number",
             advice="remove spec.replicas from the target",
         ),
         FieldCheck(
@@ -670,7 +670,7 @@ IDLE_AUTOSCALER = table_rule(
             ),
             severity=HIGH,
             message=(
-                "nothing here is named {text} and of the kind that is to be scaled: the autoscaler has no target and "
+                "no object here has the name {text} and the kind to be scaled: the autoscaler has no target and "
                 "never scales"
             ),
             advice="name the kind and name of the object to scale",
@@ -681,7 +681,7 @@ IDLE_AUTOSCALER = table_rule(
 
 
 def _selected(manifests: Manifests, one: Field) -> list[Pod]:
-    """Pods of the folder that a selector takes."""
+    """Pods in the folder that a selector matches."""
     wanted = [(key, value.text) for key, value in (one["spec.selector.matchLabels"] or one["spec.selector"]).items]
     pods = [pod for near in manifests.near for pod in find_pods(near)]
     return [pod for pod in pods if wanted and all(pod.labels.get(key) == text for key, text in wanted)]
@@ -689,21 +689,21 @@ def _selected(manifests: Manifests, one: Field) -> list[Pod]:
 
 BLOCKING_BUDGET = table_rule(
     "blocking-budget",
-    "a disruption budget lets no pod go",
+    "a disruption budget does not allow any eviction",
     """## What it does
     Compares `minAvailable` and `maxUnavailable` of a PodDisruptionBudget with the replicas that it protects.
 
     ## Why it costs
-    A drain waits for a pod that may never go: node upgrades and scale-downs hang, and are forced in the end.
+    A drain waits for a pod that may never be evicted: node upgrades and scale-downs hang until they are forced.
 
-    ## How to tell
-    `maxUnavailable: 0`, `minAvailable: 100%`, or as many as there are replicas.
+    ## How to recognize it
+    `maxUnavailable: 0`, `minAvailable: 100%`, or as many as the replicas.
 
     ## What to do
     `maxUnavailable: 1`, or no budget for a single replica.
 
     ## When it is wrong
-    If somebody drains the nodes by hand and wants to be stopped.
+    If the budget should stop people who drain nodes by hand.
     """,
     reads="kubernetes",
     each="objects",
@@ -720,7 +720,7 @@ BLOCKING_BUDGET = table_rule(
                 ),
             ],
             severity=MEDIUM,
-            message="the budget ({text}) lets no pod be evicted: drains and upgrades of the nodes hang",
+            message="the budget ({text}) does not allow any eviction: drains and node upgrades hang",
             advice="maxUnavailable: 1",
         ),
     ),
@@ -728,7 +728,7 @@ BLOCKING_BUDGET = table_rule(
 
 
 def _claims(manifests: Manifests, pod: Pod) -> Iterator[tuple[Pod, Field, Field, float]]:
-    """Each claim that a pod names, its object of the folder, and how many pods use it at once."""
+    """Each claim that a pod names, its object in the folder, and how many pods use it at once."""
     scalers = manifests.find("HorizontalPodAutoscaler") + manifests.find("ScaledObject")
     mine = [one for one in scalers if pod.owner.node in [target.node for target in _target(manifests, one)]]
     for name in pod.spec.all(_CLAIMS):
@@ -741,7 +741,7 @@ _CLAIMS = "volumes.*.persistentVolumeClaim.claimName"
 
 
 def _is_single(claim: Field) -> bool:
-    """Whether one node alone may mount a claim."""
+    """Whether only one node may mount a claim."""
     return bool(claim["spec.accessModes"]) and not SEVERAL & {*claim.texts("spec.accessModes.*")}
 
 
@@ -749,18 +749,18 @@ SINGLE_NODE_VOLUME = table_rule(
     "single-node-volume",
     "a volume that attaches to one node is used by pods on several",
     """## What it does
-    Compares the access modes of a claim (of the same folder) with the number of pods that mount it, and looks for
+    Compares the access modes of a claim (in the same folder) with the number of pods that mount it, and looks for
     claims in another namespace.
 
     ## Why it costs
     A ReadWriteOnce volume attaches to one node: pods on other nodes stay in ContainerCreating ("Multi-Attach error"),
-    and the ranks that run wait for them. A claim of another namespace leaves the pod pending.
+    and the running ranks wait for them. A claim in another namespace leaves the pod pending.
 
-    ## How to tell
-    `parallelism` or `replicas` above one, or a rolling update, which runs two pods for a while (medium).
+    ## How to recognize it
+    `parallelism` or `replicas` is above one, or a rolling update runs two pods for a while (medium).
 
     ## What to do
-    A ReadWriteMany storage class, one claim for each pod (`volumeClaimTemplates`), or `strategy: Recreate`.
+    Use a ReadWriteMany storage class, one claim per pod (`volumeClaimTemplates`), or `strategy: Recreate`.
 
     ## When it is wrong
     If all pods are placed on one node.
@@ -776,7 +776,7 @@ SINGLE_NODE_VOLUME = table_rule(
                 "the claim {text} is ReadWriteOnce, which attaches to one node: pods on other nodes stay in "
                 "ContainerCreating (Multi-Attach)"
             ),
-            advice="a ReadWriteMany storage class, or a claim for each pod",
+            advice="use a ReadWriteMany storage class, or one claim per pod",
             confidence=LIKELY,
         ),
         FieldCheck(
@@ -791,7 +791,7 @@ SINGLE_NODE_VOLUME = table_rule(
             severity=MEDIUM,
             message=(
                 "the claim {text} is ReadWriteOnce, and a rolling update starts the new pod first: on another node it "
-                "waits for the volume for ever"
+                "waits for the volume forever"
             ),
             advice="strategy: {{type: Recreate}}",
             confidence=LIKELY,
@@ -800,14 +800,14 @@ SINGLE_NODE_VOLUME = table_rule(
             at=lambda pod, name, claim, users: only(name, _is_elsewhere(claim, pod.owner)),
             severity=HIGH,
             message="the claim {text} is in another namespace, where the pod cannot mount it: it stays pending",
-            advice="put both into one namespace",
+            advice="put both in one namespace",
         ),
     ),
 )
 
 
 def _is_elsewhere(one: Field, other: Field) -> bool:
-    """Whether both name a namespace, and another one."""
+    """Whether both name a namespace, and not the same one."""
     return (
         None not in (spaces := {one["metadata.namespace"].text, other["metadata.namespace"].text}) and len(spaces) > 1
     )
@@ -821,7 +821,7 @@ def _untaken(one: Field, pods: tuple[Pod, ...]) -> list[Field]:
 
 
 def _unselected(manifests: Manifests, one: Field) -> list[Field]:
-    """The selector of a Service that takes no pod here, though pods have labels of such names."""
+    """The selector of a Service that matches no pod here, although pods have labels of these names."""
     wanted = dict(one["spec.selector"].items)
     keys = {key for pod in manifests.pods for key in pod.labels}
     jobs = [pod.owner["metadata.name"].text for pod in manifests.pods if pod.kind in ("Job", "PyTorchJob", "JobSet")]
@@ -835,7 +835,7 @@ ADDRESS = re.compile(r"(?:MASTER_ADDR|master[-_]addr|rdzv[-_]endpoint|main_proce
 
 def _meetings(manifests: Manifests, one: Field) -> Iterator[tuple[Pod, ReadPlace, Field, Field, Field]]:
     """Where the pods of a job meet: a pod, the host (the master address), the subdomain of the pods, and the Services
-    of the folder that have the name of the subdomain and of the host's first part."""
+    in the folder that are named like the subdomain and the host's first part."""
     services = {service["metadata.name"].text: service for service in manifests.find("Service")}
     for pod in find_pods(one):
         texts = [(f"{given.name}={given.value}", given.line) for each in pod.containers for given in each.variables]
@@ -849,29 +849,29 @@ def _meetings(manifests: Manifests, one: Field) -> Iterator[tuple[Pod, ReadPlace
 
 
 def _job(host: ReadPlace) -> str:
-    """The job that the first part of a host names, before its index; empty where it is no pod's name."""
+    """The job that the first part of a host names, before its index; empty if it is not a pod's name."""
     return (re.match(r"([^.]+)-\d+(\.|$)", host.text) or ["", ""])[1]
 
 
 UNREACHABLE_SERVICE = table_rule(
     "unreachable-service",
-    "a service or address reaches no pod",
+    "a service or address does not reach any pod",
     """## What it does
-    Compares the selector and ports of a Service with the pods of the folder, and the subdomain, the serviceName and the
-    master address of a job with its Services and its pods' host names.
+    Compares the selector and ports of a Service with the pods in the folder, and the subdomain, serviceName and master
+    address of a job with its Services and its pods' host names.
 
     ## Why it costs
-    Names of pods (`job-0.service`) exist only under a headless Service of the subdomain's name. Without it the ranks
-    wait for an address that nobody has until their timeout; a Service that selects nothing answers nobody.
+    Pod names (`job-0.service`) exist only under a headless Service with the subdomain's name. Without it, the ranks
+    wait until their timeout for an address that does not exist; a Service that selects nothing never responds.
 
-    ## How to tell
-    Names and labels as they stand in the folder. `likely`, as an object may be made elsewhere.
+    ## How to recognize it
+    By names and labels in the folder. `likely`, as an object may be created elsewhere.
 
     ## What to do
-    `clusterIP: None`, the selector of the pods' labels, and `subdomain` equal to the Service's name.
+    Set `clusterIP: None`, select the pods' labels, and make `subdomain` equal to the Service's name.
 
     ## When it is wrong
-    If the Service or the pods are made by another tool.
+    If another tool creates the Service or the pods.
     """,
     reads="kubernetes",
     each="objects",
@@ -880,7 +880,7 @@ UNREACHABLE_SERVICE = table_rule(
         FieldCheck(
             at=lambda manifests, one: _unselected(manifests, one) if one["kind"].text == "Service" else [],
             severity=HIGH,
-            message="the selector of the Service ({text}) fits no pod here: it reaches nothing",
+            message="the Service's selector ({text}) matches no pod here: it reaches nothing",
             advice="select the labels of the pod template",
             confidence=LIKELY,
         ),
@@ -889,7 +889,7 @@ UNREACHABLE_SERVICE = table_rule(
                 _untaken(one, tuple(_selected(manifests, one))) if one["kind"].text == "Service" else []
             ),
             severity=HIGH,
-            message="the Service sends to port {text}, which no container of its pods has: connections are refused",
+            message="the Service sends to port {text}, which none of its pods' containers has: connections are refused",
             advice="targetPort: a name or number of the containers' ports",
             confidence=LIKELY,
         ),
@@ -901,7 +901,7 @@ UNREACHABLE_SERVICE = table_rule(
             ],
             severity=HIGH,
             message=(
-                "the Service of the subdomain is not headless: pods have no names under it, and the master address is "
+                "the subdomain's Service is not headless: pods have no names under it, and the master address is "
                 "not found"
             ),
             advice="clusterIP: None",
@@ -912,8 +912,8 @@ UNREACHABLE_SERVICE = table_rule(
                 domain for _, _, domain, service, _ in _meetings(manifests, one) if domain and not service
             ],
             severity=HIGH,
-            message="there is no headless Service {text} here: names of pods under this subdomain are not found",
-            advice="a Service of this name with clusterIP: None",
+            message="no headless Service {text} exists here: pod names under this subdomain are not found",
+            advice="add a Service of this name with clusterIP: None",
             confidence=LIKELY,
         ),
         FieldCheck(
@@ -924,8 +924,8 @@ UNREACHABLE_SERVICE = table_rule(
             ],
             severity=HIGH,
             message=(
-                "the master address {text} is not found: pods have the name NAME.SUBDOMAIN, where spec.subdomain is "
-                "that of a headless Service"
+                "the master address {text} is not found: pods are named NAME.SUBDOMAIN, where spec.subdomain names "
+                "a headless Service"
             ),
             advice="set subdomain, and write NAME-0.SUBDOMAIN",
             confidence=LIKELY,
@@ -940,7 +940,7 @@ UNREACHABLE_SERVICE = table_rule(
             ],
             severity=HIGH,
             message=(
-                "the master address {text} is not found: the pods are named like their job or StatefulSet, with -0, -1 "
+                "the master address {text} is not found: pods are named after their job or StatefulSet, with -0, -1 "
                 "and so on"
             ),
             advice="write the name of the job, -0, and the subdomain",
@@ -953,7 +953,7 @@ UNREACHABLE_SERVICE = table_rule(
                 if not _job(host) and not named and manifests.find("Service")
             ],
             severity=HIGH,
-            message="there is no Service for the master address {text} here: the ranks do not find it",
+            message="no Service exists here for the master address {text}: the ranks do not find it",
             advice="write the name of the Service",
             confidence=LIKELY,
         ),
@@ -966,8 +966,8 @@ UNREACHABLE_SERVICE = table_rule(
                 and not re.search(r"index|role|rank|pod-name|master", read_all(named["spec.selector"]))
             ],
             severity=HIGH,
-            message="the Service {text} stands for any of the pods, not for rank 0: the ranks do not meet",
-            advice="the name of the first pod under a headless Service: NAME-0.SUBDOMAIN",
+            message="the Service {text} leads to any of the pods, not to rank 0: the ranks do not meet",
+            advice="use the name of the first pod under a headless Service: NAME-0.SUBDOMAIN",
             confidence=LIKELY,
         ),
     ),
@@ -986,17 +986,17 @@ RESERVED_VARIABLE = table_rule(
     PyTorchJob.
 
     ## Why it costs
-    The operator gives them to each pod itself. Kubeflow's trainer refuses a job that sets them, or the nodes disagree
-    on where they meet.
+    The operator sets them for each pod. Kubeflow's trainer refuses a job that sets them, or the nodes disagree about
+    where they meet.
 
-    ## How to tell
+    ## How to recognize it
     A TrainJob, a runtime with a `torch` policy or a PyTorchJob has such a name in a container's `env`.
 
     ## What to do
     Remove them, and set `trainer.numNodes` and `trainer.numProcPerNode`, or the replicas.
 
     ## When it is wrong
-    With a runtime that does not start torchrun.
+    If the runtime does not start torchrun.
     """,
     reads="kubernetes",
     each="objects",
@@ -1014,14 +1014,14 @@ RESERVED_VARIABLE = table_rule(
             ],
             severity=MEDIUM,
             message="{text} is reserved: the operator sets it for each pod",
-            advice="remove it; set the number of nodes and of processes per node",
+            advice="remove it; set the number of nodes and of processes per node instead",
         ),
     ),
 )
 
 
 def _queues(manifests: Manifests, one: Field) -> Iterator[tuple[Manifests, Field, Field, Field, Field]]:
-    """A job of Kueue with the label that names its queue, and the queues of its file that it leads to."""
+    """A Kueue job with the label that names its queue, and the queues in its file to which it leads."""
     locals_here = [other for other in manifests.objects if other["kind"].text == "LocalQueue"]
     for name in [one["metadata.labels"].at(["kueue.x-k8s.io/queue-name"])] if locals_here else []:
         local = next((other for other in locals_here if other["metadata.name"].text == name.text), NOTHING)
@@ -1036,7 +1036,7 @@ def _quota(cluster: Field, resource: str) -> float:
 
 
 def _repelled(manifests: Manifests, pod: Pod, cluster: Field) -> list[str]:
-    """The taints of a flavor, where each flavor of a queue has one that a pod does not tolerate."""
+    """The taints of a flavor, if each flavor of a queue has a taint that a pod does not tolerate."""
     names = cluster.texts("spec.resourceGroups.*.flavors.*.name")
     flavors = [(manifests.find("ResourceFlavor", name) or [NOTHING])[0] for name in names]
     repelling = [
@@ -1057,23 +1057,24 @@ def _repelled(manifests: Manifests, pod: Pod, cluster: Field) -> list[str]:
 
 UNADMITTED_JOB = table_rule(
     "unadmitted-job",
-    "a queue of Kueue never admits a job",
+    "a Kueue queue never admits a job",
     """## What it does
-    Follows the label `kueue.x-k8s.io/queue-name` of a job to the LocalQueue, ClusterQueue and flavors of the folder,
-    and compares what the job asks for with what they have.
+    Follows a job's label `kueue.x-k8s.io/queue-name` to the LocalQueue, ClusterQueue and flavors in the folder, and
+    compares the job's requests with their resources.
 
     ## Why it costs
-    The workload stays suspended, and no pod is ever made: `kubectl get workloads` shows it pending, and nothing fails.
+    The workload stays suspended, and no pod is ever created: `kubectl get workloads` shows it pending, and nothing
+    fails.
 
-    ## How to tell
-    A resource that the ClusterQueue does not cover, or less quota than one job needs; taints of every flavor that the
-    pods do not tolerate; a queue that is not there, or is in another namespace.
+    ## How to recognize it
+    A resource that the ClusterQueue does not cover, or less quota than one job needs; taints on every flavor that the
+    pods do not tolerate; a queue that does not exist, or is in another namespace.
 
     ## What to do
-    Cover the resource, raise the quota, add the toleration, or name the queue that is meant.
+    Cover the resource, raise the quota, add the toleration, or name the intended queue.
 
     ## When it is wrong
-    If Kueue is configured to leave resources out (`excludeResourcePrefixes`), or the queue is made elsewhere.
+    If Kueue is configured to ignore resources (`excludeResourcePrefixes`), or the queue is created elsewhere.
     """,
     reads="kubernetes",
     each="objects",
@@ -1082,7 +1083,7 @@ UNADMITTED_JOB = table_rule(
         FieldCheck(
             at=lambda manifests, one, name, local, cluster: only(name, not local),
             severity=HIGH,
-            message="there is no LocalQueue {text} here: the job is never admitted",
+            message="no LocalQueue {text} exists here: the job is never admitted",
             advice="write the name of the LocalQueue",
             confidence=LIKELY,
         ),
@@ -1090,7 +1091,7 @@ UNADMITTED_JOB = table_rule(
             at=lambda manifests, one, name, local, cluster: only(name, _is_elsewhere(local, one)),
             severity=HIGH,
             message="the LocalQueue {text} is in another namespace: the job is never admitted",
-            advice="a LocalQueue in the namespace of the job",
+            advice="use a LocalQueue in the job's namespace",
         ),
         FieldCheck(
             at=lambda manifests, one, name, local, cluster: [
@@ -1102,7 +1103,7 @@ UNADMITTED_JOB = table_rule(
                 and amount.name not in cluster.texts("spec.resourceGroups.*.coveredResources.*")
             ],
             severity=HIGH,
-            message="{text} is not among the resources that the ClusterQueue covers: the job is never admitted",
+            message="the ClusterQueue does not cover the resource {text}: the job is never admitted",
             advice="add it to coveredResources, with a quota, or do not ask for it",
         ),
         FieldCheck(
@@ -1114,7 +1115,7 @@ UNADMITTED_JOB = table_rule(
                 and amount.number * pod.count > _quota(cluster, amount.name) > 0
             ],
             severity=HIGH,
-            message="{text} in each pod of the job is more than the quota of the ClusterQueue: it is never admitted",
+            message="{text} in each pod of the job exceeds the ClusterQueue's quota: it is never admitted",
             advice="raise nominalQuota, or ask for less",
         ),
         FieldCheck(
