@@ -83,6 +83,16 @@ def test_a_finding_of_any_phase_has_the_lines_that_it_names() -> None:
     assert parts.named_ratio == pytest.approx(0.6, abs=1e-6)
 
 
+def test_the_cost_of_a_finding_without_lines_comes_out_of_all_phases() -> None:
+    lines = {"other_ns": (below(5, 1.0, "hit += len(a & b)"),), "backward_ns": BACKWARD}
+    analysis = make_analysis(other=0.6, lines=lines)
+    named = Finding(rule="gc-pause", title="", evidence={}, cost_ns=round(0.2 * analysis.step_ns))
+    parts = explain_step(analysis.lead, (named,))
+    assert parts is not None
+    assert parts.named_ratio == pytest.approx(0.2, abs=1e-6)
+    assert parts.your_code_ratio < 0.6
+
+
 def test_little_code_is_not_told() -> None:
     lines = {"other_ns": (below(22, 1.0, "hit += len(a & b)"),), "backward_ns": BACKWARD}
     assert host_code_of(other=0.04, lines=lines) == []

@@ -1,4 +1,4 @@
-"""Python modules -> Links: the parents of a node, the values bound to a name, and the calls of a function."""
+"""Python modules -> CodeLinks: the parents of a node, the values bound to a name, and the calls of a function."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Binding:
 
 
 @dataclass(slots=True)
-class Links:
+class CodeLinks:
     """The links from node to node, in one module or several. ``owners`` are the enclosing function, class or module."""
 
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
@@ -64,9 +64,9 @@ class Links:
     leaves: dict[ast.AST, list[ast.stmt]] = field(default_factory=dict)
     called: dict[str, list[ast.Call]] = field(default_factory=dict)
 
-    def join(self, other: Links) -> Links:
+    def join(self, other: CodeLinks) -> CodeLinks:
         """The links of both."""
-        joined = Links(*({**getattr(self, name), **getattr(other, name)} for name in self.__slots__))
+        joined = CodeLinks(*({**getattr(self, name), **getattr(other, name)} for name in self.__slots__))
         for name in self.called.keys() & other.called.keys():
             joined.called[name] = self.called[name] + other.called[name]
         return joined
@@ -122,9 +122,9 @@ class PythonModule:
         return found
 
     @cached_property
-    def links(self) -> Links:
+    def links(self) -> CodeLinks:
         of, aliases = self.of, self.aliases
-        links = Links(self._parents, self._owners)
+        links = CodeLinks(self._parents, self._owners)
         links.names = {node: aliases[node.id] for node in of[ast.Name] if node.id in aliases}
         owners, calls, called = (
             links.owners,

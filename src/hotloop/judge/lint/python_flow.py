@@ -17,7 +17,7 @@ from .python_code import (
     SCOPES,
     Binding,
     Function,
-    Links,
+    CodeLinks,
     Loop,
     PythonModule,
     Scope,
@@ -76,7 +76,7 @@ class ValueFlow:
         self._depth = 0
 
     @cached_property
-    def links(self) -> Links:
+    def links(self) -> CodeLinks:
         return self.module.links
 
     @property
