@@ -24,12 +24,16 @@ from hotloop.evidence.analyze.source import parse_source, runs_python
         ("out.append(self.head(x))", False),
         ("mask = x.sum()", False),
         ("x = x * 2 + y", None),
+        ("def path_of(a):\n    pass\nout[b, :t] = torch.tensor(path_of(score[b].tolist()))", True),
+        ("x = torch.tensor([len(a & b) for b in sets])", True),
+        ("x = torch.tensor(0.5)", False),
+        ("x = embed(score.tolist())", False),
         ("for layer in self.layers:\n    pass", None),
     ],
 )
 def test_statements(statement: str, known: bool | None) -> None:
     module = parse_source(statement)
-    assert runs_python(module, 1) is known
+    assert runs_python(module, 3 if statement.startswith("def") else 1) is known
 
 
 SEARCH = """
@@ -44,6 +48,11 @@ def best_path(value):
         for layer in layers:
             x = x * gate[:, j] + layer
         path[j] = x
+    for t in range(1, n):
+        row, before = score[t], best[t - 1]
+        for s in range(t):
+            stay = before[s]
+            gain = self.gain(row[s])
     for a in range(n):
         for p in range(n):
             for k in others:
@@ -54,7 +63,19 @@ def best_path(value):
 
 @pytest.mark.parametrize(
     ("line", "known"),
-    [(5, True), (6, True), (7, True), (8, False), (11, None), (12, None), (4, True), (16, True), (17, True)],
+    [
+        (5, True),
+        (6, True),
+        (7, True),
+        (8, False),
+        (11, None),
+        (12, None),
+        (4, True),
+        (16, True),
+        (17, False),
+        (21, True),
+        (22, True),
+    ],
 )
 def test_loops_over_single_elements_are_python(line: int, known: bool | None) -> None:
     module = parse_source(SEARCH)

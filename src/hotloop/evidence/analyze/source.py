@@ -281,6 +281,7 @@ _BUILTINS = frozenset(name for name in dir(builtins) if name.islower()) - {
 """Without those that compute with a tensor, read it back, or call what they are given."""
 _NUMBERS = frozenset({"bool", "float", "int"})
 _JOINS = frozenset({"array", "as_tensor", "cat", "concat", "concatenate", "hstack", "stack", "tensor", "vstack"})
+_FROM_NUMBERS = frozenset({"torch.tensor", "torch.as_tensor", "np.array", "np.asarray", "numpy.array"})
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _METHODS = frozenset(
     {name for kind in (str, bytes, list, dict, set) for name in dir(kind) if not name.startswith("_")}
@@ -300,7 +301,12 @@ def runs_python(module: Module, line: int) -> bool | None:
     nodes = [node for part in own_parts(path[-1]) for node in ast.walk(part)]
     if _walks_elements(path, nodes) or any(_joins_container(node) for node in nodes):
         return True
-    names = [dotted(node.func) or "" for node in nodes if isinstance(node, ast.Call)]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    own = {child.name for child in ast.iter_child_nodes(module.tree) if isinstance(child, _SCOPES[:2])}
+    # What a function of the file does has lines of its own.
+    names = [name for node in calls if not _converts(node) and (name := dotted(node.func) or "") not in own]
+    if calls and not names:
+        return True
     text = any(
         isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
         for node in nodes
@@ -324,11 +330,34 @@ def _walks_elements(path: Sequence[ast.AST], nodes: Sequence[ast.AST]) -> bool:
     calls = {dotted(node.func) or "" for node in nodes if isinstance(node, ast.Call)}
     inner = _names(loops[-1].target)
     outer = {name for loop in loops[:-1] for name in _names(loop.target)}
+    rows = {name for loop in loops[:-1] for name in _rows_of(loop, outer)}
     return calls <= _BUILTINS | _AMBIGUOUS | _NUMBERS and any(
-        outer & _names(node.slice) and inner & _names(node.slice) and _is_element(node.slice)
+        (outer & _names(node.slice) and inner & _names(node.slice) and _is_element(node.slice))
+        or (isinstance(node.value, ast.Name) and node.value.id in rows and _names(node.slice) & inner)
         for node in ast.walk(loops[-1])
-        if isinstance(node, ast.Subscript)
+        if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice)
     )
+
+
+def _rows_of(loop: ast.For, counters: set[str]) -> Iterator[str]:
+    """Names to which a loop assigns a row: ``row, before = score[t], best[t - 1]``."""
+    for statement in loop.body:
+        if isinstance(statement, ast.Assign):
+            target, value = statement.targets[0], statement.value
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            values = value.elts if isinstance(value, ast.Tuple) else [value]
+            for name, row in zip(names, values, strict=False):
+                if isinstance(name, ast.Name) and isinstance(row, ast.Subscript) and _names(row.slice) & counters:
+                    yield name.id
+
+
+def _converts(call: ast.Call) -> bool:
+    """Whether a call turns a tensor into Python's numbers, or what a call or a comprehension made of them into one."""
+    name = dotted(call.func) or ""
+    if name.rpartition(".")[2] == "tolist":
+        return True
+    made = call.args[0] if call.args else None
+    return name in _FROM_NUMBERS and isinstance(made, (ast.Call, ast.ListComp, ast.List))
 
 
 def _joins_container(node: ast.AST) -> bool:
