@@ -13,7 +13,6 @@ from hotloop.agent.observe.nvtx import NvtxRecorder
 from hotloop.agent.observe.tracing import make_tracing
 from hotloop.agent.replay.recorder import BACKWARD, FORWARD, TEMPLATE, Recorder
 from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, CLOSED_BY_OPTIMIZER, FIELD
-from hotloop.core.trace_plan import read_demand
 
 
 class FakeSession:
@@ -72,23 +71,6 @@ def test_the_planned_steps_are_recorded_and_flagged(tmp_path):
     assert [i + 1 for i, flag in enumerate(flagged) if flag] == [3, 4, 5, 6, 8, 9, 10, 11]
     assert [(fact["kind"], fact["steps"]) for fact in session.facts] == [("trace", [4, 5]), ("trace", [9, 10])]
     assert (tmp_path / session.facts[0]["path"]).exists()
-
-
-def test_the_file_holds_what_the_steps_asked_of_the_cores(tmp_path):
-    tracing, session = make(tmp_path, "2:1:1:1")
-    asked = {"start_ns": 1000, "end_ns": 1600, "input_wait_ns": 100, "fetch_ns": 70, "collate_ns": 20, "cpu_ns": 900}
-    for busy in (1, 50, 500, 60):
-        values = row()
-        for name, value in (asked | {"fetch_cpu_ns": busy}).items():
-            values[FIELD[name]] = value
-        tracing(session, values)
-    (path,) = (tmp_path / "traces").iterdir()
-    told = read_demand(json.loads(path.read_text()))
-    # The first of the four rows does not count, and no batch is busier than it took.
-    assert told is not None
-    assert told.cores_count >= 1
-    assert (told.loading_ns, told.loading_busy_ns, told.steps_ns) == (270, 200, 1800)
-    assert (told.input_wait_ns, told.cpu_ns) == (300, 2700)
 
 
 def test_the_first_steps_may_be_the_warmup(tmp_path):

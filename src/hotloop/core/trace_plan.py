@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from .errors import UsageError
 
@@ -123,46 +122,3 @@ def parse_trace_ranks(text: str) -> frozenset[int] | None:
 
 def _span(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
-
-
-PREFIX = "hotloop_"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceDemand:
-    """Sums over the steps since the training began (the first one left out), of the process that was traced."""
-
-    cores_count: int
-    """Cores that the process may use: the smaller of its affinity and its cgroup's quota, shared among the ranks of
-    the host."""
-    loading_ns: int
-    """Wall time of the batches that were timed while this process made them itself; 0 when it made none."""
-    loading_busy_ns: int
-    """Part of it in which the thread computed, or was ready and had no core."""
-    steps_ns: int
-    input_wait_ns: int
-    """Part of ``steps_ns`` in which the training thread waited for a batch, or made it."""
-    cpu_ns: int
-    """CPU time of the whole process over ``steps_ns``."""
-
-
-def format_demand(demand: TraceDemand) -> dict[str, int]:
-    """Entries of a trace's header."""
-    return {PREFIX + field.name: getattr(demand, field.name) for field in fields(TraceDemand)}
-
-
-def read_demand(header: Mapping[str, object]) -> TraceDemand | None:
-    """What a header says; None where it says nothing, or nothing that could be true.
-
-    >>> read_demand({"record_shapes": 1}) is None
-    True
-    """
-    values: dict[str, int] = {}
-    for field in fields(TraceDemand):
-        value = header.get(PREFIX + field.name)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**62:
-            return None
-        values[field.name] = value
-    found = TraceDemand(**values)
-    sane = 1 <= found.cores_count <= 1 << 16 and found.input_wait_ns <= found.steps_ns
-    return found if sane else None

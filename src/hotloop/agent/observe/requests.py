@@ -42,7 +42,7 @@ def fulfill(agent: Agent, word: int) -> None:
         over = agent.steps // max(1, len(agent.optimizers)) + 1  # the step that ends now is not counted yet
         plan = TracePlan(warmup=1, active=max(1, word >> 8 & 0xFFFF), skip_first=over + 1)
         folder = os.path.join(agent.options["run"], "traces")
-        session.subscribe(Tracing(plan, folder, None, agent.options.get("affinity_cores"), over))
+        session.subscribe(Tracing(plan, folder, None, over))
     if word & WANTS_DEEP:
         from .deep import DeepWindow
 

@@ -21,14 +21,11 @@ from typing import Any
 
 import torch
 
-from hotloop.core.machine import count_cores
 from hotloop.core.recording import CLOSED_BY_BACKWARD, CLOSED_BY_END, FIELD
 from hotloop.core.trace_plan import (
     SAVE,
     WAIT,
-    TraceDemand,
     TracePlan,
-    format_demand,
     parse_trace_plan,
     parse_trace_ranks,
 )
@@ -49,10 +46,6 @@ MOST_WAIT_S = 5.0
 
 _CLOSED_BY = FIELD["closed_by"]
 _OPTIMIZER_INDEX = FIELD["optimizer_index"]
-_START, _END, _CPU = FIELD["start_ns"], FIELD["end_ns"], FIELD["cpu_ns"]
-_INPUT_WAIT, _FETCH, _FETCH_CPU, _COLLATE = (
-    FIELD[name] for name in ("input_wait_ns", "fetch_ns", "fetch_cpu_ns", "collate_ns")
-)
 
 
 def make_tracing(options: Mapping[str, Any]) -> Tracing | None:
@@ -65,7 +58,7 @@ def make_tracing(options: Mapping[str, Any]) -> Tracing | None:
         return None
     ranks = parse_trace_ranks(options.get("trace_ranks") or "all")
     folder = os.path.join(options["run"], "traces")
-    return Tracing(parse_trace_plan(text), folder, ranks, options.get("affinity_cores"))
+    return Tracing(parse_trace_plan(text), folder, ranks)
 
 
 class Tracing:
@@ -76,7 +69,6 @@ class Tracing:
         plan: TracePlan,
         folder: str,
         ranks: Collection[int] | None = None,
-        affinity_cores: int | None = None,
         steps_before: int = 0,
     ) -> None:
         """``steps_before``: steps of the training that are over when it is made in the middle of one."""
@@ -99,9 +91,6 @@ class Tracing:
         self._broken_off = threading.Event()
         self._over = False
         self._foreign = False
-        self._rows = 0
-        self._loading_ns = self._loading_busy_ns = self._steps_ns = self._input_wait_ns = self._cpu_ns = 0
-        self._affinity_cores: int | None = affinity_cores
         self._restore: Callable[[], None] = _nothing
         self._at_exit: Callable[[], None] = _nothing
         self._session: Session | None = None
@@ -123,7 +112,6 @@ class Tracing:
         if self._over:
             session.unsubscribe(self)
             return
-        self._add_demand(row)
         if not self._ends_step(row):
             return
         start_ns = time.perf_counter_ns()
@@ -151,33 +139,6 @@ class Tracing:
         if not self._over:
             self._restore = _watch_profilers(self._foreign_starts, self._foreign_ends)
             _stop_recording_in_children(self)
-
-    def _add_demand(self, row: list[int]) -> None:
-        """What the row asked of the cores. The first one has the starting of everything in it, and does not count."""
-        self._rows += 1
-        if self._rows == 1:
-            return
-        self._loading_ns += row[_FETCH] + row[_COLLATE]
-        # Measured over the whole making of the batch, collating included.
-        self._loading_busy_ns += min(row[_FETCH_CPU], row[_FETCH] + row[_COLLATE])
-        self._steps_ns += row[_END] - row[_START]
-        self._input_wait_ns += row[_INPUT_WAIT]
-        self._cpu_ns += row[_CPU]
-
-    def _write_demand(self, profiler: Any) -> None:
-        """Into the header of the trace that is being recorded."""
-        local_ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
-        sharers = max(1, int(local_ranks)) if local_ranks.isdigit() else 1
-        demand = TraceDemand(
-            cores_count=max(1, count_cores(self._affinity_cores) // sharers),
-            loading_ns=self._loading_ns,
-            loading_busy_ns=self._loading_busy_ns,
-            steps_ns=self._steps_ns,
-            input_wait_ns=self._input_wait_ns,
-            cpu_ns=self._cpu_ns,
-        )
-        for key, value in format_demand(demand).items():
-            profiler.add_metadata_json(key, str(value))
 
     def _ends_step(self, row: list[int]) -> bool:
         """Count the row when it closes a step: of the first optimizer, or of a training that seems to have none."""
@@ -242,11 +203,7 @@ class Tracing:
             torch.profiler.ProfilerAction.RECORD,
             torch.profiler.ProfilerAction.RECORD_AND_SAVE,
         )
-        try:
-            if recorded:
-                self._write_demand(profiler)
-        finally:
-            profiler.stop()
+        profiler.stop()
         session = self._session
         if not recorded or session is None:
             return
