@@ -61,7 +61,7 @@ def test_the_causes_are_told_apart(loader: object, cause: str) -> None:
     ("cores", "wanted", "why"),
     [
         (2, 2, "4 share 2 cores with the training: fewer leave it more of them"),
-        (8, 5, "they are quick enough on average: a longer queue bridges late batches"),
+        (8, 5, "the workers are fast enough on average: a longer queue bridges late batches"),
     ],
 )
 def test_uneven_batches_say_why_more_or_fewer_workers_are_the_fix(cores: int, wanted: int, why: str) -> None:
