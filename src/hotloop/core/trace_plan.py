@@ -1,4 +1,4 @@
-"""'wait:warmup:active[:repeat]' -> TracePlan: which steps a profiler waits for, warms up in and records."""
+"""'wait:warmup:active[:repeat]' -> TracePlan: the steps that a profiler waits for, warms up in and records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from .errors import UsageError
 
 WAIT, WARMUP, RECORD, SAVE = "wait", "warmup", "record", "save"
-"""What the profiler does in a step. SAVE: the step is recorded, and at its end the recording is written."""
+"""The profiler's action in a step. SAVE: the step is recorded, and at its end the recording is written."""
 
 _FORM = "wait:warmup:active[:repeat], such as 5:2:3 or 5:2:3:2"
 _MOST_SHOWN = 3
@@ -18,7 +18,7 @@ _MOST_SHOWN = 3
 class TracePlan:
     """Counts of steps. Steps are numbered from 1; ``skip_first`` steps come before the first cycle.
 
-    A cycle is ``wait`` steps without the profiler, ``warmup`` steps with it on but thrown away, ``active`` recorded
+    A cycle is ``wait`` steps without the profiler, ``warmup`` steps with it on but discarded, and ``active`` recorded
     steps. ``repeat`` cycles follow each other; 0 means that they never end.
     """
 
@@ -41,7 +41,7 @@ class TracePlan:
         return self.wait + self.warmup + self.active
 
     def act_in(self, step: int) -> str:
-        """What the profiler does in ``step`` (from 1): WAIT, WARMUP, RECORD or SAVE."""
+        """The profiler's action in ``step`` (from 1): WAIT, WARMUP, RECORD or SAVE."""
         place = step - 1 - self.skip_first
         if place < 0 or (self.repeat and place >= self.repeat * self.cycle):
             return WAIT
@@ -58,7 +58,7 @@ class TracePlan:
         return last - self.active + 1, last
 
     def is_over(self, step: int) -> bool:
-        """True when nothing is left to do in ``step`` and after it."""
+        """True if nothing is left to do in ``step`` and after it."""
         return self.repeat > 0 and step > self.recorded_steps(self.repeat - 1)[1]
 
     def describe(self) -> str:
@@ -130,13 +130,13 @@ PREFIX = "hotloop_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceDemand:
-    """Sums over the steps since the training began (the first one left out), of the process that was traced."""
+    """Sums over the steps since the training began (except the first), of the process that was traced."""
 
     cores_count: int
     """Cores that the process may use: the smaller of its affinity and its cgroup's quota, shared among the ranks of
     the host."""
     loading_ns: int
-    """Wall time of the batches that were timed while this process made them itself; 0 when it made none."""
+    """Wall time of the batches that were timed while this process made them itself; 0 if it made none."""
     loading_busy_ns: int
     """Part of it in which the thread computed, or was ready and had no core."""
     steps_ns: int
@@ -152,7 +152,7 @@ def format_demand(demand: TraceDemand) -> dict[str, int]:
 
 
 def read_demand(header: Mapping[str, object]) -> TraceDemand | None:
-    """What a header says; None where it says nothing, or nothing that could be true.
+    """The content of a header; None if it has none, or nothing that could be true.
 
     >>> read_demand({"record_shapes": 1}) is None
     True

@@ -219,7 +219,7 @@ def fetch_work_ns(rank: RankAnalysis, loader: LoaderFacts, wait_ns: float) -> fl
 
 
 def cores_per_rank(rank: RankAnalysis) -> float | None:
-    """Cores that one process of this host may count on; None when the number of cores is unknown."""
+    """Cores that one process of this host may count on; None if the number of cores is unknown."""
     return None if rank.cores is None else max(1.0, rank.cores / max(1, rank.local_world_size or 1))
 
 
