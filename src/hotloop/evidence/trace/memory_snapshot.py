@@ -1,8 +1,8 @@
 """A memory snapshot of PyTorch -> a MemoryFile.
 
-``python -m hotloop.evidence.trace.memory_snapshot FILE MEMORY_BYTES SECONDS`` reads one in a process of its own and
-prints the MemoryFile and its notes as JSON, or an error. No class or function that the pickle names is ever looked up, so
-that no code in it can run; what a hostile one costs otherwise is bounded by the limits that the process sets itself.
+``python -m hotloop.evidence.trace.memory_snapshot FILE MEMORY_BYTES SECONDS`` reads one in its own process and prints
+the MemoryFile and its notes as JSON, or an error. It never looks up a class or function that the pickle names, so no
+code in it can run; the limits that the process sets for itself bound all other costs of a hostile file.
 """
 
 from __future__ import annotations
