@@ -176,7 +176,7 @@ def _variance_of_sum(deviation: Floats) -> float:
 
 
 def half_width(before: MeanError | None, after: MeanError | None) -> float | None:
-    """Half of Welch's 95 % interval of the difference of two means; None where an error is unknown."""
+    """Half of Welch's 95 % interval of the difference of two means; None if an error is unknown."""
     if before is None or after is None:
         return None
     variance = before.variance + after.variance

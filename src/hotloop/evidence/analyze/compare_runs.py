@@ -148,7 +148,7 @@ def _compare_starts(first: Training, second: Training) -> list[str]:
         for which, one in zip(("before:", "after:"), starts, strict=True)
         if one is not None
     ]
-    return [f"the start of the runs is not compared: {'; '.join(told)}"]
+    return [f"the start of the runs is not compared: {'; '.join(told)}"]  # words: ok
 
 
 def compare_devices(before: DiffSide, after: DiffSide) -> list[str]:

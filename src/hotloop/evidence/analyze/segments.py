@@ -372,7 +372,7 @@ class StepEnds:
     """Steps that were completed at the last checkpoint that was seen; None without any."""
 
     def at_step(self, done: float) -> float:
-        """Clock of the recording, in ns, when this many steps were completed; the nearest one that is known."""
+        """Clock of the recording, in ns, when this many steps were completed; the nearest known value."""
         return float(np.interp(done, self.done, self.marks_ns[:, 0]))
 
 

@@ -191,7 +191,7 @@ class _Marks:
 
 
 def name_phase(name: str) -> str | None:
-    """The phase that a range's name stands for; None if it takes the phase of what is around it.
+    """The phase that a range's name means; None if it takes the phase of what is around it.
 
     >>> name_phase("## forward:sparse ##"), name_phase("DATA_LOADING"), name_phase("my block")
     ('forward', 'input_wait', None)

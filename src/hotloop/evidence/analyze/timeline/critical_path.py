@@ -84,7 +84,7 @@ def find_critical_path(
 
 
 BEHIND_RATIO = 0.05
-"""The device falls behind when its lag grows by more than this share of a step at every step."""
+"""The device's lag counts as growing if it grows by more than this share of a step at every step."""
 
 
 def find_device_ends(links: Links, trace: Trace, steps: StepWindows) -> Int64s:

@@ -123,7 +123,7 @@ def _judge_probe(analysis: Analysis, forecast: Forecast, accumulated: bool) -> _
         high -= low_buckets_ratio * shared_ratio
     saving = saving_within(most_saved_ratio(rank), low, mid, high, basis_of_replay(low, mid))
     evidence |= dict(forecast.evidence)
-    won = ["a faster optimizer"] * (faster is not None) + ["larger buckets"] * (buckets is not None)
+    won = ["a faster optimizer"] * (faster is not None) + ["larger buckets"] * (buckets is not None)  # words: ok
     if not accumulated:
         evidence["convergence"] = "may change: fewer and larger updates per epoch"
     sure = saving.low_ratio >= SURE_RATIO
@@ -131,7 +131,7 @@ def _judge_probe(analysis: Analysis, forecast: Forecast, accumulated: bool) -> _
     title = f"{times} the batch {'would' if sure else 'may'} take {saving.mid_ratio:.0%} less time per "
     title += _unit_of(analysis)
     if won:
-        title += f" beyond what {' and '.join(won)} save{'s' if len(won) == 1 and buckets is None else ''}"
+        title += f" beyond what {' and '.join(won)} save{'s' if len(won) == 1 and buckets is None else ''}"  # words: ok
     if not sure:
         title += ", or save nothing"
     return _Judged(
