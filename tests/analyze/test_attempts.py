@@ -37,14 +37,14 @@ def test_an_attempt_after_a_kill_costs_its_gap_and_the_steps_made_again():
     assert training.analysis.lead.steps == 70
     (message,) = messages(training)
     assert "1 earlier attempt (up to 40 steps a process) is not included" in message
-    assert "s without a step and 10 steps made again" in message
+    assert "s without a step and 10 steps repeated" in message
 
 
 @pytest.mark.parametrize(
     ("saves_after", "repeated", "basis", "told"),
     [
         (24, 16, "last checkpoint", "s if the last checkpoint was loaded"),
-        (None, None, None, "not known"),
+        (None, None, None, "unknown"),
     ],
 )
 def test_without_the_optimizers_count_the_last_checkpoint_is_taken(saves_after, repeated, basis, told):

@@ -147,7 +147,7 @@ def test_what_is_not_known_has_a_reason_and_no_figure() -> None:
     assert isinstance(count_step({**ops, "operators": 20_000}, False), str)
     assert isinstance(count_step(None, False), str)
     foreign = [*ops["ops"], {**ops["ops"][0], "name": "flash_attn::_flash_attn_forward"}]
-    assert count_step({**ops, "ops": foreign}, False) == "the work of flash_attn::_flash_attn_forward is not known"
+    assert count_step({**ops, "ops": foreign}, False) == "the work of flash_attn::_flash_attn_forward is unknown"
     odd = [{**op, "shapes": []} for op in ops["ops"]]
     assert isinstance(count_step({**ops, "ops": odd}, False), str)
 
@@ -164,7 +164,7 @@ def test_a_device_takes_its_peak_from_its_data_sheet() -> None:
     assert again.mfu_ratio == used.mfu_ratio
     unnamed = measure_utilization(analysis, Sampled())
     assert unnamed.mfu_ratio is None
-    assert unnamed.unknown["mfu_ratio"] == "the peak rate of the device is not known"
+    assert unnamed.unknown["mfu_ratio"] == "the peak rate of the device is unknown"
 
 
 def test_a_trace_of_the_run_tells_what_the_run_does_not() -> None:

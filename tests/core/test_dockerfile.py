@@ -48,7 +48,7 @@ def test_stages_know_their_base_and_each_other() -> None:
     ("text", "message"),
     [
         ("FROM a\nRUN x\nFETCH y\n", "line 3: unknown instruction 'FETCH'"),
-        ("RUN x\nFROM a\n", "line 1: RUN stands before the first FROM"),
+        ("RUN x\nFROM a\n", "line 1: RUN comes before the first FROM"),
         ("FROM a\nRUN <<EOF\nx\n", "line 2: the heredoc 'EOF' has no end"),
         ("FROM a b c\n", "line 1: FROM needs an image, or an image AS a name"),
         ("# escape=x\nFROM a\n", "line 1: the escape character may be \\ or `, not 'x'"),

@@ -60,8 +60,8 @@ def test_the_causes_are_told_apart(loader: object, cause: str) -> None:
 @pytest.mark.parametrize(
     ("cores", "wanted", "why"),
     [
-        (2, 2, "4 share 2 cores with the training: fewer leave it more of them"),
-        (8, 5, "they are quick enough on average: a longer queue bridges late batches"),
+        (2, 2, "4 share 2 cores with the training: fewer would leave it more cores"),
+        (8, 5, "the workers are fast enough on average: a longer queue bridges late batches"),
     ],
 )
 def test_uneven_batches_say_why_more_or_fewer_workers_are_the_fix(cores: int, wanted: int, why: str) -> None:
@@ -281,7 +281,7 @@ def test_what_is_prepared_is_told_in_the_words_of_the_samples() -> None:
 
     assert "images" in str(told("Image.open")["to_prepare"])
     assert "token" not in str(told("Image.open")["to_prepare"])
-    assert "tokenise" in str(told("self.tokenizer")["to_prepare"])
+    assert "tokenize" in str(told("self.tokenizer")["to_prepare"])
     assert told("collate")["draws_random"] is False
     assert told("self.rng.normal")["draws_random"] is None  # a generator of its own
     slow = "transformers.models.bert.tokenization_bert"

@@ -77,7 +77,7 @@ def test_what_is_usual_stands_in_for_what_is_not_said() -> None:
         ({"run": {"tp": 3, "global_batch": 1008}, "hardware": {"count": 63}}, "run.tp = 3 does not divide model.heads"),
         ({"run": {"pp": 64}}, "run.pp = 64 is more than model.layers = 32"),
         ({"run": {"tp": 128}}, "does not divide hardware.count = 64"),
-        ({"run": {"global_batch": 1000}}, "is no multiple of run.micro_batch x data-parallel ranks = 8 x 64 = 512"),
+        ({"run": {"global_batch": 1000}}, "is not a multiple of run.micro_batch x data-parallel ranks = 8 x 64 = 512"),
         ({"run": {"sharding": "zero4"}}, "choose one of ddp, zero1, zero2, zero3, fsdp, hsdp"),
         ({"run": {"precision": "bf15"}}, "choose one of fp32, bf16, pure-bf16, fp16, fp8"),
         ({"run": {"recompute": 1}}, "run.recompute = 1: give a word in quotes"),

@@ -265,7 +265,7 @@ EQUAL_HASHES = b"".join(b"\x8a\x0a" + (k * (2**61 - 1)).to_bytes(10, "little") +
         (b"\x80\x04" + b"]" * 300_000 + b"a" * 299_999 + b".", "not a memory snapshot"),
         (b"\x80\x04}(" + EQUAL_HASHES + b"u.", "longer than 1 s"),
         (b"", "is empty"),
-        (b"hello", "whole pickle"),
+        (b"hello", "complete pickle"),
     ],
 )
 def test_a_pickle_bomb_is_refused_within_limits(

@@ -1,1 +1,1 @@
-"""The vocabulary that every stage speaks: frozen values, standard library only, no input or output."""
+"""The vocabulary of every stage: frozen values, standard library only, no input or output."""

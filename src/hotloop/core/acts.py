@@ -1,4 +1,4 @@
-"""Act: what a finding's fix asks for: a technique that hotloop applies, or a change the reader makes."""
+"""Act: what the fix of a finding asks for: a technique that hotloop applies, or a change that the reader makes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from .findings import Effort, Finding, Numerics, Safety
 
 
 class Act:
-    """One act: a Technique, or one that no strategy can apply (``act_by_hand``)."""
+    """One act: a Technique, or a change that no strategy can apply (``act_by_hand``)."""
 
     id: str
     summary: str
-    """What it does in one line of Markdown, beside a fix in a report and in the lists of the documentation."""
+    """What it does, in one line of Markdown, for a fix in a report and for the lists in the documentation."""
     effort: Effort
-    """Of editing the program by hand."""
+    """The effort to edit the program by hand."""
     safety: Safety = Safety.SHOW
     numerics: Numerics
-    """The widest class: a rule narrows it in its Fix for a case that it knows to be better."""
+    """The widest class; a rule narrows it in its Fix for a case that it knows to be better."""
     numerics_note: str = ""
     """What docs/vocabulary.md adds to the class: ', often exact'."""
     is_technique: ClassVar[bool] = False
 
     text: str | None = None
-    """The manual where it is not the class docstring."""
+    """The manual, if it is not the class docstring."""
 
     @property
     def manual(self) -> str:
@@ -44,7 +44,8 @@ def act_by_hand(
 
 
 def fill_fixes(findings: Iterable[Finding], acts: Mapping[str, Act]) -> tuple[Finding, ...]:
-    """The findings with whatever their rules left open in a fix taken from its act; an act that is not known stays."""
+    """The findings, with everything that their rules left open in a fix filled in from its act; unknown acts stay as
+    is."""
     return tuple(_fill(finding, acts) for finding in findings)
 
 

@@ -1,6 +1,6 @@
-"""Analysis: what the rules judge. One RankAnalysis per training process, facts as typed values.
+"""Analysis: the input of the rules. One RankAnalysis per training process, with facts as typed values.
 
-Everything here is measured or stated by the program; None means that it was not measured.
+Everything here was measured or stated by the program; None means that it was not measured.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class LoaderFacts:
     fetch_ns: float | None = None
     """Wall time per batch of reading and transforming its samples, where it runs (worker or main process)."""
     fetch_cpu_ns: float | None = None
-    """Thread CPU time of the same, and time that it was ready but other programs had the cores."""
+    """Thread CPU time of the same work, plus the time that it was ready but other programs had the cores."""
     collate_ns: float | None = None
     iterator_start_ns: float | None = None
-    """Creating an iterator: worker start included, first batch not."""
+    """Creating an iterator: includes the start of workers, but not the first batch."""
     draws_random: bool | None = None
-    """Reading a batch moved a global random generator; None where that was not seen, as in workers."""
+    """Whether reading a batch moved a global random generator; None if that was not seen, as in workers."""
     first_wait_ns: float | None = None
-    """Wait for the first batch of an iterator, mean."""
+    """Mean wait for the first batch of an iterator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class OptimizerFacts:
     index: int
     name: str = "?"
     own_class: bool | None = None
-    """Not torch's class of that name, or of a name that torch does not have: by hand, or another library's."""
+    """Not torch's class of that name, or a name that torch does not have: hand-written, or from another library."""
     where: Where | None = None
     foreach: bool | None = None
     fused: bool | None = None
@@ -68,12 +68,12 @@ class OptimizerFacts:
     dtype: str | None = None
     steps: int | None = None
     state_steps: int | None = None
-    """Steps that its state counted after the first one that was seen, those of a loaded checkpoint included."""
+    """Steps by its own state after the first step that was seen, including those of a loaded checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DdpFacts:
-    """Settings and gradient-synchronisation statistics of one DistributedDataParallel, per synchronised backward."""
+    """Settings and gradient synchronization statistics of one DistributedDataParallel, per synchronized backward."""
 
     where: Where | None = None
     find_unused_parameters: bool | None = None
@@ -81,7 +81,7 @@ class DdpFacts:
     gradient_as_bucket_view: bool | None = None
     bucket_cap_bytes: int | None = None
     bucket_sizes: tuple[int, ...] | None = None
-    """Bytes of each bucket as now in use (rebuilt ones when there are)."""
+    """Bytes of each bucket as now in use (after a rebuild, the rebuilt ones)."""
     parameter_bytes: int | None = None
     parameter_tensors: int | None = None
     unused_tensors: int | None = None
@@ -96,7 +96,7 @@ class DdpFacts:
 
     @property
     def exposed_comm_ns(self) -> float | None:
-        """Communication that no computation hides, per synchronised backward."""
+        """Communication per synchronized backward that does not overlap with computation."""
         if self.comm_ns is None or self.overlap_ns is None:
             return None
         return max(0.0, self.comm_ns - self.overlap_ns)
@@ -112,17 +112,17 @@ class CompileFacts:
     recompiles: int | None = None
     recompile_reasons: tuple[tuple[str, Where | None], ...] = ()
     graph_calls_per_forward: float | None = None
-    """Compiled graphs that one forward runs, in the mean; None where it was not seen (other backends than inductor)."""
+    """Mean number of compiled graphs that one forward runs; None if not seen (backends other than inductor)."""
     graph_ns_per_forward: float | None = None
     """Time inside them; the rest of the forward is guards, Python and eager operators between them."""
     graph_backward_calls_per_forward: float | None = None
-    """Graphs that the backward of one forward runs; 0 where backwards run on another thread than the training's."""
+    """Graphs that the backward of one forward runs; 0 if backwards run on a thread other than the training's."""
     graph_backward_ns_per_forward: float | None = None
     limit_reason: str | None = None
-    """The guard that failed when torch.compile reached its limit of recompilations; None where it was not reached."""
+    """The guard that failed when torch.compile reached its recompile limit; None if it was not reached."""
     limit_where: Where | None = None
     limit_step: int | None = None
-    """Steps that were over when it was reached."""
+    """Steps that had ended when it was reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,40 +133,40 @@ class Line:
     share_ratio: float
     samples: int
     text: str = ""
-    """The source line as it stands in the file; empty when it cannot be read."""
+    """The source line as it is in the file; empty if it cannot be read."""
     stack: tuple[Where, ...] = ()
     """Outermost user frame first; the last one is ``where``."""
     leaf: str = ""
-    """Innermost frame of any kind as 'module:function', for telling what the line was doing."""
+    """Innermost frame of any kind as 'module:function', which shows what the line was doing."""
     calls: tuple[str, ...] = ()
     """Names called by the statement at this line and by its enclosing loop body, read from the source."""
     walks_gradients: bool = False
-    """The innermost loop around it, read from the source, is over gradients or touches a ``.grad``."""
+    """Whether the innermost loop around it, read from the source, is over gradients or touches a ``.grad``."""
     makes_batch: bool | None = None
-    """Whether the loop's statement that led here makes the next step's batch: read from what it binds, and from what
-    the loss needs. False where it needs what the forward gave; None where the source does not tell."""
+    """Whether the loop's statement that led here makes the next step's batch, judged by what it binds and what the loss
+    needs. False if it needs results of the forward; None if the source does not show it."""
     beside_save: bool = False
-    """It stands in the same ``if``, ``with`` or ``try`` of a loop or function as a line that was seen to save."""
+    """Whether it is in the same ``if``, ``with`` or ``try`` of a loop or function as a line that was seen to save."""
     is_python: bool = False
-    """Its statement runs no operator, as far as its source and its innermost frame tell."""
+    """Whether its statement runs no operator, as far as its source and its innermost frame show."""
     before_draws_ratio: float = 0.0
-    """Part of ``share_ratio`` in which a sample was read, and no random number had been drawn for it yet."""
+    """Part of ``share_ratio`` in which a sample was read before it had drawn any random number."""
     ways: tuple[tuple[tuple[Where, ...], float], ...] = ()
     """Every stack that was seen to lead here, with its part of ``share_ratio``, largest first; ``stack`` is the first.
 
-    Empty where only ``stack`` is known."""
+    Empty if only ``stack`` is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """What a process does between the import of torch and the end of its first step, beyond a usual step. Int ns."""
+    """What a process does from the import of torch to the end of its first step, beyond a usual step. Int ns."""
 
     before_ns: int
     """Until torch was first seen to load a batch or to run a module."""
     first_step_ns: int
-    """The first step beyond the median one."""
+    """The time of the first step beyond the median step."""
     lines: tuple[Line, ...] = ()
-    """Of the samples up to the first step's end, largest share first."""
+    """From the samples up to the first step's end, largest share first."""
 
     @property
     def ns(self) -> int:
@@ -175,7 +175,7 @@ class RunStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a probe measured: a technique's time per step for the probed part, against the present settings."""
+    """A probe's measurement: a technique's time per step for the probed part, against the present settings."""
 
     technique: str
     saving_low_ratio: float
@@ -184,10 +184,10 @@ class Forecast:
     settings: Mapping[str, Any]
     evidence: Mapping[str, Any]
     basis: Basis = Basis.MEASURED
-    """``simulated`` where the change itself was not timed but computed from what was, or where the probe's times differ
-    from the run's; ``rule-of-thumb`` where they differ so much that the probe does not stand for the run."""
+    """``simulated`` if the change itself was not timed but computed, or if the probe's times differ from the run's;
+    ``rule-of-thumb`` if they differ so much that the probe does not represent the run."""
     doubt: str = ""
-    """How the probe's time of the present settings disagrees with the run's; empty where it agrees."""
+    """How the probe's time with the present settings disagrees with the run's; empty if they agree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,13 +212,13 @@ class RankAnalysis:
     mean: Mapping[str, float]
     """Mean per steady step of every field of a row (core.recording.STEP_FIELDS), e.g. mean['after_backward_ns']."""
     columns: Mapping[str, Sequence[int]]
-    """Every field of the steady steps as a column, one entry a step; ``validations`` beside them: how many ended."""
+    """Every field of the steady steps as a column, one entry per step; also ``validations``, the number that ended."""
     samples_per_step: float | None
     tokens_per_step: float | None
     padding_ratio: float | None
     """Share of padding in the sampled batches, 0..1."""
     padding_to_longest_ratio: float | None
-    """Share that would be left if every batch were padded only to its own longest sample."""
+    """Share that would remain if every batch were padded only to its own longest sample."""
     lines: Mapping[str, tuple[Line, ...]]
     """For every time field, the lines of user code seen in it, largest share first."""
     loaders: tuple[LoaderFacts, ...]
@@ -229,7 +229,7 @@ class RankAnalysis:
     scaler_where: Where | None
     scaler_enabled: bool | None
     checkpointing: bool | None
-    """torch.utils.checkpoint was used in training forwards."""
+    """Whether torch.utils.checkpoint was used in training forwards."""
     checkpointing_where: Where | None
     model: str | None
     model_dtype: str | None
@@ -248,45 +248,47 @@ class RankAnalysis:
     validation_ns: Mapping[str, float] = field(default_factory=dict)
     """Part of a gap field's mean that the breakdown counts as validation, by field."""
     model_is_recurrent: bool | None = None
-    """It holds LSTM, GRU or RNN layers of torch; None where it was not recorded."""
+    """Whether it contains LSTM, GRU or RNN layers of torch; None if that was not recorded."""
     model_is_sharded: bool | None = None
-    """FSDP keeps the weights in parts on the ranks; None where it was not recorded."""
+    """Whether FSDP keeps the weights in parts on the ranks; None if that was not recorded."""
     start: RunStart | None = None
-    """None where it was not recorded."""
+    """None if it was not recorded."""
     dense_table: tuple[int, int] | None = None
     """Rows and width of the largest embedding table whose gradient is dense; None without one."""
     table_rows: int | None = None
-    """Rows that a micro-batch looks up in all embedding tables together, counted in the first ones; None if in none."""
+    """Rows that a micro-batch looks up in all embedding tables together, counted in the first batches; None if in
+    none."""
     settings: tuple[str, ...] = ()
-    """Ids of torch's settings for finding faults that were on at the first backward (rule debug-settings)."""
+    """Ids of torch's debugging settings that were on at the first backward (rule debug-settings)."""
     settings_where: Mapping[str, Where] = field(default_factory=dict)
-    """Where a setting was first made, by its id; of those that torch sets by a call."""
+    """Where each setting was first made, by id, for those that are set by a call to torch."""
     hooks_where: tuple[Where, ...] = ()
     """Definitions of the functions that the script registered as hooks of modules before its first step."""
     batch_where: Where | None = None
-    """The statement of the training loop that makes the batch, read from the source; None where it does not tell."""
+    """The statement of the training loop that makes the batch, read from the source; None if the source does not show
+    it."""
     run_delay_ratio: float | None = None
-    """Share of the steady time in which the training thread was ready but had no core, 0..1; None where not known."""
+    """Share of the steady time in which the training thread was ready but had no core, 0..1; None if unknown."""
     excluded: Excluded | None = None
-    """What the steady steps leave out of the run; None where it was not recorded."""
+    """The part of the run outside the steady steps; None if it was not recorded."""
     warmup_columns: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Every field of the warm-up steps as a column, one entry a step; empty where it was not recorded."""
+    """Every field of the warm-up steps as a column, one entry per step; empty if it was not recorded."""
     idle_cores: tuple[float, int] | None = None
-    """Of the cores that this process may run on how many were idle, in the mean over the steady time, whoever ran on
-    the others; and how many they are. None where not known."""
+    """How many of the cores that this process may run on were idle, on average over the steady time, whoever ran on the
+    others; and the number of those cores. None if unknown."""
     peaks_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Highest resident memory by part of the run ('start', 'training', 'validation'), where it was read."""
+    """Highest resident memory by part of the run ('start', 'training', 'validation'), if it was read."""
     thread_lines: tuple[Line, ...] = ()
-    """Lines of the script that other threads of this process were at work in, largest share of them first."""
+    """Lines of the script in which other threads of this process were at work, largest share first."""
     threads_at_work: float | None = None
-    """So many other threads were at work in lines of the script at a time, in the mean; None where nobody looked."""
+    """Average number of other threads at work in lines of the script at a time; None if nobody looked."""
     device_wait_ratio: float = 0.0
-    """Share of the steady step, 0..1, in which the host waits between its phases for a device that computes them: the
-    phases have that time. 0 too where no device was timed."""
+    """Share of the steady step, 0..1, in which the host waits between its phases for a device that computes them; that
+    time counts in the phases. 0 also if no device was timed."""
     ops: Mapping[str, Any] | None = None
-    """Operators of one step with shapes and times (probe input), when a deep window recorded them."""
+    """Operators of one step with shapes and times (probe input), if a deep window recorded them."""
     products: Mapping[str, Any] | None = None
-    """Of an accelerator, where FLOPs were asked for: operators of one step that multiply matrices, without times."""
+    """On an accelerator, if FLOPs were requested: operators of one step that multiply matrices, without times."""
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
     """By technique id, from the probe after training."""
     applied: tuple[str, ...] = ()
@@ -295,8 +297,8 @@ class RankAnalysis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFailure:
-    """A process that ended because memory ran out, or came near it. Bytes are of ``device`` and of this process, but
-    for the total."""
+    """A process that ran out of memory, or came close to it. Bytes are of ``device`` and of this process, except the
+    total."""
 
     pid: int
     rank: int | None
@@ -304,14 +306,14 @@ class MemoryFailure:
     device: str
     """'cpu' for the host's memory, else 'cuda' and the like."""
     is_killed: bool
-    """The kernel killed it; else an allocation failed."""
+    """Whether the kernel killed it; otherwise an allocation failed."""
     where: Where | None = None
     asked_bytes: int | None = None
     """Size of the allocation that failed."""
     total_bytes: int | None = None
     free_bytes: int | None = None
     used_bytes: int | None = None
-    """Allocated on the device; of a host the largest resident memory."""
+    """Allocated on the device; on a host, the largest resident memory."""
     unallocated_bytes: int | None = None
     """Reserved by the allocator in blocks that did not fit the request."""
     parameter_bytes: int | None = None
@@ -319,7 +321,7 @@ class MemoryFailure:
     """Once all gradients exist."""
     optimizer_state_bytes: int | None = None
     activation_bytes: int | None = None
-    """Where it is told by itself; else it is part of what the other categories leave."""
+    """If it is known separately; otherwise it is part of what the other categories leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,16 +333,17 @@ class Analysis:
     units_per_step: float | None
     accelerator: bool
     memory_failures: tuple[MemoryFailure, ...] = ()
-    """The processes that ended out of memory, where the command ended so; also those without a complete step."""
+    """The processes that ran out of memory, if the command ended because of it; includes those without a complete
+    step."""
     memory_near: tuple[MemoryFailure, ...] = ()
-    """The processes whose peak came near the end of their memory, where the command did not end so."""
+    """The processes whose peak came close to the end of their memory, if the command did not end because of it."""
     utilization: Utilization = NOTHING
     """Of the steady steps."""
     targets: Mapping[str, float] = field(default_factory=dict)
-    """What the user wants reached at least, by name (core.utilization.TARGETS)."""
+    """The minimum that the user wants, by name (core.utilization.TARGETS)."""
     waits: Mapping[str, float] = field(default_factory=dict)
     """Shares of the device's time in which it did not compute, by cause (diagnose/rules/low_utilization.py), from a
-    kernel timeline of this run; empty without one."""
+    kernel timeline of this run; empty without a timeline."""
 
     @property
     def lead(self) -> RankAnalysis:
@@ -348,7 +351,7 @@ class Analysis:
         return self.ranks[0]
 
     def mean(self, field_name: str) -> float:
-        """Mean of a row field's mean per steady step over the ranks that know it; UNKNOWN (-1) when none does."""
+        """Mean of a row field's mean per steady step over the ranks that know it; UNKNOWN (-1) if none does."""
         known = [value for r in self.ranks if (value := r.mean[field_name]) >= 0]
         return sum(known) / len(known) if known else float(UNKNOWN)
 

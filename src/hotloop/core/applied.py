@@ -1,4 +1,4 @@
-"""AppliedTechnique: what became of a technique of a strategy, as a training records it and its report shows it."""
+"""AppliedTechnique: the outcome of a strategy's technique, as a training records it and its report shows it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ APPLIED, NOT_APPLICABLE, FAILED = "applied", "not applicable", "failed"
 class AppliedTechnique:
     """What one technique did to one object. ``status`` is APPLIED, NOT_APPLICABLE or FAILED.
 
-    ``numerics`` is that of the change as it was made here (None when nothing was changed). ``ranks`` is empty in the
-    training, where each process records its own, and where the processes have no rank.
+    ``numerics`` is that of the change as it was made here (None if nothing was changed). ``ranks`` is empty in the
+    training, where each process records its own, and if the processes have no rank.
     """
 
     technique: str
@@ -27,10 +27,10 @@ class AppliedTechnique:
     where: Where | None
     numerics: str | None
     explicit: str | None = None
-    """The script's own setting that was overridden; where nothing was changed, the one that stood in the way."""
+    """The script's own setting that was overridden; if nothing was changed, the setting that prevented the change."""
     ranks: tuple[int, ...] = ()
     values: Mapping[str, Value] = field(default_factory=dict)
-    """What was set, by name; empty where nothing was, and in reports from before it was recorded."""
+    """What was set, by name; empty if nothing was, and in reports from before it was recorded."""
 
     @property
     def is_applied(self) -> bool:

@@ -27,19 +27,19 @@ class BenchmarkResult:
     machine: Row = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     verdict: tuple[str, ...] = ()
-    """What follows from the figures, most important first; empty where nothing is judged."""
+    """The conclusions from the figures, most important first; empty if nothing is judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingRun:
-    """One launch. ``units_per_step`` is of all ranks together; None means unknown."""
+    """One launch. ``units_per_step`` is the sum over all ranks; None means unknown."""
 
     ranks: int
     step_ns: float
     unit: str
     units_per_step: float | None
     exposed_ns: float | None
-    """Communication per step that no computation hides, mean over ranks."""
+    """Communication per step that does not overlap with computation, mean over ranks."""
     threads: int | None
     latency_ns: float | None = None
-    """What the step's all-reduces of gradients cost at least, however little they carry."""
+    """The least that the step's all-reduces of gradients cost, however few bytes they carry."""

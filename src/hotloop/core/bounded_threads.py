@@ -1,4 +1,4 @@
-"""A server that answers each request in a thread of its own, and no more of them at once than it says."""
+"""A server that handles each request in its own thread, with an upper bound on their number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 
 class BoundedThreads(ThreadingMixIn):
-    """Before a server class of the standard library; a request beyond ``most_threads`` is closed unanswered."""
+    """Goes before a server class of the standard library; closes requests beyond ``most_threads`` without a
+    response."""
 
     daemon_threads = True
     block_on_close = False

@@ -24,7 +24,7 @@ SAFE = (
     *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "log.showSignature=false"),
     *("-c", "protocol.allow=never", "--no-pager"),
 )
-"""What keeps a repository's own settings from starting programs."""
+"""Keeps a repository's own settings from starting programs."""
 ALONE = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
 
 
@@ -36,7 +36,7 @@ class Ignore:
 
     @staticmethod
     def read(text: str) -> Ignore:
-        """Patterns as docker reads them: ``!`` admits again, ``**`` is any number of folders, the last match wins.
+        """Patterns as docker reads them: ``!`` admits again, ``**`` is any number of folders, the last match counts.
 
         >>> ignore = Ignore.read("# data\\n/data/*\\n!data/keep\\n**/*.pyc\\n")
         >>> [ignore.ignores(path) for path in ("data/a/b", "data/keep/c", "x/y.pyc", "train.py")]
@@ -54,7 +54,7 @@ class Ignore:
         return Ignore(tuple(found))
 
     def ignores(self, path: str) -> bool:
-        """Whether the file, or a folder that holds it, is left out."""
+        """Whether the file, or a folder that contains it, is left out."""
         parts = path.split("/")
         names = ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
         for pattern, ignores in reversed(self.patterns):
@@ -85,7 +85,7 @@ def translate(pattern: str) -> re.Pattern[str]:
 def match_sources(sources: Iterable[str], files: Iterable[str]) -> dict[str, tuple[str, bool]]:
     """Files that a COPY takes -> (path below its destination, whether the source named it or a pattern of it).
 
-    A folder gives its content; a file comes under its own name.
+    A folder contributes its content; a file keeps its own name.
 
     >>> match_sources(["src/", "*.txt"], ["src/a/b.py", "r.txt", "c"])
     {'src/a/b.py': ('a/b.py', False), 'r.txt': ('r.txt', True)}
@@ -107,8 +107,8 @@ def match_sources(sources: Iterable[str], files: Iterable[str]) -> dict[str, tup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildContext:
-    """The files of a folder by their path in it, with their sizes, and its ``folders``. ``ignored`` are folders that
-    git is told to ignore; None where it does not know the folder."""
+    """The files of a folder by their path in it, with their sizes, and its ``folders``. ``ignored`` are the folders
+    that git ignores; None if git does not know the folder."""
 
     root: Path
     files: Mapping[str, int]
@@ -116,7 +116,7 @@ class BuildContext:
     ignored: frozenset[str] | None = None
 
     def admit(self, ignore: Ignore) -> dict[str, int]:
-        """What the builder may see."""
+        """The files that the builder may see."""
         return {path: size for path, size in self.files.items() if not ignore.ignores(path)}
 
 
@@ -147,8 +147,8 @@ def scan_context(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The commits of the last ``days`` (the whole history where it is shorter): each the files that it changed, as
-    paths below the folder."""
+    """The commits of the last ``days`` (or the entire history if that is shorter), each with the files that it changed,
+    as paths below the folder."""
 
     days: float
     commits: tuple[frozenset[str], ...]
@@ -158,19 +158,20 @@ class History:
         return sum(any(is_such(path) for path in commit) for commit in self.commits)
 
     def most_changed(self, paths: frozenset[str]) -> str | None:
-        """The file among ``paths`` that most commits changed; the first by name among equals, None without any."""
+        """The file among ``paths`` that most commits changed; the first by name if there are several, None if there is
+        none."""
         counts = {path: sum(path in commit for commit in self.commits) for path in sorted(paths)}
         best = max(counts, key=counts.__getitem__, default=None)
         return best if best is not None and counts[best] else None
 
 
 def read_history(folder: Path, limit_s: float = LIMIT_S) -> History | Skipped:
-    """What git knows of the folder, or why it knows nothing; each question to git is given ``limit_s``."""
+    """What git knows about the folder, or why it knows nothing; ``limit_s`` applies to each call of git."""
     if not shutil.which("git"):
         return Skipped(rule="git", reason="git is not installed")
     inside = _ask(folder, limit_s, "rev-parse", "--is-inside-work-tree", "--is-shallow-repository")
     if inside is None:
-        return Skipped(rule="git", reason="the context is in no git repository")
+        return Skipped(rule="git", reason="the context is not in a git repository")
     if inside.split()[-1:] == ["true"]:
         return Skipped(rule="git", reason="the clone is shallow, so its history is cut; run: git fetch --unshallow")
     first = _ask(folder, limit_s, "log", "--reverse", "--format=%ct", "--max-parents=0")
@@ -204,13 +205,13 @@ def read_history(folder: Path, limit_s: float = LIMIT_S) -> History | Skipped:
 
 
 def list_ignored(folder: Path) -> frozenset[str]:
-    """The folders that git is told to ignore; none where it knows nothing."""
+    """The folders that git ignores; empty if git does not know the folder."""
     ignored = _ask(folder, LIMIT_S, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
     return frozenset(one[:-1] for one in (ignored or "").split("\0") if one.endswith("/"))
 
 
 def _ask(folder: Path, limit_s: float, *words: str) -> str | None:
-    """What git answers, None where it refuses or takes too long."""
+    """The output of git; None if it refuses or takes too long."""
     try:
         given = subprocess.run(
             ["git", *SAFE, "-C", str(folder), *words],

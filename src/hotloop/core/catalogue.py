@@ -33,7 +33,7 @@ _make = functools.cache(lambda kind: kind())
 class Catalogue(Mapping[str, T], Generic[T]):
     """Every value of ``kind`` that the modules of ``packages`` define, else one of each class of that kind; by id.
 
-    An unknown id is answered with the known ones; two values of one id are refused.
+    An unknown id raises an error that lists the known ones; two values with one id are refused.
     """
 
     def __init__(self, kind: type[T], *packages: str) -> None:

@@ -1,4 +1,4 @@
-"""Check: launches of a training beside the launches of its baseline, and what was judged; the contract hotloop.check/1.
+"""Check: launches of a training against those of its baseline, and the judgement; the contract hotloop.check/1.
 
 A launch is one recorded run of a command in fresh processes. Values are means over its steady steps; None is unknown.
 """
@@ -16,7 +16,7 @@ CHECK_SCHEMA = "hotloop.check/1"
 
 
 class CheckVerdict(str, Enum):
-    """``INCONCLUSIVE``: the noise, or what is not known of it, leaves both open."""
+    """``INCONCLUSIVE``: the noise, or a lack of knowledge about it, leaves both open."""
 
     PASS = "pass"
     REGRESSION = "regression"
@@ -24,7 +24,7 @@ class CheckVerdict(str, Enum):
 
 
 def format_change(ratio: float) -> str:
-    """A worsening in words: in percent of what it is compared with, from ten times that on as a multiple of it.
+    """A worsening in words: in percent of the reference, or from ten times on as a multiple of it.
 
     >>> format_change(0.0312), format_change(-0.2), format_change(123.9)
     ('+3.1%', '-20.0%', '+124 times')
@@ -34,7 +34,7 @@ def format_change(ratio: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """A value of one launch in the unit that its name ends in; ``error`` is the standard error that its steps tell."""
+    """A value of one launch, in the unit that its name ends with; ``error`` is the standard error from its steps."""
 
     value: float
     error: float | None = None
@@ -44,7 +44,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What one run tells a gate."""
+    """What one run contributes to a gate."""
 
     name: str
     """As the user gave it, or as a baseline file keeps it."""
@@ -57,28 +57,28 @@ class Launch:
     unit_drifts: bool = False
     """Whether the units of a step grow or shrink over the run."""
     machine: Mapping[str, Value] = field(default_factory=dict)
-    """What must be equal for times to compare: device, cores, memory, ranks."""
+    """Conditions that must be equal for times to compare: device, cores, memory, ranks."""
     places: Mapping[str, Where] = field(default_factory=dict)
-    """The line of the user's code that held most of each phase; by phase."""
+    """The line of the user's code that took most of each phase, by phase."""
     warnings: tuple[str, ...] = ()
     targets: Mapping[str, float] = field(default_factory=dict)
-    """Least utilization that the run was to reach, by name (core.utilization.TARGETS)."""
+    """The minimum utilization that the run should reach, by name (core.utilization.TARGETS)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
     """One value judged against the baseline (``kind`` 'baseline') or against a limit (``kind`` 'budget').
 
-    Ratios are of worsening: positive is slower, larger, or fewer per second. For a phase they are fractions of the
-    baseline's whole step, so that a tiny phase is not judged by its own size. ``low_ratio`` to ``high_ratio`` is where
-    the worsening lies at the confidence of the check; None where that cannot be told.
+    Ratios are of worsening: positive is slower, larger, or fewer per second. For a phase, they are fractions of the
+    baseline's full step, so that a tiny phase is not judged by its own size. ``low_ratio`` to ``high_ratio`` is the
+    range of the worsening at the confidence of the check; None if it is unknown.
     """
 
     id: str
     """Such as 'step_ns', 'phase/input_wait', 'budget/step_ms'."""
     kind: str
     name: str
-    """The measure's name; its end is the unit of ``value`` and ``reference``."""
+    """The measure's name, which ends with the unit of ``value`` and ``reference``."""
     verdict: CheckVerdict
     value: float | None
     reference: float | None
@@ -88,9 +88,9 @@ class Judged:
     high_ratio: float | None
     tolerance_ratio: float | None
     reason: str
-    """One sentence: what decided."""
+    """One sentence about what decided."""
     decides: bool = True
-    """False: inconclusive here leaves the verdict of the whole as it is (a phase of a step that was judged)."""
+    """If False, an inconclusive result here does not change the overall verdict (a phase of a step that was judged)."""
     where: Where | None = None
 
 
@@ -104,7 +104,7 @@ class NotJudged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The gate's answer. ``verdict`` follows from ``judged``."""
+    """The result of the gate. ``verdict`` follows from ``judged``."""
 
     tool_version: str
     command: tuple[str, ...]
@@ -114,7 +114,7 @@ class Check:
     """Launches of the baseline."""
     run_count: int
     noise: str
-    """What is known of the noise between launches, in one sentence."""
+    """What is known about the noise between launches, in one sentence."""
     confidence_ratio: float
     judged: tuple[Judged, ...]
     skipped: tuple[NotJudged, ...]
@@ -122,7 +122,7 @@ class Check:
 
     @property
     def verdict(self) -> CheckVerdict:
-        """Regression when one value is; else pass when every value that decides passed, and there is one."""
+        """Regression if any value is one; pass if every value that decides passed, and there is at least one."""
         if any(one.verdict is CheckVerdict.REGRESSION for one in self.judged):
             return CheckVerdict.REGRESSION
         deciding = [one for one in self.judged if one.decides]

@@ -1,4 +1,4 @@
-"""A file's name -> whether it is that of a checkpoint, as trainings usually name them."""
+"""A file's name -> whether trainings usually give such a name to a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHECKPOINT_NAME = re.compile(
 
 
 def is_checkpoint_name(name: str) -> bool:
-    """``last.pth.tar`` and ``model.bin`` are such, ``train.bin`` is data.
+    """``last.pth.tar`` and ``model.bin`` are checkpoints, ``train.bin`` is data.
 
     >>> is_checkpoint_name("last.pt.tmp"), is_checkpoint_name("model.bin"), is_checkpoint_name("train.bin")
     (True, True, False)

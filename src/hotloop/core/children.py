@@ -1,4 +1,4 @@
-"""A program in a session of its own, which is ended with everything that it started."""
+"""A program in its own session, which ends together with everything that it started."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 @contextlib.contextmanager
 def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """The program without standard input; what is left of its session is ended with the block.
+    """The program without standard input; the end of the block also ends what remains of its session.
 
-    ``options`` are Popen's. Raises OSError where it cannot be started.
+    ``options`` are Popen's. Raises OSError if it cannot be started.
     """
     child = None
     try:
@@ -35,7 +35,7 @@ def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[b
 
 @contextlib.contextmanager
 def _interrupts_deferred() -> Iterator[None]:
-    """Ctrl-C within is raised at the end, so that no child is started that nobody knows of."""
+    """Defers Ctrl-C to the end of the block, so that no child starts without a record."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield

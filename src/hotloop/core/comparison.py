@@ -1,7 +1,7 @@
-"""Comparison: why a step of one side takes longer or shorter than one of the other; the contract hotloop.diff/1.
+"""Comparison: why a step of one side takes longer or shorter than a step of the other; the contract hotloop.diff/1.
 
-Times are int nanoseconds per step, means over steps and ranks. None means that the sides do not tell; it never stands
-for zero.
+Times are int nanoseconds per step, means over steps and ranks. None means that the sides do not contain the value; it
+never means zero.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class DiffSide:
     kind: str
     """'run' or 'traces'."""
     ranks_count: int
-    """Processes that the means are over."""
+    """Number of processes in the means."""
     world_size: int | None
     steps_count: int
-    """Steps of each rank that the means are over."""
+    """Number of each rank's steps in the means."""
     step_source: str
     """What begins or ends a step."""
     device: str | None
-    """Type of the device: 'cpu', 'cuda', ...; of traces 'cpu' where no device work was recorded, else 'device'."""
+    """Type of the device: 'cpu', 'cuda', ...; for traces, 'cpu' if no device work was recorded, else 'device'."""
     samples_per_step: float | None
     """Of all ranks together."""
     tokens_per_step: float | None
@@ -43,7 +43,7 @@ class DiffSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitChange:
-    """The time of a step over the work that it holds."""
+    """The time of a step over the work in it."""
 
     unit: str
     """'sample' or 'token'."""
@@ -58,7 +58,7 @@ class UnitChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthSplit:
-    """The change of one window, split by what several ranks do to it."""
+    """The change of one window, split by its causes across ranks."""
 
     window: str
     """'device window' or 'backward' (on the host, with the communication that follows it)."""
@@ -76,21 +76,21 @@ class GrowthSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two sides compared. At least one of ``step`` and ``device`` is there."""
+    """Two sides compared. At least one of ``step`` and ``device`` is present."""
 
     tool_version: str
     before: DiffSide
     after: DiffSide
     warnings: tuple[str, ...]
-    """What has to be known before any number is read."""
+    """What the reader has to know before reading any number."""
     step: DiffTerms | None
-    """The step on the host, by phase (core.phases.PHASES); None where a side shows no host activity."""
+    """The step on the host, by phase (core.phases.PHASES); None if a side shows no host activity."""
     per_unit: UnitChange | None
     """None unless samples or tokens per step are known and differ."""
     device: DiffTerms | None
-    """The device window of a step by part; None where a side shows no device."""
+    """The device window of a step by part; None if a side shows no device."""
     growth: GrowthSplit | None
-    """None unless a side has several ranks whose traces tell it."""
+    """None unless a side has several ranks whose traces contain it."""
     kernels: tuple[DiffRow, ...]
     ops: tuple[DiffRow, ...]
     notes: tuple[str, ...]
@@ -101,14 +101,14 @@ class Comparison:
 
     @property
     def lead(self) -> DiffTerm:
-        """The change that the comparison is about: of the step, else of the device window."""
+        """The main change of the comparison: of the step, else of the device window."""
         terms = self.step or self.device
         assert terms is not None
         return terms.whole
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing at all differs: every term, and every kernel and operator."""
+        """Whether there is no difference at all, in every term, kernel and operator."""
         sets = [terms for terms in (self.step, self.device) if terms is not None]
         moved = any(term.delta_ns for terms in sets for term in (terms.whole, *terms.terms))
         return not moved and not any(row.delta_ns for row in (*self.kernels, *self.ops))

@@ -1,7 +1,7 @@
 """Frozen dataclasses -> plain JSON values, and back. A file may come from anybody.
 
-Unknown keys are passed over and absent ones take their default, so that a file of an older or newer hotloop can still
-be read; a value of another type than the field's is refused with its place.
+Unknown keys are ignored and missing keys take their default, so that files of an older or newer hotloop remain
+readable. A value of a type other than the field's is refused with its place.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from .errors import InvariantError, RecordingError
 
 T = TypeVar("T")
 Special = Mapping[type, Callable[[Any, str], Any]]
-"""How a type is read whose JSON is not that of its fields: from the value and its place."""
+"""How to read a type whose JSON is not that of its fields, from the value and its place."""
 
 LARGEST = 1e30
-"""No number of a report is larger; more would leave the range of a float where it is drawn."""
+"""The largest number in a report; larger ones would exceed the range of a float when drawn."""
 
 
 def to_plain(value: Any) -> Any:
@@ -38,7 +38,7 @@ def to_plain(value: Any) -> Any:
 
 
 def encode_contract(schema: str, report: Any, **first: Any) -> dict[str, Any]:
-    """A report as the JSON that ``decode_contract`` reads; ``first`` are keys that are no fields."""
+    """A report as the JSON that ``decode_contract`` reads; ``first`` are keys that are not fields."""
     fields = to_plain(report)
     return {"schema": schema, "tool": {"version": fields.pop("tool_version")}, **first, **fields}
 
@@ -46,16 +46,16 @@ def encode_contract(schema: str, report: Any, **first: Any) -> dict[str, Any]:
 def decode(kind: type[T], value: Any, special: Special | None = None, place: str = "") -> T:
     """``value`` as a ``kind``.
 
-    Raises RecordingError where it is none, with the place in the JSON.
+    Raises RecordingError with the place in the JSON if it is not a ``kind``.
     """
     found: T = _decode(kind, value, special or {}, place)
     return found
 
 
 def decode_contract(kind: type[T], content: Mapping[str, Any], special: Special | None = None, **more: Any) -> T:
-    """A report from its whole JSON, which names the version under ``tool``; ``more`` replaces keys of it.
+    """A report from its complete JSON, which names the version under ``tool``; ``more`` replaces keys of it.
 
-    Raises RecordingError where it is none.
+    Raises RecordingError if it is not a ``kind``.
     """
     if not isinstance(content, Mapping):
         raise _refuse("", "an object", content)
@@ -65,7 +65,7 @@ def decode_contract(kind: type[T], content: Mapping[str, Any], special: Special 
 
 
 def decode_fields(kind: type[T], value: Any, special: Special, place: str) -> T:
-    """A dataclass by its own fields, past ``special``."""
+    """A dataclass by its own fields, bypassing ``special``."""
     if not isinstance(value, Mapping):
         raise _refuse(place, "an object", value)
     hints: dict[str, Any] = _hints_of(kind)  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ def _decode_scalar(hint: Any, value: Any, place: str) -> Any:
 def _check_plain(value: Any, place: str) -> Any:
     """Any JSON value as it is, its numbers within the range that can be drawn."""
     if isinstance(value, float | int) and not isinstance(value, bool):
-        if not abs(value) <= LARGEST:  # also what is not a number
+        if not abs(value) <= LARGEST:  # also true for NaN
             raise _refuse(place, "a number of usual size", value)
     elif isinstance(value, list):
         for i, one in enumerate(value):
@@ -188,6 +188,6 @@ def _refuse(place: str, wanted: str, value: Any) -> RecordingError:
 
 
 def read_number(value: Any) -> float | None:
-    """A number of usual size of a file that anybody may have written; None for anything else."""
+    """A number of ordinary size from a file that anybody may have written; None for anything else."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and abs(value) < 1e18 else None

@@ -25,7 +25,7 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)(?:(:?[-+])([^}]*))?\}|(\w+))")
 
 
 class DockerfileError(UsageError):
-    """A text is no Dockerfile that could be built; ``line`` is the 1-based line where that shows."""
+    """A text is not a Dockerfile that could be built; ``line`` is the 1-based line that shows it."""
 
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(f"line {line}: {problem}")
@@ -34,7 +34,7 @@ class DockerfileError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """``--name=value`` before an instruction's arguments; ``value`` is None where the flag has none."""
+    """``--name=value`` before an instruction's arguments; ``value`` is None if the flag has none."""
 
     name: str
     value: str | None
@@ -57,10 +57,10 @@ class Heredoc:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """One instruction. Lines are 1-based and inclusive, those of its heredocs included.
+    """One instruction. Lines are 1-based and inclusive, and include those of its heredocs.
 
-    ``name`` is in upper case; ``arguments`` is what follows the flags, continued lines joined. ``lines`` holds the
-    number and text of each line that is neither comment nor heredoc.
+    ``name`` is in upper case; ``arguments`` is the text after the flags, with continued lines joined. ``lines`` holds
+    the number and text of each line that is neither comment nor heredoc.
     """
 
     name: str
@@ -84,16 +84,16 @@ class Instruction:
 
     @property
     def script(self) -> str:
-        """What a RUN hands to its shell: the arguments, and the heredocs that are its script or its input."""
+        """What a RUN passes to its shell: the arguments, and the heredocs that are its script or its input."""
         return "\n".join([self.arguments, *(one.text for one in self.heredocs)])
 
     def flag(self, name: str) -> str | None:
-        """The value of the first flag of that name, None without one; a flag without value counts as ``true``."""
+        """The value of the first flag of that name, None if there is none; a flag without value counts as ``true``."""
         return next((one.value or "true" for one in self.flags if one.name == name), None)
 
     @property
     def mounts(self) -> tuple[dict[str, str], ...]:
-        """The options of each ``--mount``; the type is ``bind`` where none is given."""
+        """The options of each ``--mount``; the type is ``bind`` if none is given."""
         return tuple({"type": "bind", **one.options} for one in self.flags if one.name == "mount")
 
 
@@ -114,7 +114,7 @@ class DockerStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dockerfile:
-    """``instructions`` are all of them in order, those before the first FROM too."""
+    """``instructions`` are all of them in order, including those before the first FROM."""
 
     instructions: tuple[Instruction, ...]
     stages: tuple[DockerStage, ...]
@@ -126,7 +126,7 @@ class Dockerfile:
         return next((one for one in reversed(self.stages) if one.name == reference.lower()), None)
 
     def lineage(self, stage: DockerStage) -> tuple[DockerStage, ...]:
-        """The stages of this file that ``stage`` is built on, from the lowest to itself."""
+        """The stages of this file that ``stage`` is built on, from the lowest to ``stage`` itself."""
         found = [stage]
         while True:
             base = next((s for s in reversed(self.stages[: found[0].index]) if s.name == found[0].base.lower()), None)
@@ -136,8 +136,8 @@ class Dockerfile:
 
 
 def parse_dockerfile(text: str) -> Dockerfile:
-    """Raises DockerfileError where the builder would refuse the file: an unknown instruction, one before the first
-    FROM, a heredoc without end. An empty text gives a Dockerfile without instructions.
+    """Raises DockerfileError if the builder would refuse the file: an unknown instruction, an instruction before the
+    first FROM, a heredoc without an end. An empty text gives a Dockerfile without instructions.
 
     >>> [(one.name, one.first_line) for one in parse_dockerfile("FROM a\\nRUN b \\\\\\n  c\\nCMD d").instructions]
     [('FROM', 1), ('RUN', 2), ('CMD', 4)]
@@ -152,7 +152,7 @@ def parse_dockerfile(text: str) -> Dockerfile:
 
 
 def _read_directives(lines: Sequence[str]) -> tuple[dict[str, str], int]:
-    """The directives, and the index of the first line behind them."""
+    """The directives, and the index of the first line after them."""
     found: dict[str, str] = {}
     for at, line in enumerate(lines):
         match = _DIRECTIVE.match(line.strip()) if line.lstrip().startswith("#") else None
@@ -197,7 +197,7 @@ def _read_one(text: str, first_line: int, last_line: int) -> Instruction:
     if name.upper() == "ONBUILD" and arguments:
         if re.match(r"(?i)onbuild\b", arguments):
             raise DockerfileError(first_line, "ONBUILD may not trigger another ONBUILD")
-        _read_one(arguments, first_line, last_line)  # what it defers is refused as it would be by itself
+        _read_one(arguments, first_line, last_line)  # refuse the deferred instruction as if it were on its own
     return Instruction(name=name.upper(), arguments=arguments, flags=flags, first_line=first_line, last_line=last_line)
 
 
@@ -232,7 +232,7 @@ def _read_heredocs(read: Instruction, lines: Sequence[str], at: int) -> Iterator
 
 
 def _split_words(text: str) -> Iterator[str]:
-    """Words of a shell line with their quotes; what an unclosed quote opens ends the line."""
+    """Words of a shell line with their quotes; an unclosed quote extends to the end of the line."""
     for match in re.finditer(r"(?:\"(?:\\.|[^\"\\])*\"|'[^']*'|\\.|[^\s\"'\\])+", text):
         yield match.group()
 
@@ -250,7 +250,7 @@ def _split_stages(instructions: Sequence[Instruction]) -> tuple[DockerStage, ...
                 if equals:
                     defaults[name] = expand_variables(value.strip("\"'"), defaults)
         else:
-            raise DockerfileError(one.first_line, f"{one.name} stands before the first FROM")
+            raise DockerfileError(one.first_line, f"{one.name} comes before the first FROM")
     return tuple(_make_stage(index, found, defaults) for index, found in enumerate(stages))
 
 
@@ -267,7 +267,7 @@ def _make_stage(index: int, instructions: Sequence[Instruction], defaults: Mappi
 
 
 def expand_variables(text: str, values: Mapping[str, str]) -> str:
-    """``text`` with the known variables filled in; an unknown one without a default stays as it is written.
+    """``text`` with the known variables filled in; an unknown variable without a default stays as it is.
 
     >>> expand_variables("a:${TAG:-1}-$X", {"X": "y"})
     'a:1-y'

@@ -17,7 +17,8 @@ Status = Literal["good", "warning", "harmful", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineCheck:
-    """What a check of a machine found. ``measured`` carries units; ``values`` holds the same figures for programs."""
+    """The result of one check of a machine. ``measured`` includes units; ``values`` holds the same figures for
+    programs."""
 
     id: str
     group: str
@@ -31,7 +32,7 @@ class MachineCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorReport:
-    """``checks`` stand worst first."""
+    """``checks`` are sorted worst first."""
 
     tool_version: str
     python: str | None

@@ -15,11 +15,11 @@ SIGNALS = ("TERM", "USR1", "KILL")
 class DrillMoment:
     """One interruption and the restart after it.
 
-    ``moment``: warm-up, step, evaluation or save. ``at_step`` whole steps were done when the signal came,
-    ``steps_done`` when the command ended. ``exit_code`` is a shell's (128 + signal), None where it had to be killed
-    after the grace period. ``exit_s`` is from the signal to the end. ``saved``: a checkpoint was completed after the
-    signal, in ``save_s``. ``torn`` files cannot be read, ``left_over`` are files that an undisturbed run does not keep.
-    ``resumed_at_step``: steps that the restart had not to do again; None where that is unknown.
+    ``moment``: warm-up, step, evaluation or save. ``at_step`` complete steps were done when the signal came,
+    ``steps_done`` when the command ended. ``exit_code`` is a shell's (128 + signal), None if it had to be killed after
+    the grace period. ``exit_s`` is from the signal to the end. ``saved``: a checkpoint was completed after the signal,
+    in ``save_s``. ``torn`` files cannot be read, ``left_over`` are files that an undisturbed run does not keep.
+    ``resumed_at_step``: steps that the restart did not have to repeat; None if that is unknown.
     """
 
     moment: str
@@ -41,7 +41,7 @@ class DrillMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillSignal:
-    """All moments of one signal. What is beside them is of the moment that decided, ``save_s`` the longest of all."""
+    """All moments of one signal. The other fields are of the moment that decided; ``save_s`` is the longest of all."""
 
     signal: str
     verdict: DrillVerdict
@@ -56,7 +56,7 @@ class DrillSignal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveTimes:
-    """Seconds of the ``n`` saves that were seen whole; None where there was none."""
+    """Seconds of the ``n`` saves that were seen in full; None if there was none."""
 
     p50: float | None
     p99: float | None
@@ -65,13 +65,13 @@ class SaveTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drill:
-    """``steps_count`` of the undisturbed run, which ``is_whole`` unless it was cut. ``repeats``: how well the losses of
-    undisturbed steps repeat: exact, near, not, or unknown.
+    """``steps_count`` is of the undisturbed run, which ``is_whole`` unless it was cut. ``repeats``: how well the losses
+    of undisturbed steps repeat: exact, near, not, or unknown.
 
-    ``interval_steps`` are the most steps between two saves. ``grace_s`` is the notice that the training needs,
-    ``rehearsed_grace_s`` the one that it was given. ``interval_s`` is the best interval between two saves (Daly) for
-    one interruption in ``mtbf_s``, ``expected_waste_ratio`` the share of time that is lost at the training's own
-    interval, where it is known, else at the best one. ``launch`` are options for ``hotloop launch``.
+    ``interval_steps`` is the largest number of steps between two saves. ``grace_s`` is the notice that the training
+    needs, ``rehearsed_grace_s`` the notice that it was given. ``interval_s`` is the best interval between two saves
+    (Daly) for one interruption in ``mtbf_s``. ``expected_waste_ratio`` is the share of time that is lost at the
+    training's own interval if it is known, else at the best one. ``launch`` are options for ``hotloop launch``.
     """
 
     tool_version: str

@@ -37,7 +37,7 @@ class RecordingError(HotloopError):
 
 
 class TraceError(RecordingError):
-    """A file is no trace, or one that cannot be read."""
+    """A file is not a trace, or a trace that cannot be read."""
 
 
 class InvariantError(HotloopError):
@@ -45,7 +45,7 @@ class InvariantError(HotloopError):
 
 
 def suggest_known(word: str, known: Iterable[str]) -> str:
-    """What follows an unknown word in a message; empty where nothing is known.
+    """The end of a message about an unknown word; empty if no words are known.
 
     >>> suggest_known("input-bond", ["input-bound", "straggler"]), suggest_known("xyz", ["input-bound", "straggler"])
     ("; did you mean 'input-bound'?", '; known: input-bound, straggler')

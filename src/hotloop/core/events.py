@@ -1,7 +1,7 @@
-"""The contract between the hooks in a training and hotloop's own process: one memory, one slot an event.
+"""The contract between the hooks in a training and hotloop's own process: one memory, one slot per event.
 
-The memory is a header, a ring of slots, and a place for copies of batches' parts. A slot is eight little words: the
-clock, six arguments, and last its number with the event's code, so that a slot counts only when all of it is there.
+The memory is a header, a ring of slots, and a place for copies of parts of batches. A slot is eight words: the clock,
+six arguments, and last its number with the event's code, so that a slot counts only once it is complete.
 Nothing here imports anything that a training would not have: both sides load this file.
 """
 
@@ -27,9 +27,9 @@ CODE_BITS = 8
 MOST_TEXT_BYTES = 256 << 10
 
 HEADER = struct.Struct("=8q")
-"""Magic word, pid, anchor of the clock, requests from outside, end of the newest copy, steps only counted."""
+"""Magic word, pid, anchor of the clock, requests from outside, end of the newest copy, steps that were only counted."""
 REQUEST_AT = 24
-"""The request is a word: its number in the upper half, steps from bit 8 on, and below them bits of what is wanted."""
+"""The request is one word: its number in the upper half, steps from bit 8 on, and below them bits for the content."""
 WANTS_TRACE, WANTS_DEEP, WANTS_OFF, WANTS_ON = 1, 2, 4, 8
 REQUEST_NAME = "request.json"
 """In the run folder: the newest request of ``hotloop attach``, for the ``hotloop run`` of each host."""
@@ -52,7 +52,7 @@ RESTED_AT = 40
     BACKWARD_IN,  # a = 1 where the graph is kept
     BACKWARD_OUT,  # a = 1 where it raised
     STEP_IN,  # a = optimizer
-    STEP_OUT,  # a = optimizer, b = CPU ns of the process, 0 where it was not read
+    STEP_OUT,  # a = optimizer, b = CPU ns of the process, 0 if it was not read
     SCALER_IN,  # a = optimizer
     SCALER_OUT,  # a = optimizer, b = 1 where it raised
     SCALER_WORK_IN,
@@ -70,7 +70,7 @@ RESTED_AT = 40
     RESTED,  # a = steps that were not timed since the last one, b = clock at the end of the last of them
     SKIPPED,  # a = forwards without gradients that were not timed since the last one
     END,  # how the interpreter ended: a = HOW_*
-    TIMED,  # to the next of these one step is timed by the device's clock too: a = its number, 0 where none is
+    TIMED,  # to the next of these one step is timed by the device's clock too: a = its number, 0 if none is
     DEVICE_TIMES,  # a = number of a timed step, b to e = device ns of forward, backward, optimizer, copies; -1 unknown
 ) = range(1, 36)
 
@@ -78,18 +78,18 @@ RESTED_AT = 40
     GRAD, TRAINING, LEARNS, HAS_INPUT, ALL_TENSORS, SYNC_KNOWN, SYNCED, DRAWS, ON_DEVICE, FIRST_TIME, HAS_SEQUENCES,
     NEEDS_GRADIENTS, HIDES_MODULES, OPAQUE, NEW_WEIGHTS, SAME_WEIGHTS,
 ) = (1 << bit for bit in range(16))  # fmt: skip
-"""Flags of FORWARD_IN and BATCH_OUT. Whether gradients are on, whether the module is in training mode, has parameters;
-whether an input was told apart, and all of them were; whether DDP or FSDP spreads gradients; whether the module may
-draw random numbers; whether the input lies on a device; whether the module is called for the first time; and whether
-the sizes of sequences are known. Whether an input needs gradients, and whether the module keeps others in lists, where
-torch does not count their weights. And whether it has weights that are no plain tensors. With several optimizers:
-whether its weights were changed since its last forward with gradients, or are those of then."""
+"""Flags of FORWARD_IN and BATCH_OUT: whether gradients are on; whether the module is in training mode, and has
+parameters; whether an input was identified, and whether all were; whether DDP or FSDP synchronizes gradients; whether
+the module may draw random numbers; whether the input is on a device; whether the module is called for the first time;
+whether the sizes of sequences are known; whether an input needs gradients; whether the module keeps other modules in
+lists, where torch does not count their weights; and whether it has weights that are not plain tensors. With several
+optimizers: whether its weights were changed since its last forward with gradients, or are still the same."""
 
 EVENT_NS = 3_000
-"""What noting an event costs a training between torch's operators, which leave the caches cold (docs/overhead.md)."""
+"""The cost of recording an event between torch's operators, which leave the caches cold (docs/overhead.md)."""
 
 COPIED_MASK, COPIED_KEY_MASK, COPIED_IDS, COPIED_FRAMES = range(4)
-"""What a copy holds: an attention mask, a mask of padding, numbers of tokens, or frames of float32 features."""
+"""What a copy contains: an attention mask, a mask of padding, numbers of tokens, or frames of float32 features."""
 
 HOW_COMPLETED, HOW_EXCEPTION, HOW_INTERRUPTED = range(3)
 

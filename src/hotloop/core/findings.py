@@ -1,4 +1,4 @@
-"""What a rule says: a Finding with its cost, its forecast saving, its evidence and its place; or Skipped."""
+"""The result of a rule: a Finding with its cost, its forecast saving, its evidence and its place; or Skipped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Value = str | int | float | bool | None | list["Value"] | dict[str, "Value"]
 
 
 class Kind(str, Enum):
-    """Something is wrong (fault), or a technique might win (opportunity)."""
+    """Something is wrong (fault), or a technique might save time (opportunity)."""
 
     FAULT = "fault"
     OPPORTUNITY = "opportunity"
@@ -43,7 +43,7 @@ class Safety(str, Enum):
 
 
 class Numerics(str, Enum):
-    """What a fix does to the training's numbers."""
+    """The effect of a fix on the training's numbers."""
 
     EXACT = "exact"
     REORDERED = "reordered"
@@ -53,7 +53,7 @@ class Numerics(str, Enum):
 
 Effort = Literal["easy", "medium", "hard"]
 """Of editing the program, not of tuning it afterwards. easy: an option, a variable or a line; medium: lines in several
-places, or a new function or class; hard: another structure of the program, its data or its machines."""
+places, or a new function or class; hard: a different structure of the program, its data or its machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Where:
     file: str
     line: int
     function: str
-    """With its class, ``Saver.on_step_end``, where the file has several of the name."""
+    """With its class, ``Saver.on_step_end``, if the file has several of that name."""
 
     @property
     def name(self) -> str:
@@ -92,9 +92,9 @@ class Where:
 class Fix:
     """The act that treats a finding (docs/vocabulary.md lists them) and its settings.
 
-    A rule names these two. The rest is the act's own and comes from its file (``fill_fixes`` in core/acts.py), except
-    what the rule knows of this very case: another class of numerics, or SHOW where the technique cannot reach. None and
-    empty where the act is not known.
+    A rule names these two. The rest belongs to the act and comes from its file (``fill_fixes`` in core/acts.py), unless
+    the rule knows better in this case: another class of numerics, or SHOW if the technique cannot reach it. None and
+    empty if the act is unknown.
     """
 
     technique: str
@@ -102,25 +102,25 @@ class Fix:
     safety: Safety | None = None
     numerics: Numerics | None = None
     effort: str | None = None
-    """An Effort; of a report that was read, whatever it says."""
+    """An Effort; in a report that was read from a file, whatever it says."""
     act: str = ""
-    """What the act does in one line of Markdown."""
+    """What the act does, in one line of Markdown."""
     by_hand: str = ""
-    """How the reader does it, in Markdown; empty for what hotloop applies."""
+    """How the reader does it, in Markdown; empty for acts that hotloop applies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One fault or opportunity. ``cost_*`` is what is lost, ``saving`` what the fix is forecast to win back.
+    """One fault or opportunity. ``cost_*`` is what is lost, ``saving`` what the fix is forecast to save.
 
-    ``rule``, ``kind``, ``unit`` and ``next`` are filled in by the rule's decorator (core/rules.py).
+    The rule's decorator (core/rules.py) fills in ``rule``, ``kind``, ``unit`` and ``next``.
     ``cost_ns`` is per step; ``cost_ratio`` and the saving are fractions of the time per ``unit``.
-    With ``base`` "run" it is about what the steady steps leave out (compilation, a cold cache), paid once per start:
-    ``cost_ns`` is of this whole run and ``cost_ratio`` its share of the run, from the first step to the end (of
-    slow-start from the import of torch on); a saving is not forecast, since the share shrinks as the training gets
+    With ``base`` "run", it is about time outside the steady steps (compilation, a cold cache), paid once per start:
+    ``cost_ns`` is of this entire run and ``cost_ratio`` its share of the run, from the first step to the end (for
+    slow-start, from the import of torch on); a saving is not forecast, since the share shrinks as the training gets
     longer.
-    ``severity_override`` is set only for harm that is no loss of time in every step (memory-growth and its kin, what is
-    paid once); otherwise the severity follows from ``saving.low_ratio``.
+    ``severity_override`` is set only for harm that is not lost time in every step (memory-growth and its kin, one-time
+    costs); otherwise the severity follows from ``saving.low_ratio``.
     """
 
     rule: str = ""
@@ -139,9 +139,9 @@ class Finding:
     base: str = "steady"
     severity_override: Severity | None = field(default=None)
     time_ns: Mapping[str, int] | None = None
-    """The time that ``cost_ns`` counts, by phase of the breakdown (in a profiler's files also by part of the device's
-    time): no other finding counts it too. None where it is not this finding's alone: a technique for all of the
-    computing, or a cost that may lie in any phase."""
+    """The time that ``cost_ns`` counts, by phase of the breakdown (in a profiler's files, also by part of the device's
+    time); no other finding counts it too. None if the time is not this finding's alone: a technique for all of the
+    computation, or a cost that may be in any phase."""
     rule_saving: Saving | None = None
     """What the fixes of all findings of this rule save together; None for a rule with one finding."""
 
@@ -162,7 +162,7 @@ class Finding:
 
 
 def severity_of(saving: Saving | None) -> Severity:
-    """Severity of a forecast saving; info when there is none."""
+    """Severity of a forecast saving; info if there is none."""
     if saving is None:
         return Severity.INFO
     for threshold_ratio, severity in ((0.15, Severity.HIGH), (0.05, Severity.MEDIUM), (0.01, Severity.LOW)):
@@ -174,17 +174,17 @@ def severity_of(saving: Saving | None) -> Severity:
 REMOVED_LOW_RATIO = 0.7
 """Range factor: the low end of a saving, as a part of the timed work that the fix removes for certain.
 
-Of 16 faults of the known sets that a fix removes (benchmarks/results/zoo/55f64a285295.jsonl of 2026-11-22 and
-treated/c75a504ea710.jsonl of 2026-11-21, realised saving of 0.15 or more) all won more than this of their cost by each
-side's fastest run (least 0.83), and 14 by medians (the others, whose runs scatter, 0.39 and 0.45).
-tests/diagnose/test_removal.py recomputes it.
+By each side's fastest run, all 16 faults of the known sets that a fix removes saved more than this of their cost (the
+least 0.83); by medians, 14 did (the others, whose runs scatter, saved 0.39 and 0.45). The faults are those of
+benchmarks/results/zoo/55f64a285295.jsonl of 2026-11-22 and treated/c75a504ea710.jsonl of 2026-11-21 with a measured
+saving of 0.15 or more. tests/diagnose/test_removal.py recomputes it.
 """
 
 
 def saving_within(cost_ratio: float, low_ratio: float, mid_ratio: float, high_ratio: float, basis: Basis) -> Saving:
     """A Saving clamped to what a rule can time: none of the three exceeds the cost, and they stay in order.
 
-    All are fractions of the time per unit of work. What is told may end higher: see ``widen`` in
+    All are fractions of the time per unit of work. The reported range may end higher: see ``widen`` in
     hotloop/judge/diagnose/completion.py.
 
     >>> saving_within(0.3, 0.2, 0.4, 0.5, Basis.SIMULATED).mid_ratio
@@ -204,10 +204,10 @@ class Skipped:
 
 
 def saving_of_removal(cost_ratio: float, removed_ratio: float | None = None, sure_ratio: float | None = None) -> Saving:
-    """What a step wins without work that was timed in this run: the middle is that time itself.
+    """A step's saving from removing work that was timed in this run: the middle is that time itself.
 
-    ``removed_ratio`` is what the fix takes of the cost (all of it unless given), ``sure_ratio`` the part of that which
-    is certain to go.
+    ``removed_ratio`` is what the fix removes of the cost (all of it unless given), ``sure_ratio`` the part of that
+    which is certain to go.
 
     >>> saving_of_removal(0.4, 0.3)
     Saving(low_ratio=0.21, mid_ratio=0.3, high_ratio=0.4, basis=<Basis.SIMULATED: 'simulated'>)

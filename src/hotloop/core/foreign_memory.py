@@ -1,6 +1,6 @@
-"""A process's number and addresses -> the bytes that lie there, without stopping it (Linux).
+"""A process's number and addresses -> the bytes at these addresses, without stopping the process (Linux).
 
-The kernel allows it for processes of the same user, and where Yama's ``ptrace_scope`` is 1 for descendants alone.
+The kernel allows it for processes of the same user; if Yama's ``ptrace_scope`` is 1, only for descendants.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Vector(ctypes.Structure):
 def _load() -> Any:
     try:
         call = ctypes.CDLL(None, use_errno=True).process_vm_readv
-    except (AttributeError, OSError, TypeError):  # no Linux
+    except (AttributeError, OSError, TypeError):  # not Linux
         return None
     call.restype = ctypes.c_ssize_t
     call.argtypes = (ctypes.c_int, *(ctypes.c_void_p, ctypes.c_ulong) * 2, ctypes.c_ulong)
@@ -33,10 +33,10 @@ _read = _load()
 
 
 def prepare_read(pid: int, spans: Sequence[Span]) -> tuple[Callable[[], int], tuple[Any, ...]]:
-    """What reads all spans in one call of the kernel and answers how many bytes it read; and the buffer for them, with
-    what must be kept as long.
+    """A function that reads all spans in one kernel call and returns the number of bytes that it read; and the buffer
+    for them, with everything that must be kept as long.
 
-    The call runs no Python. Raises OSError where the system has no such call.
+    The call runs no Python. Raises OSError if the system has no such call.
     """
     if _read is None:
         raise OSError("this system does not read another process's memory")
@@ -48,7 +48,7 @@ def prepare_read(pid: int, spans: Sequence[Span]) -> tuple[Callable[[], int], tu
 
 
 def read_spans(pid: int, spans: Sequence[Span]) -> bytes:
-    """The bytes of all spans one after the other, as they were at one moment but for some 100 ns a KiB.
+    """The bytes of all spans one after the other, as they were at one moment to within about 100 ns per KiB.
 
     Raises OSError: not allowed, no such process, no such memory.
     """

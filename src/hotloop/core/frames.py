@@ -4,8 +4,8 @@ Everything is little-endian and 8-byte aligned. The file is an array of equal se
 frames and no frame straddles two segments. A frame counts only when its commit word, written last, holds the right
 checksum, so a reader may look at any time, at a file that is being written or whose writer was killed.
 
-Nothing here trusts a length that it reads: decoding either answers with checked values or skips, and time and memory
-are bounded by the size of the buffer that was passed in.
+Nothing here trusts a length that it reads: decoding either returns checked values or skips, and time and memory are
+bounded by the size of the buffer that was passed in.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from hotloop.core.errors import RecordingError
 from hotloop.core.recording import STEP_FIELDS
 
 MAGIC = b"\x89hlr\r\n\x1a\n"
-"""First bytes of every recording: a byte that is no text, and line ends that a text-mode copy would damage."""
+"""First bytes of every recording: a byte that is not text, and line ends that a text-mode copy would damage."""
 
 FORMAT_VERSION = 2
 
 HEAD_BYTES = 65536
-"""Beginning of the first segment: file header and two status slots."""
+"""Start of the first segment: file header and two status slots."""
 
 STATUS_OFFSETS = (4096, 4608)
 STATUS_END = 8192
@@ -64,7 +64,7 @@ _JSON_OFFSET = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHeader:
-    """What the first bytes of a recording say: the columns of its rows and the size of its segments."""
+    """The content of a recording's first bytes: the columns of its rows and the size of its segments."""
 
     segment_bytes: int
     fields: tuple[str, ...] = STEP_FIELDS
@@ -72,7 +72,7 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What the writer last said about itself; rewritten in place in two alternating slots.
+    """What the writer last reported about itself; rewritten in place in two alternating slots.
 
     ``settled_rows`` is the index after the newest row that was written or given up.
     """
@@ -91,7 +91,7 @@ class Frame(NamedTuple):
     sequence: int
     payload: bytes
     at: int
-    """Where it begins in the buffer."""
+    """Its start in the buffer."""
 
 
 def frame_span_bytes(payload_bytes: int) -> int:
@@ -145,7 +145,7 @@ def decode_frames(data: bytes, start: int, stop: int) -> Iterator[Frame]:
 
 
 def _find_frame(data: bytes, at: int, stop: int) -> int:
-    """Where the next aligned frame tag at or after ``at`` puts a frame's beginning; ``stop`` when there is none."""
+    """The start of the frame whose aligned tag is the next at or after ``at``; ``stop`` if there is none."""
     while True:
         found = data.find(_FRAME_TAG, at + 5, stop)
         if found < 0:
@@ -163,9 +163,9 @@ def encode_header(header: FileHeader) -> bytes:
 
 
 def decode_header(data: bytes, name: str) -> FileHeader:
-    """The header in the first bytes of a file; ``name`` stands in the error's text.
+    """The header in the first bytes of a file; ``name`` appears in the error's text.
 
-    Raises RecordingError for a file that is no recording, damaged at its beginning, or from a newer hotloop.
+    Raises RecordingError for a file that is not a recording, damaged at its start, or from a newer hotloop.
     """
     if data[: len(MAGIC)] != MAGIC:
         raise RecordingError(f"{name} is not a hotloop recording")
@@ -196,7 +196,7 @@ def decode_header(data: bytes, name: str) -> FileHeader:
 
 
 def encode_segment_header(number: int, first_row: int) -> bytes:
-    """The beginning of every segment but the first: its number and the index of the first row that can lie in it."""
+    """The start of every segment but the first: its number and the index of the first row that can be in it."""
     covered = struct.pack("<QqQ", number, first_row, 0)
     return _UNSIGNED.pack(_commit_word(_KIND_SEGMENT, covered)) + covered
 
@@ -210,7 +210,7 @@ def encode_status(status: Status) -> bytes:
 
 
 def decode_status(head: bytes) -> Status:
-    """The newest good status in the beginning of a file; a fresh Status when there is none."""
+    """The newest good status at the start of a file; a fresh Status if there is none."""
     newest = Status()
     for offset in STATUS_OFFSETS:
         slot = head[offset : offset + _STATUS.size]
@@ -230,7 +230,7 @@ def decode_status(head: bytes) -> Status:
 
 
 def decode_object(text: bytes) -> dict[str, Any] | None:
-    """The JSON object in ``text``; None when it holds anything else."""
+    """The JSON object in ``text``; None if it holds anything else."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -239,5 +239,5 @@ def decode_object(text: bytes) -> dict[str, Any] | None:
 
 
 def fact_key(fact: Mapping[str, Any]) -> tuple[str, str]:
-    """What identifies a fact of a last-wins kind: its kind, and its id or index where it has one."""
+    """What identifies a fact of a last-wins kind: its kind, and its id or index if it has one."""
     return str(fact.get("kind")), str(fact.get("id", fact.get("index")))

@@ -1,7 +1,7 @@
-"""Graph results: what ranks, memory, the critical path, what-if and two timelines compared say, as frozen values.
+"""Graph results for ranks, memory, the critical path, what-if and the comparison of two timelines, as frozen values.
 
-Every time is int nanoseconds. Instants of one rank are on its trace's own clock. None means that the files do not say;
-it never stands for zero.
+Every time is int nanoseconds. Instants of one rank are on its trace's own clock. None means that the files do not
+contain the value; it never means zero.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from .trace import Int8s, Int32s, Int64s
 
 BOUND_KINDS = ("host", "input", "launch", "device_compute", "comm", "memcpy", "sync")
-"""What a stretch of a critical path can be. host: operators, Python and whatever else a thread does; input: waiting for
-the next batch; launch: launching calls, the way from a call to its work, and the gap between two pieces of work;
-memcpy: copies and sets; sync: calls that wait for the device, and waits that the trace does not explain."""
+"""The kinds of stretches in a critical path. host: operators, Python and everything else that a thread does; input:
+waiting for the next batch; launch: launching calls, the delay from a call to its work, and the gap between two pieces
+of work; memcpy: copies and sets; sync: calls that wait for the device, and waits that the trace does not explain."""
 
 OPS = (
     "all_reduce",
@@ -38,16 +38,16 @@ OPS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCollectives:
-    """The collectives of one rank in order of start; one entry of every array for each. -1 stands for unknown."""
+    """The collectives of one rank in order of start, one entry of every array for each. -1 means unknown."""
 
     rank: int | None
     host: str | None
     base_ns: int
-    """Add it to an instant to get it on the clock of the host (Unix time where the file tells it)."""
+    """Add it to an instant to convert to the host's clock (Unix time if the file contains it)."""
     time_unit_ns: int
     """Smallest step of the trace's clock."""
     groups: tuple[str, ...]
-    """Names of process groups; '' where the file does not name them."""
+    """Names of process groups; '' if the file does not name them."""
     group_ranks: tuple[tuple[int, ...] | None, ...]
     """Members, by entry of ``groups``."""
     start_ns: Int64s
@@ -57,13 +57,13 @@ class RankCollectives:
     group: Int32s
     """Index into ``groups``."""
     step: Int32s
-    """Number of the step that launched it, where the steps are the profiler's own."""
+    """Number of the step that launched it, if the steps are the profiler's own."""
     sequence: Int64s
     in_elements: Int64s
     out_elements: Int64s
     group_size: Int32s
     left_out_count: int
-    """Collectives after the last one that is kept."""
+    """Collectives after the last one kept."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -71,7 +71,7 @@ class RankCollectives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of a what-if. ``factor`` and ``pattern`` only where the kind needs them."""
+    """One change of a what-if. ``factor`` and ``pattern`` are set only if the kind needs them."""
 
     kind: str
     """One of changes.CHANGES."""
@@ -83,14 +83,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpMemory:
-    """What one operator allocated, as the innermost one that was open at the time."""
+    """Allocations of one operator, as the innermost operator that was open at the time."""
 
     name: str
     allocated_bytes: int
-    """Sum of its allocations; freed ones are not taken off."""
+    """Sum of its allocations; freed ones are not subtracted."""
     count: int
     at_peak_bytes: int
-    """Of its allocations, what was still held at the peak."""
+    """The part of its allocations that was still held at the peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,21 +102,21 @@ class DeviceMemoryTimeline:
     device: int
     events_count: int
     is_absolute: bool
-    """False: the file does not tell the totals, so levels are relative to the beginning of the trace."""
+    """If False, the file does not contain the totals, so levels are relative to the start of the trace."""
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
-    """Reserved at the peak of allocated; None where unknown and for the CPU, which reserves nothing."""
+    """Reserved at the peak of allocated; None if unknown and for the CPU, which reserves nothing."""
     last_allocated_bytes: int
     growth_bytes_per_step: float | None
     """Slope of the level at the ends of the complete steps; None for fewer than 8 steps."""
     growth_noise_bytes_per_step: float | None
     held_at_peak_bytes: int
-    """Of the peak, what was allocated within the trace; the rest was there before."""
+    """The part of the peak that was allocated within the trace; the rest was there before."""
     ops: tuple[OpMemory, ...]
     """Most held at the peak first."""
     peak_by_category: Mapping[str, int]
-    """The peak by memory_snapshot.TIMELINE_CATEGORIES, told from the ranges around each allocation and from how long
-    it lived (memory_categories); sums to ``peak_allocated_bytes``. What was there before the trace is 'unknown'."""
+    """The peak by memory_snapshot.TIMELINE_CATEGORIES, derived from the ranges around each allocation and from its
+    lifetime (memory_categories); sums to ``peak_allocated_bytes``. What was there before the trace is 'unknown'."""
 
     def __post_init__(self) -> None:
         total_bytes = sum(self.peak_by_category.values())
@@ -127,7 +127,7 @@ class DeviceMemoryTimeline:
 
     @property
     def fragmentation_bytes(self) -> int | None:
-        """Reserved less allocated at the peak; None where reserved is unknown."""
+        """Reserved less allocated at the peak; None if reserved is unknown."""
         return None if self.peak_reserved_bytes is None else self.peak_reserved_bytes - self.peak_allocated_bytes
 
 
@@ -144,7 +144,7 @@ class CategoryMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffTerm:
-    """One part of a change. Terms of a set sum to the change of the whole exactly."""
+    """One part of a change. The terms of a set sum to the total change exactly."""
 
     name: str
     before_ns: int
@@ -155,7 +155,7 @@ class DiffTerm:
 
     @property
     def is_certain(self) -> bool | None:
-        """Whether the interval excludes 0; None where there is none."""
+        """Whether the interval excludes 0; None if there is no interval."""
         return None if self.half_width_ns is None else abs(self.delta_ns) > self.half_width_ns
 
 
@@ -175,18 +175,19 @@ class DiffTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffRow:
-    """One kernel or operator, per step on either side; the other side's fields are None where it does not occur."""
+    """One kernel or operator, per step on either side; the fields of a side are None if it does not occur there."""
 
     name: str
-    """Normalised."""
+    """Normalized."""
     shapes: str | None
     status: str
     """'new', 'gone', 'slower', 'faster', 'more calls', 'fewer calls' or 'same'; 'not listed before' or 'not listed
-    after' where that side's table was cut, so that it may only be small there."""
+    after' if that side's table was cut, so that the row may only be small there."""
     before_count: float | None
     after_count: float | None
     before_ns: float | None
     after_ns: float | None
     delta_ns: float
     count_effect_ns: float | None
-    """Of the change, what more or fewer calls explain at the old time per call; the rest is the time per call."""
+    """The part of the change that more or fewer calls explain at the old time per call; the rest is the time per
+    call."""

@@ -12,24 +12,24 @@ class HostClock:
     name: str
     ranks: tuple[int, ...]
     offset_ns: int | None
-    """In the middle of the steps that both share; None where nothing tells it."""
+    """In the middle of the steps that both share; None if nothing shows it."""
     drift_ppm: float | None
-    """How much faster it runs, in parts per million; None where that is not told from 0."""
+    """How much faster it runs, in parts per million; None if it does not differ from 0 beyond its error."""
     uncertainty_ns: int | None
     """Of the offset corrected by the drift, anywhere in the shared steps."""
     basis: str
-    """What the offset is estimated from, or why it is unknown."""
+    """The basis of the offset's estimate, or why it is unknown."""
     stopped_after_step: int | None = None
-    """Its ranks recorded no end, and others went on; None where they did not stop early."""
+    """Whether its ranks recorded no end while others went on; None if they did not stop early."""
     stopped_before_end_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One start of a training's ranks; a launcher starts them anew after a failure or when nodes come and go."""
+    """One start of a training's ranks; a launcher starts them again after a failure or when nodes come and go."""
 
     restart: int
-    """Restarts that a launcher had counted by then: those without a step of any rank are no attempt here."""
+    """Restarts that a launcher had counted by then; those without a step of any rank do not count as attempts here."""
     world_size: int
     ranks_count: int
     """Ranks that completed a step."""
@@ -37,13 +37,15 @@ class Attempt:
     steps: int
     """Of the rank with most."""
     first_step: int | None
-    """Steps of the optimizer before this attempt's first one, by its own state; None where that does not count."""
+    """Optimizer steps before this attempt's first step, by the optimizer's own state; None if that does not count
+    them."""
     trained_ns: int
-    """Steps of the rank with most of them, in all."""
+    """Total steps of the rank with most of them."""
     gap_ns: int | None = None
-    """From the last step of the attempt before to this one's first; None for the first one, and where unknown."""
+    """From the last step of the previous attempt to the first of this one; None for the first attempt, and if
+    unknown."""
     repeated_steps: int | None = None
-    """Steps of the attempt before that were lost with it and are made again; None as above."""
+    """Steps of the previous attempt that were lost with it and are repeated; None as above."""
     repeated_ns: int | None = None
     repeated_basis: str | None = None
-    """'optimizer state', or 'last checkpoint': the last one that was seen is taken for the one that was loaded."""
+    """'optimizer state', or 'last checkpoint': the last checkpoint that was seen is assumed to be the one loaded."""

@@ -1,4 +1,4 @@
-"""ImageReport: how long a Dockerfile's builds take, as it is and with each fix; the contract hotloop.image/1."""
+"""ImageReport: how long a Dockerfile's builds take, as is and with each fix; the contract hotloop.image/1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCENARIOS = {"cold": "cold", "code": "code edit", "requirements": "requirements 
 """What is built: without any cached layer; again after a code file changed; again after a requirements file did."""
 
 AS_IS, TOGETHER = "as-is", "together"
-"""Ids of the variants that are no single fix."""
+"""Ids of the variants that are not a single fix."""
 
 DAYS_A_MONTH = 30
 
@@ -26,7 +26,7 @@ Verdict = Literal["baseline", "proven", "no-gain", "contents-differ", "failed", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioTimes:
-    """One variant in one scenario. ``samples_ns`` is one wall time a build, empty where nothing was built.
+    """One variant in one scenario. ``samples_ns`` has one wall time per build, and is empty if nothing was built.
 
     ``cached_count`` of ``steps_count`` steps came from the cache in the last build.
     """
@@ -41,15 +41,15 @@ class ScenarioTimes:
 
     @property
     def spread_ns(self) -> int:
-        """Longest less shortest build; 0 for one alone, whose spread is unknown."""
+        """Longest less shortest build; 0 for a single build, whose spread is unknown."""
         return max(self.samples_ns) - min(self.samples_ns) if self.samples_ns else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageContents:
-    """How a variant's image differs from that of the file as it is: ``left_out`` are files that the fix is meant to
-    leave out, ``differences`` any other; both in part, with their counts. Files that also differ between two builds of
-    the unchanged file are ``unstable_count``."""
+    """How a variant's image differs from that of the unchanged file: ``left_out`` are files that the fix is meant to
+    leave out, ``differences`` are all others; both are excerpts, with their counts. Files that also differ between two
+    builds of the unchanged file are ``unstable_count``."""
 
     files_count: int
     left_out: tuple[str, ...] = ()
@@ -60,16 +60,16 @@ class ImageContents:
 
     @property
     def are_same(self) -> bool:
-        """Whether every file is there with the same bytes, type, mode and owner, but for what is meant to go."""
+        """Whether every file is there with the same bytes, type, mode and owner, except those that are meant to go."""
         return not self.differences_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """The Dockerfile as it is, with one fix, or with all proven ones together.
+    """The Dockerfile as is, with one fix, or with all proven fixes together.
 
-    ``saved_ns_a_month`` is None where nothing is known of how often files change. ``needs_consent``: files leave the
-    image, so `--fix` writes it only when it is named.
+    ``saved_ns_a_month`` is None if nothing is known about how often files change. ``needs_consent``: files leave the
+    image, so `--fix` writes it only if the user names it.
     """
 
     id: str
@@ -86,23 +86,23 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditedFile:
-    """The file that a scenario edits. ``commits_count`` is how many commits of the report's days are such an edit;
-    None where git does not know."""
+    """The file that a scenario edits. ``commits_count`` is how many commits of the report's days are such an edit; None
+    if git does not know."""
 
     path: str
     commits_count: int | None
 
     def a_month(self, days: float | None) -> float | None:
-        """Rebuilds a month after such an edit, one a commit, where commits were counted over so many days."""
+        """Rebuilds per month after such an edit, one per commit, if commits were counted over this many days."""
         return None if self.commits_count is None or not days else self.commits_count / days * DAYS_A_MONTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageReport:
-    """What `hotloop image` measured. ``builder`` is None where nothing could be built, and ``reason`` says why.
+    """Measurements of `hotloop image`. ``builder`` is None if nothing could be built, and ``reason`` says why.
 
-    ``days`` is the time over which git's commits were counted; None where there is no history. ``stopped`` says what
-    ended the measurement before all was built.
+    ``days`` is the time over which git's commits were counted; None if there is no history. ``stopped`` says what ended
+    the measurement before everything was built.
     """
 
     tool_version: str

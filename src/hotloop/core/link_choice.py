@@ -1,7 +1,7 @@
-"""A link, gradients and the time to hide them in -> what each way of sending them leaves exposed, and which one pays.
+"""A link, gradients and the backward to overlap with -> what each way to send them leaves exposed, and the best way.
 
 The timeline is DDP's: buckets become ready during backward, in order and in proportion to their bytes; each is
-compressed where backward runs and then sent, one after the other. What is not through when backward ends is exposed.
+compressed where backward runs and then sent, one after the other. Whatever is not sent when backward ends is exposed.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from .link_fit import LinkFit, bus_factor
 
 FLOAT_BYTES = 4
 LEAST_GAIN_RATIO = 0.1
-"""Of the step: what a way must save over a milder one to be worth what it does to the numbers. A choice."""
+"""Share of the step that a way must save over a milder one to be worth its effect on the numbers. A choice."""
 TOPK_RATIO = 0.01
 COST_NS_PER_ELEMENT: Mapping[str, float] = {
     "bf16": 1.7,
     "int8": 12.3,
     "topk": 3.7,
 }
-"""CPU time of a way beside plain DDP's, for each element of the gradients: compressing, adding up and what is kept, one
+"""Extra CPU time of a way over plain DDP's, per element of the gradients: compressing, adding up and keeping state, one
 thread. benchmarks/results/link_choice/costs.json has the measurement."""
 BUCKET_MIB = (1, 5, 10, 25, 50, 100, 200)
 DEFAULT_BUCKET_MIB = 25
-"""torch's own; its first bucket, of 1 MiB, is left out here."""
+"""torch's own size; its first bucket, of 1 MiB, is ignored here."""
 SAFE_WAYS = ("none", "bf16", "int8")
-"""The ways that may be chosen: those with which a small language model reached plain DDP's loss after 2,000 steps
-(docs/communication-quality.md). The others are forecast, and left to who watches the loss of a longer run: they keep it
-only with another momentum or after a warm-up, if at all."""
+"""The ways that may be chosen: a small language model reached plain DDP's loss with them after 2,000 steps
+(docs/communication-quality.md). The others are forecast, and left to users who watch the loss of a longer run: they
+keep the loss only with another momentum or after a warm-up, if at all."""
 DEVICE_WAYS = ("none", "bf16")
-"""On an accelerator the others' cost was never measured, so nothing is forecast of them."""
+"""On an accelerator, the cost of the others was never measured, so they are not forecast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,29 +41,29 @@ class Exchange:
     bucket_bytes: Sequence[int]
     """float32 gradients, in the order in which they are sent."""
     backward_ns: float
-    """Computation of backward that sending can hide behind."""
+    """Computation of backward that sending can overlap with."""
     step_ns: float
-    """The whole step as it is sent now."""
+    """The full step as it is sent now."""
     ranks: int
     on_device: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WayForecast:
-    """One way of sending gradients. ``technique`` is None for DDP's own."""
+    """One way to send gradients. ``technique`` is None for DDP's own."""
 
     way: str
     technique: str | None
     settings: Mapping[str, Value] = field(default_factory=dict)
     exposed_ns: float
-    """Per step, with the time that compressing takes."""
+    """Per step, including the time to compress."""
     sent_bytes: float
     """By each rank per step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WayChoice:
-    """The way that pays, of SAFE_WAYS; ``picked`` is ``none`` where every other one would lose."""
+    """The best way, of SAFE_WAYS; ``picked`` is ``none`` if every other way would lose time."""
 
     picked: WayForecast
     ways: tuple[WayForecast, ...]
@@ -75,7 +75,7 @@ class WayChoice:
 
 
 def forecast_ways(exchange: Exchange, link: LinkFit, techniques: Collection[str]) -> tuple[WayForecast, ...]:
-    """Every way that the known ``techniques`` offer, mildest first; ``none`` is always the first."""
+    """Every way that the known ``techniques`` offer, mildest first; ``none`` always comes first."""
     compress = "compress-gradients"
     ways: list[tuple[str, str | None, dict[str, Value]]] = [("none", None, {})]
     if compress in techniques:
@@ -89,7 +89,7 @@ def forecast_ways(exchange: Exchange, link: LinkFit, techniques: Collection[str]
 
 
 def choose_way(exchange: Exchange, link: LinkFit, techniques: Collection[str]) -> WayChoice:
-    """The mildest of SAFE_WAYS that no other one of them beats by LEAST_GAIN_RATIO of the step.
+    """The mildest of SAFE_WAYS that no other way beats by LEAST_GAIN_RATIO of the step.
 
     >>> exchange = Exchange(bucket_bytes=[25 << 20] * 4, backward_ns=1e9, step_ns=2e9, ranks=2)
     >>> for rate in (1e9, 1.2e7):
@@ -132,8 +132,7 @@ def choose_bucket_bytes(exchange: Exchange, link: LinkFit) -> int:
 def sent_ratio(way: str, exchange: Exchange) -> float:
     """Bytes that a rank sends by this way, over those of plain DDP's ring.
 
-    top-k gathers, so that every rank's share goes to all others: ``ranks * ratio`` where values and indices have 4
-    bytes each.
+    top-k gathers, so every rank's share goes to all others: ``ranks * ratio`` if values and indices have 4 bytes each.
     """
     if way in ("bf16", "int8"):
         return 0.5 if way == "bf16" else 0.25
@@ -157,7 +156,7 @@ def _forecast(
 
 
 def _exposed_ns(exchange: Exchange, plans: Sequence[tuple[float, float]]) -> float:
-    """End of the last bucket after backward's computation, where each has a time to compress and a time on the wire."""
+    """End of the last bucket after backward's computation, if each has a time to compress and a time on the wire."""
     whole = max(1, sum(exchange.bucket_bytes))
     spent_ns = free_ns = passed_bytes = 0.0
     for size, (compress_ns, wire_ns) in zip(exchange.bucket_bytes, plans, strict=True):

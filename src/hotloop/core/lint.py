@@ -1,4 +1,4 @@
-"""LintReport: what static checks found in files, with the text edits that repair it; the contract hotloop.lint/1."""
+"""LintReport: the results of static checks of files, with the text edits to fix them; the contract hotloop.lint/1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINT_SCHEMA = "hotloop.lint/1"
 
 
 class Confidence(StrEnum):
-    """How sure a finding is of its fault; its severity says what the fault costs if it is one."""
+    """How certain a finding is about its fault; its severity says what the fault costs if it is one."""
 
     CERTAIN = "certain"
     LIKELY = "likely"
@@ -23,7 +23,7 @@ class Confidence(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintEdit:
-    """Text in place of what stands between two positions, the second exclusive.
+    """Text that replaces what is between two positions, the second exclusive.
 
     Lines and columns are 1-based, columns in characters. Equal positions insert.
     """
@@ -39,9 +39,9 @@ class LintEdit:
 class LintFinding:
     """A fault in a file. ``message`` says what happens because of it, ``advice`` what to do.
 
-    ``severity`` is the cost to the person: high where the run fails, is lost or is wrong, or most of the hardware or of
+    ``severity`` is the cost to the person: high if the run fails, is lost or is wrong, or most of the hardware or of
     each build is wasted; medium for tens of percent, work lost now and then, or a quietly worse result; low for little.
-    ``rule`` is filled in by the rule's decorator and ``file`` by whoever read it. ``edits`` repair the fault for
+    The rule's decorator fills in ``rule``, and whoever read the file fills in ``file``. ``edits`` fix the fault for
     certain; without any, the reader does it.
     """
 
@@ -81,7 +81,7 @@ class LintReport:
     titles: Mapping[str, str] = field(default_factory=dict)
 
     def fails(self, severity: Severity = Severity.MEDIUM, confidence: Confidence = Confidence.LIKELY) -> bool:
-        """Whether a finding is at least as severe and as sure."""
+        """Whether a finding is at least this severe and this certain."""
         severities, confidences = list(Severity), list(Confidence)
         return any(
             severities.index(finding.severity) <= severities.index(severity)
@@ -95,7 +95,7 @@ Judge = Callable[..., Iterable[LintFinding]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintRule:
-    """``judge`` is pure: a parsed file -> its findings. ``reads`` are ids of formats with a space between; ``manual``
+    """``judge`` is pure: a parsed file -> its findings. ``reads`` are ids of formats, separated by spaces; ``manual``
     has five headings."""
 
     id: str
@@ -106,7 +106,7 @@ class LintRule:
 
 
 def lint_rule(rule_id: str, summary: str, *, reads: str, each: str | None = None) -> Callable[[Judge], LintRule]:
-    """Make a LintRule of a function from a parsed file to its findings; its docstring is the manual.
+    """Makes a LintRule from a function from a parsed file to its findings; its docstring is the manual.
 
     ``each``: a property of the file, such as ``training``. The function is then given the file and one value of it.
     """

@@ -1,4 +1,4 @@
-"""LiveRun: what a run that is still going on looks like now. Made by pipeline/live.py, shown by pages and exporters."""
+"""LiveRun: the state of a run that is still going on. Made by pipeline/live.py, shown by pages and exporters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STALE_STEPS = 10
 
 
 def is_stale(silent_s: float, step_ns: float | None) -> bool:
-    """Whether no step ended for unusually long: for STALE_AFTER_S, and for as long as STALE_STEPS of them take.
+    """Whether no step ended for unusually long: at least STALE_AFTER_S, and as long as STALE_STEPS of them take.
 
     >>> is_stale(16.0, 1e9), is_stale(16.0, 2e9)
     (True, False)
@@ -25,7 +25,7 @@ def is_stale(silent_s: float, step_ns: float | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDevice:
-    """The newest sample of one accelerator (devices.jsonl). None where the device does not report it."""
+    """The newest sample of one accelerator (devices.jsonl). None if the device does not report it."""
 
     index: int
     name: str | None
@@ -40,21 +40,21 @@ class LiveDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRank:
-    """One training process. Times are int ns, and what is not known is None.
+    """One training process. Times are int ns, and None means unknown.
 
     ``phase_ns`` and ``window_ns`` are totals over the newest ``window_count`` steps; they are measured as the report
     measures its steady steps, so over the same steps both give the same numbers.
     """
 
     rank: int | None
-    """None where the training is not distributed."""
+    """None if the training is not distributed."""
     local_rank: int | None
     host: str
     pid: int
     restart: int
     world_size: int
     steps_count: int
-    """Steps since the process began, those that are left out of a report's steady steps included."""
+    """Steps since the process began, including those outside a report's steady steps."""
     window_count: int
     window_ns: int
     phase_ns: Mapping[str, int]
@@ -68,7 +68,7 @@ class LiveRank:
     utilization_ratio: float | None
     """Of this rank's accelerator."""
     age_s: float | None
-    """Since the end of the newest row; None when the clock of its machine is not known."""
+    """Since the end of the newest row; None if the clock of its machine is unknown."""
     is_closed: bool
     """Whether the process ended its recording itself."""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class LiveRank:
 
     @property
     def memory_bytes(self) -> int | None:
-        """Allocated on the accelerator where one is used, else the process's resident memory."""
+        """Allocated on the accelerator if one is used, else the process's resident memory."""
         return self.device_allocated_bytes if self.device_allocated_bytes else self.rss_bytes
 
     def share_ratio(self, phase: str) -> float | None:
@@ -102,22 +102,22 @@ class LiveRun:
 
     name: str
     command: tuple[str, ...]
-    """With secrets replaced; empty when run.json cannot be read."""
+    """With secrets replaced; empty if run.json cannot be read."""
     started_wall_s: float | None
     """Seconds since 1970."""
     state: str
     """``running``; ``ended`` (the command, or every process, ended in order); ``stale``: neither, and no new row;
     ``stalled``: `hotloop run` looked at its ranks, and they are hung."""
     exit_code: int | None
-    """Of the command; None while it runs, when a signal ended it, and when nobody recorded it."""
+    """Of the command; None while it runs, if a signal ended it, or if nobody recorded it."""
     age_s: float | None
     """Since the newest row of any rank; None before the first."""
     ranks: tuple[LiveRank, ...]
-    """Processes with at least one row, by rank; of a rank that was restarted the newest process."""
+    """Processes with at least one row, by rank; for a restarted rank, the newest process."""
     devices: tuple[LiveDevice, ...]
     """Of the machine on which ``hotloop run`` was started."""
     steps_total: int | None
-    """Steps that the training will have taken, where somebody said so."""
+    """Total steps of the training, if somebody stated them."""
     notes: tuple[str, ...]
     """One line for each file that could not be read."""
 
@@ -127,7 +127,7 @@ class LiveRun:
 
     @property
     def lead(self) -> LiveRank | None:
-        """The rank that has gone farthest (of equal ones the first); None before the first row."""
+        """The furthest rank (the first if several are equal); None before the first row."""
         return max(self.ranks, key=lambda rank: rank.steps_count, default=None)
 
     @property

@@ -1,4 +1,4 @@
-"""What this process may use of its machine, from the kernel's files: cores, memory and network."""
+"""The resources of its machine that this process may use, from the kernel's files: cores, memory and network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def count_cores(affinity_cores: int | None = None) -> int:
-    """min(affinity, CPU quota of the cgroup, rounded), at least 1; an earlier affinity counts when it was wider."""
+    """min(affinity, CPU quota of the cgroup, rounded), at least 1; an earlier affinity counts if it was wider."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores = max(cores, affinity_cores or 0)
     quota = read_quota_cores()
@@ -19,9 +19,9 @@ def allowed_cores() -> frozenset[int]:
 
 
 def idle_in(stat: bytes, cores: frozenset[int]) -> list[int] | None:
-    """[ns, cores]: how long some cores together did nothing so far, whoever else runs on them, and how many they are.
+    """[ns, cores]: the total idle time of some cores so far, whoever else runs on them, and the number of cores.
 
-    ``stat`` is the text of /proc/stat, in hundredths of a second. None where it does not tell of each of them.
+    ``stat`` is the text of /proc/stat, in hundredths of a second. None if it does not list each of them.
 
     >>> idle_in(b"cpu 9 9 9 9 9\\ncpu0 1 0 2 700 50 3\\ncpu1 1 0 2 900 0 3\\nintr 7", frozenset({0}))
     [7500000000, 1]
@@ -38,8 +38,8 @@ def idle_in(stat: bytes, cores: frozenset[int]) -> list[int] | None:
 
 
 def read_quota_cores(root: str = "") -> float | None:
-    """CPU quota of this process's cgroup in cores, the smallest of it and its parents (v2, else v1); None without.
-    ``root``, here and below: the folder that stands for the machine."""
+    """CPU quota of this process's cgroup in cores, the smallest of it and its parents (v2, else v1); None if there is
+    none. ``root``, here and below: the folder to use as the machine's root."""
     quotas = []
     for path in list_cgroup_files("cpu.max", root):
         words = read_system_file(path).split()
@@ -66,7 +66,7 @@ def list_cgroup_files(name: str, root: str = "") -> list[str]:
 
 
 def read_system_file(path: str) -> str:
-    """The text of a small file of the kernel; empty where it cannot be read."""
+    """The text of a small file of the kernel; empty if it cannot be read."""
     try:
         with open(path) as file:
             return file.read(1 << 16)
@@ -75,7 +75,7 @@ def read_system_file(path: str) -> str:
 
 
 def read_free_bytes(root: str = "") -> int | None:
-    """The least of what the host has available and what this process's cgroup has left; None where neither tells."""
+    """The smaller of the host's available memory and what this process's cgroup has left; None if neither is known."""
     found = []
     for line in read_system_file(f"{root}/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
@@ -89,7 +89,7 @@ def read_free_bytes(root: str = "") -> int | None:
 
 
 def _read_cached_bytes(path: str) -> int:
-    """Of a cgroup's memory, the pages of files that the kernel drops before anything else."""
+    """The part of a cgroup's memory that is pages of files, which the kernel drops before anything else."""
     lines = read_system_file(path).splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
 
@@ -130,8 +130,8 @@ def network_counters(device_table: bytes, speeds: dict[str, int | None]) -> dict
 
 
 def interface_speed(name: str, root: str = "/sys/class/net") -> int | None:
-    """Bytes per second; None where no hardware stands behind it: one end of a virtual cable, as in every container,
-    states 10 Gbit/s whatever carries it. A bond or a VLAN has the interfaces below it."""
+    """Bytes per second; None if it is not backed by hardware: one end of a virtual cable, as in every container, claims
+    10 Gbit/s whatever carries it. A bond or a VLAN has the interfaces below it."""
     folder = f"{root}/{name}"
     try:
         if not any(entry == "device" or entry.startswith("lower_") for entry in os.listdir(folder)):

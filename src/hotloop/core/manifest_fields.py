@@ -1,5 +1,5 @@
-"""A value of YAML or JSON -> FieldFaults: fields that its table does not know, lacks, or that hold another kind of
-value. The tables, and how a kind is written in them: manifest_tables.py."""
+"""A value of YAML or JSON -> FieldFaults: fields that its table does not know, that are missing, or that hold another
+kind of value. manifest_tables.py has the tables, and the notation for kinds."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Types = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class FieldFault:
-    """``path`` leads to the field through keys and positions; ``owner`` is the type that an unknown field stands in,
-    and empty for other faults."""
+    """``path`` leads to the field through keys and positions; ``owner`` is the type that contains an unknown field, and
+    is empty for other faults."""
 
     path: tuple[str | int, ...]
     reason: str
@@ -37,7 +37,7 @@ class FieldFault:
 
 
 def find_field_faults(value: Any, table: str) -> Iterator[FieldFault]:
-    """In the order of the fields. What an alias repeats is read once."""
+    """In the order of the fields. Reads what an alias repeats only once."""
     yield from _check(value, "@root", (), read_types(table), set())
 
 
@@ -135,7 +135,7 @@ def _name(kind: str) -> str:
 
 
 def describe(value: Any) -> str:
-    """The value as JSON, cut; of what holds other collections, which aliases may multiply, the type alone."""
+    """The value as JSON, cut; for values that hold other collections, which aliases may multiply, only the type."""
     if isinstance(value, dict | list) and any(
         isinstance(one, dict | list) for one in (value.values() if isinstance(value, dict) else value)
     ):

@@ -35,17 +35,17 @@ TABLES = {
     "PodDisruptionBudget": "disruption",
     "PyTorchJob": "pytorchjob",
 }
-"""A Kubernetes kind -> its table. What another group calls a Job has one of its own."""
+"""A Kubernetes kind -> its table. A Job of another group has its own table."""
 
 
 @cache
 def read_types(table: str) -> Mapping[str, Mapping[str, str]]:
-    """The types of a table by name, those that it shares included; ``root`` is the whole object."""
+    """The types of a table by name, including those that it shares; ``root`` is the complete object."""
     content = tomllib.loads((FOLDER / f"{table}.toml").read_text(encoding="utf-8"))
     types: dict[str, Mapping[str, str]] = dict(content["type"])
     return {**read_types(SHARED), **types} if content.get("kubernetes") else types
 
 
 def known_fields(fields: Mapping[str, str]) -> dict[str, str]:
-    """Field -> kind of a type, without the marks of what is required."""
+    """Field -> kind of a type, without the marks for required fields."""
     return {name.removesuffix("!"): kind for name, kind in fields.items()}

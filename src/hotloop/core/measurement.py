@@ -1,4 +1,4 @@
-"""What a trial measured, which tuning compares, and the usual step, which forecasts are made from."""
+"""The measurements of a trial, which tuning compares, and the usual step, which forecasts are made from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .applied import AppliedTechnique
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What one process of a trial (all its ranks) measured over its steady steps. None where nothing was counted."""
+    """Measurements of one trial (all its ranks) over its steady steps. None if nothing was counted."""
 
     step_ns: float
     steady_count: int
@@ -23,19 +23,20 @@ class Measurement:
     losses: tuple[float | None, ...] = ()
     losses_unseen: str = ""
     norms: tuple[tuple[int, float | None], ...] = ()
-    """Gradient norms of some steps: the row's number from 0, and the value; None where a GradScaler skipped it."""
+    """Gradient norms of some steps: the row's number from 0, and the value; None if a GradScaler skipped it."""
     norms_unseen: str = ""
     applied: tuple[AppliedTechnique, ...] = ()
     rank_peak_bytes: int | None = None
-    """Peak memory of the rank that needs most; ``peak_bytes`` is of all ranks of a host together."""
+    """Peak memory of the rank that needs most; ``peak_bytes`` is the sum over all ranks of a host."""
     rank_count: int | None = None
     form: str = ""
-    """What the training was seen to be: its ranks, DistributedDataParallel, the dtype of parameters and of autocast."""
+    """Properties of the training that were seen: its ranks, DistributedDataParallel, the dtype of parameters and
+    autocast."""
     others_ratio: float | None = None
-    """Share of the cores' time that other programs used during its steady steps; None where that was not to be seen."""
+    """Share of the cores' time that other programs used during its steady steps; None if that could not be seen."""
     pace_ns: float | None = None
-    """Mean time of a fixed piece of work between its steady steps; None where that was not timed, or where processes of
-    the training's own may slow it."""
+    """Mean time of a fixed piece of work between its steady steps; None if that was not timed, or if processes of the
+    training's own may slow it."""
     threads_count: int | None = None
     """Compute threads of a rank."""
     exchanges: bool | None = None
@@ -43,18 +44,18 @@ class Measurement:
     work_drifts: bool = False
     """Whether the tokens or samples of a step grow or shrink over its steady steps."""
     whole_ns: int | None = None
-    """Its steps from the first one on, warm-up included: what a cost that each start pays once is compared by."""
+    """Its steps from the first one on, including the warm-up: for comparing a cost that each start pays once."""
     whole_count: int = 0
-    """How many steps ``whole_ns`` is of."""
+    """Number of steps in ``whole_ns``."""
     whole_others_ratio: float | None = None
-    """As ``others_ratio``, from the first step to the last."""
+    """Like ``others_ratio``, from the first step to the last."""
     duration_s: float = 0.0
-    """How long it took, from making its working copy to reading what it left."""
+    """How long it took, from making its working copy to reading its results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Means per steady step of the process that is probed, in ns, and how many batches a step has."""
+    """Means per steady step of the process that is probed, in ns, and the number of batches per step."""
 
     step_ns: float
     forward_ns: float
@@ -64,15 +65,15 @@ class StepTimes:
     """Waiting for batches and moving them, which grows with the batch."""
     other_ns: float = 0.0
     apart_ns: float = 0.0
-    """Validation and checkpoints, which come once in so many samples whatever the batch."""
+    """Validation and checkpoints, which come once per number of samples, whatever the batch."""
     exposed_comm_ns: float | None = None
     """Per step; the part of backward that waits for other ranks."""
     micro_batches: float = 1.0
     noise_ratio: float = 0.0
     largest_factor: float = 2.0
-    """So many times the batch fit into the memory of the host, and into a step whose micro-batches are joined."""
+    """The multiple of the batch that fits into the host's memory, and into a step whose micro-batches are joined."""
     batch_size: int | None = None
-    """Samples that one backward takes, as counted in the model's inputs; None when that is not one number."""
+    """Samples of one backward, as counted in the model's inputs; None if they vary."""
 
     @property
     def train_ns(self) -> float:

@@ -1,15 +1,15 @@
-"""Who made each allocation and how long it lived -> its category: what it is for, 'unknown' where that is not told.
+"""Who made each allocation and how long it lived -> its category, that is its purpose; 'unknown' if neither shows it.
 
-Where an allocation was made does not tell what it is for: a forward makes what its backward needs and what the next
-operator throws away. How long it lived does, where the recording goes on for long enough:
+The place of an allocation does not show its purpose: a forward makes both what its backward needs and what the next
+operator throws away. Its lifetime does, if the recording goes on for long enough:
 
-- made in a module's forward: *activation* when a backward began while it was held or the recording ended, else
+- made in a module's forward: *activation* if a backward began while it was held or the recording ended, else
   *temporary*;
-- made in a backward: *gradient* when it outlived that backward, else *temporary*; a forward that is run again in a
+- made in a backward: *gradient* if it outlived that backward, else *temporary*; a forward that runs again in a
   backward (activation checkpointing) makes *activation*;
-- made in an optimizer's step: *optimizer_state* when it outlived the step, else *temporary*;
+- made in an optimizer's step: *optimizer_state* if it outlived the step, else *temporary*;
 - made elsewhere and freed by a backward: *activation* (a loss, say);
-- copied to the device by a line outside of all these that does so again after a forward has run: *input*.
+- copied to the device by a line outside of all these that copies again after a forward has run: *input*.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from enum import IntEnum
 
 
 class Origin(IntEnum):
-    """What made or freed an allocation, as far as its stack or the operators around it tell."""
+    """What made or freed an allocation, as far as its stack or the operators around it show."""
 
     UNTOLD = 0
     """Nothing was recorded about it."""
     ELSEWHERE = 1
     """Code that is none of the others."""
     PARAMETER = 2
-    """What builds, moves, loads or gathers a module's parameters and buffers."""
+    """Code that builds, moves, loads or gathers a module's parameters and buffers."""
     STATE = 3
-    """What creates the state of an optimizer."""
+    """Code that creates the state of an optimizer."""
     INPUT = 4
-    """A data loader, or what a framework brings a batch to the device with."""
+    """A data loader, or a framework's code that brings a batch to the device."""
     TEMPORARY = 5
-    """A workspace, or what clips gradients."""
+    """A workspace, or code that clips gradients."""
     GRADIENT = 6
-    """What accumulates or buckets gradients."""
+    """Code that accumulates or buckets gradients."""
     RECOMPUTE = 7
     """A forward inside a backward."""
     FORWARD = 8
@@ -48,19 +48,19 @@ class Origin(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """One allocation. ``made`` and ``freed`` are places in the order of events."""
+    """One allocation. ``made`` and ``freed`` are positions in the order of events."""
 
     origin: Origin
     made: int
     """-1: before the first event."""
     freed: int | None
-    """None when it was held at the end of the recording."""
+    """None if it was held at the end of the recording."""
     freed_by: Origin
-    """UNTOLD too where it was not freed."""
+    """Also UNTOLD if it was not freed."""
     site: Hashable
     """Equal for allocations by the same code."""
     is_nested: bool = False
-    """Made inside a backward by something else (parameters gathered for it, a step of an optimizer in a hook)."""
+    """Whether something else made it inside a backward (parameters gathered for it, an optimizer's step in a hook)."""
 
 
 UNKNOWN = "unknown"
@@ -99,7 +99,7 @@ def categorize_allocations(allocations: Sequence[Allocation]) -> list[str]:
         else:
             category = UNKNOWN
         found.append(category)
-    # What the recording cut off is what the same code made at other times, if that was always the same.
+    # If the recording cut off an allocation, it is what the same code made at other times, if that was always the same.
     fates: dict[Hashable, set[str]] = {}
     for one, category in zip(allocations, found, strict=True):
         if category is not None:
@@ -143,7 +143,7 @@ class _Runs:
         return self._first[index] if index < len(self._first) else None
 
     def find_around(self, at: int) -> tuple[int, int | None]:
-        """(the last allocation of the stretch that ``at`` is in, the first one after it that is not in it)."""
+        """(the last allocation of the stretch around ``at``, the first one after it that is not in it)."""
         index = bisect_left(self._last, at)
         return self._last[index], self._next[index]
 
@@ -166,7 +166,7 @@ class _Runs:
 
 
 def _judge_forward(one: Allocation, passes: _Runs) -> str:
-    if one.made < 0:  # older than the recording: whatever it is, it is not the forward of a step that was seen
+    if one.made < 0:  # older than the recording: whatever it is, it is not from the forward of a step that was seen
         return UNKNOWN
     begins = passes.find_next(one.made)
     if one.freed is None or (begins is not None and one.freed > begins) or passes.contains(one.freed_by):
@@ -175,7 +175,7 @@ def _judge_forward(one: Allocation, passes: _Runs) -> str:
 
 
 def _judge_run(one: Allocation, runs: _Runs, lasting: str) -> str | None:
-    """``lasting`` when it outlived its stretch, temporary when it did not; None when that is not recorded."""
+    """``lasting`` if it outlived its stretch, temporary if it did not; None if that is not recorded."""
     if one.made < 0:
         ended = runs.find_first_end()
         return lasting if one.freed is None and ended is not None else None
@@ -186,7 +186,7 @@ def _judge_run(one: Allocation, runs: _Runs, lasting: str) -> str | None:
         return lasting
     if one.freed < last or runs.contains(one.freed_by):
         return "temporary"
-    # Freed after the last allocation of the stretch and before the next thing: only what freed it tells.
+    # Freed after the last allocation of the stretch and before the next event: only what freed it can show that.
     return None if one.freed_by is Origin.UNTOLD else lasting
 
 

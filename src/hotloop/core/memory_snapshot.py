@@ -1,4 +1,4 @@
-"""MemoryFile: what an allocator's snapshot or a profiler's memory timeline says, as values.
+"""MemoryFile: the content of an allocator's snapshot or a profiler's memory timeline, as values.
 
 All sizes are bytes. *reserved* is what the caching allocator took from the device, *allocated* what tensors hold,
 *active* is allocated plus what waits for another stream before it is free again, *requested* what the program asked
@@ -18,7 +18,7 @@ ACTIVE_ALLOCATED = "active_allocated"
 ACTIVE_AWAITING_FREE = "active_awaiting_free"
 INACTIVE = "inactive"
 BLOCK_STATES = (ACTIVE_ALLOCATED, ACTIVE_AWAITING_FREE, INACTIVE)
-"""What a block of a segment can be: in use, freed but still needed by another stream, or free for reuse."""
+"""The states of a block of a segment: in use, freed but still needed by another stream, or free for reuse."""
 
 TIMELINE_CATEGORIES = (
     "parameter",
@@ -33,12 +33,12 @@ TIMELINE_CATEGORIES = (
 """torch.profiler's categories of memory, in the order of the numbers in a raw memory timeline."""
 
 TIMELINE_ACTIONS = ("preexisting", "create", "increment_version", "destroy")
-"""What a row of a raw memory timeline is, in the order of its numbers, which start at 1."""
+"""The kinds of rows of a raw memory timeline, in the order of their numbers, which start at 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTotals:
-    """All blocks of one state on one device; ``requested_bytes`` is None where old snapshots do not say."""
+    """All blocks of one state on one device; ``requested_bytes`` is None if an old snapshot does not contain it."""
 
     state: str
     count: int
@@ -48,7 +48,7 @@ class BlockTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBlock:
-    """One block of a segment; ``where`` is the user's line that allocated it, None when not recorded."""
+    """One block of a segment; ``where`` is the user's line that allocated it, None if not recorded."""
 
     device: int
     address: int
@@ -60,17 +60,17 @@ class MemoryBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteMemory:
-    """What one line of the user's code holds; ``where`` None gathers all that cannot be put down to a line."""
+    """Memory held by one line of the user's code; ``where`` None collects everything that belongs to no known line."""
 
     where: Where | None
     bytes: int
     count: int | None
-    """Allocations; None where the snapshot only tells the bytes."""
+    """Allocations; None if the snapshot contains only the bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPeak:
-    """The highest point that the recorded events show, in requested bytes (the events do not tell the rounding).
+    """The highest point that the recorded events show, in requested bytes (the events do not contain the rounding).
 
     The walk starts at the snapshot's own state and goes back in time, so the level is exact for every recorded
     event; what happened before the first recorded event is unknown.
@@ -80,12 +80,13 @@ class MemoryPeak:
     reserved_bytes: int
     """At the same moment."""
     event: int
-    """Index of the event of this device after which it was reached; -1: before the first one."""
+    """Index of the event of this device after which it was reached; -1: before the first event."""
     by_site: tuple[SiteMemory, ...]
     """Sums to ``requested_bytes``, largest first."""
     by_category: Mapping[str, int]
-    """Bytes by TIMELINE_CATEGORIES, told from the stacks and from how long each allocation lived (memory_categories);
-    sums to ``requested_bytes``. A category that is absent was not seen; 'unknown' is what cannot be told."""
+    """Bytes by TIMELINE_CATEGORIES, derived from the stacks and from the lifetime of each allocation
+    (memory_categories); sums to ``requested_bytes``. A missing category was not seen; 'unknown' is what could not be
+    determined."""
 
     def __post_init__(self) -> None:
         if sum(self.by_category.values()) != self.requested_bytes:
@@ -104,7 +105,7 @@ class OutOfMemory:
     failed_bytes: int
     device_free_bytes: int | None
     requested_bytes: int | None
-    """What was in use at that moment, as requested; None when the events do not fit the snapshot's state."""
+    """Memory in use at that moment, as requested; None if the events do not fit the snapshot's state."""
     reserved_bytes: int | None
     where: Where | None
 
@@ -121,18 +122,18 @@ class DeviceMemory:
     requested_bytes: int | None
     """Of the active blocks."""
     free_segment_bytes: int
-    """In segments of which nothing is in use: empty_cache() would give them back."""
+    """In segments without any block in use: empty_cache() would return them."""
     split_bytes: int
     """Free, but between blocks in use: the part of fragmentation that only different sizes would avoid."""
     largest_free_block_bytes: int
     blocks: tuple[BlockTotals, ...]
-    """One per state that occurs, in the order of BLOCK_STATES, other states after."""
+    """One for each state that occurs, in the order of BLOCK_STATES, other states after them."""
     sites: tuple[SiteMemory, ...]
     """Active blocks by the innermost line of the user's code; sums to ``active_bytes``, largest first."""
     events: Mapping[str, int]
     """Number of recorded events by action."""
     peak: MemoryPeak | None
-    """None when no events were recorded or when they contradict the snapshot's state."""
+    """None if no events were recorded or if they contradict the snapshot's state."""
 
     @property
     def fragmentation_bytes(self) -> int:
@@ -151,7 +152,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFile:
-    """A snapshot or a memory timeline, as a report tells it."""
+    """A snapshot or a memory timeline, as a report shows it."""
 
     source: str
     kind: str

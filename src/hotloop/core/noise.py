@@ -1,4 +1,4 @@
-"""Times of steps in their order -> how uncertain their mean is, without being led by a few outliers."""
+"""Times of steps in their order -> how uncertain their mean is, without being dominated by a few outliers."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from functools import lru_cache
 from statistics import NormalDist
 
 TRIM_RATIO = 0.05
-"""Share of the steps at either end that are no more than the last ones before them (none of fewer than 20 steps)."""
+"""Share of the steps at either end that count no more than the last step before them (none for fewer than 20 steps)."""
 MIN_BATCHES = 16
 """Batch means are used only where at least this many batches remain; fewer say too little about their spread."""
 
 
 def noise_of_mean_ratio(values: Sequence[float], weights: Sequence[int] | None = None) -> float:
-    """Standard error of the mean over the mean, where steps may be alike in stretches and a few of them outliers.
+    """Standard error of the mean over the mean, if stretches of steps may be alike and a few steps outliers.
 
-    The error is that of the trimmed mean, ``s_w / ((1 - 2 g) sqrt(n))`` with the deviation ``s_w`` of the winsorised
-    values (Tukey and McLaughlin, Sankhya A 25, 1963; g is TRIM_RATIO): one step of half a second says that one step
-    was interrupted, not that the others are uncertain, while what one step in ten does counts in full. Where neighbours
-    resemble each other the error estimated from means of ever longer batches of them grows with their length; the
-    largest estimate counts (batch means, Conway 1963). The batches are of winsorised values, since these are what a
-    trimmed mean is the mean of, up to the factor (its influence function: Huber, Robust Statistics, 1981, 3.3).
+    The error is that of the trimmed mean, ``s_w / ((1 - 2 g) sqrt(n))`` with the deviation ``s_w`` of the winsorized
+    values (Tukey and McLaughlin, Sankhya A 25, 1963; g is TRIM_RATIO): one step of half a second shows that one step
+    was interrupted, not that the others are uncertain, while an effect in one step of ten counts in full. If neighbors
+    resemble each other, the error estimated from means of ever longer batches of them grows with their length; the
+    largest estimate counts (batch means, Conway 1963). The batches are of winsorized values, since a trimmed mean is
+    the mean of these, up to the factor (its influence function: Huber, Robust Statistics, 1981, 3.3).
 
-    ``weights`` are how many steps each value stands for, as their mean. 1.0 for fewer than two values or where the mean
-    is not above zero: then nothing is known.
+    ``weights`` are the numbers of steps whose mean each value is. 1.0 for fewer than two values or if the mean is not
+    above zero: then nothing is known.
 
     >>> calm = [100.0, 101.0] * 50
     >>> noise_of_mean_ratio(calm) < 0.001, noise_of_mean_ratio([*calm, 5000.0]) < 0.001
@@ -53,7 +53,7 @@ def noise_of_mean_ratio(values: Sequence[float], weights: Sequence[int] | None =
 
 
 def _winsorise(values: Sequence[float], counts: Sequence[int], total: int) -> tuple[list[float], float]:
-    """The values with both ends drawn in, and the share of the steps that lies between the ends."""
+    """The values with both ends drawn in, and the share of the steps between the ends."""
     cut = int(TRIM_RATIO * total)
     if cut == 0:
         return [float(value) for value in values], 1.0
@@ -63,7 +63,7 @@ def _winsorise(values: Sequence[float], counts: Sequence[int], total: int) -> tu
 
 
 def _value_at(order: Sequence[int], values: Sequence[float], counts: Sequence[int], rank: int) -> float:
-    """The value of the step behind ``rank`` others, in this order of the values."""
+    """The value of the step after ``rank`` others, in this order of the values."""
     reach = 0
     for index in order:
         reach += counts[index]

@@ -1,4 +1,4 @@
-"""An operator's name as torch gives it -> what a compiler makes of it: merged with its neighbours, or left as it is."""
+"""An operator's name as torch gives it -> what a compiler does with it: merges it with its neighbors, or leaves it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FUSABLE = frozenset(
         "_prelu_kernel", "reciprocal", "relu", "relu6", "remainder", "round", "rsqrt", "rsub", "sigmoid", "sign", "sgn",
         "silu", "sin", "sinh", "softplus", "sqrt", "square", "sub", "tan", "tanh", "tril", "triu", "true_divide",
         "where", "zero", "zeros_like", "ones_like", "full_like", "zeros", "ones", "full", "_to_copy",
-        # moving elements about, which becomes part of the reads or writes of the pass
+        # moving elements, which becomes part of the reads or writes of the pass
         "cat", "constant_pad_nd", "flip", "roll", "select_backward", "slice_backward", "stack",
-        # reductions and what is made of them
+        # reductions and operators made of them
         "amax", "amin", "batch_norm", "cross_entropy_loss", "group_norm", "instance_norm", "l1_loss", "layer_norm",
         "_log_softmax", "log_softmax", "logsumexp", "mean", "mse_loss", "native_batch_norm", "native_group_norm",
         "native_layer_norm", "_native_batch_norm_legit", "norm", "linalg_vector_norm", "prod", "rms_norm",
@@ -31,7 +31,7 @@ FUSABLE = frozenset(
         "bernoulli",
     )
 )  # fmt: skip
-"""Operators that a compiler merges into passes over memory: pointwise ones, normalisations, softmax, reductions."""
+"""Operators that a compiler merges into passes over memory: pointwise ones, normalizations, softmax, reductions."""
 
 PRODUCTS = frozenset(
     f"aten::{name}"
@@ -45,12 +45,12 @@ PRODUCTS = frozenset(
         "_scaled_dot_product_flash_attention_for_cpu_backward", "convolution",
     )
 )  # fmt: skip
-"""Operators that multiply matrices: those that no other one of this set calls, so that their FLOPs add up to a step's.
+"""Operators that multiply matrices and that no other operator of this set calls, so their FLOPs add up to a step's.
 ``convolution`` calls ``_convolution`` below the level at which a dispatch mode sees operators."""
 
 
 def is_fusable(name: str) -> bool:
-    """Whether a compiler merges this operator with its neighbours; in-place forms count as what they compute.
+    """Whether a compiler merges this operator with its neighbors; in-place forms count as what they compute.
 
     >>> is_fusable("aten::relu_"), is_fusable("aten::mm")
     (True, False)

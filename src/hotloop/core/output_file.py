@@ -1,4 +1,4 @@
-"""A file that a user named -> written whole, without harm to what has that name already."""
+"""A file that a user named -> written completely, without harm to an existing file of that name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_special(path: str | os.PathLike[str]) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file of our own, which takes its name when all is there. Raises OSError."""
+    """Write a file of our own, which gets its name once it is complete. Raises OSError."""
     partial = path.with_suffix(".part")
     partial.write_text(text)
     partial.replace(path)
@@ -29,10 +29,10 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def open_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write, which takes the name when the block ends, so that nobody reads half of it.
+    """A file to write, which gets its name when the block ends, so that nobody reads half of it.
 
-    If the block raises, what had the name stays. A link stays and its target is replaced; mode and owner stay; a device
-    or a pipe gets the bytes themselves. Raises OSError.
+    If the block raises, an existing file of that name stays. A link stays and its target is replaced; mode and owner
+    stay; a device or a pipe gets the bytes themselves. Raises OSError.
     """
     if is_special(path):
         with open(path, "wb") as file:

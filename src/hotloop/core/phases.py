@@ -66,7 +66,7 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excluded:
-    """What of one rank's run lies outside its steady steps, and so outside every share, cost and saving. Int ns.
+    """The part of one rank's run outside its steady steps, and so outside every share, cost and saving. Int ns.
 
     The run begins with the first step and ends with the recording. ``warmup_ns``, ``later_ns`` and ``tail_ns`` sum to
     ``total_ns``, which is ``ratio`` of the run.
@@ -83,13 +83,13 @@ class Excluded:
     later_ns: int
     """Their time, and that of rows that were lost."""
     tail_ns: int
-    """After the last step; 0 where the recording breaks off and no sample shows more."""
+    """After the last step; 0 if the recording breaks off and no sample shows more."""
     tail_phase: str | None = None
-    """Phase of more than half of it; None where nothing is."""
+    """The phase that takes more than half of it; None if there is none."""
     tail_phase_ns: Mapping[str, int] = field(default_factory=dict)
-    """The tail by the phases that were seen in it; their sum is ``tail_ns``, to a nanosecond each."""
+    """The tail by the phases that were seen in it; they sum to ``tail_ns``, to within a nanosecond each."""
     startup_ns: int | None
-    """From the start of the process to its first step: before the run. None where not known."""
+    """From the start of the process to its first step: before the run. None if unknown."""
     phase_ns: Mapping[str, int]
     """The left-out steps by PHASES."""
 
@@ -102,7 +102,7 @@ class Excluded:
 
     @property
     def main_part(self) -> str | None:
-        """What more than half of the left-out steps' time is: ``compilation`` or a phase; None where nothing is."""
+        """What takes more than half of the left-out steps' time: ``compilation`` or a phase; None if nothing does."""
         half_ns = sum(self.phase_ns.values()) / 2
         parts = {"compilation": self.compile_ns, **self.phase_ns}
         return next((name.replace("_", " ") for name, part_ns in parts.items() if part_ns > half_ns), None)

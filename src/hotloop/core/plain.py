@@ -1,4 +1,4 @@
-"""Text -> ASCII for streams that can show nothing else: the usual signs as their plain forms, the rest as escapes."""
+"""Text -> ASCII for streams that can show nothing else: common signs in their plain form, the rest as escapes."""
 
 from __future__ import annotations
 

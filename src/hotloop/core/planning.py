@@ -1,4 +1,4 @@
-"""PlanReport: what a planned training needs, and whether it fits; the contract hotloop.plan/1."""
+"""PlanReport: the needs of a planned training, and whether it fits; the contract hotloop.plan/1."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class PlannedMemory:
     """The same by class of module."""
     when: str
     margin_ratio: float
-    """Of the capacity: what is left of it; below 0 what is missing."""
+    """Of the capacity: what remains of it; if below 0, what is missing."""
     error_ratio: float
     is_tight: bool
-    """It fits, but by less than the error of the forecast."""
+    """Whether it fits, but by less than the error of the forecast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Remedy:
     peak_bytes: int
     fits: bool
     slower_ratio: float | None
-    """Time per token over the present one, minus 1; None where no time model was asked."""
+    """Time per token over the present one, minus 1; None if no time model was asked."""
     numerics: str
     """exact | reordered | lossy, as of techniques."""
     note: str = ""
@@ -83,7 +83,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedScale:
-    """The same run on so many devices."""
+    """The same run on this many devices."""
 
     gpus: int
     global_batch: int
@@ -91,7 +91,7 @@ class PlannedScale:
     tokens_per_s: float
     """Of all devices."""
     efficiency_ratio: float
-    """Tokens a second a device over those of the first count."""
+    """Tokens per second per device over those of the first count."""
     hours: float
     """Of the whole training, with interruptions."""
     usd: float | None
@@ -126,12 +126,12 @@ class PlannedSearch:
     fitting: int
     options: tuple[PlannedOption, ...]
     front: tuple[PlannedOption, ...]
-    """No other is both quicker and cheaper; quickest first. Empty where no price is known."""
+    """No other is both faster and cheaper; fastest first. Empty if no price is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
-    """A planned training. What the time and cost models did not state is None."""
+    """A planned training. None for what the time and cost models did not give."""
 
     tool_version: str
     name: str
@@ -155,11 +155,11 @@ class PlanReport:
     search: PlannedSearch | None = None
     remedies: tuple[Remedy, ...] = ()
     run: Mapping[str, Value] = field(default_factory=dict)
-    """The settings that were planned with, defaults included."""
+    """The settings used for planning, including defaults."""
     basis: Mapping[str, str] = field(default_factory=dict)
     """Part -> formula, traced, calibrated or measured."""
     is_traced: bool = False
-    """The memory is that of a module on fake tensors, not of a formula for its layers."""
+    """Whether the memory is that of a module on fake tensors, not of a formula for its layers."""
     notes: tuple[str, ...] = ()
     """What was assumed, for the reader."""
 

@@ -1,4 +1,4 @@
-"""What a plan states: memory of one device, time of one step, cost; each with its basis and a range that was earned."""
+"""The results of a plan: memory of one device, time of one step, cost; each with its basis and a validated range."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPrediction:
-    """Bytes on the device that needs most, at the moment when it needs most."""
+    """Bytes on the device that needs most, at the moment of its peak."""
 
     params_bytes: int
     """Weights that the layers compute with."""
     master_bytes: int
-    """Float32 copies of the weights that the optimizer changes, where there are any beside them."""
+    """Float32 copies of the weights that the optimizer updates, if it keeps any in addition to them."""
     gradients_bytes: int
     optimizer_bytes: int
     activations_bytes: int
@@ -21,14 +21,14 @@ class MemoryPrediction:
     buffers_bytes: int
     """Buckets, gathered layers, work space."""
     context_bytes: int
-    """What the driver, its libraries and the communicators hold, and what fragmentation loses."""
+    """Memory of the driver, its libraries and the communicators, and losses to fragmentation."""
     capacity_bytes: int
     layer_bytes: int
     """Activations that one layer keeps, of one micro-batch."""
     when: str
     """The moment of the peak: forward | backward | loss | optimizer."""
     error_ratio: float
-    """90 % of the published rows that were not fitted lie within this share of the prediction."""
+    """90 % of the published rows that were not fitted are within this share of the prediction."""
     basis: str
 
     @property
@@ -46,7 +46,7 @@ class MemoryPrediction:
 
     @property
     def fits_surely(self) -> bool:
-        """Also at the upper end of the range."""
+        """Whether it also fits at the upper end of the range."""
         return self.peak_bytes * (1 + self.error_ratio) <= self.capacity_bytes
 
 
@@ -59,22 +59,22 @@ class StepPrediction:
     high_ns: float
     compute_ns: float
     exposed_ns: float
-    """Communication that no compute hides."""
+    """Communication that does not overlap with computation."""
     bubble_ns: float
     """A pipeline rank waits for the others."""
     optimizer_ns: float
     offload_ns: float
     tokens_per_s_per_gpu: float
     mfu_ratio: float
-    """Model FLOPs (6 N + 12 L h s a token, non-causal; PaLM, appendix B) over the device's dense peak."""
+    """Model FLOPs (6 N + 12 L h s per token, non-causal; PaLM, appendix B) over the device's dense peak."""
     hfu_ratio: float
-    """The same with what is computed twice."""
+    """The same, including what is computed twice."""
     basis: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPrediction:
-    """One checkpoint of weights and optimizer states, written while training stands still."""
+    """One checkpoint of weights and optimizer states, written while training waits."""
 
     total_bytes: int
     rank_bytes: int
@@ -82,7 +82,7 @@ class CheckpointPrediction:
     ranks: int
     """That write; the others hold copies."""
     stall_s: float | None
-    """None where the bandwidth of the storage is unknown."""
+    """None if the bandwidth of the storage is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class CostPrediction:
     """Wall time without them."""
     gpu_hours: float
     usd: float | None
-    """None where no price is known."""
+    """None if no price is known."""
     energy_kwh: float | None
     price: str
     """Which price, from where and when."""
@@ -106,29 +106,29 @@ class CostPrediction:
     """Mean time between two interruptions of this training."""
     checkpoint: CheckpointPrediction | None = None
     interval_s: float | None = None
-    """Compute between two checkpoints that wastes least (Daly); None where they cost nothing."""
+    """The time of computation between two checkpoints that wastes least (Daly); None if checkpoints cost nothing."""
     interval_steps: int | None = None
     stall_per_step_ns: float | None = None
-    """That checkpoints add to a step on average; None where their stall is unknown."""
+    """Time that checkpoints add to a step on average; None if their stall is unknown."""
     notes: tuple[str, ...] = ()
     """What was assumed because it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotPrediction:
-    """The same training on spot devices; None where a price or the rate of preemptions is unknown."""
+    """The same training on spot devices; None if a price or the rate of preemptions is unknown."""
 
     gpu_hours_per_preemption: float | None
     price: str
     price_ratio: float | None
     """Spot over on-demand."""
     hours: float | None
-    """None also where it never ends."""
+    """Also None if it never ends."""
     usd: float | None
     waste_ratio: float | None
     break_even_ratio: float | None
-    """Of the on-demand price: spot is cheaper below it, at this rate of preemptions."""
+    """Relative to the on-demand price: spot is cheaper below it, at this rate of preemptions."""
     break_even_usd_per_hour: float | None
     break_even_gpu_hours: float | None
-    """Between two preemptions of one device: spot is cheaper above it, at these prices; None also where it never is."""
+    """Between two preemptions of one device: spot is cheaper above it, at these prices; also None if it never is."""
     on_demand_price: str = "unknown"

@@ -13,8 +13,8 @@ ProofVerdict = Literal["faster", "slower", "same", "cannot tell", "refused"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofSide:
-    """One of the two variants. ``change`` says what makes it this one where the command does not: a revision, a
-    strategy, a Python. ``times_ns`` are the means of its processes in the order in which they ran, per ``Proof.unit``.
+    """One of the two variants. ``change`` says how it differs if the command does not show it: a revision, a strategy,
+    a Python. ``times_ns`` are the means of its processes in the order in which they ran, per ``Proof.unit``.
     """
 
     id: str
@@ -25,10 +25,10 @@ class ProofSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """``verdict`` is of B against A. ``ratio`` is B's time per ``unit`` over A's, between ``low`` and ``high`` at the
-    level of the decision; None before ``pairs`` are enough.
+    """``verdict`` is about B against A. ``ratio`` is B's time per ``unit`` over A's, between ``low`` and ``high`` at
+    the level of the decision; None before there are enough ``pairs``.
 
-    ``same``: the difference is smaller than ``at_least_ratio``. ``refused``: B fails, or its loss is another one.
+    ``same``: the difference is smaller than ``at_least_ratio``. ``refused``: B fails, or its loss differs.
     ``guard_status`` is passed, rejected or unknown. ``words`` repeat the proof. ``machine`` is what it holds for.
     """
 

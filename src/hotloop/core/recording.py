@@ -31,9 +31,9 @@ TIME_FIELDS = (
 """Exclusive host-time fields, in the order of the phase stack's slots."""
 
 OTHER_WAIT_FIELD = "burst_input_ns"
-"""What stack samples in a wait for a loader that does not feed backward count for; in rows a part of the waits."""
+"""What stack samples in a wait for a loader that does not feed backward count as; in rows, a part of the waits."""
 SAMPLED_FIELDS = (*TIME_FIELDS, OTHER_WAIT_FIELD)
-"""What a stack sample may count for."""
+"""What a stack sample may count as."""
 GAP_FIELDS = ("other_ns", "after_input_ns", "after_forward_ns", "after_nograd_ns", "after_backward_ns")
 """The time fields that make up the phase ``other``."""
 
@@ -50,8 +50,8 @@ STEP_FIELDS = (
     "burst_gap_ns",  # part of the gap fields inside such a burst
     "burst_h2d_ns",
     "bursts",  # how many bursts ended in this row
-    "bursts_other_loader",  # of these, on data of their own: batches of a loader that does not feed backward, or, of
-    # the model that is trained, in eval mode, tensors that it had in an earlier row too
+    "bursts_other_loader",  # of these, on data of their own: batches of a loader that does not feed backward, or, with
+    # the model that is trained, in eval mode, tensors that it also had in an earlier row
     "bursts_eval_mode",  # of these, with the outermost module in eval mode
     "batches",  # batches fetched, from any loader
     "micro_batches",  # batches fetched from loaders that feed backward
@@ -60,20 +60,20 @@ STEP_FIELDS = (
     "nograd_forwards",
     "backwards",
     "retained_backwards",  # backwards called with retain_graph=True
-    "synced_backwards",  # DDP forwards that asked for gradient synchronisation; UNKNOWN without DDP
+    "synced_backwards",  # DDP forwards that requested gradient synchronization; UNKNOWN without DDP
     "repeated_forwards",  # outermost forwards on an input that an earlier forward of this row already had
     "repeated_forward_ns",
     "repeated_nograd_forwards",  # of these, without gradients
     "repeated_backwards",  # of these, with gradients and reached by a backward of this row
-    "recompute_ns",  # time of module calls inside backward; UNKNOWN when nested modules were not watched
-    "samples",  # leading batch dimension summed; UNKNOWN when never seen
+    "recompute_ns",  # time of module calls inside backward; UNKNOWN if nested modules were not watched
+    "samples",  # leading batch dimension summed; UNKNOWN if never seen
     "padded_tokens",  # padding included, of all batches of the row, from their shapes; UNKNOWN without sequences
     # The next three are of all batches of a counted row, UNKNOWN in others; a block sums those of its counted rows.
     "tokens",  # without padding
     "padding_tokens",
     "longest_tokens",  # if each batch were padded only to its own longest sample
-    "cpu_ns",  # CPU time of the whole process since it was read before: in this row, or, where rows are short, in this
-    # one and those before it that hold 0 (it is read in every 8th or 32nd of them: asking takes microseconds)
+    "cpu_ns",  # CPU time of the whole process since it was last read: in this row, or, if rows are short, in this one
+    # and those before it that hold 0 (it is read in every 8th or 32nd row: reading takes microseconds)
     "gc_ns",  # garbage collections on any thread
     "gc_count",
     "scaler_ns",  # GradScaler's own work (scale, unscale_, update), optimizer excluded
@@ -81,11 +81,12 @@ STEP_FIELDS = (
     "collectives",
     "compile_ns",  # torch.compile at work during this row
     "compiles",  # frames compiled during this row
-    "fetch_ns",  # dataset part of loading in this process (num_workers=0); 0 when none
+    "fetch_ns",  # dataset part of loading in this process (num_workers=0); 0 if none
     "fetch_cpu_ns",  # its thread CPU time, and time that it was ready but had no core
     "collate_ns",
     "fetch_batches",  # batches that fetch_ns and collate_ns cover
-    # Accelerator time between event pairs; UNKNOWN without. Told later by facts ``device_times``; the reader fills it.
+    # Accelerator time between event pairs; UNKNOWN without. Reported later by facts ``device_times``; the reader fills
+    # it.
     "device_forward_ns",
     "device_backward_ns",
     "device_optimizer_ns",
@@ -114,7 +115,7 @@ CLOSED_BY_END = 3
 """The last, incomplete row: what happened after the last step (``tail``)."""
 
 FLAG_DEEP = 1
-"""The row cost more than others: operators were being noted (a deep window of ours), or torch.profiler was on."""
+"""The row cost more than others: a deep window of ours recorded operators, or torch.profiler was on."""
 FLAG_WATCHED_ALL = 2
 """Nested modules were watched during the whole row, so recompute_ns is known."""
 FLAG_FOREIGN_PROFILER = 4
@@ -131,7 +132,7 @@ def outcome_to_json(
     oom_kills: int | None = None,
     unattached: str | None = None,
 ) -> str:
-    """The text of the file. ``signal`` is the number of the one that ended the command, ``oom_kills`` how many
+    """The text of the file. ``signal`` is the number of the signal that ended the command, ``oom_kills`` how many
     processes the kernel killed for memory meanwhile, ``unattached`` why no process recorded anything."""
     content = {
         "schema": "hotloop.outcome/1",

@@ -23,7 +23,7 @@ SCHEMA = "hotloop.report/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How the training ended. ``exit_code`` is None when a signal ended it."""
+    """How the training ended. ``exit_code`` is None if a signal ended it."""
 
     ended: str
     exit_code: int | None
@@ -33,7 +33,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSummary:
-    """The steps of the run; times in ns over steady steps, rates per second, None where unmeasured."""
+    """The steps of the run; times in ns over steady steps, rates per second, None if unmeasured."""
 
     count: int
     steady_count: int
@@ -49,22 +49,22 @@ class StepSummary:
     samples_per_s: float | None
     tokens_per_s: float | None
     units_noise_ratio: float | None = None
-    """Standard error of ``units_per_step`` over it, because not every batch was read; 0 where every one was."""
+    """Standard error of ``units_per_step`` over it, because not every batch was read; 0 if every batch was."""
     unit_drift: Mapping[str, float] | None = None
-    """Units per step in the ``first_third`` and ``last_third`` of the steady steps; None where they do not drift."""
+    """Units per step in the ``first_third`` and ``last_third`` of the steady steps; None if they do not drift."""
     excluded: Excluded | None = None
-    """What the steady steps leave out, of the lead rank; None where a file does not show the run."""
+    """The part of the run outside the steady steps, of the lead rank; None if a file does not show the run."""
     explained: Explained | None = None
-    """What the steady step consists of; None where a file does not show which lines ran."""
+    """The parts of the steady step; None if a file does not show which lines ran."""
     run_parts: RunParts | None = None
-    """What the run consists of; None where its start is not known."""
+    """The parts of the run; None if its start is unknown."""
     mfu_ratio: float | None = None
     """As in Report.utilization."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySummary:
-    """Host memory when no accelerator is used (RSS), else the accelerator's. None where unmeasured."""
+    """Host memory if no accelerator is used (RSS), else the accelerator's. None if unmeasured."""
 
     peak_bytes: int | None
     allocated_bytes: int | None
@@ -96,10 +96,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePhase:
-    """Device beside host time of one phase: means per step over the same ``steps_count`` steps, of all ranks together.
+    """Device time next to host time of one phase: means per step over the same ``steps_count`` steps, over all ranks.
 
-    The device's time lies between a pair of events and includes what the device waited meanwhile: it is no partition,
-    and the rest of the step is not idle time.
+    The device's time is between a pair of events and includes what the device waited meanwhile. It is therefore not a
+    partition, and the rest of the step is not idle time.
     """
 
     phase: str
@@ -159,8 +159,8 @@ class Overhead:
 class Timeline:
     """Means per bucket of consecutive steps of one rank, for drawing only (not in the JSON contract's core).
 
-    ``first_step`` has one entry a bucket; ``phase_ns[phase]`` mean ns per step in each bucket, ``excluded_ratio`` the
-    share of its steps that are not steady (empty where it is not known).
+    ``first_step`` has one entry per bucket; ``phase_ns[phase]`` is the mean ns per step in each bucket,
+    ``excluded_ratio`` the share of its steps that are not steady (empty if unknown).
     """
 
     rank: int | None
@@ -171,7 +171,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineShare:
-    """A line of the user's code and the share of a phase's stack samples that it holds, 0..1."""
+    """A line of the user's code and its share of a phase's stack samples, 0..1."""
 
     phase: str
     file: str
@@ -183,7 +183,7 @@ class LineShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorecardRow:
-    """A band of the usual tuning guides beside what was measured; ``verdict`` is good, fair, bad or unknown."""
+    """A band of the usual tuning guides with what was measured; ``verdict`` is good, fair, bad or unknown."""
 
     name: str
     measured_ratio: float | None
@@ -191,7 +191,7 @@ class ScorecardRow:
     bad: str
     verdict: str
     reason: str = ""
-    """Why nothing was measured, where that is no matter of course."""
+    """Why nothing was measured, unless that is a matter of course."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,9 +208,9 @@ class Report:
     memory: MemorySummary | None = None
     ranks: tuple[RankSummary, ...] = ()
     hosts: tuple[HostClock, ...] = ()
-    """Empty where no host is known."""
+    """Empty if no host is known."""
     attempts: tuple[Attempt, ...] = ()
-    """In order of time; the other figures are of the last one. Empty for files of a profiler."""
+    """In order of time; the other figures are of the last attempt. Empty for files of a profiler."""
     findings: tuple[Finding, ...] = ()
     combined_saving: CombinedSaving | None = None
     forecast_history: Mapping[str, Value] = field(default_factory=lambda: {"n": 0, "median_abs_error": None})
@@ -229,9 +229,9 @@ class Report:
     memory_files: tuple[MemoryFile, ...] = ()
     """Memory snapshots and timelines that the report was made from."""
     strategy: tuple[AppliedTechnique, ...] = ()
-    """What the strategy of the run changed; empty without a strategy."""
+    """The changes by the strategy of the run; empty without a strategy."""
     tune: Tuning | None = None
-    """The trials of ``hotloop tune``, of which this report's run is the baseline."""
+    """The trials of ``hotloop tune`` whose baseline is this report's run."""
 
     def to_json(self) -> dict[str, Any]:
         """The report as the plain dict of schema hotloop.report/1, ready for json.dumps."""
@@ -239,9 +239,9 @@ class Report:
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> Report:
-        """The report that ``to_json`` wrote, also with another version: unknown keys are passed over.
+        """The report that ``to_json`` wrote, possibly with another version: unknown keys are ignored.
 
-        Raises RecordingError where a value is not what the schema says.
+        Raises RecordingError if a value does not match the schema.
         """
         return _read_report(content, "")
 
@@ -251,7 +251,7 @@ _ALWAYS = (
     *("combined_saving", "forecast_history", "skipped", "health", "overhead", "timelines", "lines", "scorecard"),
     *("device_phases", "strategy", "utilization", "hosts", "attempts"),
 )
-"""Fields that every report's JSON holds as they are, in their order."""
+"""Fields that every report's JSON contains as they are, in their order."""
 
 
 def report_to_json(report: Report) -> dict[str, Any]:
@@ -297,7 +297,7 @@ def _read_breakdown(value: Any, place: str) -> Breakdown:
 
 
 def _read_finding(value: Any, place: str) -> Finding:
-    """The severity is kept where the saving does not give it."""
+    """Keeps the severity if the saving does not determine it."""
     finding = decode_fields(Finding, value, {}, place)
     if "severity" not in value:
         return finding
@@ -350,9 +350,9 @@ class Explained:
     named_ratio: float
     """What a finding of a specific rule owns."""
     your_code_ratio: float
-    """Lines of the script's that are known; whether the training needs them is not."""
+    """Lines of the script that are known, although it is unknown whether the training needs them."""
     unknown_ratio: float
-    """No evidence tells what it was spent on."""
+    """No evidence shows what it was spent on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,14 +366,14 @@ class RunParts:
     validation_ratio: float
     checkpoint_ratio: float
     end_ratio: float
-    """After the last step: all that is no validation and no checkpoint."""
+    """After the last step: everything that is neither validation nor checkpoint."""
 
 
 VERDICT_FILE = "verdict.json"
 
 
 def verdict_to_json(report: Report) -> str:
-    """The text of the file; the figures are null where no step was seen."""
+    """The text of the file; the figures are null if no step was seen."""
     step = report.step
     content = {
         "schema": "hotloop.verdict/1",

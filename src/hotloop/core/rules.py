@@ -11,7 +11,7 @@ from .findings import Finding, Kind, Skipped
 from .trace_analysis import TraceAnalysis
 
 Judgement = Finding | Sequence[Finding | Skipped] | Skipped | None
-"""Findings, or None when there is nothing to say, or Skipped when the evidence is missing."""
+"""Findings, or None if there is nothing to say, or Skipped when the evidence is missing."""
 JudgeTrace = Callable[[TraceAnalysis], Judgement]
 Link = Callable[[Finding, Sequence[Finding]], Finding]
 
@@ -20,7 +20,7 @@ Link = Callable[[Finding, Sequence[Finding]], Finding]
 class Rule:
     """``judge`` and ``judge_trace`` are pure. ``manual`` is their docstring: five headings in Markdown.
 
-    What a rule answers need not name it: ``sign`` does, for all that it found.
+    What a rule returns need not name the rule: ``sign`` does, for all of its findings.
     """
 
     id: str
@@ -29,18 +29,18 @@ class Rule:
     judge: Callable[[Analysis], Judgement]
     kind: Kind = Kind.FAULT
     judge_trace: JudgeTrace | None = None
-    """The same fault in files that a profiler wrote; None when such a file cannot show it."""
+    """The same fault in files that a profiler wrote; None if such a file cannot show it."""
     asks: tuple[str, ...] = ()
-    """Forecasts of TraceRank that ``judge_trace`` looks at: re-timed only where the rule finds something."""
+    """Forecasts of TraceRank that ``judge_trace`` looks at: re-timed only if the rule finds something."""
     judge_rest: Callable[[Analysis, Sequence[Finding]], Judgement] | None = None
-    """Of a rule that is asked last, for what the findings of all others leave."""
+    """For a rule that is asked last, about what the findings of all others leave."""
     link: Link | None = None
-    """Of a rule that sums up time which other findings own, and stands behind them: its finding, naming those."""
+    """For a rule that sums up time that other findings own, and comes after them: its finding, which names those."""
     ends_run: bool = False
-    """What it finds at severity high ended the run: it comes before all that slowed it."""
+    """Whether its finding of severity high ended the run, and so comes before everything that slowed the run."""
 
     def sign(self, finding: Finding, unit: str = "step") -> Finding:
-        """The finding with what this rule says of all of its; ``unit`` is for one that names none."""
+        """The finding with what this rule states for all of its findings; ``unit`` is for a finding that names none."""
         return replace(finding, rule=self.id, kind=self.kind, unit=finding.unit or unit, next=f"hotloop rule {self.id}")
 
 
@@ -54,8 +54,8 @@ def rule(
     link: Link | None = None,
     ends_run: bool = False,
 ) -> Callable[[Callable[[Analysis], Judgement]], Rule]:
-    """Make a Rule of a function; its docstring is the manual. ``on_trace`` judges a profiler's files, and ``asks`` for
-    those forecasts."""
+    """Makes a Rule from a function; its docstring is the manual. ``on_trace`` judges a profiler's files, and ``asks``
+    for those forecasts."""
 
     def make(judge: Callable[[Analysis], Judgement]) -> Rule:
         return Rule(
@@ -76,7 +76,7 @@ def rule(
 def rule_on_trace(
     rule_id: str, summary: str, *, on_cpu: str, asks: tuple[str, ...] = ()
 ) -> Callable[[JudgeTrace], Rule]:
-    """As ``rule``, for what only a timeline of the device shows; ``on_cpu`` is why a training on the CPU has none."""
+    """Like ``rule``, for what only a timeline of the device shows; ``on_cpu`` is why a training on the CPU has none."""
 
     def skip(analysis: Analysis) -> Skipped:
         return Skipped(reason="no device timeline was recorded" if analysis.accelerator else on_cpu)
@@ -91,7 +91,7 @@ def rule_on_trace(
 def rule_of_the_rest(
     rule_id: str, summary: str
 ) -> Callable[[Callable[[Analysis, Sequence[Finding]], Judgement]], Rule]:
-    """As ``rule``, for a function that is given what all other rules found."""
+    """Like ``rule``, for a function that is given the findings of all other rules."""
 
     def make(judge: Callable[[Analysis, Sequence[Finding]], Judgement]) -> Rule:
         manual = inspect.cleandoc(judge.__doc__ or "")
@@ -101,4 +101,4 @@ def rule_of_the_rest(
 
 
 def _find_nothing(analysis: Analysis) -> None:
-    """Of a rule that is asked last."""
+    """For a rule that is asked last."""

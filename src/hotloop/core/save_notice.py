@@ -1,4 +1,4 @@
-"""How long before its end a training is asked to save: one formula for what is launched and for what is advised."""
+"""How early a training has to save before its end: one formula for launches and for advice."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from math import ceil
 MARGIN_FACTOR = 2.0
 """A save under pressure may take longer than the measured one: other jobs that stop write to the same storage."""
 MARGIN_S = 10.0
-"""For the signal's way, and for the ranks to agree on a step (about two seconds in hotloop's Trainer)."""
+"""For the signal to arrive, and for the ranks to agree on a step (about two seconds in hotloop's Trainer)."""
 
 
 def find_notice_s(save_s: float, step_s: float = 0.0) -> int:
-    """Whole seconds: twice the save and the step that has to end before it, and ``MARGIN_S``.
+    """Whole seconds: twice the save and the step that has to end before it, plus ``MARGIN_S``.
 
     >>> find_notice_s(120)
     250

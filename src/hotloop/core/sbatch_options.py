@@ -26,7 +26,7 @@ use-min-nodes wait-all-nodes wckey wrap
 """
 LONG = frozenset((*SHORT.values(), *_LONG.split(), *_LATER.split()))
 RENAMED = {"workdir": "chdir", "share": "oversubscribe"}
-"""Older versions know them under these names."""
+"""Older versions know them by these names."""
 _OF_SRUN = """
 accel-bind bcast bcast-exclude compress cpu-bind cpu_bind disable-status epilog exact het-group immediate
 kill-on-bad-exit label mpi msg-timeout multi-prog no-allocate overlap preserve-env prolog pty quit-on-interrupt relative
@@ -37,7 +37,7 @@ OF_SRUN = frozenset(_OF_SRUN.split())
 
 
 def find_long(name: str) -> list[str]:
-    """What a long option may mean: the name itself, or those that it abbreviates, as getopt reads them."""
+    """What a long option may mean: the name itself, or the names that it abbreviates, as getopt reads them."""
     return [name] if name in LONG else sorted(one for one in LONG if one.startswith(name))
 
 
@@ -55,4 +55,4 @@ STEP_NUM_NODES STEP_NUM_TASKS STEP_TASKS_PER_NODE STEP_LAUNCHER_PORT SUBMIT_DIR 
 THREADS_PER_CORE TIMELIMIT TMPDIR TOPOLOGY_ADDR TOPOLOGY_ADDR_PATTERN TRES_PER_TASK UMASK WCKEY WHOLE TIME_FORMAT
 """
 OUTPUT_VARIABLES = frozenset(f"SLURM_{name}" for name in _OUTPUT_VARIABLES.split())
-"""What Slurm sets in a job or step (sbatch(1), srun(1)); some only where the option of that name is given."""
+"""Variables that Slurm sets in a job or step (sbatch(1), srun(1)); some only if the option of that name is given."""

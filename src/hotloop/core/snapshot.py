@@ -1,4 +1,4 @@
-"""AttachReport: what a training that runs does now, or where it is stuck; the contract hotloop.attach/1."""
+"""AttachReport: what a running training does now, or where it is stuck; the contract hotloop.attach/1."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ ATTACH_SCHEMA = "hotloop.attach/1"
 """Version of the contract. Fields are added, never changed."""
 
 STALLS_FOLDER, ASKED, ANSWER, STALLED_FILE = "stalls", "asked", "answer", "stalled"
-"""In a run folder: who finds the file ``asked`` there, and watches ranks of the run, leaves an answer; ``stalled`` is
-there while the ranks are hung."""
+"""In a run folder: whoever finds the file ``asked`` there, and watches ranks of the run, leaves a response; ``stalled``
+is there while the ranks are hung."""
 Verdict = Literal["hung", "slow", "healthy", "starting", "saving", "compiling", "cannot tell"]
 
 
@@ -51,7 +51,7 @@ _WAITS = {
 
 
 def say_wait(wait: str, detail: str | None) -> str:
-    """What a kind of wait is in a sentence.
+    """A kind of wait, as a part of a sentence.
 
     >>> say_wait("FIFO", "/tmp/out"), say_wait("collective", "barrier")
     ('waits for the other end of a FIFO (/tmp/out)', 'waits in barrier')
@@ -63,7 +63,7 @@ def say_wait(wait: str, detail: str | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowPlace:
-    """A share of the samples of the ranks that is spent in one place, ``phase`` as in a step."""
+    """A share of the ranks' samples that is spent in one place, ``phase`` as in a step."""
 
     phase: str
     share_ratio: float
@@ -76,9 +76,8 @@ class SlowPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachReport:
-    """``pid`` and ``command`` are the launcher's, or the training's own. ``since_s``: seconds for which nothing has
-    moved; a lower bound where ``since_is_bound``. ``culprits`` are the ranks or processes that differ; none where no
-    rank does."""
+    """``pid`` and ``command`` are the launcher's, or the training's own. ``since_s``: seconds without any progress; a
+    lower bound if ``since_is_bound``. ``culprits`` are the ranks or processes that differ; empty if none does."""
 
     tool_version: str
     pid: int

@@ -1,4 +1,4 @@
-"""Source: what stands in a training script that does the same as a technique, declared in the technique's file.
+"""Source: code of a training script that does the same as a technique, declared in the technique's file.
 
 ``names`` and ``value`` are names of ``Applied.values``, which hold what was set.
 """
@@ -11,25 +11,25 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenArgument:
-    """An argument that holds code, not a value. ``code`` has a ``{}`` where the value stands."""
+    """An argument that holds code, not a value. ``code`` has a ``{}`` in place of the value."""
 
     name: str
     code: str
     module: str
     """Module that the script must import for it."""
     why_not: str
-    """What to say where it does not."""
+    """What to report if it does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """Keyword arguments of the call that builds the object, named like the values."""
+    """Keyword arguments of the call that builds the object, with the same names as the values."""
 
     names: tuple[str, ...]
     most_positional: int = 5
     """More positional arguments than this may already hold one of the names."""
     excludes: str | None = None
-    """The argument that torch refuses beside these."""
+    """The argument that torch refuses together with these."""
     written: Mapping[str, WrittenArgument] = field(default_factory=dict)
     """By the value's name."""
 
@@ -52,8 +52,8 @@ class ModelCompile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelContext:
-    """A context around the model's call: ``with torch.autocast("cpu", dtype=torch.bfloat16):``. What the model answers
-    is cast to float32 behind it."""
+    """A context around the model's call: ``with torch.autocast("cpu", dtype=torch.bfloat16):``. The model's output is
+    then cast to float32."""
 
     context: str
     """As code, with the values in braces."""
@@ -63,7 +63,7 @@ class ModelContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherLiteral:
-    """Another literal for an argument that stands in the script already."""
+    """Another literal for an argument that is already in the script."""
 
     function: str
     argument: str
@@ -73,7 +73,7 @@ class OtherLiteral:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapped:
-    """A call on hotloop around the call that builds the object: ``hotloop.group_by_length(DataLoader(...))``."""
+    """A call of hotloop around the call that builds the object: ``hotloop.group_by_length(DataLoader(...))``."""
 
     function: str
     names: tuple[str, ...]
@@ -82,10 +82,10 @@ class Wrapped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSource:
-    """Nothing that could be written at a line that was observed."""
+    """Nothing could be written at a line that was observed."""
 
     why: str = ""
-    """Empty where nothing of its kind is written."""
+    """Empty if nothing of its kind is written."""
 
 
 Source = Arguments | TorchCall | ModelCompile | ModelContext | OtherLiteral | Wrapped | NoSource

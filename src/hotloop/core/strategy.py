@@ -9,8 +9,8 @@
     num_workers = 2
     where = ["train.py:42"]          # only the loader that this line builds
 
-A table under ``techniques`` switches a technique on; its keys are that technique's settings. What is not said keeps the
-technique's default. The order in the file means nothing: every technique knows its own stage.
+A table under ``techniques`` switches a technique on; its keys are that technique's settings. Missing settings keep the
+technique's default. The order in the file does not matter: every technique knows its own stage.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Choice:
     settings: Mapping[str, Value] = field(default_factory=dict)
     where: tuple[str, ...] = ()
     override: bool = False
-    """Replace what the script itself sets explicitly; else that stays."""
+    """Replace what the script itself sets explicitly; otherwise that stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def chain(*strategies: Strategy, name: str | None = None) -> Strategy:
 
 
 def describe_library_choices(techniques: Iterable[str]) -> str:
-    """What a reader of the strategy has to know of techniques that need the training library."""
+    """What a reader of the strategy has to know about techniques that need the training library."""
     return f"{', '.join(techniques)}: by hotloop's Trainer or apply_strategy, not on an unmodified script"
 
 
@@ -151,7 +151,7 @@ def strategy_from_mapping(content: Any, *, source: str = "strategy") -> Strategy
 
 
 def strategy_to_mapping(strategy: Strategy) -> dict[str, Any]:
-    """What JSON carries to the training's processes, and what TOML holds."""
+    """The content that JSON carries to the training's processes, and that TOML holds."""
     content: dict[str, Any] = {"schema": SCHEMA}
     if strategy.name is not None:
         content["name"] = strategy.name
@@ -167,7 +167,7 @@ def strategy_to_mapping(strategy: Strategy) -> dict[str, Any]:
 
 
 def strategy_to_toml(strategy: Strategy) -> str:
-    """TOML text; ``parse_strategy`` gives the same strategy back.
+    """TOML text; ``parse_strategy`` returns the same strategy.
 
     >>> print(strategy_to_toml(Strategy(choices=(Choice(technique="a", settings={"k": True}),))), end="")
     schema = "hotloop.strategy/1"
@@ -189,7 +189,8 @@ def _toml_key(key: str) -> str:
 
 
 def _toml_string(text: str) -> str:
-    """JSON's escapes are TOML's, but for two: DEL has to be escaped, and a pair of surrogates is no character."""
+    """JSON's escapes are TOML's, with two exceptions: DEL has to be escaped, and half of a surrogate pair is
+    refused."""
     if any("\ud800" <= one <= "\udfff" for one in text):
         raise StrategyError(
             f"{text!r} cannot be written: it contains half of a surrogate pair; use complete characters"

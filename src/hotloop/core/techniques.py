@@ -1,4 +1,4 @@
-"""Technique: one optimisation in one file, which changes a training's objects where it can prove that it may.
+"""Technique: one optimization in one file, which changes a training's objects if it can prove that it may.
 
 A technique file (``apply/techniques/<name>.py``) defines one subclass of Technique. Importing it must not import torch:
 hooks do that themselves, because the command line knows every technique without torch.
@@ -19,10 +19,10 @@ from .strategy import Strategy
 
 
 class Stage(IntEnum):
-    """When a technique acts on an object that several of them change: lower ones first.
+    """When a technique acts on an object that several of them change: lower stages first.
 
-    A model is cast and given its recomputation before it is compiled; what wraps it for several ranks comes
-    where torch wants it (DDP first, then compile: Dynamo splits at DDP's buckets; FSDP shards what is compiled).
+    A model is cast and given its recomputation before it is compiled; wrappers for several ranks come where torch wants
+    them (DDP first, then compile: Dynamo splits at DDP's buckets; FSDP shards the compiled model).
     """
 
     RUNTIME = 0
@@ -50,12 +50,12 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """The technique changed its object: ``values`` are what it set, by name; ``undo`` takes it back.
+    """The technique changed its object: ``values`` are what it set, by name; ``undo`` reverts it.
 
-    ``text`` says it in a few words, with the name of a value in braces where it stands: 'num_workers={num_workers}'.
-    ``numerics`` is set where the change is better than the technique's own class (no random draw in the data set).
-    ``replacement`` is the new object where it could not be changed in place (by API and in the Trainer only).
-    ``explicit`` is what the script says there itself and this overrides, as source: 'fused=False'.
+    ``text`` describes the change in a few words, with names of values in braces: 'num_workers={num_workers}'.
+    ``numerics`` is set if the change is better than the technique's own class (no random draw in the data set).
+    ``replacement`` is the new object if it could not be changed in place (by API and in the Trainer only).
+    ``explicit`` is the script's own setting that this overrides, as source: 'fused=False'.
     """
 
     text: str
@@ -67,7 +67,7 @@ class Applied:
 
     @property
     def detail(self) -> str:
-        """The text with its values, as a report shows it; the bare text where they do not fit, since nothing here may
+        """The text with its values, as a report shows it; the bare text if they do not fit, since nothing here may
         raise into a training."""
         try:
             return self.text.format_map(self.values)
@@ -79,8 +79,8 @@ class Applied:
 class NotApplicable:
     """The technique left its object as it was. ``why`` is shown to the user: the fact, with its value.
 
-    ``explicit`` is set where only a setting of the script's own is in the way, as source ('fused=False'): with
-    ``override`` the technique would replace it.
+    ``explicit`` is set if only a setting of the script's own prevents the change, as source ('fused=False'): with
+    ``override``, the technique would replace it.
     """
 
     why: str
@@ -88,12 +88,12 @@ class NotApplicable:
 
 
 Effect = Applied | NotApplicable | None
-"""None: this object is not the technique's business (a second loader of a validation, a loss without parameters)."""
+"""None: the technique does not deal with this object (a second loader for validation, a loss without parameters)."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """A call of a function of torch, about to be made. A technique changes what is called, and with what."""
+    """A call of a torch function that is about to be made. A technique changes what is called, and with what."""
 
     name: str
     """As in ``Technique.functions``."""
@@ -121,25 +121,25 @@ class Context(Protocol):
     """Cores of this process: min(affinity, cgroup quota), shared by all ranks of the host."""
 
     def memory(self, technique: str) -> dict[str, Any]:
-        """A place of this process where the technique keeps what it must remember between its hooks."""
+        """A dict of this process in which the technique keeps what it must remember between its hooks."""
         ...
 
     def optimizers(self) -> list[Any]:
-        """Optimizers that were built so far and still live."""
+        """Optimizers that were built so far and still exist."""
         ...
 
     def models(self) -> list[Any]:
-        """Outermost modules that were called with gradients so far and still live (by API: the one given)."""
+        """Outermost modules that were called with gradients so far and still exist (by API: the one that was given)."""
         ...
 
     def report(self, technique: str, effect: Effect) -> None:
-        """Say what came of a technique after its hook had answered: it acted at a later step, or was taken back."""
+        """Report the result of a technique after its hook returned: it acted at a later step, or was reverted."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryForm:
-    """A form of a technique that saves memory, as a tuning tries it: ``label`` tells it from the others."""
+    """A form of a technique that saves memory, as a tuning tries it; ``label`` distinguishes it from the others."""
 
     label: str = ""
     settings: Mapping[str, Value] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class MemoryForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySaving:
-    """That a technique saves memory. ``what`` is saved, in a few words; ``needs`` is what the training must have."""
+    """Declares that a technique saves memory: ``what``, in a few words; ``needs`` is what the training must have."""
 
     what: str
     forms: tuple[MemoryForm, ...] = (MemoryForm(),)
@@ -157,9 +157,9 @@ class MemorySaving:
 
 
 class Technique(Act):
-    """One optimisation. The class docstring is its manual, with the headings of ``MANUAL_HEADINGS``.
+    """One optimization. The class docstring is its manual, with the headings of ``MANUAL_HEADINGS``.
 
-    A hook answers an Effect. It checks first and changes last; what it raises is recorded, and the training goes on.
+    A hook returns an Effect. It checks first and changes last; an exception is recorded, and the training goes on.
     Objects of the training never keep a reference to the technique that would change how they pickle.
     """
 
@@ -170,35 +170,35 @@ class Technique(Act):
     safety = Safety.ASK
     stage: ClassVar[Stage]
     treats: ClassVar[tuple[str, ...]] = ()
-    """Rule ids whose fault it treats."""
+    """Ids of the rules whose fault it fixes."""
     acts_on_start: ClassVar[bool] = False
-    """Whether what it saves lies in the first steps or in all, as the shapes come: a tuning compares all steps of its
-    trials, whatever the first look saw."""
+    """Whether it saves time in the first steps or in all steps depending on the shapes: a tuning then compares all
+    steps of its trials, whatever the first look showed."""
     settings: ClassVar[tuple[Setting, ...]] = ()
     conflicts: ClassVar[tuple[str, ...]] = ()
-    """Technique ids that must not be chosen beside it."""
+    """Ids of the techniques that must not be chosen together with it."""
     source: ClassVar[Source] = NoSource()
-    """What stands in a script that does the same: patches write it, other libraries' configurations take it over."""
+    """The code of a script that does the same: patches write it, and other libraries' configurations replace it."""
     memory: ClassVar[MemorySaving | None] = None
 
     is_probed: ClassVar[bool] = False
-    """A probe measures on the training's own operators what it would win."""
+    """Whether a probe measures on the training's own operators what it would save."""
 
     def why_no_source(self, values: Mapping[str, Value]) -> str | None:
-        """Why ``source`` cannot say what was done with these values of Applied; None where it can."""
+        """Why ``source`` cannot express what was done with these values of Applied; None if it can."""
         return None
 
     def why_norms_differ(self, settings: Mapping[str, Value]) -> str:
-        """Why gradients have another size than in the unchanged training although it trains alike; empty where they do
-        not, so that their norms show what is wrong. The loss alone judges a technique that answers."""
+        """Why gradients differ in size from the unchanged training although it trains alike; empty if they do not, so
+        that their norms show errors. If this returns a reason, the loss alone judges the technique."""
         return ""
 
     def check(self, settings: Mapping[str, Value], strategy: Strategy) -> str | None:
-        """What is wrong with settings whose types and ranges are right, naming the key; None when nothing."""
+        """The problem with settings whose types and ranges are right, naming the key; None if there is none."""
         return None
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
-        """What it would win on this training, as fractions of the time per unit; None where nothing is known."""
+        """What it would save on this training, as fractions of the time per unit; None if nothing is known."""
         probed = analysis.lead.forecasts.get(self.id) if self.is_probed else None
         if probed is None:
             return None
@@ -209,19 +209,19 @@ class Technique(Act):
     """Functions whose calls ``change_call`` may change in an unmodified script, as 'module:dotted.path': of torch, or
     of a library that the script may import."""
     needs_library: ClassVar[bool] = False
-    """An unmodified script cannot be changed so from outside, unless it trains with hotloop's Trainer, which takes the
-    choice over."""
+    """Whether an unmodified script cannot be changed this way from outside, unless it trains with hotloop's Trainer,
+    which adopts the choice."""
 
     # -- hooks, in the order in which a training meets them ------------------------------------------------------------
 
     def set_environment(
         self, settings: Mapping[str, Value], environment: Mapping[str, str]
     ) -> tuple[Mapping[str, str], Effect]:
-        """Variables to set before the command starts. What the user has set stays. Runs without torch."""
+        """Variables to set before the command starts. The user's own settings stay. Runs without torch."""
         return {}, None
 
     def start(self, settings: Mapping[str, Value], context: Context) -> Effect:
-        """torch has been imported, nothing is built yet."""
+        """torch has been imported, nothing has been built yet."""
         return None
 
     def change_loader(self, loader: Any, settings: Mapping[str, Value], context: Context) -> Effect:
@@ -235,8 +235,8 @@ class Technique(Act):
     def change_model(self, model: Any, settings: Mapping[str, Value], context: Context) -> Effect:
         """An outermost module with parameters is about to make its first forward with gradients.
 
-        It may be a DistributedDataParallel (its own module inside). It is changed in place; by API an
-        ``Applied.replacement`` may stand for it.
+        It may be a DistributedDataParallel (its own module inside). It is changed in place; by API, an
+        ``Applied.replacement`` may replace it.
         """
         return None
 
@@ -253,9 +253,9 @@ class Technique(Act):
         return None
 
     def change_call(self, call: Call, settings: Mapping[str, Value], context: Context) -> Effect:
-        """The script calls one of ``functions``, outside of compiled code. Asked at every call, so it must be quick.
+        """The script calls one of ``functions``, outside of compiled code. Runs at every call, so it must be fast.
 
-        By API nothing is patched, so this hook is not asked.
+        By API, nothing is patched, so this hook does not run.
         """
         return None
 

@@ -1,7 +1,7 @@
-"""Timeline: what one rank's trace says, as small frozen values that can be sent between processes and saved.
+"""Timeline: the content of one rank's trace, as small frozen values that can be sent between processes and saved.
 
 Every time is int nanoseconds. Instants (``start_ns``, ``end_ns``) are on the trace's own clock (core.trace.Trace);
-everything else is a duration. None means that the file does not tell; it never stands for zero.
+everything else is a duration. None means that the file does not contain the value; it never means zero.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .utilization import NOTHING, Utilization
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePartition:
-    """Where a window of one device went. compute + exposed_comm + exposed_mem + idle is the window, exactly.
+    """How a window of one device divides: compute + exposed_comm + exposed_mem + idle is the window, exactly.
 
-    ``compute_ns``, ``comm_ns`` and ``mem_ns`` are the times during which at least one such event ran, hidden or not;
-    mem is copies and sets. Refuses to exist when a law is broken.
+    ``compute_ns``, ``comm_ns`` and ``mem_ns`` are the times during which at least one such event ran, overlapped or
+    not; mem is copies and sets. Raises an error if a law is broken.
     """
 
     window_ns: int
@@ -29,7 +29,7 @@ class DevicePartition:
     comm_ns: int
     mem_ns: int
     overlap_ns: int
-    """Communication that was hidden behind compute."""
+    """Communication that was overlapped with compute."""
     exposed_comm_ns: int
     """Communication while no compute ran."""
     exposed_mem_ns: int
@@ -47,7 +47,7 @@ class DevicePartition:
 
     @property
     def overlap_ratio(self) -> float | None:
-        """Share of the communication that was hidden, 0..1; None without communication."""
+        """Share of the communication that was overlapped, 0..1; None without communication."""
         return self.overlap_ns / self.comm_ns if self.comm_ns else None
 
     @property
@@ -58,7 +58,7 @@ class DevicePartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTimeline:
-    """One device over the whole trace: from its first to its last event, no step left out."""
+    """One device over the whole trace: from its first to its last event, with every step."""
 
     device: int
     start_ns: int
@@ -69,7 +69,7 @@ class DeviceTimeline:
     unlinked_events: int
     """Those of them whose launching call the trace does not show."""
     work_ns: int
-    """Sum of the durations; events that ran side by side count twice."""
+    """Sum of the durations; events that ran in parallel count twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +108,12 @@ class IdleParts:
     queue_comm_ns: int
     """Queued in time: communication that waited to begin, or work that waited for communication on another stream."""
     queue_event_ns: int
-    """Queued in time behind an event of another stream."""
+    """Queued in time after an event of another stream."""
     queue_graph_ns: int
     """Between two pieces of work that one call launched as a graph."""
     queue_untold_ns: int
-    """Queued in time, and nothing recorded says behind what: another process on the device, a callback of the host,
-    another rank."""
+    """Queued in time, but the recording does not show what it waited for: another process on the device, a callback of
+    the host, another rank."""
     launch_latency_ns: int
     """Queued in time, gap shorter than the latency of a launch."""
     unknown_ns: int
@@ -140,7 +140,7 @@ class StepIdle(IdleParts):
     blamed: BlameRow | None
     """What the host did for most of sync_drained and launch_late; None without such time."""
     blamed_python: BlameRow | None
-    """The same by Python line, over the longest gaps of the trace; None where no line is known."""
+    """The same by Python line, over the longest gaps of the trace; None if no line is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,11 +148,11 @@ class StepWindow:
     """One training step, on the host and on the device."""
 
     index: int
-    """The number that the trace gives the step, else its place from 0."""
+    """The number that the trace gives the step, else its position from 0."""
     host_start_ns: int
     host_end_ns: int
     is_complete: bool
-    """False for a window that the edge of the recording cut (only where steps had to be inferred)."""
+    """False for a window that the edge of the recording cut (only if steps had to be inferred)."""
     device_start_ns: int | None
     """Start of the step's first device event; None without any."""
     device_end_ns: int | None
@@ -160,7 +160,7 @@ class StepWindow:
     is_tail_inclusive: bool
     """True for the last step: its device window runs to the end of its own last event."""
     partition: DevicePartition | None
-    """Of the device window, everything that ran in it counted; None without a device window."""
+    """Of the device window, counting everything that ran in it; None without a device window."""
     gpu_events: int
     """Device events that this step launched (unlinked ones: that began in its window)."""
     unlinked_events: int
@@ -171,7 +171,7 @@ class StepWindow:
 
     @property
     def is_whole_on_device(self) -> bool:
-        """Neither the recording nor its own last event cut it, on the host and on the device."""
+        """Whether neither the recording nor its own last event cut it, on the host and on the device."""
         return self.is_complete and self.partition is not None and not self.is_tail_inclusive
 
     def __post_init__(self) -> None:
@@ -198,7 +198,7 @@ class RangeRow:
 
     name: str
     phase: str | None
-    """The phase that its name stands for; None when it takes the phase of what is around it."""
+    """The phase that its name indicates; None if it takes the phase of its surroundings."""
     count: int
     total_ns: int
     device_ns: int
@@ -210,9 +210,9 @@ class Anatomy:
     """Where the steps went, by phase."""
 
     breakdown: Breakdown | None
-    """Host time of the complete steps; None when the trace shows no host activity."""
+    """Host time of the complete steps; None if the trace shows no host activity."""
     device_ns: tuple[int, ...]
-    """Device events by phase (PHASES order), durations summed: comm kernels are communication, copies from the host
+    """Device events by phase (PHASES order), durations summed: comm kernels are communication, copies from the host are
     h2d, everything else has the phase of the host at its launch."""
     phases_seen: tuple[str, ...]
     """The phases that a range, an operator or a frame names, or that follow from these; in the order of PHASES."""
@@ -240,10 +240,10 @@ class IdleCauses(IdleParts):
     late_long_ns: int
     """Part of launch_late, beyond the four above, in gaps of a millisecond and more: the host did something else."""
     blamed: tuple[BlameRow, ...]
-    """What the host did during sync_drained and launch_late time, the longest first; all rows together sum to it
-    unless cut by ``top``."""
+    """What the host did during sync_drained and launch_late time, the longest first; all rows together sum to it unless
+    cut by ``top``."""
     blamed_python: tuple[BlameRow, ...]
-    """The same by Python line where stacks were recorded."""
+    """The same by Python line, if stacks were recorded."""
     syncs: tuple[BlameRow, ...]
     """The operator or call that waited for the device, by the sync_drained time that followed."""
 
@@ -276,7 +276,7 @@ class KernelRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpRow:
-    """Operators of one name and, where recorded, one set of shapes."""
+    """Operators of one name and, if recorded, one set of shapes."""
 
     name: str
     shapes: str | None
@@ -284,7 +284,7 @@ class OpRow:
     dtypes: str | None
     count: int
     host_total_ns: int
-    """The outermost of nested operators of the same row counts."""
+    """Of nested operators in the same row, only the outermost counts."""
     host_self_ns: int
     device_total_ns: int
     """Device events launched inside it or what it calls, durations summed."""
@@ -306,17 +306,17 @@ class ModuleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratios:
-    """Key ratios over the complete steps (the whole trace without steps); None where a side was not seen."""
+    """Key ratios over the complete steps (the entire trace if it has no steps); None if a side was not seen."""
 
     recompute_ratio: float | None
     """Forward operators that ran inside backward (activation checkpointing), over the time of the steps."""
     pageable_copies_ns: int | None
-    """Copies between host and device from pageable memory; None where the names do not tell."""
+    """Copies between host and device from pageable memory; None if the names do not show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsDevice:
-    """The device windows of the complete steps together, without start-up and what the recording cut: what recurs."""
+    """The device windows of the complete steps together, without start-up and cut parts: the part that recurs."""
 
     partition: DevicePartition
     """Sum over the steps."""
@@ -331,7 +331,7 @@ class StepsDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTimeline:
-    """Everything that one rank's trace tells without the others."""
+    """Everything that one rank's trace shows without the others."""
 
     devices: tuple[DeviceTimeline, ...]
     """The busiest first; steps, idle causes and launches are of that one. Empty for a trace without device work."""
@@ -344,8 +344,8 @@ class RankTimeline:
     idle: IdleCauses | None
     """None without device work."""
     in_steps: StepsDevice | None
-    """Of the first device, where its window holds more than the complete steps; None where they are nearly all of it,
-    or none of them has a window."""
+    """Of the first device, if its window holds more than the complete steps; None if they are nearly all of it, or none
+    of them has a window."""
     launch: LaunchStats | None
     kernels: tuple[KernelRow, ...]
     kernels_left_out_count: int
@@ -353,9 +353,9 @@ class RankTimeline:
     ops_left_out_count: int
     modules: tuple[ModuleRow, ...]
     flops: int | None
-    """Of matrix products, convolutions and attention that operators ran, each counted once. None when there are none,
-    or when the flops of any of them are unknown. Kernels of compiled code are not counted."""
+    """Of matrix products, convolutions and attention that operators ran, each counted once. None if there are none, or
+    if the flops of any of them are unknown. Kernels of compiled code are not counted."""
     ratios: Ratios
     notes: tuple[TraceNote, ...]
     utilization: Utilization = NOTHING
-    """Over the steps that are whole on the device; over the whole trace where it shows none."""
+    """Over the steps that are complete on the device; over the entire trace if it shows none."""

@@ -41,10 +41,10 @@ class TokenShard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeReport:
-    """What a folder of tokens holds, and how this run made it.
+    """The content of a folder of tokens, and how this run made it.
 
-    ``unknown_count`` counts tokens that stand for text outside the vocabulary; None where the tokenizer has no such
-    token. ``wall_s`` and ``run_tokens_count`` belong to this run, all else to the whole folder.
+    ``unknown_count`` counts tokens that replace text outside the vocabulary; None if the tokenizer has no such token.
+    ``wall_s`` and ``run_tokens_count`` belong to this run, everything else to the entire folder.
     """
 
     tool_version: str

@@ -1,4 +1,4 @@
-"""The options of torchrun, with dashes: those that lay processes out over nodes, and the others."""
+"""The options of torchrun, with dashes: those that distribute processes over nodes, and the others."""
 
 from __future__ import annotations
 

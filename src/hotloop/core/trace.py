@@ -1,8 +1,8 @@
-"""Trace: what a file recorded by a profiler holds, as columns; the seam between trace/ (reads) and analyze/ (reduces).
+"""Trace: a profiler's recording in columns; the seam between trace/ (reads) and analyze/ (reduces).
 
 One Trace is one process, nearly always one rank. Every array has one entry per event with a duration, sorted by
-``start_ns`` (ties: longer first), so that an enclosing event stands before what it encloses. Times are int64 ns on the
-trace's own clock; text is interned. -1 stands for unknown in an integer column, never 0.
+``start_ns`` (ties: longer first), so that an enclosing event comes before what it encloses. Times are int64 ns on the
+trace's own clock; text is interned. -1 means unknown in an integer column, never 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Category(IntEnum):
-    """What kind of event a row is, whatever the file's producer and age called it."""
+    """The kind of event of a row, whatever the file's producer and age called it."""
 
     OTHER = 0
     CPU_OP = 1
@@ -34,7 +34,7 @@ class Category(IntEnum):
     MEMCPY = 4
     MEMSET = 5
     SYNC = 6
-    """A wait that the device was told (cuda_sync): never device work."""
+    """A wait that the device was given (cuda_sync): never device work."""
     ANNOTATION = 7
     """user_annotation: record_function, ProfilerStep#k, Optimizer.step#..., and NVTX ranges."""
     DEVICE_ANNOTATION = 8
@@ -42,7 +42,7 @@ class Category(IntEnum):
     PYTHON = 9
     """python_function."""
     OVERHEAD = 10
-    """What the profiler itself cost."""
+    """The cost of the profiler itself."""
 
 
 DEVICE_WORK = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
@@ -77,7 +77,7 @@ SPARSE_TEXTS = (
     "block",
     "sync_kind",
     "collective",  # 'Collective name'
-    "process_group",  # 'Process Group Name', or the description or id where there is no name
+    "process_group",  # 'Process Group Name', or the description or id if there is no name
     "process_group_ranks",
 )
 """Interned text facts that only some events have (Trace.texts)."""
@@ -101,7 +101,7 @@ class MemoryEvents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """One accelerator as the file describes it; None where it does not."""
+    """One accelerator as the file describes it; None if it does not."""
 
     index: int
     name: str | None = None
@@ -111,10 +111,10 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFacts:
-    """What the file says about itself and how it was read."""
+    """What the file states about itself and how it was read."""
 
     source: str
-    """File name as the user would recognise it."""
+    """File name as the user would recognize it."""
     format: str
     """'kineto', 'nsys', ..."""
     rank: int | None
@@ -125,16 +125,16 @@ class TraceFacts:
     time_unit_ns: int
     """Smallest step of the source's clock as written: 1000 for old files in whole microseconds, else 1."""
     epoch_ns: int
-    """What ``start_ns`` 0 means on the file's own clock (ns); add it to compare traces of one host."""
+    """The time on the file's own clock (ns) when ``start_ns`` is 0; add it to compare traces of one host."""
     unix_base_ns: int | None
-    """Unix time of the file's own clock's zero (baseTimeNanoseconds); None when the file does not say."""
+    """Unix time of the file's own clock's zero (baseTimeNanoseconds); None if the file does not contain it."""
     devices: tuple[DeviceFacts, ...]
     process_groups: Mapping[str, tuple[int, ...]]
     """Ranks by process group name."""
     has_shapes: bool
     has_stacks: bool
     has_sync: bool
-    """cuda_sync events are there, so the critical path can follow synchronisation."""
+    """Whether cuda_sync events are there, so the critical path can follow synchronization."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ class Trace(Protocol):
 
     facts: TraceFacts
     notes: tuple[TraceNote, ...]
-    """What reading met: salvaged windows, dropped events, clocks. Analyses add their own."""
+    """Findings of the reader: salvaged windows, dropped events, clocks. Analyses add their own."""
 
     start_ns: Int64s
     duration_ns: Int64s
@@ -185,7 +185,7 @@ class Trace(Protocol):
     def __len__(self) -> int: ...
 
     def integers(self, name: str) -> tuple[Int64s, Int64s]:
-        """(rows, values) of a sparse integer fact (SPARSE_INTEGERS), rows ascending; empty when there are none."""
+        """(rows, values) of a sparse integer fact (SPARSE_INTEGERS), rows ascending; empty if there are none."""
         ...
 
     def numbers(self, name: str) -> tuple[Int64s, Floats]:

@@ -1,4 +1,4 @@
-"""TraceAnalysis: what the rules judge when the evidence is files that a profiler wrote, not a recording of ours."""
+"""TraceAnalysis: the input of the rules if the evidence is files that a profiler wrote, not a recording of ours."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class StepPath:
 
     step: int
     paced_by: str
-    """'host' or 'device': whose end makes the step end."""
+    """'host' or 'device': the one whose end ends the step."""
     bound_ns: Mapping[str, int]
     """Time by what bounds it (core.graph.BOUND_KINDS); sums to the step."""
     parts: tuple[tuple[str, str, int], ...]
     """(name, kind, ns), the longest first."""
     has_sync_events: bool
-    """False: waits for the device were inferred, and the path is a guess where they matter."""
+    """If False, waits for the device were inferred, and the path is a guess where they matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +37,16 @@ class TraceRank:
     facts: TraceFacts
     timeline: RankTimeline
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
-    """By change ('no-input-wait', 'no-host-syncs', ...): what the re-timed graph of a step says of it."""
+    """By change ('no-input-wait', 'no-host-syncs', ...): the forecast of a step's re-timed graph for it."""
 
     path: StepPath | None = None
-    """Of the complete step of median length; None where there is none or it is too large."""
+    """Of the complete step of median length; None if there is none or it is too large."""
     memory: tuple[DeviceMemoryTimeline, ...] = ()
-    """The allocators of its devices, accelerators first; empty where the file has no memory events."""
+    """The allocators of its devices, accelerators first; empty if the file has no memory events."""
 
     @property
     def complete_steps_count(self) -> int:
-        """Steps that the recording holds whole; 0 when the file shows no steps."""
+        """Steps that the recording contains in full; 0 if the file shows no steps."""
         if self.timeline.step_source == "whole trace":
             return 0
         return sum(1 for step in self.timeline.steps if step.is_complete)
@@ -67,13 +67,15 @@ class TraceRank:
 
     @property
     def utilization_window_ns(self) -> int:
-        """What its utilization is of: the steps that are whole on the device, else the whole trace; 0 without one."""
+        """The window of its utilization: the steps that are complete on the device, else the entire trace; 0 without
+        one."""
         parts = [step.partition for step in self.timeline.steps if step.is_whole_on_device] or [self.partition]
         return sum(part.window_ns for part in parts if part is not None)
 
     @property
     def judged(self) -> DevicePartition | None:
-        """The busiest device in its complete steps, over the whole trace where that is the same or no step is known."""
+        """The busiest device in its complete steps, or over the entire trace if that is the same or no step is
+        known."""
         steps = self.timeline.in_steps
         return self.partition if steps is None else steps.partition
 
@@ -91,7 +93,7 @@ class TraceRank:
 
     @property
     def judged_steps_count(self) -> int:
-        """Steps that this time holds; 0 when the file shows no steps."""
+        """Steps in this time; 0 if the file shows no steps."""
         steps = self.timeline.in_steps
         if self.timeline.step_source == "whole trace":
             return 0
@@ -99,20 +101,20 @@ class TraceRank:
 
     @property
     def trains(self) -> bool | None:
-        """Whether a backward or an optimizer was seen; None where the file shows no operators."""
+        """Whether a backward or an optimizer was seen; None if the file shows no operators."""
         if not self.timeline.ops:
             return None
         return any(phase in ("backward", "optimizer") for phase in self.timeline.anatomy.phases_seen)
 
     def share(self, phase: str) -> float | None:
-        """Share of a host phase, 0..1; None when the file shows no host activity."""
+        """Share of a host phase, 0..1; None if the file shows no host activity."""
         breakdown = self.timeline.anatomy.breakdown
         return None if breakdown is None else breakdown.share(phase)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankWait:
-    """What one rank waits in the collectives that all ranks share, ns over the matched collectives."""
+    """The time that one rank waits in the collectives that all ranks share, ns over the matched collectives."""
 
     rank: int | None
     wait_ns: int
@@ -127,9 +129,9 @@ class WhatIf:
     source: str
     """The file."""
     changes: tuple[str, ...]
-    """As they were asked for, all made together."""
+    """As they were requested, all made together."""
     basis: str
-    """'simulated', or 'rule-of-thumb' where the unchanged replay misses the measured step by more than 2 %."""
+    """'simulated', or 'rule-of-thumb' if the unchanged replay misses the measured step by more than 2 %."""
     basis_reason: str
     steps_count: int
     paced_by: str
@@ -139,12 +141,12 @@ class WhatIf:
     """Of the unchanged steps."""
     step_ns: int
     low_step_ns: int
-    """The best case: waits that the trace does not explain go away with the change."""
+    """The best case: waits that the trace does not explain disappear with the change."""
     high_step_ns: int
     """The worst case: they stay as long as they were."""
     saving_low_ratio: float
     saving_mid_ratio: float
-    """1 - new/old time per step; below 0 when the change makes it slower."""
+    """1 - new/old time per step; below 0 if the change makes it slower."""
     saving_high_ratio: float
     bound_by: str
     """What sets the pace after the change: 'host' or 'device'."""
@@ -163,18 +165,18 @@ class TraceAnalysis:
 
     ranks: tuple[TraceRank, ...]
     waits: tuple[RankWait, ...] = ()
-    """Empty with a single rank, or when no collective could be matched."""
+    """Empty with a single rank, or if no collective could be matched."""
     matched_count: int = 0
     transfer_ns: int | None = None
     """Time from the last arrival to the end, over the matched collectives, mean over ranks."""
     span_ns: int | None = None
-    """Time that the matched collectives lie apart, first start to last end."""
+    """Length of the matched collectives' span, first start to last end."""
     hosts: tuple[HostClock, ...] = ()
-    """Empty with a single rank, and where a file does not name its host."""
+    """Empty with a single rank, and if a file does not name its host."""
     what_if: tuple[WhatIf, ...] = ()
-    """One for each change and rank, then all changes together; empty unless asked for."""
+    """One for each change and rank, then all changes together; empty unless requested."""
     targets: Mapping[str, float] = field(default_factory=dict)
-    """What the user wants reached at least, by name (core.utilization.TARGETS)."""
+    """The minimum that the user wants, by name (core.utilization.TARGETS)."""
 
     @property
     def utilization(self) -> Utilization:
@@ -206,7 +208,7 @@ PARTITION_KEYS = (
 
 
 def format_device(rank: TraceRank) -> dict[str, Any] | None:
-    """The busiest device over the whole trace, as the report's JSON has it; None without device work."""
+    """The busiest device over the entire trace, in the form of the report's JSON; None without device work."""
     if not rank.timeline.devices:
         return None
     device = rank.timeline.devices[0]
@@ -218,7 +220,7 @@ def format_device(rank: TraceRank) -> dict[str, Any] | None:
 
 
 def format_step_windows(rank: TraceRank) -> list[dict[str, Any]]:
-    """The device windows of the steps, as the report's JSON has them; none where the file shows no steps."""
+    """The device windows of the steps, in the form of the report's JSON; empty if the file shows no steps."""
     if rank.timeline.step_source == "whole trace":
         return []
     return [

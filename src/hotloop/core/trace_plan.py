@@ -1,4 +1,4 @@
-"""'wait:warmup:active[:repeat]' -> TracePlan: which steps a profiler waits for, warms up in and records."""
+"""'wait:warmup:active[:repeat]' -> TracePlan: the steps that a profiler waits for, warms up in and records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .errors import UsageError
 
 WAIT, WARMUP, RECORD, SAVE = "wait", "warmup", "record", "save"
-"""What the profiler does in a step. SAVE: the step is recorded, and at its end the recording is written."""
+"""The profiler's action in a step. SAVE: the step is recorded, and at its end the recording is written."""
 
 _FORM = "wait:warmup:active[:repeat], such as 5:2:3 or 5:2:3:2"
 _MOST_SHOWN = 3
@@ -17,7 +17,7 @@ _MOST_SHOWN = 3
 class TracePlan:
     """Counts of steps. Steps are numbered from 1; ``skip_first`` steps come before the first cycle.
 
-    A cycle is ``wait`` steps without the profiler, ``warmup`` steps with it on but thrown away, ``active`` recorded
+    A cycle is ``wait`` steps without the profiler, ``warmup`` steps with it on but discarded, and ``active`` recorded
     steps. ``repeat`` cycles follow each other; 0 means that they never end.
     """
 
@@ -40,7 +40,7 @@ class TracePlan:
         return self.wait + self.warmup + self.active
 
     def act_in(self, step: int) -> str:
-        """What the profiler does in ``step`` (from 1): WAIT, WARMUP, RECORD or SAVE."""
+        """The profiler's action in ``step`` (from 1): WAIT, WARMUP, RECORD or SAVE."""
         place = step - 1 - self.skip_first
         if place < 0 or (self.repeat and place >= self.repeat * self.cycle):
             return WAIT
@@ -57,7 +57,7 @@ class TracePlan:
         return last - self.active + 1, last
 
     def is_over(self, step: int) -> bool:
-        """True when nothing is left to do in ``step`` and after it."""
+        """True if nothing is left to do in ``step`` and after it."""
         return self.repeat > 0 and step > self.recorded_steps(self.repeat - 1)[1]
 
     def describe(self) -> str:

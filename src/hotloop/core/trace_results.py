@@ -1,4 +1,5 @@
-"""What analyze/ makes of a trace, and trace/ sends between processes, writes to a file or keeps in a database."""
+"""Results that analyze/ makes of a trace, and trace/ sends between processes, writes to a file or keeps in a
+database."""
 
 from __future__ import annotations
 
@@ -37,10 +38,10 @@ class ReducedTraces(Generic[R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTables:
-    """A trace's steps and device work, for a database. -1 stands for unknown."""
+    """A trace's steps and device work, for a database. -1 means unknown."""
 
     step_source: str | None
-    """How steps were found; None where the trace shows none."""
+    """How steps were found; None if the trace shows none."""
     step: Int64s
     """Number of the step of each event."""
     device_rows: Int64s

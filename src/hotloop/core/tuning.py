@@ -1,4 +1,4 @@
-"""What tuning leaves: the trials of a training with their verdicts, and the strategy that was proven."""
+"""The results of tuning: the trials of a training with their verdicts, and the strategy that was proven."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from .findings import Saving, Value
 
 
 class TrialVerdict(str, Enum):
-    """What is known of a candidate after its trials."""
+    """What is known about a candidate after its trials."""
 
     FASTER = "faster"
     SLOWER = "slower"
     CANNOT_TELL = "cannot tell"
     SMALLER = "smaller"
-    """Less peak memory, where memory is the goal."""
+    """Less peak memory, if memory is the goal."""
     LARGER = "larger"
     CHEAPER = "cheaper"
-    """Less cost for the same work, where cost is the goal."""
+    """Less cost for the same work, if cost is the goal."""
     COSTLIER = "costlier"
     REJECTED = "rejected"
-    """It acted on nothing, or it changed the training's numbers beyond its class."""
+    """It had no effect on anything, or it changed the training's numbers beyond its class."""
     NOT_APPLICABLE = "not applicable"
     """A declared configuration that this command cannot run under, from outside: the reason says why."""
     FAILED = "failed"
@@ -32,10 +32,10 @@ class TrialVerdict(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One candidate: what was tried, and what came of it. Field names are those of the JSON contract.
+    """One candidate: what was tried, and the result. Field names are those of the JSON contract.
 
-    ``n`` counts the pairs of fresh processes behind the ratio; ``speedup_ratio`` is the baseline's time per ``unit``
-    over the candidate's, with an interval that holds at every look; None while there is no such number.
+    ``n`` counts the pairs of fresh processes that the ratio rests on; ``speedup_ratio`` is the baseline's time per
+    ``unit`` over the candidate's, with an interval that holds at every look; None while there is no such number.
     """
 
     id: str
@@ -49,7 +49,7 @@ class Trial:
     low_ratio: float | None = None
     high_ratio: float | None = None
     memory_ratio: float | None = None
-    """Peak memory over the baseline's, in the mean."""
+    """Peak memory over the baseline's, on average."""
     forecast: Mapping[str, Value] = field(default_factory=dict)
     quality: Mapping[str, Value] = field(default_factory=dict)
     breakdown: Mapping[str, float] = field(default_factory=dict)
@@ -57,28 +57,28 @@ class Trial:
     one_time_ns: int | None = None
     """Time before steps are steady beyond the baseline's (compilation, starting workers)."""
     break_even_steps: int | None = None
-    """Steps after which the one-time cost is won back; None when nothing is won or nothing is to be won back."""
+    """Steps after which the saving has paid for the one-time cost; None if there is no saving or no such cost."""
     memory: Mapping[str, Value] = field(default_factory=dict)
     """Peak memory by the same statistics: ``verdict``, ``saving_ratio`` (the baseline's peak over the candidate's) with
-    ``low_ratio`` and ``high_ratio``, and ``n``; empty when it was not compared."""
+    ``low_ratio`` and ``high_ratio``, and ``n``; empty if it was not compared."""
     measured: Mapping[str, Value] = field(default_factory=dict)
     """Means of the candidate's own processes: ``process_count``, ``step_ns``, ``samples_per_s``, ``tokens_per_s``,
     ``steps_per_s``, ``rank_peak_bytes`` (the largest rank's), ``peak_bytes`` (of all together)."""
     cost: Mapping[str, Value] = field(default_factory=dict)
-    """What work costs where a price is known: ``per_1000_steps``, ``per_million_samples``, ``per_million_tokens``,
-    each with its bounds as ``..._low`` and ``..._high``; without the time before steps are steady."""
+    """The cost of work if a price is known: ``per_1000_steps``, ``per_million_samples``, ``per_million_tokens``, each
+    with its bounds as ``..._low`` and ``..._high``; without the time before steps are steady."""
     overrides: tuple[str, ...] = ()
-    """Settings of the script's own that it replaces, with file and line: 'fused=False at train.py:12'."""
+    """The script's own settings that it replaces, with file and line: 'fused=False at train.py:12'."""
     first_steps: int | None = None
-    """The ratio is of the time of a process's first steps, so many, warm-up included: for what each start pays once.
-    None where it is of the steady steps."""
+    """If the ratio is of a process's first steps, warm-up included, their number: for costs that each start pays once.
+    None if it is of the steady steps."""
     launch: Mapping[str, Any] = field(default_factory=dict)
-    """How a declared configuration starts the command, where that differs: ``ranks``, ``arguments``, ``variables``."""
+    """How a declared configuration starts the command, if that differs: ``ranks``, ``arguments``, ``variables``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchCheck:
-    """The patched copy of the source, run without a strategy beside the unchanged one.
+    """The patched copy of the source, run without a strategy in pairs with the unchanged one.
 
     ``status`` is 'reproduced', 'not reproduced', 'cannot tell' or 'not checked'; ``n`` counts pairs of processes.
     """
@@ -88,14 +88,14 @@ class PatchCheck:
     techniques: tuple[str, ...]
     files: tuple[str, ...]
     left_out: tuple[str, ...] = ()
-    """Techniques of the strategy that the patch does not hold."""
+    """Techniques of the strategy that the patch does not contain."""
     n: int = 0
     unit: str = "step"
     speedup_ratio: float | None = None
     low_ratio: float | None = None
     high_ratio: float | None = None
     strategy_ratio: float | None = None
-    """What the strategy won in its own trials."""
+    """The saving of the strategy in its own trials."""
     quality: Mapping[str, Value] = field(default_factory=dict)
 
 
@@ -108,21 +108,21 @@ class Tuning:
     strategy_file: str | None
     trials: tuple[Trial, ...]
     baseline: Mapping[str, Value] = field(default_factory=dict)
-    """The baseline's own processes: how many, their spread, whether their losses agree bit for bit."""
+    """The baseline's own processes: their number, their spread, whether their losses agree bit for bit."""
     patch: PatchCheck | None = None
-    """None where there is no patch."""
+    """None if there is no patch."""
     warnings: tuple[str, ...] = ()
     reference: Trial | None = None
-    """What all trials are held against, with what its own processes measured; None where that was not kept."""
+    """What all trials are compared with, and the measurements of its own processes; None if that was not kept."""
     pareto: tuple[Mapping[str, Value], ...] = ()
     """With the goal pareto: the unchanged command and every candidate that was compared: ``id``, ``standing`` (front,
     cannot tell, dominated), ``by``, ``speedup_ratio`` and ``saving_ratio`` with their bounds."""
     price_per_hour: float | None = None
-    """Of everything that the command runs on, in the currency that it was given in."""
+    """Of everything that the command runs on, in the currency of the given price."""
 
 
 def forecast_of(saving: Saving | None) -> dict[str, Value]:
-    """A forecast as the report holds it: the saving and the speed-up that it means; empty when there is none.
+    """A forecast as the report holds it: the saving and the resulting speedup; empty if there is none.
 
     >>> forecast_of(None)
     {}

@@ -1,7 +1,7 @@
 """Utilization: how much of the hardware a training used, why a part of it is unknown, and the targets that a user sets.
 
 MFU is the rate of model FLOPs (nothing computed twice) over the peak of the hardware, HFU that of all FLOPs (PaLM,
-arXiv:2204.02311, section 4.1). The other ratios are shares of time, and say nothing of how well that time was used.
+arXiv:2204.02311, section 4.1). The other ratios are shares of time, and say nothing about how well that time was used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TARGETS = {
     "hfu": "hfu_ratio",
     "cpu_utilization": "cpu_utilization_ratio",
 }
-"""What ``--target`` names -> the field of Utilization that it is a least value of."""
+"""A name for ``--target`` -> the field of Utilization whose minimum it sets."""
 
 TEXT = {
     "utilization_ratio": "GPU utilization",
@@ -31,21 +31,21 @@ TEXT = {
     "cpu_utilization_ratio": "CPU utilization",
 }
 LOW_RATIO, GOOD_RATIO = 0.5, 0.8
-"""Bands of the usual tuning guides for a GPU: below the first low, from the second on good (they aim at 80 to 90 %)."""
+"""Bands of the usual tuning guides for a GPU: low below the first, good from the second on (they aim at 80 to 90 %)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilization:
-    """Shares of the steady steps' time or of a peak rate, 0..1 (MFU and HFU may exceed 1 where the peak was measured).
-    None where nothing measured it; ``unknown`` says why."""
+    """Shares of the steady steps' time or of a peak rate, 0..1 (MFU and HFU may exceed 1 if the peak was measured).
+    None if nothing measured it; ``unknown`` says why."""
 
     utilization_ratio: float | None = None
     """NVML's: share of the time in which at least one kernel ran, of any program, mean over the devices in use."""
     busy_ratio: float | None = None
     """Share of the window in which the device did anything, from a kernel timeline."""
     sm_active_ratio: float | None = None
-    """Streaming multiprocessors with a resident warp, mean over all of them and the time: measured by NVML, or of a
-    kernel timeline estimated as min(1, blocks per SM) of what ran, over the window."""
+    """Streaming multiprocessors with a resident warp, mean over all of them and over time: measured by NVML, or
+    estimated from a kernel timeline as min(1, blocks per SM) of the kernels that ran, over the window."""
     cpu_utilization_ratio: float | None = None
     """CPU time of the training and its workers over the time of the cores that it may run on."""
     cpu_others_ratio: float | None = None
@@ -55,10 +55,10 @@ class Utilization:
     flops_per_step: float | None = None
     """Model FLOPs of one step of one rank: matrix products, convolutions, recurrent layers and attention."""
     hardware_flops_per_step: float | None = None
-    """With what was computed twice."""
+    """Including what was computed twice."""
     peak_flops_per_s: float | None = None
     peak: str = ""
-    """Of what the peak is, and how it is known."""
+    """What the peak is of, and how it is known."""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Why a ratio is None, by its field."""
 
@@ -68,7 +68,8 @@ class Utilization:
         return self.busy_ratio if self.utilization_ratio is None else self.utilization_ratio
 
     def reached(self, target: str) -> float | None:
-        """What a target's measure came to; for 'utilization' a kernel timeline stands in where NVML was not there."""
+        """The value of a target's measure; for 'utilization', a kernel timeline replaces NVML if it was not
+        available."""
         if target == "utilization":
             return self.device_ratio
         value: float | None = getattr(self, TARGETS[target])
@@ -79,9 +80,9 @@ NOTHING = Utilization()
 
 
 def mean_utilization(several: Sequence[Utilization], weights: Sequence[float] | None = None) -> Utilization:
-    """Of several ranks (at least one): each ratio that all of them know as its mean, the rest as the first has it.
+    """Over several ranks (at least one): the mean of each ratio that all of them know; the rest is from the first rank.
 
-    ``weights``: of each rank, such as the length of its window, so that shares of windows are shares of their sum.
+    ``weights``: one per rank, such as the length of its window, so that shares of windows are shares of their sum.
     """
     if len(several) == 1:
         return several[0]

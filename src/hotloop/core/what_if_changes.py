@@ -1,4 +1,4 @@
-"""The changes that a what-if knows: how each is written and what it supposes. Help, errors and docs come from here."""
+"""The changes that a what-if knows: the notation and the assumption of each. Help, errors and docs come from here."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 DEFAULT_FACTOR = 2.0
-"""Of the kinds whose factor may be left out."""
+"""For the kinds whose factor may be left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a change is written, and what it supposes."""
+    """The notation of a change, and its assumption."""
 
     text: str
     meaning: str
@@ -44,6 +44,6 @@ def list_forms() -> str:
 
 
 def explain_forms() -> str:
-    """One line for each: how it is written, and what it supposes."""
+    """One line for each: its notation, and its assumption."""
     width = max(len(form.text) for form in CHANGES.values())
     return "".join(f"{form.text:<{width}}  {form.meaning}\n" for form in CHANGES.values())

@@ -1,6 +1,6 @@
-"""What batches cost to make -> batches per second, and the step, by number of loader workers.
+"""The cost of making batches -> batches per second, and the step, by number of loader workers.
 
-The one model of loader workers: the rules ask it about a recorded run, the benchmark about measured parts of a loader.
+The only model of loader workers: the rules ask it about a recorded run, the benchmark about measured parts of a loader.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 LEAST_HANDOVER_NS, HANDOVER_NS, MOST_HANDOVER_NS = 100_000.0, 200_000.0, 500_000.0
 """Taking one batch out of a worker's queue: unpickling, mapping its shared memory (0.1 to 0.3 ms measured on CPUs; the
-most is a range factor for batches of a mebibyte)."""
+largest value is a range factor for batches of a mebibyte)."""
 SHARPNESS, WORST_SHARPNESS = 8.0, 5.0
-"""Range factors: two processes of one pace that wait for each other take 1.09 and 1.15 times as long.
+"""Range factors: two processes of equal pace that wait for each other take 1.09 and 1.15 times as long.
 
-Of six forecasts for workers (four in benchmarks/results/treated of 2026-11-21, two in zoo/55f64a285295.jsonl of
-2026-11-22), by the fastest runs, four were within 0.10 of the middle; two lay in the range, two above it by 0.01, and
+By the fastest runs, four of six forecasts for workers (four in benchmarks/results/treated of 2026-11-21, two in
+zoo/55f64a285295.jsonl of 2026-11-22) were within 0.10 of the middle; two were in the range, two above it by 0.01, and
 two below it by 0.07 and 0.08.
 """
 UNEVEN_RATIO = 1.15
-"""Range factor: how much slower than their mean the workers may come; covered by the same forecasts."""
+"""Range factor: how much slower than their mean the workers may be; covered by the same forecasts."""
 MOST_WORKERS_COUNT = 16
 LATENCY_CPU_RATIO = 0.5
 """Loading that is on a CPU for less than this part of its time waits for storage or a network."""
@@ -35,7 +35,7 @@ class LoadingWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """The forecast step when loading runs beside the computation, in ns: optimistic, expected, pessimistic."""
+    """The forecast step if loading overlaps with the computation, in ns: optimistic, expected, pessimistic."""
 
     workers: int
     best_ns: float
@@ -45,11 +45,12 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCost:
-    """What one batch of a loader costs, in ns, each part alone on a core.
+    """The cost of one batch of a loader, in ns, each part alone on a core.
 
-    ``fetch_cpu_ns`` is the part of ``fetch_ns`` that is on a CPU; the rest waits for storage. ``send_ns`` is what a
-    worker takes to hand a finished batch over, ``receive_ns`` what the main process computes to take it. ``start_ns``
-    starts one worker. ``crowding_ratio`` (at least 1): how much longer a computation takes while every core has one.
+    ``fetch_cpu_ns`` is the part of ``fetch_ns`` that is on a CPU; the rest waits for storage. ``send_ns`` is the time
+    of a worker to hand over a finished batch, ``receive_ns`` the time that the main process computes to take it.
+    ``start_ns`` starts one worker. ``crowding_ratio`` (at least 1): how much longer a computation takes while every
+    core has one.
     """
 
     fetch_ns: float
@@ -82,7 +83,7 @@ def most_workers(
 ) -> int:
     """The most workers that the cores and the memory allow, at least 1.
 
-    ``worker_bytes`` is what one worker adds, its prefetched batches included; ``free_bytes`` None: not known, no bound.
+    ``worker_bytes`` is what one worker adds, including its prefetched batches; ``free_bytes`` None: unknown, no bound.
 
     >>> most_workers(LoadingWork(wall_ns=9e6, cpu_ns=9e6), 4.0)
     4
@@ -96,10 +97,10 @@ def most_workers(
 
 
 def forecast_batch_ns(cost: BatchCost, workers: int, cores: float) -> float:
-    """Time from one batch to the next, in ns, where nothing but loading runs.
+    """Time from one batch to the next, in ns, if nothing but loading runs.
 
-    Without workers a batch takes what it takes to make. With them the slowest of three sets the pace: a worker's share,
-    the cores that all of them compute on, and the main process that takes the batches.
+    Without workers, this is the time to make a batch. With workers, the slowest of three sets the pace: a worker's
+    share, the cores that all of them compute on, and the main process that takes the batches.
 
     >>> cost = BatchCost(fetch_ns=80e6, fetch_cpu_ns=0.0, collate_ns=0.0)
     >>> [forecast_batch_ns(cost, workers, 2.0) / 1e6 for workers in (0, 1, 2, 4)]
@@ -118,7 +119,7 @@ def forecast_batch_ns(cost: BatchCost, workers: int, cores: float) -> float:
 def simulate_workers(
     *, compute_ns: float, work: LoadingWork, batches: float, cores: float, busy: float, workers: int
 ) -> Overlap:
-    """The step with ``workers`` loader processes beside a computation of ``compute_ns`` on ``busy`` of ``cores``.
+    """The step with ``workers`` loader processes next to a computation of ``compute_ns`` on ``busy`` of ``cores``.
 
     The step is bound by the computation, by the workers' throughput and by the cores. CPU work that finds no free
     core displaces computation: at best it shares all cores evenly, at worst every thread of the computation waits
@@ -144,7 +145,7 @@ def best_overlap(
     busy: float,
     most: int = MOST_WORKERS_COUNT,
 ) -> Overlap:
-    """The fewest workers, ``most`` at most, whose expected step is within 2 % of the best that any number gives.
+    """The fewest workers, at most ``most``, whose expected step is within 2 % of the best for any number of workers.
 
     Workers that wait for storage need no core of their own, so there may be more of them than cores.
     """
@@ -158,7 +159,8 @@ def best_overlap(
 
 
 def _soft_max(a_ns: float, b_ns: float, sharpness: float) -> float:
-    """A little more than the larger of two times: two processes that take turns to be late lose some to each other."""
+    """A little more than the larger of two times: two processes that take turns to be late lose some time to each
+    other."""
     larger, smaller = max(a_ns, b_ns), min(a_ns, b_ns)
     if larger <= 0:
         return 0.0
@@ -166,10 +168,10 @@ def _soft_max(a_ns: float, b_ns: float, sharpness: float) -> float:
 
 
 def found_ratio(epochs: float, ranks: int = 1) -> float:
-    """Share of the reads of so many epochs, 0..1, that find their sample in the cache of their own rank.
+    """Share of the reads in this many epochs, 0..1, that find their sample in the cache of their own rank.
 
-    A rank keeps what it has read. With a sampler that deals all samples anew over ``ranks`` in each epoch it has met
-    a sample in one of the ``e`` epochs before with the chance ``1 - (1 - 1 / ranks) ** e``.
+    A rank keeps what it has read. With a sampler that deals out all samples again over ``ranks`` in each epoch, it has
+    met a sample in one of the ``e`` epochs before with the probability ``1 - (1 - 1 / ranks) ** e``.
 
     >>> found_ratio(1.0), found_ratio(4.0), found_ratio(3.0, ranks=2)
     (0.0, 0.75, 0.4166666666666667)

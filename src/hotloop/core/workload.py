@@ -1,6 +1,6 @@
-"""What a plan is made for: a model, how it is trained, on which hardware. Checked values; no arithmetic of time.
+"""The input of a plan: a model, how it is trained, on which hardware. Checked values; no arithmetic of time.
 
-All counts are of the whole model, before any sharding, unless the name says ``per_gpu``.
+All counts are of the complete model, before any sharding, unless the name says ``per_gpu``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 from hotloop.core.errors import UsageError
 
 PRECISIONS = ("fp32", "bf16", "pure-bf16", "fp16", "fp8")
-"""bf16 and fp16 are autocast: weights and optimizer states in float32. fp8 computes its products in 8 bits, the rest as
-bf16 does. pure-bf16 keeps everything in bfloat16."""
+"""bf16 and fp16 are autocast: weights and optimizer states in float32. fp8 computes its products in 8 bits, the rest
+like bf16. pure-bf16 keeps everything in bfloat16."""
 RECOMPUTES = ("none", "selective", "full")
 SHARDINGS = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp")
 ATTENTIONS = ("flash", "math")
@@ -19,7 +19,7 @@ OPTIMIZERS = ("adamw", "sgd", "adafactor", "adamw-8bit")
 LATENT_KEYS = ("kv_rank", "q_rank", "rope_width", "value_width")
 ROPE_WIDTH = 64
 BASE_WEIGHTS = ("full", "nf4", "nf4-dq")
-"""Of frozen weights: as ``precision`` says, or QLoRA's 4 bits, without and with its double quantization."""
+"""Of frozen weights: as in ``precision``, or QLoRA's 4 bits, without and with its double quantization."""
 OFFLOADS = ("none", "optimizer", "parameters", "activations")
 RUN_CHOICES = {
     "precision": PRECISIONS,
@@ -49,9 +49,9 @@ class DecoderShape:
     ffn: int | None = None
     """4 x hidden by default."""
     is_gated: bool = False
-    """Three products in a feed-forward block (SwiGLU), not two."""
+    """Whether a feed-forward block has three products (SwiGLU), not two."""
     tied: bool = True
-    """The embedding is also the output's weight."""
+    """Whether the embedding is also the output's weight."""
     learned_positions: bool = False
     bias: bool = False
     dropout: bool = False
@@ -59,17 +59,17 @@ class DecoderShape:
     experts_per_token: int = 1
     shared_experts: int = 0
     dense_layers: int = 0
-    """Of a mixture of experts: the first layers whose feed-forward block is ``ffn`` wide and has no experts."""
+    """In a mixture of experts: the first layers, whose feed-forward block is ``ffn`` wide and has no experts."""
     expert_ffn: int | None = None
     kv_rank: int | None = None
     """Latent attention (DeepSeek-V2, arXiv:2405.04434): width of the compressed keys and values; ``head_width`` is then
-    of a head's part without positions."""
+    that of a head's part without positions."""
     q_rank: int | None = None
-    """The same of the queries; None where they are not compressed."""
+    """The same for the queries; None if they are not compressed."""
     rope_width: int | None = None
-    """Of latent attention: a head's rotary part, 64 by default; all heads share that of the keys."""
+    """For latent attention: a head's rotary part, 64 by default; all heads share that of the keys."""
     value_width: int | None = None
-    """Of latent attention: a head's values; ``head_width`` by default."""
+    """For latent attention: a head's values; ``head_width`` by default."""
     attention: str = "flash"
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class DecoderShape:
 
     @property
     def _rope(self) -> int:
-        """Of latent attention, beside a head's width."""
+        """For latent attention, in addition to a head's width."""
         return 0 if self.kv_rank is None else ROPE_WIDTH if self.rope_width is None else self.rope_width
 
     @property
@@ -131,21 +131,22 @@ class DecoderShape:
 
     @property
     def output_width(self) -> int:
-        """Width of what attention gives of a token, all heads."""
+        """Width of attention's output for a token, all heads."""
         return self.values_width // self.kv_head_count * self.heads
 
     @property
     def latent_width(self) -> int:
-        """Of latent attention: width of the compressed queries, keys and values of a token; else 0."""
+        """For latent attention: width of the compressed queries, keys and values of a token; else 0."""
         return (self.kv_rank or 0) + (self.q_rank or 0)
 
     @property
     def latent_up_width(self) -> int:
-        """Of latent attention: width of what the compressed keys and values become: keys without positions, values."""
+        """For latent attention: width after expanding the compressed keys and values: keys without positions,
+        values."""
         return self.heads * self._head + self.values_width
 
     def attention_products(self, ranks: int = 1) -> list[tuple[float, float]]:
-        """(outputs, inputs) of the products beside attention's core, split over tensor-parallel ranks.
+        """(outputs, inputs) of the products outside attention's core, split over tensor-parallel ranks.
 
         Those that compress are computed on every rank.
         """
@@ -210,7 +211,7 @@ class DecoderShape:
 
     @property
     def head_params(self) -> int:
-        """Of the output, 0 where it is tied, and of the last norm."""
+        """Of the output, 0 if it is tied, and of the last norm."""
         return (0 if self.tied else self.vocab * self.hidden) + self.norm_params // 2
 
     @property
@@ -221,7 +222,7 @@ class DecoderShape:
 
     @property
     def active_params(self) -> int:
-        """That a token passes through: of the routed experts only its own."""
+        """The parameters that a token passes through: of the routed experts, only its own."""
         idle = self.experts - self.experts_per_token
         return self.params - self.expert_layers * idle * self.ffn_params(self.expert_width)
 
@@ -247,15 +248,15 @@ class PlannedRun:
     offload: str = "none"
     compiled: bool = False
     fused_loss: bool = False
-    """The cross entropy without a float32 copy of the logits."""
+    """Whether the cross entropy works without a float32 copy of the logits."""
     overlap: bool = True
-    """Communication of gradients and shards runs beside compute."""
+    """Whether communication of gradients and shards overlaps with compute."""
     trainable_params: int | None = None
-    """Of adapters beside frozen weights (LoRA); None where every parameter is trained."""
+    """Of adapters on frozen weights (LoRA); None if every parameter is trained."""
     base_weights: str = "full"
-    """Of the frozen weights beside adapters: full | nf4 | nf4-dq (QLoRA, arXiv:2305.14314)."""
+    """Of the frozen weights under adapters: full | nf4 | nf4-dq (QLoRA, arXiv:2305.14314)."""
     framework: str = "torch"
-    """torch | megatron: whose buffers the memory is of (megatron keeps float32 gradients beside 16-bit weights)."""
+    """torch | megatron: whose buffers count in the memory (megatron keeps float32 gradients for 16-bit weights)."""
 
     def __post_init__(self) -> None:
         for name in ("micro_batch", "global_batch", "tp", "pp", "cp", "ep", "pipeline_chunks"):
@@ -301,7 +302,7 @@ class Workload:
         at_once = run.micro_batch * self.data_ranks
         if run.global_batch % at_once:
             raise UsageError(
-                f"run.global_batch = {run.global_batch} is no multiple of run.micro_batch x data-parallel ranks = "
+                f"run.global_batch = {run.global_batch} is not a multiple of run.micro_batch x data-parallel ranks = "
                 f"{run.micro_batch} x {self.data_ranks} = {at_once}"
             )
 

@@ -1,1 +1,1 @@
-"""Recordings, traces and processes that are looked at -> one Analysis."""
+"""Recordings, traces and running processes -> one Analysis."""

@@ -1,1 +1,1 @@
-"""Recordings -> Analysis: pure functions that say where each step went."""
+"""Recordings -> Analysis: pure functions that divide the time of each step."""

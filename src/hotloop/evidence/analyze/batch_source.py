@@ -12,16 +12,16 @@ from hotloop.core.findings import Where
 from .source import Function, Loop, Module, SourceFiles, dotted, own_parts, path_to, statements_in
 
 MOST_STEPS = 6
-"""How many bindings a batch is followed back through (``x = x.to(device)``, ``x, y = batch``)."""
+"""How many bindings a batch is traced back through (``x = x.to(device)``, ``x, y = batch``)."""
 
 _COUNTERS = ("range", "enumerate", "count", "itertools.count", "trange", "tqdm.trange")
 
 
 def find_batch_statement(by_field: Mapping[str, tuple[Line, ...]], files: SourceFiles) -> Where | None:
-    """The statement that binds what the most sampled forward is called with, followed back inside its loop.
+    """The statement that binds the arguments of the most sampled forward, traced back inside its loop.
 
-    None where no forward was sampled, its call cannot be read, or what it is given was bound outside of the loop: a
-    batch that stays the same is made nowhere in it.
+    None if no forward was sampled, its call cannot be read, or its arguments were bound outside of the loop: a batch
+    that stays the same is not made inside the loop.
     """
     stacks = [line.stack or (line.where,) for line in by_field.get("backward_ns", ())]
     loop = {(where.file, where.function) for stack in stacks for where in stack}
@@ -39,7 +39,7 @@ def find_batch_statement(by_field: Mapping[str, tuple[Line, ...]], files: Source
 
 
 def batch_binding(module: Module, line: int) -> int | None:
-    """The line that binds what the call at ``line`` is given, in the loop or the function around it; else None.
+    """The line that binds the arguments of the call at ``line``, in the loop or the function around it; else None.
 
     >>> from hotloop.evidence.analyze.source import parse_source
     >>> module = parse_source("for step in range(9):\n    x, y = get_batch('train')\n    loss = model(x.cuda(), y)")
@@ -73,7 +73,7 @@ class _Statement:
 
 
 def mark_prefetches(by_field: Mapping[str, tuple[Line, ...]], files: SourceFiles) -> Mapping[str, tuple[Line, ...]]:
-    """The lines, of which those between forward and backward say whether they make the next batch."""
+    """The lines; those between forward and backward say whether they make the next batch."""
     sampled: dict[tuple[str, str], int] = {}
     for line in by_field.get("backward_ns", ()):
         for frame in line.stack or (line.where,):
@@ -101,10 +101,10 @@ def mark_prefetches(by_field: Mapping[str, tuple[Line, ...]], files: SourceFiles
 def prefetching_lines(module: Module, backward_line: int) -> dict[int, bool | None]:
     """Line of the loop around a backward -> whether it makes the batch of the next forward.
 
-    A statement does if the loss needs what it binds, each reader in the loop stands before it (so it is the next
-    iteration that reads it), and it needs nothing that comes from its readers: neither the output, nor the loss, nor
-    the model that they call. Lines that bind nothing which the source shows are left out, and lines of two statements
-    that differ are None: nothing is known of them.
+    A statement does if the loss needs what it binds, each reader in the loop comes before it (so the next iteration
+    reads it), and it needs nothing that comes from its readers: neither the output, nor the loss, nor the model that
+    they call. Lines that, by the source, bind nothing are left out. Lines of two statements that differ are None,
+    because nothing is known about them.
     """
     path = path_to(module.tree, backward_line)
     scope = next((one for one in reversed(path) if isinstance(one, Loop)), None)
@@ -126,7 +126,7 @@ def prefetching_lines(module: Module, backward_line: int) -> dict[int, bool | No
 
 
 def _backward_beside(module: Module, line: int) -> int | None:
-    """The line of a call of ``backward`` in the innermost loop around a line; None without one."""
+    """The line of a call of ``backward`` in the innermost loop around a line; None if there is none."""
     scope = next((one for one in reversed(path_to(module.tree, line)) if isinstance(one, Loop)), None)
     for statement in () if scope is None else _simple_statements(scope):
         for one in ast.walk(statement):
@@ -144,7 +144,7 @@ def _is_prefetch(one: _Statement, feeding: Sequence[_Statement], statements: Seq
 
 
 def _derived(names: frozenset[str], maker: _Statement, statements: Sequence[_Statement]) -> frozenset[str]:
-    """The names, and all that the loop binds from them outside of their maker."""
+    """The names, and everything that the loop binds from them outside of their maker."""
     found, size = set(names), 0
     while size < len(found):
         size = len(found)
@@ -155,7 +155,7 @@ def _derived(names: frozenset[str], maker: _Statement, statements: Sequence[_Sta
 
 
 def _feeding(last: _Statement, statements: Sequence[_Statement]) -> list[_Statement]:
-    """The statements that bind what a statement needs, directly or not, and itself."""
+    """The statements that bind what a statement needs, directly or not, and the statement itself."""
     found, size = [last], 0
     while size < len(found):
         size = len(found)
@@ -190,7 +190,7 @@ def _describe(node: ast.stmt) -> _Statement:
 
 
 def _simple_statements(scope: ast.stmt) -> Iterable[ast.stmt]:
-    """The statements of a loop that hold no others, in order; those of functions and classes inside it left out."""
+    """The statements of a loop that contain no others, in order, without those of functions and classes inside it."""
     for child in statements_in(scope):
         if isinstance(child, (*Function, ast.ClassDef)):
             continue
@@ -200,13 +200,13 @@ def _simple_statements(scope: ast.stmt) -> Iterable[ast.stmt]:
 
 
 def _bound_in_loop(path: Sequence[ast.stmt], name: str) -> tuple[int, ast.stmt] | None:
-    """How deep the innermost loop around the last statement of ``path`` lies that binds a name, and where it does."""
+    """The depth of the innermost loop around the last statement of ``path`` that binds a name, and the statement."""
     for depth in range(len(path) - 1, -1, -1):
         scope = path[depth]
         if isinstance(scope, (ast.For, ast.AsyncFor)) and name in _names([scope.target]):
             return None if _counts_only(scope, name) else (depth, scope)
         if isinstance(scope, Loop) and (bindings := list(_bindings_in(scope, name))):
-            # What only changes an earlier value of its own (x = x.to(device)) makes no batch.
+            # A statement that only changes an earlier value of its own (x = x.to(device)) makes no batch.
             made = [one for one in bindings if name not in _names(own_parts(one), ast.Load)]
             return depth, (made or bindings)[0]
         if isinstance(scope, Function) and name in _parameters(scope):
@@ -233,7 +233,7 @@ def _followed_back(path: Sequence[ast.stmt], statement: ast.stmt) -> ast.stmt:
 
 
 def _argument_names(statement: ast.stmt) -> list[str]:
-    """Names in the arguments of the calls of a statement, in order; those that are called themselves left out."""
+    """Names in the arguments of the calls of a statement, in order, without names that are called themselves."""
     names: dict[str, None] = {}
     for part in own_parts(statement):
         for node in ast.walk(part):

@@ -1,6 +1,6 @@
-"""Steps whose phases were marked by hand -> Analysis, as far as the names say what the phases are.
+"""Steps whose phases were marked by hand -> Analysis, as far as the names identify the phases.
 
-Everything that marks cannot tell (loaders, optimizers, lines of code, operators) stays unknown, so that the rules that
+Everything that marks cannot show (loaders, optimizers, lines of code, operators) stays unknown, so that the rules that
 need it are skipped instead of guessing.
 """
 
@@ -32,7 +32,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "checkpoint": ("checkpoint", "checkpointing", "savecheckpoint", "save"),
     "validation": ("validation", "validate", "val", "eval", "evaluate", "evaluation"),
 }  # fmt: skip
-"""Names of phases that say what they are: lower case, without separators."""
+"""Names that identify a phase: lower case, without separators."""
 
 FEWEST_STEPS = 10
 
@@ -60,9 +60,9 @@ class MarkedStep:
 
 
 def phase_of(path: Path) -> str | None:
-    """The phase of hotloop's that a path of names belongs to: its innermost known name; None when none is known.
+    """The hotloop phase that a path of names belongs to: its innermost known name; None if none is known.
 
-    Whatever lies inside a validation is validation.
+    Everything inside a validation is validation.
 
     >>> phase_of(("train", "Data-Loading")), phase_of(("forward", "attention")), phase_of(("eval", "data"))
     ('input_wait', 'forward', 'validation')
@@ -198,7 +198,7 @@ def _describe(values: Sequence[int], all_ns: int) -> PhaseStats:
 
 
 def _growth(memory: Sequence[int]) -> tuple[float | None, float | None]:
-    """Bytes per step and their noise; unknown without numpy and where memory was not read."""
+    """Bytes per step and their noise; unknown without numpy and if memory was not read."""
     if any(value < 0 for value in memory):
         return None, None
     try:

@@ -1,8 +1,8 @@
 """Steps of two sides, cut into parts -> terms that sum to the change exactly, with intervals over the steps.
 
-The interval is Welch's. Neighbouring steps resemble each other, so the error of each mean is first corrected for that
-(``estimate_error``). It covers what varies from step to step within the processes that were recorded, and nothing
-that differs between two processes of the same program.
+The interval is Welch's. Neighboring steps resemble each other, so the error of each mean is first corrected for that
+(``estimate_error``). It covers variation from step to step within the recorded processes, but no differences between
+two processes of the same program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Int64s = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 MIN_BATCHES = 16
-"""Fewer batches of neighbouring steps say too little about their spread."""
+"""Fewer batches of neighboring steps say too little about their spread."""
 MAX_LIKENESS = 0.95
 
 
@@ -30,10 +30,10 @@ class RankSteps:
     """The steps of one rank, one entry each; an entry may be a block of ``weight`` steps whose parts are sums."""
 
     index: Int64s | None
-    """What the same step has on every rank; None where ranks step each on their own."""
+    """A number that the same step has on every rank; None if ranks step independently."""
     weight: Int64s
     parts_ns: Int64s
-    """One row an entry, one column a part."""
+    """One row per entry, one column per part."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,7 @@ class SideSteps:
     parts_ns: Int64s
     ranks_count: int
     alignment: str
-    """'step': by the step's number. 'order': by its place. 'lead': of the first rank alone, because the ranks' steps
+    """'step': by the step's number. 'order': by its position. 'lead': of the first rank alone, because the ranks' steps
     do not belong together."""
 
     @property
@@ -107,7 +107,7 @@ def make_term(name: str, before_ns: int, after_ns: int, half_width_ns: int | Non
 
 
 def measure_half_width(before: SideSteps, after: SideSteps, parts: Sequence[int]) -> int | None:
-    """Half of the 95 % interval of the change of some parts together, ns, rounded up; None without two steps a side."""
+    """Half of the 95 % interval of the change of some parts together, ns, rounded up; None below two steps per side."""
     width = half_width(estimate_side_error(before, parts), estimate_side_error(after, parts))
     return None if width is None else math.ceil(width)
 
@@ -139,15 +139,15 @@ class MeanError:
 
     variance: float
     freedom: float
-    """Degrees of freedom that the variance was estimated with."""
+    """Degrees of freedom of the variance's estimate."""
 
 
 def estimate_error(values: Floats, weight: Int64s) -> MeanError | None:
-    """The error of sum(values) / sum(weight), allowing for neighbours that resemble each other; None below 2 entries.
+    """The error of sum(values) / sum(weight), allowing for neighbors that resemble each other; None below 2 entries.
 
-    The larger of two corrections counts: that of a series in which each step takes over a share of the step before
-    (its likeness, which few steps underestimate, so that much is added), and the spread of the means of 2, 4, 8, ...
-    neighbours where at least MIN_BATCHES such batches remain. Neither ever makes the error smaller.
+    The larger of two corrections counts: one for a series in which each step adopts a share of the step before (its
+    likeness, which few steps underestimate, so that much is added), and the spread of the means of 2, 4, 8, ...
+    neighbors if at least MIN_BATCHES such batches remain. Neither ever makes the error smaller.
     """
     count, total = len(values), float(weight.sum())
     if count < 2:
@@ -176,7 +176,7 @@ def _variance_of_sum(deviation: Floats) -> float:
 
 
 def half_width(before: MeanError | None, after: MeanError | None) -> float | None:
-    """Half of Welch's 95 % interval of the difference of two means; None where an error is unknown."""
+    """Half of Welch's 95 % interval of the difference of two means; None if an error is unknown."""
     if before is None or after is None:
         return None
     variance = before.variance + after.variance

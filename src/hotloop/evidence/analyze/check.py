@@ -1,9 +1,9 @@
 """Launches of a run and of its baseline, with limits -> what became worse beyond noise and tolerance.
 
-The unit of analysis is the launch: one script was seen to take 18 or 30 ms a step from process to process, so an
-interval over the steps of two launches says nothing about the code. The spread between launches is estimated from the
-side that was launched more than once. Without that, only a change larger than any such spread that we have measured is
-called a regression; everything else beyond the tolerance is inconclusive, and the text says what is missing.
+The unit of analysis is the launch: one script took 18 or 30 ms per step from process to process, so an interval over
+the steps of two launches says nothing about the code. The spread between launches is estimated from the side that was
+launched more than once. Without such a side, only a change larger than any spread that we have measured is called a
+regression; everything else beyond the tolerance is inconclusive, and the text says what is missing.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from hotloop.core.phases import PHASES
 from hotloop.core.utilization import TARGETS
 
 SIDE_LEVEL = 0.01
-"""Chance of calling a regression where there is none, for each of time, memory and the phases together."""
+"""Probability of reporting a regression without one, for each of time, memory and the phases together."""
 UNKNOWN_NOISE_RATIO = 0.7
-"""Worsening that no launch-to-launch noise explains that was measured (18 to 30 ms, in all computing phases alike)."""
+"""A worsening beyond any launch-to-launch noise that was measured (18 to 30 ms, in all computing phases alike)."""
 QUIET_NOISE_RATIO = 0.25
-"""The same for what page placement and neighbours do not double: memory, and phases in which nothing is computed."""
+"""The same for values that page placement and neighbors do not double: memory, and phases without computation."""
 QUIET = frozenset({"memory_peak_bytes", "input_wait_ns", "checkpoint_ns", "validation_ns", "other_ns"})
 FEW_LAUNCHES = 5
-"""Fewer launches of a baseline leave an interval so wide that little can be told."""
+"""Fewer launches of a baseline leave an interval that is too wide to conclude much."""
 SAME_UNITS_RATIO = 0.01
 DRIFTS = (
-    "cannot tell: {unit}s per step drift over the run, and the two sides measured different steps, which take a"
+    "inconclusive: {unit}s per step drift over the run, and the two sides measured different steps, which take a"
     " different time per {unit}; train the same number of steps on both sides"
 )
 """A step costs time that does not grow with its work, so large steps are cheaper per unit, whatever the code."""
@@ -42,7 +42,7 @@ RATES = ("samples_per_s", "tokens_per_s", "batches_per_s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLimits:
-    """What is accepted. ``budgets`` maps a key of a limits file to its value in the unit that the key ends in."""
+    """The accepted limits. ``budgets`` maps a key of a limits file to its value, in the unit that the key ends with."""
 
     step_ratio: float = 0.05
     phase_ratio: float = 0.05
@@ -54,7 +54,7 @@ class CheckLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitKey:
-    """A key of the limits file: which measure it bounds, its unit in the measure's own, and from which side."""
+    """A key of the limits file: the measure that it bounds, its unit in that of the measure, and the direction."""
 
     measure: str
     scale: float
@@ -78,7 +78,7 @@ BUDGETS: dict[str, LimitKey] = {
 def judge(
     runs: Sequence[Launch], baseline: Sequence[Launch], limits: CheckLimits, *, baseline_name: str | None, version: str
 ) -> Check:
-    """Everything that can be judged of the run. An empty baseline leaves the budgets."""
+    """Everything in the run that can be judged. With an empty baseline, only the budgets are."""
     judged: list[Judged] = []
     skipped: list[tuple[str, str]] = []
     warnings = [warning for launch in runs for warning in launch.warnings]
@@ -139,7 +139,7 @@ def _judge_against(
         judged[0] = _place_step(judged[0], phases, runs)
     else:
         skipped += [("step_ns", reason), *((f"phase/{phase}", reason) for phase in PHASES)]
-    # The rate of a step with the same work is the step's time again; it decides only where the work differs.
+    # The rate of a step with the same work repeats the step's time; it decides only if the work differs.
     rates = (f"{runs[0].unit}s_per_s", *RATES)
     rate = next((name for name in rates if _known(name, runs) and _known(name, baseline)), None)
     if reason is not None and rate is None:
@@ -166,12 +166,12 @@ def _judge_measure(
     *,
     step_ns: float | None = None,
 ) -> Judged:
-    """Where the worsening lies, and on which side of the tolerance; of a phase as a share of the step (``step_ns``)."""
+    """The range of the worsening, and its side of the tolerance; for a phase, as a share of the step (``step_ns``)."""
     is_phase = step_ns is not None
     ours, theirs = ([launch.measures[name] for launch in side] for side in (runs, baseline))
     shown = _mean([one.value for one in ours]), _mean([one.value for one in theirs])
     if name in RATES:
-        # Time for a unit: twice the time is a worsening by 1, as for a step; the interval is then the step's, too.
+        # Time per unit: twice the time is a worsening by 1, as for a step, and the interval is then the step's, too.
         ours, theirs = [_invert(one) for one in ours], [_invert(one) for one in theirs]
         shown = 1 / _mean([one.value for one in ours]), 1 / _mean([one.value for one in theirs])
     scale = step_ns if step_ns is not None else _mean([one.value for one in theirs])
@@ -181,7 +181,7 @@ def _judge_measure(
     width: float | None = None
     if change is not None:
         known, width = _half_width(ours, theirs, scale, limits.launch_noise_ratio, level)
-    # Nothing gets better by more than all of it.
+    # Nothing improves by more than all of it.
     least = -_mean([one.value for one in theirs]) / scale if scale > 0 else 0.0
     low = None if change is None or width is None else max(least, change - width)
     high = None if change is None or width is None else change + width
@@ -235,11 +235,10 @@ def _half_width(
 ) -> tuple[bool, float | None]:
     """Whether the noise between launches is known, and half of the interval of the change over ``scale``.
 
-    The spread of a side is never taken for less than what its steps alone already leave open: launches that agree by
-    chance are no proof of silence.
+    The spread of a side is at least what its steps alone leave open: launches may agree by chance.
     """
     if ours == theirs:
-        return True, 0.0  # the same launches on both sides: nothing lies between them
+        return True, 0.0  # the same launches on both sides: no difference between them
     freedom = len(ours) + len(theirs) - 2
     within = [one.error for one in (*ours, *theirs)]
     least = max((error for error in within if error is not None), default=0.0)
@@ -267,10 +266,10 @@ def _squares(side: Sequence[Measure]) -> float:
 
 
 def _judge_budget(runs: Sequence[Launch], key: str, limit: float) -> Judged:
-    """The budget judged; one that nobody can check is no pass.
+    """The judged budget; a budget that nobody can check does not pass.
 
-    A budget is about these launches, not about the code: the mean of a launch that was over it was over it. Only what
-    the launch's own steps leave open makes it inconclusive.
+    A budget is about these launches, not about the code: if the mean of a launch was over it, it was over it. Only the
+    uncertainty from the launch's own steps makes it inconclusive.
     """
     budget = BUDGETS[key]
     if not _known(budget.measure, runs):
@@ -285,7 +284,7 @@ def _judge_budget(runs: Sequence[Launch], key: str, limit: float) -> Judged:
             low_ratio=None,
             high_ratio=None,
             tolerance_ratio=0.0,
-            reason=f"{budget.measure} is not known for this run",
+            reason=f"{budget.measure} is unknown for this run",
         )
     measures = [launch.measures[budget.measure] for launch in runs]
     value = _mean([one.value for one in measures]) / budget.scale
@@ -324,7 +323,7 @@ def _judge_budget(runs: Sequence[Launch], key: str, limit: float) -> Judged:
     )
 
 
-# ---- what to know beside the numbers
+# ---- what to know in addition to the numbers
 
 
 def _describe_noise(runs: Sequence[Launch], baseline: Sequence[Launch], limits: CheckLimits) -> str:
@@ -344,12 +343,12 @@ def _describe_noise(runs: Sequence[Launch], baseline: Sequence[Launch], limits: 
 
 
 def pick_same_machine(runs: Sequence[Launch], baseline: Sequence[Launch]) -> list[Launch]:
-    """The launches of the baseline that nothing known sets apart from the machine of the runs."""
+    """The launches of the baseline that, as far as is known, ran on the machine of the runs."""
     return [launch for launch in baseline if _describe_other_machine(runs, [launch]) is None]
 
 
 def _describe_other_machine(runs: Sequence[Launch], baseline: Sequence[Launch]) -> str | None:
-    """What differs between the machines, so that a difference in time is not the code's; None when nothing is known."""
+    """Differences between the machines that make a difference in time not the code's; None if nothing is known."""
     differing = []
     for name in ("device_name", "accelerator", "device", "cores", "memory_total_bytes", "world_size"):
         ours = {_rounded(launch.machine.get(name)) for launch in runs} - {None}
@@ -363,12 +362,12 @@ def _describe_other_machine(runs: Sequence[Launch], baseline: Sequence[Launch]) 
 
 
 def _rounded(value: object) -> object:
-    """Memory to 2 GiB: kernels and containers keep a little for themselves."""
+    """Memory rounded to 2 GiB: kernels and containers keep a little for themselves."""
     return round(value / (1 << 31)) if isinstance(value, int) and value > 1 << 30 else value
 
 
 def _doubt(one: Judged, reason: str) -> Judged:
-    """Neither better nor worse can be told."""
+    """Could be better or worse."""
     return replace(one, verdict=CheckVerdict.INCONCLUSIVE, reason=reason)
 
 
@@ -390,7 +389,7 @@ def _place(one: Judged, runs: Sequence[Launch]) -> Judged:
 
 
 def _place_step(step: Judged, phases: Sequence[Judged], runs: Sequence[Launch]) -> Judged:
-    """The step's own place is that of the phase that grew most."""
+    """Gives the step the place of the phase that grew most."""
     grown = [one for one in phases if one.change_ratio is not None and one.change_ratio > 0]
     if not grown:
         return step
@@ -403,7 +402,7 @@ def _known(name: str, side: Sequence[Launch]) -> bool:
 
 
 def _invert(one: Measure) -> Measure:
-    """A rate (above 0) as time for a unit."""
+    """A rate (above 0) as time per unit."""
     error = None if one.error is None else one.error / one.value**2
     return Measure(value=1 / one.value, error=error, freedom=one.freedom)
 

@@ -1,4 +1,4 @@
-"""Two recorded runs -> their Comparison; and what comparisons of runs and of traces share."""
+"""Two recorded runs -> their Comparison; and the parts that comparisons of runs and of traces share."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .summary import LOUD_EXCLUDED_RATIO, units_noise_ratio
 from .trainings import Training, analyze_run, count_units, find_unit_drift
 
 INTERVAL_NOTE = (
-    "the intervals cover how steps vary within what was recorded, corrected for steps that resemble their "
-    "neighbours; each side is one launch (n = 1), so they do not cover variation between launches"
+    "the intervals cover how steps vary within the recording, corrected for neighboring steps that resemble each "
+    "other; each side is a single launch, so they do not cover variation between launches"
 )
 
 
@@ -108,7 +108,7 @@ def compare_runs(
 
 
 def _read_training(folder: Path, run: Run) -> tuple[Training, list[str]]:
-    """The largest training of a run, and what has to be known about it."""
+    """The largest training of a run, and what the reader has to know about it."""
     trainings = analyze_run(run.processes)
     if not trainings:
         raise RecordingError(
@@ -139,7 +139,7 @@ def _describe_run(name: str, training: Training, steps_count: int, ranks_count: 
 
 
 def _compare_starts(first: Training, second: Training) -> list[str]:
-    """A warning where the steps that the comparison leaves out at the start are a large part of a run."""
+    """A warning if the steps at the start, which the comparison leaves out, are a large part of a run."""
     starts = [training.lead.rank.excluded for training in (first, second)]
     if not any(one is not None and one.warmup_ns >= LOUD_EXCLUDED_RATIO * one.run_ns for one in starts):
         return []
@@ -148,11 +148,11 @@ def _compare_starts(first: Training, second: Training) -> list[str]:
         for which, one in zip(("before:", "after:"), starts, strict=True)
         if one is not None
     ]
-    return [f"the start of the runs is not compared: {'; '.join(told)}"]
+    return [f"the start of the runs is not compared: {'; '.join(told)}"]  # words: ok
 
 
 def compare_devices(before: DiffSide, after: DiffSide) -> list[str]:
-    """A warning where the sides ran on different devices."""
+    """A warning if the sides ran on different devices."""
     if before.device == after.device or before.device is None or after.device is None:
         return []
     if before.kind == "traces":

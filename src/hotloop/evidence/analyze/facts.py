@@ -1,6 +1,6 @@
 """Facts of a recording (untrusted JSON objects) -> the typed settings and totals of core.analysis.
 
-A missing key, or one of another type than expected, is unknown.
+A missing key, or one of a type other than expected, is unknown.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ Fact = Mapping[str, Any]
 
 MAX_TEXT_LENGTH = 4096
 SHORTEST_IDLE_NS = 1_000_000_000
-"""The kernel counts idle time in hundredths of a second: over less it says little."""
+"""The kernel counts idle time in hundredths of a second: over a shorter time, it says little."""
 
 MAX_ITEMS = 4096
 
 
 class Recording(Protocol):
-    """What the reader of a recording offers of one process. ``rows`` is int64, one row of STEP_FIELDS per segment."""
+    """What the reader of a recording offers about one process. ``rows`` is int64, one row of STEP_FIELDS per
+    segment."""
 
     @property
     def process(self) -> Mapping[str, Any]: ...
@@ -52,7 +53,7 @@ def of_kind(facts: Iterable[Fact], kind: str) -> tuple[Fact, ...]:
 
 
 def last_of_kind(facts: Iterable[Fact], kind: str) -> Fact:
-    """The newest fact of one kind; an empty one when there is none."""
+    """The newest fact of one kind; an empty one if there is none."""
     found = of_kind(facts, kind)
     return found[-1] if found else {}
 
@@ -130,7 +131,7 @@ def read_map(fact: Fact, key: str) -> Mapping[str, Any]:
 
 
 def read_fields(kind: type[Any], fact: Fact) -> dict[str, Any]:
-    """The fields of a dataclass that may be unknown and are no float, by name, each read from its key of the fact."""
+    """The fields of a dataclass that may be unknown and are not floats, by name, each read from its key of the fact."""
     return {name: _READERS[hint](fact, name) for name, hint in _hints_of(kind).items() if hint in _READERS}
 
 
@@ -148,7 +149,8 @@ def build_loaders(facts: Sequence[Fact]) -> tuple[LoaderFacts, ...]:
     settings, totals = last_by(facts, "loader", "id"), last_by(facts, "loader_stats", "id")
     loaders = [_build_loader(i, settings.get(i, {}), totals.get(i, {})) for i in dict.fromkeys((*settings, *totals))]
     if any(loader.feeds_backward for loader in loaders):
-        # By now every loader that feeds backward has done so; one that gave batches and did not is of another kind.
+        # By now, every loader that feeds backward has done so; a loader that gave batches and did not is of another
+        # kind.
         loaders = [
             replace(loader, feeds_backward=False) if loader.feeds_backward is None and loader.batches else loader
             for loader in loaders
@@ -189,7 +191,7 @@ def build_optimizers(facts: Sequence[Fact], steps_seen: Mapping[int, int]) -> tu
 
 
 def build_ddp(facts: Sequence[Fact], is_steady_row: Callable[[int], bool]) -> DdpFacts | None:
-    """DistributedDataParallel's settings with the means of its sampled iterations; None when it was not used.
+    """DistributedDataParallel's settings with the means of its sampled iterations; None if it was not used.
 
     Iterations count when their row is steady; all but the first two when no steady one was sampled.
     """
@@ -219,8 +221,8 @@ def build_ddp(facts: Sequence[Fact], is_steady_row: Callable[[int], bool]) -> Dd
 def build_compile(
     facts: Sequence[Fact], steady_compile_ns: float, steps_before: Callable[[float], int]
 ) -> CompileFacts:
-    """What torch.compile did; ``steady_compile_ns`` is its mean time per steady step, and ``steps_before`` says how
-    many steps were over at a time of the recording's clock, in ns."""
+    """The work of torch.compile; ``steady_compile_ns`` is its mean time per steady step, and ``steps_before`` returns
+    how many steps were over at a time of the recording's clock, in ns."""
     fact = last_of_kind(facts, "compile")
     # The first fact that has it: its age is by the wall clock, which is corrected while a long run goes on.
     noted_ns, limit = next(
@@ -259,7 +261,7 @@ def _reasons(fact: Fact, key: str) -> tuple[tuple[str, Where | None], ...]:
 
 
 def find_main_model(facts: Sequence[Fact]) -> Fact:
-    """The model fact with most parameters; an empty one when no model was seen."""
+    """The model fact with most parameters; an empty one if no model was seen."""
     return max(last_by(facts, "model", "id").values(), key=lambda f: read_count(f, "parameters") or 0, default={})
 
 
@@ -269,7 +271,7 @@ def _between(facts: Sequence[Fact], kind: str, start_ns: int, end_ns: int) -> li
 
 
 def _rise_per_ns(first: tuple[float | None, float | None], last: tuple[float | None, float | None]) -> float | None:
-    """How fast a counter rose between two readings (time in ns, value); None where it cannot be told."""
+    """How fast a counter rose between two readings (time in ns, value); None if that is unknown."""
     (begin_ns, before), (finish_ns, after) = first, last
     if begin_ns is None or finish_ns is None or before is None or after is None:
         return None
@@ -308,7 +310,7 @@ def read_run_delay_ratio(facts: Sequence[Fact], start_ns: int, end_ns: int) -> f
 
 
 def read_idle_cores(facts: Sequence[Fact], start_ns: int, end_ns: int) -> tuple[float, int] | None:
-    """How many of the cores that a process may use did nothing between two moments, in the mean, and of how many."""
+    """The average number of idle cores between two moments, of those that a process may use, and their total number."""
     readings = []
     for fact in _between(facts, "memory", start_ns, end_ns):
         t, idle = read_time(fact, "t"), read_items(fact, "idle")
@@ -322,10 +324,10 @@ def read_idle_cores(facts: Sequence[Fact], start_ns: int, end_ns: int) -> tuple[
 
 
 def read_overhead(facts: Sequence[Fact], trained_ns: int) -> Overhead | None:
-    """What the agent says it cost this process; None when it did not say.
+    """The agent's own statement of its cost to this process; None if it made none.
 
-    ``share_ratio`` is of the time since the agent began, which counts what lies outside of steps too; of ``trained_ns``
-    where a recording does not tell that time.
+    ``share_ratio`` is of the time since the agent began, which includes time outside of steps; if a recording does not
+    contain that time, it is of ``trained_ns``.
     """
     fact = last_of_kind(facts, "overhead")
     if not fact:
@@ -355,7 +357,7 @@ def read_health(facts: Sequence[Fact]) -> tuple[Health, ...]:
 
 
 def read_applied(facts: Sequence[Fact]) -> tuple[AppliedTechnique, ...]:
-    """What the techniques of a strategy did in this process, in the order in which they did it."""
+    """The effects of a strategy's techniques in this process, in the order in which they occurred."""
     found = []
     for fact in of_kind(facts, "applied"):
         technique, status = read_text(fact, "technique"), read_text(fact, "status")

@@ -1,9 +1,9 @@
-"""Hosts of a training -> how far their clocks are apart, which broke off, and what the restarts of its launchers cost.
+"""Hosts of a training -> the offsets of their clocks, which hosts broke off, and what the launchers' restarts cost.
 
-Nobody leaves a synchronous collective before the last rank has come, and all leave within its transfer. So the same
-step's exchange ends on two hosts at the same moment, up to that transfer, and what their clocks show then differs by
-their offset. A line through many such differences gives offset and drift. Wall clocks alone compare nothing here:
-without shared steps the offset is unknown.
+Nobody leaves a synchronous collective before the last rank has arrived, and all leave within its transfer. The same
+step's exchange therefore ends on two hosts at the same moment, up to that transfer, and the difference between what
+their clocks show is their offset. A line through many such differences gives offset and drift. Wall clocks alone cannot
+be compared: without shared steps, the offset is unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .source import SourceFiles
 from .stats import MOST_DRIFT_PPM, ClockLine, fit_line
 
 LEAST_BOUND_NS = 1e6
-"""Ends that scatter by more than a step, and by more than this, are not those of one exchange."""
+"""Ends that scatter by more than a step, and by more than this, do not belong to one exchange."""
 WALL_UNIT_NS = 1_000
 """Two clocks are read one after the other when a recording begins."""
 
@@ -39,7 +39,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """One host's clock on the way to the reference's: the lines to be subtracted, one after another."""
+    """One host's clock relative to the reference's: the lines to subtract, one after another."""
 
     lines: tuple[ClockLine, ...]
     uncertainty_ns: float
@@ -59,7 +59,7 @@ Together = Sequence[ProcessAnalysis]
 class _Ends:
     """Steps that all ranks of one host and launch completed, and when the first of them did, by its wall clock.
 
-    The earliest rank tells: the others only took longer to note the same moment.
+    The earliest rank is used: the others only took longer to record the same moment.
     """
 
     processes: Together
@@ -75,10 +75,9 @@ class _Ends:
 def align_hosts(groups: Sequence[Together]) -> dict[str, Clock]:
     """The clocks of all hosts that can be compared with the first group's host, by host.
 
-    Each group holds ranks of one host and one launch. Of all groups of two hosts that may have trained together, those
-    whose steps fit best tell: others of the same form (an attempt of one host beside another attempt of the other) end
-    at times that have nothing to do with each other. A host that shares no step with the first one is compared with
-    those that do.
+    Each group contains ranks of one host and one launch. Of all groups of two hosts that may have trained together, the
+    pair whose steps fit best is used: others of the same form (an attempt of one host and a different attempt of the
+    other) end at unrelated times. A host that shares no step with the first host is compared with hosts that do.
     """
     if not groups:
         return {}
@@ -122,13 +121,13 @@ def may_train_together(a: Together, b: Together) -> bool:
 def compare_clocks(a: _Ends, b: _Ends) -> ClockLine | None:
     """How far the clock of b's host is ahead of that of a's; None without shared steps that end together.
 
-    Every moment of a step's end is tried and the one with the least spread taken: which one the exchange belongs to is
-    the training's own affair (DDP exchanges in backward, others just before the optimizer).
+    Tries every moment of a step's end and takes the one with the least spread, because the training decides which of
+    them the exchange belongs to (DDP exchanges in backward, others just before the optimizer).
     """
     if not may_train_together(a.processes, b.processes):
         return None
     _, at, beside = np.intersect1d(a.row, b.row, assume_unique=True, return_indices=True)
-    # The first step compiles, connects and allocates, on every rank in its own time.
+    # The first step compiles, connects and allocates, on every rank at its own pace.
     first, second = a.marks_ns[at[1:]], b.marks_ns[beside[1:]]
     fits = [fit_line(first[:, mark], second[:, mark] - first[:, mark]) for mark in range(first.shape[1])]
     line = min((one for one in fits if one is not None), key=lambda one: one.uncertainty_ns, default=None)
@@ -141,16 +140,16 @@ def compare_clocks(a: _Ends, b: _Ends) -> ClockLine | None:
 
 
 def exchanges(process: ProcessAnalysis) -> bool:
-    """Whether its steps wait for those of other ranks, as far as it was seen."""
+    """Whether its steps wait for those of other ranks, as far as was seen."""
     rank = process.rank
     return rank.ddp is not None or rank.model_is_sharded is True or rank.mean["collectives"] > 0
 
 
 def transfer_bound_ns(rank: RankAnalysis) -> float:
-    """How long an exchange may take from the last rank's coming to the last one's leaving, as one rank saw it.
+    """The time that an exchange may take from the last rank's arrival to the last one's departure, as one rank saw it.
 
-    What it does not hide of DDP's communication, else a collective of its own, else a backward. On an accelerator the
-    host runs ahead of the device: there it is a whole step.
+    DDP's exposed communication, else a collective of its own, else a backward. On an accelerator, the host runs ahead
+    of the device, so there it is a full step.
     """
     if rank.device_type != "cpu":
         return rank.step_mean_ns
@@ -161,13 +160,13 @@ def transfer_bound_ns(rank: RankAnalysis) -> float:
 
 
 def corrected_s(process: ProcessAnalysis, wall_s: float | None, clocks: dict[str, Clock]) -> float | None:
-    """A time of a process's wall clock on the reference's, in s; None where either is unknown."""
+    """A time of a process's wall clock on the reference's, in s; None if either is unknown."""
     clock = clocks.get(process.rank.host)
     return None if wall_s is None or clock is None else clock.correct(wall_s * 1e9) * 1e-9
 
 
 def describe_hosts(processes: Together, clocks: dict[str, Clock]) -> tuple[HostClock, ...]:
-    """The hosts of a training in the order of their ranks; offsets are against the first of them."""
+    """The hosts of a training in the order of their ranks; offsets are relative to the first of them."""
     hosts = list(dict.fromkeys(p.rank.host for p in processes))
     reference = clocks.get(hosts[0])
     return tuple(_describe_host(name, processes, clocks.get(name), reference, at=hosts.index(name)) for name in hosts)
@@ -198,8 +197,8 @@ def _describe_host(
 def tell_hosts_apart(processes: Sequence[ProcessAnalysis]) -> list[ProcessAnalysis]:
     """The same processes; hosts that share a name get a number.
 
-    Two machines may both be called 'localhost'. Then launchers of one name have ranks of one training with the same
-    local rank, which no host has twice.
+    Two machines may both be called 'localhost'. In that case, launchers of one name have ranks of one training with the
+    same local rank, which no host has twice.
     """
     launchers: dict[tuple[str, int | None], set[tuple[int, int, int | None, int | None]]] = {}
     for p in processes:
@@ -222,7 +221,7 @@ Processes = Sequence[ProcessAnalysis]
 
 
 def describe_attempts(attempts: Sequence[Processes], clocks: dict[str, Clock]) -> tuple[Attempt, ...]:
-    """Every attempt, with what was lost between it and the one before."""
+    """Every attempt, with what was lost between it and the previous one."""
     found = [_describe(attempts[0])]
     for before, after in pairwise(attempts):
         this = _describe(after)
@@ -249,14 +248,14 @@ def _describe(processes: Processes) -> Attempt:
         ranks_count=len(processes),
         hosts=tuple(dict.fromkeys(p.rank.host for p in processes)),
         steps=max(p.rank.steps for p in processes),
-        # The state was read behind the first step.
+        # The state was read after the first step.
         first_step=max(0, max(counted) - 1) if counted else None,
         trained_ns=max(p.trained_ns for p in processes),
     )
 
 
 def _count_repeated(before: Attempt, this: Attempt, processes: Processes) -> tuple[int | None, str | None]:
-    """Steps of the attempt before that are made again, and how that is known."""
+    """Steps of the previous attempt that are repeated, and how that is known."""
     if before.first_step is not None and this.first_step is not None:
         return max(0, before.first_step + before.steps - this.first_step), "optimizer state"
     saved = [p.ends.saved_after for p in processes if p.ends.saved_after is not None]
@@ -264,15 +263,15 @@ def _count_repeated(before: Attempt, this: Attempt, processes: Processes) -> tup
 
 
 def _time_after(process: ProcessAnalysis, done: int) -> int:
-    """From the end of so many steps to the end of the last one, ns."""
+    """From the end of this many steps to the end of the last one, ns."""
     ends = process.ends
     begin = ends.at_step(done) if done >= int(ends.done[0]) else float(ends.marks_ns[-1, 0]) - process.trained_ns
     return max(0, round(float(ends.marks_ns[-1, 0]) - begin))
 
 
 def _find_gap(before: Processes, after: Processes, clocks: dict[str, Clock]) -> int | None:
-    """From the last step of one attempt to the first of the next, ns: on the clock of a host of both where there is
-    one, else on clocks that can be compared."""
+    """From the last step of one attempt to the first of the next, ns: on the clock of a host of both if there is one,
+    else on clocks that can be compared."""
     gaps = []
     for host in dict.fromkeys(p.rank.host for p in after):
         ended = [p.end_wall_s for p in before if p.rank.host == host and p.end_wall_s is not None]
@@ -287,7 +286,7 @@ def _find_gap(before: Processes, after: Processes, clocks: dict[str, Clock]) -> 
 
 
 def warn_of_restarts(attempts: Sequence[Attempt]) -> tuple[Health, ...]:
-    """That the figures are of the last attempt alone, how many ranks each had, and what the restarts cost."""
+    """Says that the figures are of the last attempt alone, how many ranks each had, and what the restarts cost."""
     if len(attempts) < 2:
         return ()
     earlier, last = attempts[:-1], attempts[-1]
@@ -306,7 +305,7 @@ def warn_of_restarts(attempts: Sequence[Attempt]) -> tuple[Health, ...]:
 
 
 def describe_cost(attempts: Sequence[Attempt]) -> str | None:
-    """What the restarts cost, in words; None where nothing of it is known."""
+    """The cost of the restarts, in words; None if nothing about it is known."""
     restarts = attempts[1:]
     gaps = [one.gap_ns for one in restarts if one.gap_ns is not None]
     parts = []
@@ -318,11 +317,11 @@ def describe_cost(attempts: Sequence[Attempt]) -> str | None:
         taken = f", {sum(ns for _, ns in again) * 1e-9:.3g} s" if count else ""
         assumed = any(one.repeated_basis == "last checkpoint" for one in restarts)
         parts.append(
-            f"{count:,} step{'' if count == 1 else 's'} made again{taken}"
+            f"{count:,} step{'' if count == 1 else 's'} repeated{taken}"
             + (" if the last checkpoint was loaded" if assumed else "")
         )
     elif restarts:
-        parts.append("how many steps were made again is not known")
+        parts.append("the number of repeated steps is unknown")
     return f"restarts cost {' and '.join(parts)}" if gaps or again else None
 
 
@@ -342,14 +341,14 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 SILENT_NS = 30_000_000_000
-"""While the others still train, a host is late to write for so long before it counts as gone (a network disk)."""
+"""While the others still train, a host may be this late to write before it counts as gone (a network disk)."""
 
 AnalyzePart = Callable[[ProcessAnalysis, range], ProcessAnalysis | None]
-"""The same process as if its recording held only these rows; None where they hold no step."""
+"""The same process as if its recording contained only these rows; None if they contain no step."""
 
 
 def describe_stops(processes: Processes, hosts: Sequence[HostClock]) -> tuple[HostClock, ...]:
-    """The hosts, with those whose ranks all broke off while others went on or could still say how they ended.
+    """The hosts, with those whose ranks all broke off while others went on or could still report how they ended.
 
     The time is on the others' clocks: how long they went on after the last step of the host that stopped.
     """
@@ -408,10 +407,10 @@ def analyze_part(
 def leave_out_stops(
     processes: tuple[ProcessAnalysis, ...], hosts: Sequence[HostClock], analyze: AnalyzePart
 ) -> tuple[tuple[ProcessAnalysis, ...], tuple[Health, ...]]:
-    """Only steps of the same ranks, where a host stopped and others went on in the same processes; and a line on it.
+    """Only steps of the same ranks, if a host stopped and others went on in the same processes; and a line about it.
 
-    The step in which they waited for it would count as their waiting, and the host would be the straggler. What there
-    is more of is kept: the steps before it stopped, or those after the wait.
+    The step in which they waited for it would count as their waiting, and the host would be the straggler. The larger
+    part is kept: the steps before it stopped, or those after the wait.
     """
     stopped = {one.name: one.stopped_after_step for one in hosts if one.stopped_after_step is not None}
     last, most = min(stopped.values(), default=0), max(p.rank.steps for p in processes)

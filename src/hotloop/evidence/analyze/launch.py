@@ -52,14 +52,14 @@ class Run(Protocol):
 def describe_launch(
     run: Run, folder: Path, measure_use: Callable[[Any, Training, Path], Utilization], targets: Mapping[str, float]
 ) -> tuple[Launch, tuple[str, ...]]:
-    """The largest training of a run, and its command; the launch is called by its folder and the time at which it
-    began. ``measure_use`` tells what it used of the hardware, ``targets`` what it should have.
+    """The largest training of a run, and its command; the launch is named after its folder and its start time.
+    ``measure_use`` returns what it used of the hardware, ``targets`` what it should have used.
 
-    Raises RecordingError where no training was seen."""
+    Raises RecordingError if no training was seen."""
     name = redact_text(folder.name)
     started_s = (run.manifest or {}).get("started_wall_s")
     if isinstance(started_s, int | float) and 0 < started_s < 1e11:
-        # Runs of CI often all have one name: the time tells a launch from a copy of another.
+        # CI runs often share one name: the time distinguishes a launch from a copy of another.
         name += f" ({datetime.fromtimestamp(started_s, UTC).isoformat(timespec='milliseconds')[:-6]}Z)"
     trainings = analyze_run(run.processes)
     if not trainings:
@@ -126,7 +126,7 @@ def _measure(joined: SideSteps, parts: Sequence[int], value: float) -> Measure:
 
 
 def measure_rate(key: str, value: float, step: Measure, noise_ratio: float | None) -> Measure:
-    """The error of a rate is that of the step and that of its units, where not all were read, in proportion."""
+    """The error of a rate, from that of the step and that of its units if not all were read, in proportion."""
     if key not in RATES or step.error is None or step.value <= 0:
         return Measure(value=value)
     error_ratio = math.hypot(step.error / step.value, noise_ratio or 0.0)
@@ -137,12 +137,12 @@ BASELINE_SCHEMA = "hotloop.baseline/1"
 MOST_BYTES = 64 << 20
 MOST_LAUNCHES = 1000
 KEPT = ("name", "steps_count", "unit", "units_per_step", "unit_drifts", "machine", "measures")
-"""What a baseline file holds of a launch."""
+"""What a baseline file contains about a launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """Launches to compare with. ``history`` is what a baseline file keeps of its changes, oldest first."""
+    """Launches to compare with. ``history`` lists the changes that a baseline file records, oldest first."""
 
     name: str
     launches: tuple[Launch, ...]
@@ -154,9 +154,9 @@ class Baseline:
 def check_launches(
     runs: Sequence[Baseline], baselines: Sequence[Baseline], limits: CheckLimits
 ) -> tuple[Check, tuple[Launch, ...]]:
-    """Judge runs against baselines. Answers the launches of the runs too, which a baseline file may be written from.
+    """Judge runs against baselines. Also returns the launches of the runs, from which a baseline file may be written.
 
-    Raises UsageError where a run is a baseline file.
+    Raises UsageError if a run is a baseline file.
     """
     for side in runs:
         if side.is_file:
@@ -204,7 +204,7 @@ def _load_json(path: Path) -> Any:
 
 
 def _drop_idle_rates(measures: Mapping[str, Measure]) -> dict[str, Measure]:
-    """Without rates of 0, which are no time for a unit."""
+    """Without rates of 0, which give no time per unit."""
     return {name: one for name, one in measures.items() if name not in RATES or one.value != 0}
 
 
@@ -236,8 +236,8 @@ def write_baseline(
 ) -> tuple[str, Mapping[str, Any]]:
     """The text of the baseline file at ``path`` with these launches, and the record of what changed.
 
-    ``keep`` adds them to the launches that are there; without it they take their place. Only a baseline file (or
-    nothing) may stand at ``path``: raises UsageError otherwise.
+    ``keep`` adds them to the existing launches; otherwise they replace them. ``path`` may only be a baseline file or
+    not exist: raises UsageError otherwise.
     """
     before: Baseline | None = None
     if path.is_dir():
@@ -267,7 +267,7 @@ def write_baseline(
 
 
 def find_stranger(path: Path, launches: Sequence[Launch]) -> str | None:
-    """The name of a launch that ran on another machine than all launches in the baseline file at ``path``."""
+    """The name of a launch that ran on a machine other than that of all launches in the baseline file at ``path``."""
     if not path.exists():
         return None
     present = read_baseline(str(path), path).launches
@@ -275,7 +275,7 @@ def find_stranger(path: Path, launches: Sequence[Launch]) -> str | None:
 
 
 def _list_changes(before: Sequence[Launch], after: Sequence[Launch]) -> list[dict[str, Any]]:
-    """The means of both sides, where both know the measure."""
+    """The means of both sides, if both know the measure."""
     found = []
     for name in after[0].measures:
         sides = [

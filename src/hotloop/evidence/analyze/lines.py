@@ -1,11 +1,10 @@
 """Stack samples of a recording -> the lines of the user's code that each time field was spent in.
 
-Samples from outside (``hotloop run``, where the system lets it) are where the thread was. A sampler inside the process
-is a thread and waits for the interpreter's lock. Python code that holds it for less than the switch
-interval (5 ms) is over when the sample is taken: such a late sample lies on the next line that gives the lock away.
-Code that holds it longer loses it where it is. So late samples are counted where the lock was taken away in the same
-stretch of code, if it was; else they stay, and the line says which share of its samples may belong to what stands
-before it.
+Samples from outside (``hotloop run``, if the system allows it) show where the thread was. A sampler inside the process
+is a thread and waits for the interpreter's lock. Python code that holds the lock for less than the switch interval (5
+ms) is over when the sample is taken: such a late sample falls on the next line that releases the lock. Code that holds
+the lock longer loses it where it is. So late samples are counted where the lock was taken away in the same stretch of
+code, if it was; otherwise they stay, and the line reports which share of its samples may belong to the code before it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .facts import MAX_ITEMS, Fact, last_of_kind, of_kind, read_count, read_item
 from .source import SourceFiles, block_around, calls_around, runs_python, walks_gradients
 
 MAX_LINES = 12
-"""Lines kept of each time field; the rest is named by nobody but still counts in the shares."""
+"""Lines kept of each time field; the others are not named but still count in the shares."""
 MAX_STACK_DEPTH = 64
 MAX_WAYS = 8
 """Stacks kept of each line: a line of a model is reached from every place that calls the model."""
@@ -51,10 +50,10 @@ def collect_lines(
     *,
     trains_on_others: bool = False,
 ) -> SampledLines:
-    """The lines seen while rows ``first_row..last_row`` were recorded (all lines when no sample lies among them).
+    """The lines seen while rows ``first_row..last_row`` were recorded (all lines if no sample is among them).
 
-    Waits for a loader that does not feed backward have a field of their own, OTHER_WAIT_FIELD, unless the training's
-    steps wait for such a loader too (``trains_on_others``).
+    Waits for a loader that does not feed backward have their own field, OTHER_WAIT_FIELD, unless the training's steps
+    wait for such a loader too (``trains_on_others``).
     """
     samples = of_kind(facts, "samples")
     inside = [fact for fact in samples if _lies_within(fact, first_row, last_row)]
@@ -79,10 +78,10 @@ _EVALUATES = re.compile(r"(?i)eval|valid|(^|_)test")
 
 
 def plays_environment(facts: Sequence[Fact]) -> bool:
-    """Whether most of what stack samples show after forwards without gradients is the play of an environment.
+    """Whether most stack samples after forwards without gradients show an environment being played.
 
-    By the names of functions and files on the stack, of which none evaluates: the data of a rollout is trained on,
-    whatever mode the model is in meanwhile.
+    Judged by the names of functions and files on the stack, if none of them evaluates: the training uses the data of a
+    rollout, whatever mode the model is in meanwhile.
     """
     played = seen = 0
     for fact in of_kind(facts, "samples"):
@@ -99,8 +98,8 @@ def plays_environment(facts: Sequence[Fact]) -> bool:
 def collect_thread_lines(
     facts: Sequence[Fact], files: SourceFiles, base_folder: str
 ) -> tuple[tuple[Line, ...], float | None]:
-    """Lines of the script that other threads than the one that trains were seen in, largest share first, and how many
-    of them were at work at a time, in the mean; None where nobody looked."""
+    """Lines of the script in threads other than the one that trains, largest share first, and the average number of
+    such threads at work at a time; None if nobody looked."""
     fact = last_of_kind(facts, "threads")
     looks = read_count(fact, "looks") if fact is not None else None
     if fact is None or not looks:
@@ -123,7 +122,7 @@ def _collect(facts: Sequence[Fact], files: SourceFiles, base_folder: str) -> tup
 
 
 def _mark_saving(by_field: dict[str, tuple[Line, ...]], files: SourceFiles) -> dict[str, tuple[Line, ...]]:
-    """The lines, of which those in a block that saves say so."""
+    """The lines, with those in a block that saves marked as such."""
     blocks = []
     for saving in {line.where for line in by_field.get("checkpoint_ns", ())}:
         module = files.module(saving.file)

@@ -19,21 +19,21 @@ from .units import measure_units
 
 MOST_METRICS = 64
 MOST_ROWS_PER_STEP = 16
-"""More rows than this for every step of the window are not kept, whatever they are."""
+"""More rows than this per step of the window are not kept, whatever they are."""
 _INDEX, _MERGED = FIELD["index"], FIELD["rows_merged"]
 _BEFORE_ANY_ROW = np.zeros((0, len(STEP_FIELDS)), dtype=np.int64)
 
 
 class LiveProcess:
-    """What is kept of one process that is still running: the newest ``window_count`` steps, and how many came before.
+    """The part of a running process that is kept: the newest ``window_count`` steps, and the number before them.
 
-    While more rows come than fit the window, the older ones are counted and let go.
+    If more rows come than fit the window, the older ones are counted and dropped.
     """
 
     def __init__(self, window_count: int) -> None:
         self._window_count = window_count
         self._rows: IntColumn = _BEFORE_ANY_ROW
-        self._first_kept = 0  # rows of a smaller index were let go
+        self._first_kept = 0  # rows of a smaller index were dropped
         self._steps_before = 0
         self._described: LiveRank | None = None  # of these rows
         self._process: Mapping[str, Any] = {}
@@ -61,7 +61,7 @@ class LiveProcess:
         steps = build_steps(self._rows, closed=False)
         window = self._find_window(steps)
         if steps.anchor_index is not None and not window.all():
-            # Without an optimizer nothing is let go: the backwards may all turn out to be of the first step.
+            # Without an optimizer, nothing is dropped: the backwards may all turn out to belong to the first step.
             self._steps_before += int(steps.weight[~window].sum())
             self._first_kept = int(steps.last_row[~window].max()) + 1
         excess = len(self._rows) - MOST_ROWS_PER_STEP * self._window_count
@@ -71,7 +71,7 @@ class LiveProcess:
         self._rows = self._rows[self._rows[:, _INDEX] >= self._first_kept]
 
     def _find_window(self, steps: Steps) -> BoolColumn:
-        """The last entries, as many as hold ``window_count`` steps."""
+        """The last entries that contain ``window_count`` steps."""
         behind = np.cumsum(steps.weight[::-1])[::-1] - steps.weight
         found: BoolColumn = behind < self._window_count
         return found
@@ -86,7 +86,7 @@ class LiveProcess:
             name, value = read_text(fact, "name"), read_float(fact, "value")
             is_own = fact.get("watched") is not True
             if name is None or value is None or not (is_own or name not in self._own_metrics):
-                return  # a loss that the script records is its own business
+                return  # hotloop does not interpret a loss that the script records
             if name in self._metrics or len(self._metrics) < MOST_METRICS:
                 self._metrics[name] = value
                 self._own_metrics |= {name} if is_own else set()

@@ -1,4 +1,4 @@
-"""A training -> what tuning, probes, benches and gates compare of it: its means, a usual step, the work of a step."""
+"""A training -> the values that tuning, probes, benches and gates compare: its means, a usual step, a step's work."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .summary import summarize_breakdown, summarize_memory, summarize_strategy
 from .trainings import Training, analyze_run, count_units, find_lead, find_recording, find_unit_drift
 
 SAME_UNITS_RATIO = 0.01
-"""Samples and tokens per step that differ by less of themselves are the same: the last batch of an epoch is short."""
+"""Samples and tokens per step that differ by less than this are the same: the last batch of an epoch is short."""
 
 
 def join_training(training: Training) -> SideSteps:
-    """The steady steps of all ranks by phase; processes without a rank step each on their own."""
+    """The steady steps of all ranks by phase; processes without a rank step independently."""
     return join_ranks(
         [
             p.phase_steps if p.rank.rank is not None else RankSteps(None, p.phase_steps.weight, p.phase_steps.parts_ns)
@@ -37,7 +37,7 @@ def join_training(training: Training) -> SideSteps:
 
 
 def differ(before: float | None, after: float | None) -> bool:
-    """Whether steps hold more or less work; False where a side does not tell."""
+    """Whether steps contain more or less work; False if a side does not show it."""
     if before is None or after is None:
         return False
     return abs(after - before) > SAME_UNITS_RATIO * max(before, after)
@@ -48,8 +48,8 @@ def change_per_unit(
 ) -> UnitChange:
     """The time of a step over the work in it, on both sides.
 
-    ``noise_ratios`` are the standard errors of ``counts`` over them, for work that was read from some batches only;
-    None where that is not known, and then there is no interval. How work varies over steps is not in the interval.
+    ``noise_ratios`` are the standard errors of ``counts`` over them, for work that was read from only some batches;
+    None if unknown, and then there is no interval. The interval does not include how work varies over steps.
     """
     means = [
         int(side.parts_ns.sum()) / (side.steps_count * side.ranks_count) / count
@@ -77,9 +77,9 @@ def _add_noise(error: MeanError | None, mean: float, noise_ratio: float | None) 
 
 
 ReadOthers = Callable[[tuple[float, float] | None], float | None]
-"""Unix times in s -> the share of the cores' time that other programs used between them; None where not known."""
+"""Unix times in s -> the share of the cores' time that other programs used between them; None if unknown."""
 LEAST_PACE_READINGS = 10
-"""Fewer timings of the fixed piece of work tell nothing of the machine's pace."""
+"""Fewer timings of the fixed piece of work say nothing about the machine's pace."""
 
 
 def measure_training(
@@ -88,8 +88,8 @@ def measure_training(
     left: Mapping[str, Any],
     read_others_ratio: ReadOthers,
 ) -> Measurement:
-    """What a trial measured over its steady steps, and over all of them. ``left`` is what the lead process wrote of its
-    losses and pace."""
+    """Measurements of a trial over its steady steps, and over all of them. ``left`` is what the lead process wrote
+    about its losses and pace."""
     rank, memory, breakdown = training.lead.rank, summarize_memory(training), summarize_breakdown(training)
     start_ns = _steady_start_ns(training, recordings)
     return Measurement(
@@ -106,7 +106,7 @@ def measure_training(
         threads_count=rank.torch_threads,
         work_drifts=find_unit_drift(training.processes, training.analysis.unit) is not None,
         exchanges=any(r.ddp is not None or r.mean["collectives"] > 0 for r in training.analysis.ranks),
-        # From the moment that torch was there to the first steady step, without as many steady steps.
+        # From the moment that torch was loaded to the first steady step, without as many steady steps.
         one_time_ns=None if start_ns is None else max(0, round(start_ns - rank.warmup_count * rank.step_mean_ns)),
         breakdown={name: breakdown.phases[name].mean_ns for name in PHASES},
         losses=tuple(left.get("losses") or ()),
@@ -125,10 +125,10 @@ def measure_training(
 def steady_span_s(
     training: Training, recordings: Sequence[Recording], host: str | None = None
 ) -> tuple[float, float] | None:
-    """Unix times, in s, between which the lead process's steps were steady; None where that is not known.
+    """Unix times, in s, between which the lead process's steps were steady; None if unknown.
 
-    They are of the clock of ``host`` where the training has several and that is one of them: what was sampled there
-    compares with no other clock.
+    They are on the clock of ``host`` if the training has several hosts and that is one of them: samples from there
+    match no other clock.
     """
     seen = next((p for p in training.processes if p.identity[0] == host), training.lead)
     process = seen if len(training.hosts) > 1 else training.lead
@@ -146,7 +146,7 @@ def _span_s(seen: ProcessAnalysis, recordings: Sequence[Recording], first: int) 
 
 
 def list_facts(recordings: Sequence[Recording], names: Sequence[str]) -> dict[str, Any]:
-    """What the process that leads the largest training said of itself."""
+    """What the process that leads the largest training reported about itself."""
     lead = find_lead(recordings, analyze_run(recordings)[0])
     return {name: None if lead is None else lead.process.get(name) for name in names}
 
@@ -164,7 +164,7 @@ def _steady_start_ns(training: Training, recordings: Sequence[Recording]) -> int
 def _pace_ns(pace: Sequence[tuple[int, float]], recordings: Sequence[Recording], training: Training) -> float | None:
     """Mean time of the fixed piece of work after the steps that settled, without its largest twentieth.
 
-    None where other processes of the training (ranks, loader workers) run beside it.
+    None if other processes of the training (ranks, loader workers) run at the same time.
     """
     row = _first_steady_row(training, recordings)
     if row is None or len(training.processes) > 1 or any(one.num_workers != 0 for one in training.lead.rank.loaders):
@@ -175,7 +175,7 @@ def _pace_ns(pace: Sequence[tuple[int, float]], recordings: Sequence[Recording],
 
 
 def _describe_form(training: Training) -> str:
-    """Ranks, DistributedDataParallel and dtypes, in a few words; what was not seen is left out."""
+    """Ranks, DistributedDataParallel and dtypes, in a few words, without those that were not seen."""
     lead, count = training.lead.rank, len(training.processes)
     dtype = (lead.model_dtype or "").removeprefix("torch.")
     if lead.autocast_dtype is not None:
@@ -185,20 +185,20 @@ def _describe_form(training: Training) -> str:
 
 
 def _largest(peaks: Sequence[int | None]) -> int | None:
-    """None when one of them is unknown: it could be the largest."""
+    """None if one of them is unknown: it could be the largest."""
     known = [peak for peak in peaks if peak is not None]
     return max(known) if known and len(known) == len(peaks) else None
 
 
 MOST_FORWARDS_PER_BACKWARD = 4.0
 MOST_OF_ONE_BATCH = 1.5
-"""More micro-batches a step than this are accumulation."""
+"""More micro-batches per step than this are accumulation."""
 MEMORY_RATIO = 0.8
 """Part of the host's memory that a larger batch may fill."""
 
 
 def step_times(training: Training) -> StepTimes:
-    """What a probe is measured against: the means of the process that leads."""
+    """The reference of a probe: the means of the process that leads."""
     rank = training.lead.rank
     mean: Mapping[str, float] = rank.mean
     breakdown = rank.breakdown
@@ -223,7 +223,8 @@ def step_times(training: Training) -> StepTimes:
 
 
 def _largest_factor(rank: RankAnalysis) -> float:
-    """So many times the batch that all of the process's memory, grown with it, fits; joined micro-batches at most."""
+    """The multiple of the batch at which all of the process's memory, scaled with it, fits; at most joined
+    micro-batches."""
     micro_batches = max(rank.mean["micro_batches"], rank.mean["backwards"])
     most = micro_batches if micro_batches > MOST_OF_ONE_BATCH else math.inf
     if not rank.memory_total_bytes or not rank.memory_peak_bytes:
@@ -233,10 +234,10 @@ def _largest_factor(rank: RankAnalysis) -> float:
 
 
 def _rare_ns(rank: RankAnalysis) -> tuple[float, float]:
-    """Mean ns per step of forwards without gradients, and of time between the phases, that a usual step is without.
+    """Mean ns per step of forwards without gradients, and of time between the phases, that a usual step does not have.
 
-    A rollout that is played between updates, a plot, a pass that fills a buffer: it comes once in so many samples, and
-    no larger batch makes it cheaper. What counts as validation is not in it.
+    A rollout between updates, a plot, a pass that fills a buffer: it comes once per number of samples, and no larger
+    batch makes it cheaper. It does not include what counts as validation.
     """
     validation_ns = rank.breakdown.mean_ns("validation")
     columns = [rank.columns[name] for name in GAP_FIELDS if rank.columns.get(name)]
@@ -255,8 +256,8 @@ def _beyond_median_ns(column: Sequence[int]) -> float:
 
 
 def _batch_size(training: Training) -> int | None:
-    """Samples of one backward; None when they differ, or when many forwards lead to one backward (an episode of
-    reinforcement learning, a recurrent cell called by hand), whose inputs are no batches."""
+    """Samples of one backward; None if they vary, or if many forwards lead to one backward (an episode of reinforcement
+    learning, a recurrent cell that is called by hand), whose inputs are not batches."""
     rank = training.lead.rank
     if not rank.samples_per_step or training.lead.units.samples_vary:
         return None
@@ -268,7 +269,7 @@ def _batch_size(training: Training) -> int | None:
 
 
 def measure_ranks(training: Training, ranks_count: int) -> ScalingRun:
-    """Time, work and exposed communication of a step. Raises HotloopError when another number of ranks trained."""
+    """Time, work and exposed communication of a step. Raises HotloopError if a different number of ranks trained."""
     ranks, unit = training.analysis.ranks, training.analysis.unit
     if len(ranks) != ranks_count:
         raise HotloopError(
@@ -299,7 +300,7 @@ def _latency_ns(rank: RankAnalysis) -> float | None:
 
 
 def measure_compute_ns(training: Training) -> float:
-    """ns per batch that the lead process's step takes beside waiting for it."""
+    """ns per batch of the lead process's step, not counting the wait for the batch."""
     return measure_step_ns(training) / max(1.0, training.lead.rank.mean["batches"])
 
 

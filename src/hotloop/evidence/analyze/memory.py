@@ -1,4 +1,4 @@
-"""Memory of a process: peak, level and growth over its steps, and which processes ended, or came near the end of it."""
+"""Memory of a process: peak, level and growth over its steps, and which processes ran out of it, or came close."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def measure_memory(
     samples = of_kind(facts, "memory")
     devices = [d for f in samples if isinstance(d := f.get("device"), Mapping)]
     if not (_largest(devices, "peak") or _largest(devices, "allocated")):
-        devices = []  # an accelerator that was looked at but never used
+        devices = []  # an accelerator that was queried but never used
     allocated = steps.columns["device_allocated_bytes"]
     if devices or bool((allocated > 0).any()):
         reserved = steps.columns["device_reserved_bytes"]
@@ -54,7 +54,7 @@ def _growth(
 ) -> Slope | None:
     """Slope over the steady steps: of the levels in the rows, else of the memory facts.
 
-    What a block of rows says of a level is of no certain moment, so blocks are no points.
+    The level in a block of rows belongs to no particular moment, so blocks are not used as points.
     """
     number = np.cumsum(steps.weight) - steps.weight
     level = steps.columns[column_name]
@@ -99,9 +99,9 @@ def _last(facts: Sequence[Fact], key: str, column: IntColumn) -> int | None:
 
 
 def find_memory_failures(recordings: Sequence[Recording]) -> tuple[MemoryFailure, ...]:
-    """The processes of the newest attempt of which an allocation failed.
+    """The processes of the newest attempt in which an allocation failed.
 
-    Without one, those that could not say how they ended: the kernel leaves a process no time for that.
+    If there are none, those that could not report how they ended: the kernel gives a process no time for that.
     """
     newest = max((read_count(r.process, "restart") or 0 for r in recordings), default=0)
     last = [r for r in recordings if (read_count(r.process, "restart") or 0) == newest]
@@ -138,7 +138,7 @@ def _failure_of(recording: Recording) -> MemoryFailure:
 
 
 def _held_by(recording: Recording, device: str, fact: Fact | None = None) -> MemoryFailure:
-    """What a process held on a device; ``fact`` is what it said of its end, empty where it could not say."""
+    """What a process held on a device; ``fact`` is what it reported about its end, empty if it could not report."""
     process, told = recording.process, fact or {}
     held = fact or _held_on(recording.facts, device)
     of_device = {

@@ -1,7 +1,7 @@
 """Steps -> the nine phases of every step, which sum to the step exactly.
 
-Host waits for a device count for the phases that it computes. Bursts of no-grad forwards are told apart as validation
-from teachers and rollouts. What followed the last step has phases too.
+Host waits for a device count for the phases that it computes. Bursts of no-grad forwards are classified as validation,
+or as teachers and rollouts. The time after the last step has phases too.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .segments import BoolColumn, IntColumn, Steps
 from .stats import describe_phase
 
 FEWEST_TIMED = 5
-"""So many steps timed on the device say what those between them take there."""
+"""This many steps timed on the device determine the times of those between them."""
 WAITS = (GAP_FIELDS, ("input_wait_ns", "iterator_ns"))
-"""Where the host may wait while the device computes, in the order in which it is taken off: a loop that stops for the
-device does so between its phases."""
+"""Where the host may wait while the device computes, in the order in which the wait is subtracted: a loop that stops
+for the device does so between its phases."""
 HOST_PREFIX = "host_"
 
 
@@ -35,7 +35,7 @@ def host_column(columns: Mapping[str, IntColumn], name: str) -> IntColumn:
 def charge_waits(steps: Steps) -> Steps:
     """The steps, each with the same length; those of a training on a CPU as they are.
 
-    A step that was not timed on the device is taken to need as much there as the others do in the mean.
+    A step that was not timed on the device is assumed to need the average of the others there.
     """
     times = _device_times(steps)
     if times is None:
@@ -58,7 +58,7 @@ def charge_waits(steps: Steps) -> Steps:
         part = moved * missing[name] // whole
         columns[name] += part
         given += part
-    columns["backward_ns"] += moved - given  # what rounding left
+    columns["backward_ns"] += moved - given  # the remainder from rounding
     return replace(steps, columns={**steps.columns, **columns, **host})
 
 
@@ -71,8 +71,8 @@ def charged_ratio(steps: Steps, base: BoolColumn) -> float:
 
 
 def _device_times(steps: Steps) -> dict[str, IntColumn] | None:
-    """ns of each phase on the device, of every step; None where too few were timed. A phase that no step shows (copies
-    on a stream that is not timed) takes none."""
+    """ns of each phase on the device, of every step; None if too few were timed. A phase that no step shows (copies on
+    a stream that is not timed) takes none."""
     times = {}
     for name, device_field in DEVICE_TIME_FIELDS.items():
         column = steps.columns[device_field]
@@ -91,7 +91,7 @@ def _is_timed_or_wait(name: str) -> bool:
 
 
 def _take(columns: dict[str, IntColumn], names: tuple[str, ...], wanted: IntColumn) -> IntColumn:
-    """Take so much of these fields, each by its size; what was taken."""
+    """Take this much from these fields, each in proportion to its size; returns what was taken."""
     held = sum(columns[name] for name in names)
     wanted = np.minimum(np.maximum(0, wanted), held)
     taken = np.zeros_like(wanted)
@@ -103,17 +103,17 @@ def _take(columns: dict[str, IntColumn], names: tuple[str, ...], wanted: IntColu
 
 
 RARE_ABOVE_NONE_RATIO = 0.5
-"""Bursts in eval mode are validation when at most this share of the steps has one."""
+"""Bursts in eval mode are validation if at most this share of the steps has one."""
 RARE_ABOVE_USUAL_RATIO = 0.2
-"""The same where every step has bursts (a teacher) and some steps have more of them."""
+"""The same if every step has bursts (a teacher) and some steps have more of them."""
 
 MIN_USUAL_RATIO = 0.1
-"""Fewer steps without validation than this do not say what the others would be without it."""
+"""Fewer steps without validation than this do not show what the others would be without it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValidationTime:
-    """Nanoseconds of each entry to be moved from the phase in the name to the phase validation."""
+    """Nanoseconds of each entry to move from the phase in the name to the phase validation."""
 
     from_input_wait_ns: IntColumn
     from_h2d_ns: IntColumn
@@ -122,7 +122,7 @@ class ValidationTime:
     passes: IntColumn
     """Validations that ended in each entry."""
     gap_extra_ns: Mapping[str, IntColumn]
-    """By gap field, what it holds more than in a usual entry: where ``from_other_ns`` comes from."""
+    """By gap field, its excess over a usual entry: the source of ``from_other_ns``."""
 
     @property
     def is_validating(self) -> BoolColumn:
@@ -135,14 +135,14 @@ class ValidationTime:
 
 
 def find_validation(steps: Steps, *, plays: bool = False) -> ValidationTime:
-    """The validation inside every step, zero where there is none.
+    """The validation inside every step, zero if there is none.
 
-    ``plays``: bursts in eval mode are rollouts, whose data is trained on.
+    ``plays``: bursts in eval mode are rollouts, whose data is used for training.
 
-    A burst of no-grad forwards is validation when it works on data of its own (batches of a loader that does not feed
-    backward, or in eval mode the same tensors again and again), or when such bursts recur at intervals longer than a
-    step with the module in eval mode. What no-grad forwards the other
-    steps have as well (a teacher beside the validation) stays where it is.
+    A burst of no-grad forwards is validation if it works on its own data (batches of a loader that does not feed
+    backward, or in eval mode the same tensors again and again), or if such bursts recur at intervals longer than a step
+    with the module in eval mode. No-grad forwards that the other steps have as well (a teacher in addition to the
+    validation) stay where they are.
     """
     columns, weight = steps.columns, steps.weight
     eval_bursts = np.maximum(columns["bursts_eval_mode"], 0)
@@ -180,8 +180,8 @@ def find_validation(steps: Steps, *, plays: bool = False) -> ValidationTime:
 
 
 def trains_on_others(steps: Steps, validation: ValidationTime) -> bool:
-    """Whether most steps take batches of a loader that does not feed backward and validate nothing: ``zip`` of a loader
-    that is trained on with one that only gives a target."""
+    """Whether most steps take batches of a loader that does not feed backward and validate nothing: ``zip`` of a
+    training loader with a loader that only gives a target."""
     others = np.maximum(steps.columns["batches"] - np.maximum(steps.columns["micro_batches"], 0), 0)
     taking = np.minimum(others, steps.weight)[~validation.is_validating]
     return int(taking.sum()) > RARE_ABOVE_NONE_RATIO * int(steps.weight.sum())
@@ -190,7 +190,7 @@ def trains_on_others(steps: Steps, validation: ValidationTime) -> bool:
 def validation_in_gaps(validation: ValidationTime, weight: IntColumn, base: BoolColumn) -> dict[str, float]:
     """Nanoseconds of validation in each gap field, as a mean per step of ``base``; fields without any are left out.
 
-    Rows count the gaps inside a burst together. Each field has of them what it holds more than in other steps.
+    Rows count the gaps inside a burst together. Each field gets its excess over other steps.
     """
     moved_ns = validation.from_other_ns[base].astype(np.float64)
     extra = {name: column[base].astype(np.float64) for name, column in validation.gap_extra_ns.items()}
@@ -201,7 +201,7 @@ def validation_in_gaps(validation: ValidationTime, weight: IntColumn, base: Bool
 
 
 def _count_rare_eval_bursts(eval_bursts: IntColumn, weight: IntColumn) -> IntColumn:
-    """Bursts of each entry beyond the usual ones; zeros where more steps have such than validation would."""
+    """Bursts of each entry beyond the usual ones; zeros if too many steps have such bursts for validation."""
     if not len(weight):
         return np.zeros(0, dtype=np.int64)
     usual_count = int(np.median(eval_bursts // weight))
@@ -246,7 +246,7 @@ def split_phases(steps: Steps, validation: ValidationTime) -> dict[str, IntColum
 
 
 def build_breakdown(phases: Mapping[str, IntColumn], weight: IntColumn, base: BoolColumn) -> Breakdown:
-    """Where the entries of ``base`` went. A base without any time counts as ``other``."""
+    """How the time of the entries of ``base`` divides. A base without any time counts as ``other``."""
     kept = {name: column[base] for name, column in phases.items()}
     all_ns = sum(int(column.sum()) for column in kept.values())
     if all_ns == 0:
@@ -258,11 +258,11 @@ def build_breakdown(phases: Mapping[str, IntColumn], weight: IntColumn, base: Bo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """The time after the last step. Both None where the recording breaks off."""
+    """The time after the last step. Both None if the recording breaks off."""
 
     ns: int | None
     phase: str | None
-    """Phase of more than half of it; None where nothing is, or what was done is in no phase."""
+    """Phase of more than half of it; None if there is none, or its work is in no phase."""
     phase_ns: Mapping[str, int] = field(default_factory=dict)
     """The phases that were seen in it."""
 

@@ -1,4 +1,4 @@
-"""One process's recording -> its RankAnalysis, with what a report says of the process itself."""
+"""One process's recording -> its RankAnalysis, with what a report says about the process itself."""
 
 from __future__ import annotations
 
@@ -84,25 +84,25 @@ from .steady import Steady, find_steady
 from .units import Units, measure_units
 
 MAX_COLUMN_LENGTH = 100_000
-"""Columns of longer runs are a fair draw of this many steps, in order; means and shares always use all steps."""
+"""Columns of longer runs are a fair sample of this many steps, in order; means and shares always use all steps."""
 MAX_TIMELINE_BUCKETS = 200
 LONG_TAIL_RATIO = 0.5
-"""More than this share of a recording behind the last step, and of that without any work that is seen, is told."""
+"""If more than this share of a recording comes after the last step, and as much shows no known work, it is reported."""
 PEAK_PARTS = ("start", "training", "validation")
 TOLD_DELAY_RATIO = 0.1
-"""More than this share of the steady steps without a core is told."""
+"""More than this share of the steady steps without a core is reported."""
 TOLD_WAITS_RATIO = 0.05
-"""More than this share of the steady steps in which the host waits for the device is told."""
+"""More than this share of the steady steps in which the host waits for the device is reported."""
 NOT_SUMMED_FIELDS = frozenset((*IDENTITY_FIELDS, *LEVEL_FIELDS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessAnalysis:
-    """One training process: ``rank`` is what the rules judge, the rest is what the report says beside it."""
+    """One training process: ``rank`` is what the rules judge, the rest is what else the report says about it."""
 
     rank: RankAnalysis
     ended: str | None
-    """How the process says that it ended; None when it could not say (killed, or still running)."""
+    """How the process reported that it ended; None if it could not (killed, or still running)."""
     closed: bool
     lost_rows: int
     tail_ns: int | None
@@ -116,29 +116,29 @@ class ProcessAnalysis:
     memory: MemorySummary
     timeline: Timeline
     line_samples: Mapping[str, int]
-    """Stack samples of every time field, also those that no kept line names."""
+    """Stack samples of every time field, including those that no kept line names."""
     overhead: Overhead | None
     device_phases: tuple[DevicePhase, ...]
     """Phases whose time on the device was measured in some of the steady steps."""
     health: tuple[Health, ...]
     applied: tuple[AppliedTechnique, ...]
-    """What a strategy changed in this process."""
+    """The changes that a strategy made in this process."""
     begin_wall_s: float | None
-    """Wall clock when its first row began; None when unknown."""
+    """Wall clock when its first row began; None if unknown."""
     end_wall_s: float | None
     parent_pid: int | None
     argv: tuple[str, ...]
     trained_ns: int
     """Time of all its steps."""
     identity: tuple[Any, ...]
-    """As ``identify`` has it; the host comes first."""
+    """As in ``identify``; the host comes first."""
     ends: StepEnds
     last_sign_ns: int
-    """Clock of the recording at the last row or fact that it holds."""
+    """Clock of the recording at its last row or fact."""
     anchor_wall_s: float | None
-    """Wall clock at the zero of the recording's."""
+    """Wall clock at the zero of the recording's clock."""
     run_id: str | None
-    """What the launcher calls the job on all nodes and in all attempts; None where it does not tell."""
+    """The launcher's name of the job on all nodes and in all attempts; None if it gives none."""
     phase_steps: RankSteps
     """The steady steps by PHASES; their means are those of the breakdown."""
 
@@ -177,7 +177,7 @@ class _Work:
 
 
 def analyze_process(recording: Recording, files: SourceFiles | None = None) -> ProcessAnalysis | None:
-    """What one process did; None when it never completed a step.
+    """What one process did; None if it never completed a step.
 
     ``files`` reads the source lines that stack samples name (one for a whole run, so that each file is read once).
     """
@@ -228,7 +228,7 @@ def analyze_process(recording: Recording, files: SourceFiles | None = None) -> P
 
 
 def identify(process: Fact) -> tuple[Any, ...]:
-    """What tells a process from all others of a run: process ids, and even names, of different hosts may be equal."""
+    """A process's identity within a run: process ids, and even names, of different hosts may be equal."""
     return tuple(process.get(key) for key in ("host", "pid", "restart", "rank", "anchor_wall_s"))
 
 
@@ -349,9 +349,9 @@ def _analyze_rank(work: _Work) -> RankAnalysis:
 
 
 class StepColumns(Mapping[str, Sequence[int]]):
-    """Every field of the steady steps as a list, one entry a step, made when it is asked for.
+    """Every field of the steady steps as a list, one entry per step, made on demand.
 
-    A block stands as its steps, which share its sums. Runs of more than MAX_COLUMN_LENGTH steady steps are drawn from.
+    A block counts as its steps, which share its sums. Runs of more than MAX_COLUMN_LENGTH steady steps are sampled.
     """
 
     def __init__(self, steps: Steps, base: BoolColumn) -> None:
@@ -361,7 +361,7 @@ class StepColumns(Mapping[str, Sequence[int]]):
         count = int(weight.sum())
         picked = np.arange(count)
         if count > MAX_COLUMN_LENGTH:
-            # A regular stride would always or never hit what recurs with a period; a seeded draw is fair and the
+            # A regular stride would always or never hit events that recur with a period; a seeded draw is fair and the
             # same every time.
             draw = np.random.default_rng(0).random(MAX_COLUMN_LENGTH)
             edges = np.linspace(0, count, MAX_COLUMN_LENGTH + 1)
@@ -388,7 +388,7 @@ class StepColumns(Mapping[str, Sequence[int]]):
 
 
 def _mean_per_step(steps: Steps, name: str, base: BoolColumn) -> float:
-    """Mean per steady step; of a field that may be unknown over the steps where it is known, else UNKNOWN (-1)."""
+    """Mean per steady step; for a field that may be unknown, over the steps where it is known, else UNKNOWN (-1)."""
     column, weight = steps.columns[name][base], steps.weight[base]
     if name in MAYBE_UNKNOWN_FIELDS:
         known = column >= 0
@@ -402,7 +402,7 @@ def _mean_per_step(steps: Steps, name: str, base: BoolColumn) -> float:
 
 
 def _device_phases(steps: Steps, base: BoolColumn) -> tuple[DevicePhase, ...]:
-    """Only some steps are timed on the device, so the host's time is taken of the same ones."""
+    """Only some steps are timed on the device, so the host's time is taken from the same steps."""
     found = []
     for host_field, device_field in DEVICE_TIME_FIELDS.items():
         known = base & (steps.columns[device_field] >= 0)
@@ -428,7 +428,7 @@ def _holds_row(steps: Steps, base: BoolColumn, row: int) -> bool:
 
 
 def _steps_before(steps: Steps, time_ns: float) -> int:
-    """Steps that were over at a time of the recording's clock, in ns; fewer where hooks rested around it."""
+    """Steps that were over at a time of the recording's clock, in ns; fewer if hooks rested around it."""
     return int(steps.weight[steps.columns["end_ns"] <= time_ns].sum())
 
 
@@ -460,7 +460,7 @@ def _read_peaks(facts: Sequence[Fact]) -> dict[str, int]:
 
 
 def _find_start(facts: Sequence[Fact], steps: Steps, files: SourceFiles, process: Fact) -> RunStart | None:
-    """None where the first rows were lost, or the recording does not hold the time before them."""
+    """None if the first rows were lost, or the recording does not contain the time before them."""
     if not of_kind(facts, "start") or int(steps.columns["index"][0]) != 0:
         return None
     before_ns = int(steps.columns["start_ns"][0])
@@ -475,7 +475,7 @@ def _find_start(facts: Sequence[Fact], steps: Steps, files: SourceFiles, process
 def _find_excluded(
     process: Fact, steps: Steps, steady: Steady, phases: Mapping[str, IntColumn], tail: Tail
 ) -> Excluded:
-    """What of the run lies outside its steady steps; what is neither warm-up nor tail came later."""
+    """The part of the run outside its steady steps; what is neither warm-up nor tail came later."""
     steady_ns = int(steps.step_ns[steady.mask].sum())
     warmup_ns = int(steps.step_ns[steady.warmup_mask].sum())
     tail_ns = tail.ns or 0
@@ -519,7 +519,7 @@ def _build_timeline(rank: int | None, steps: Steps, base: BoolColumn, phases: Ma
 
 
 def _device_type(model_device: str | None, anchor: OptimizerFacts | None, accelerator: str | None) -> str:
-    """Where the model lives: as it says, else as its optimizer says, else on the accelerator that is there."""
+    """Where the model is: as it reports, else as its optimizer reports, else on the accelerator that is there."""
     optimizer_device = anchor.device if anchor is not None else None
     return (model_device or optimizer_device or accelerator or "cpu").partition(":")[0]
 
@@ -572,7 +572,7 @@ def _were(count: int) -> str:
 
 
 def _describe_tail(steps: Steps, rank: RankAnalysis) -> str | None:
-    """A line where most of a recording on an accelerator lies behind the last step that Python showed.
+    """A line if most of a recording on an accelerator comes after the last step that Python showed.
 
     Replaying a CUDA graph calls neither backward nor an optimizer, so such steps close no rows.
     """
@@ -588,12 +588,12 @@ def _describe_tail(steps: Steps, rank: RankAnalysis) -> str | None:
 
 
 def _describe_unrest(rank: RankAnalysis) -> str | None:
-    """A line where a single process on the CPU was kept from its cores; None also where that cannot be told."""
+    """A line if a single process on the CPU was kept from its cores; None also if that is unknown."""
     threads, cores = rank.torch_threads, rank.cores
     if rank.device_type != "cpu" or rank.rank is None or rank.world_size > 1:
         return None
     if any(loader.num_workers for loader in rank.loaders) or (threads and cores and threads > cores):
-        return None  # its own workers or threads may be what it competes with
+        return None  # it may compete with its own workers or threads
     if (rank.run_delay_ratio or 0.0) < TOLD_DELAY_RATIO:
         return None
     return (

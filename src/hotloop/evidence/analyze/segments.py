@@ -27,9 +27,9 @@ IntColumn: TypeAlias = npt.NDArray[np.int64]
 BoolColumn: TypeAlias = npt.NDArray[np.bool_]
 
 IDENTITY_FIELDS = ("index", "closed_by", "optimizer_index", "start_ns", "end_ns", "flags")
-"""Fields that say which row it is; every one of them is merged in a way of its own."""
+"""Fields that identify the row; each of them is merged in its own way."""
 LEVEL_FIELDS = ("rss_bytes", "device_allocated_bytes", "device_reserved_bytes")
-"""Fields that hold the last known level of something; a step has the level of its last row."""
+"""Fields that contain the last known level of something; a step has the level of its last row."""
 KNOWN_IF_ALL_FIELDS = (
     "recompute_ns",
     "device_forward_ns",
@@ -39,17 +39,17 @@ KNOWN_IF_ALL_FIELDS = (
 )
 """Measured sums that are unknown for the step as soon as they are unknown for one of its rows."""
 WORK_FIELDS = ("samples", "padded_tokens", "tokens", "padding_tokens", "longest_tokens")
-"""What a step works on, of the rows that fetched it."""
+"""The work of a step, from the rows that fetched it."""
 KNOWN_IF_ANY_FIELDS = ("synced_backwards", *WORK_FIELDS)
 """Counts that belong to the rows that saw a batch; the other rows of the step have nothing to add."""
 MAYBE_UNKNOWN_FIELDS = frozenset((*LEVEL_FIELDS, *KNOWN_IF_ALL_FIELDS, *KNOWN_IF_ANY_FIELDS))
 
 UNSEEN_FIELDS = ("input_wait_ns", "iterator_ns", "h2d_ns", *GAP_FIELDS)
-"""Time fields that say nothing of what a program computes meanwhile."""
+"""Time fields that say nothing about what a program computes meanwhile."""
 
 EQUALLY_REGULAR_CV = 0.1
-"""Coefficients of variation closer than this to the best one count as a tie: an optimizer that steps in every
-iteration but for a rare extra one of another optimizer (every 100th or rarer) still closes the step."""
+"""Coefficients of variation closer than this to the best one count as a tie: an optimizer that steps in every iteration
+except for a rare extra one of another optimizer (every 100th or rarer) still closes the step."""
 RARE_RATIO = 0.02
 """An optimizer with fewer steps than this share of the busiest one's cannot be the anchor of its stage."""
 CHUNK_ROWS = 2048
@@ -61,7 +61,7 @@ class Steps:
     """The steps of one process as columns, in order of time.
 
     An entry is one step, or a block of ``weight`` steps whose fields are sums. ``tail_ns`` is the time after the last
-    step; None when the recording breaks off right behind it.
+    step; None if the recording breaks off right after it.
     """
 
     columns: Mapping[str, IntColumn]
@@ -70,11 +70,11 @@ class Steps:
     """Number of the first row of each entry."""
     last_row: IntColumn
     is_block: BoolColumn
-    """True for entries that hold a row which already was several rows at once."""
+    """True for entries with a row that already was several rows at once."""
     step_ns: IntColumn
     """Sum of the time fields of each entry."""
     anchor_index: int | None
-    """Index of the optimizer that closes most of the steps; None when backwards close them."""
+    """Index of the optimizer that closes most of the steps; None if backwards close them."""
     anchor_count: int
     """How many optimizers close steps (stages of a training that make a new optimizer each)."""
     optimizer_steps: Mapping[int, int]
@@ -84,14 +84,14 @@ class Steps:
     broken_count: int
     """Steps left out because rows in their middle were lost."""
     unequal_rows_count: int
-    """Single rows whose time fields do not sum to their window; between two rows, hotloop's own time may lie."""
+    """Single rows whose time fields do not sum to their window; hotloop's own time may be between two rows."""
     tail_ns: int | None
     begin_ns: int
     """When the first row began."""
     end_ns: int
-    """When the last row ended, that of the tail included."""
+    """When the last row ended, including that of the tail."""
     tail: Mapping[str, int] | None
-    """The fields after the last step, summed over its rows; None where ``tail_ns`` is."""
+    """The fields after the last step, summed over its rows; None if ``tail_ns`` is."""
 
     @property
     def count(self) -> int:
@@ -99,9 +99,9 @@ class Steps:
 
 
 def build_steps(rows: IntColumn, *, closed: bool) -> Steps:
-    """The steps that ``rows`` (n x STEP_FIELDS) hold; none when nothing was ever stepped.
+    """The steps in ``rows`` (n x STEP_FIELDS); none if nothing was ever stepped.
 
-    ``closed`` says that the process ended its recording itself, so that nothing is missing behind the last row.
+    ``closed`` says that the process ended its recording itself, so that nothing is missing after the last row.
     """
     raw = _split_columns(rows)
     closed_by, index = raw["closed_by"], raw["index"]
@@ -155,12 +155,12 @@ def build_steps(rows: IntColumn, *, closed: bool) -> Steps:
 
 
 def find_closed_steps(closed_by: IntColumn, optimizer: IntColumn, backwards: IntColumn, merged: IntColumn) -> IntColumn:
-    """How many steps of the training every row closes: 0 or 1, or for a block of rows as many as it should hold.
+    """How many steps of the training every row closes: 0 or 1, or for a block of rows as many as it should contain.
 
     Optimizers whose lives overlap form a stage, and a stage has one anchor: the optimizer that steps most regularly,
-    measured in backwards and in rows; of equally regular ones the busiest, and of equally busy ones the one that comes
-    last in its turn, so that a step holds the whole turn. Stages follow each other (a new optimizer per fold or per
-    phase of training). Without any optimizer every backward closes a step.
+    measured in backwards and in rows; of equally regular ones the busiest, and of equally busy ones the last in its
+    turn, so that a step contains the complete turn. Stages follow each other (a new optimizer per fold or per phase of
+    training). Without any optimizer, every backward closes a step.
     """
     is_closing = _is_optimizer_row(closed_by)
     is_backward: BoolColumn = closed_by == CLOSED_BY_BACKWARD
@@ -181,7 +181,7 @@ def find_closed_steps(closed_by: IntColumn, optimizer: IntColumn, backwards: Int
     if blocks.any():
         single = is_closing & ~is_block
         share = float(is_anchor[single].mean()) if single.any() else 1.0
-        # Rounding the running sum, not every block: small blocks of a long turn would all be rounded the same way.
+        # Rounds the running sum, not every block: small blocks of a long turn would all be rounded the same way.
         closed[blocks] = np.diff(np.floor(np.cumsum(merged[blocks] * share) + 1e-6).astype(np.int64), prepend=0)
     return closed
 
@@ -234,7 +234,7 @@ def _most_regular(
 ) -> int:
     busiest = int(counts[members].max())
     span = {int(m): int(order[ends[m] - 1] - order[ends[m] - counts[m]]) for m in members}
-    # Who steps in a short part of the stage only, or hardly ever, does not pace it, however even its steps are.
+    # An optimizer that steps only in a short part of the stage, or hardly ever, does not pace it, however even.
     candidates = [
         m
         for m in span
@@ -254,7 +254,7 @@ def _most_regular(
 
 
 def _variation(clock: IntColumn) -> float:
-    """Coefficient of variation of the intervals between the entries of ``clock``; infinite when they are all empty."""
+    """Coefficient of variation of the intervals between the entries of ``clock``; infinite if they are all empty."""
     if len(clock) < 2:
         return 0.0
     intervals = np.diff(clock)
@@ -263,7 +263,7 @@ def _variation(clock: IntColumn) -> float:
 
 
 def _trained_by_hand_first(is_backward: BoolColumn, is_anchor: BoolColumn, backwards: IntColumn) -> bool:
-    """True when the rows closed by backwards are a training of their own, not the first step's accumulation."""
+    """True if the rows closed by backwards are a training of their own, not the first step's accumulation."""
     hand_count = int(is_backward.sum())
     ends = np.flatnonzero(is_anchor)
     if hand_count <= 10 or len(ends) < 3 or hand_count <= len(ends):
@@ -273,7 +273,7 @@ def _trained_by_hand_first(is_backward: BoolColumn, is_anchor: BoolColumn, backw
 
 
 def _count_optimizer_steps(optimizer: IntColumn, merged: IntColumn) -> dict[int, int]:
-    """Rows that every optimizer closed; what blocks hold is shared out as the other rows are."""
+    """Rows that every optimizer closed; the contents of blocks are divided in the proportions of the other rows."""
     known = optimizer[merged <= 1] if (merged <= 1).any() else optimizer
     ids, counts = np.unique(known, return_counts=True)
     scale = int(merged.sum()) / max(1, len(known))
@@ -286,7 +286,7 @@ def _count_unequal(raw: Mapping[str, IntColumn], merged: IntColumn) -> int:
 
 
 def _whole_steps(index: IntColumn, merged: IntColumn, starts: IntColumn, ends: IntColumn) -> BoolColumn:
-    """False for the steps from whose middle rows were lost, seen by a jump of the row numbers."""
+    """False for steps that lost rows in their middle, which a jump of the row numbers shows."""
     whole = np.ones(len(ends), dtype=np.bool_)
     if len(index) < 2 or not len(ends):
         return whole
@@ -297,7 +297,7 @@ def _whole_steps(index: IntColumn, merged: IntColumn, starts: IntColumn, ends: I
     before = np.cumsum(jumps)
     inside = before[ends] - before[starts]
     whole[inside != 0] = False
-    if many_rows:  # what is missing before the first row may have been of this step
+    if many_rows:  # rows missing before the first row may have belonged to this step
         whole &= ~jumps[starts]
     return whole
 
@@ -334,7 +334,7 @@ def _is_optimizer_row(closed_by: IntColumn) -> BoolColumn:
 
 
 def _merge_work(work: IntColumn, batches: IntColumn, starts: IntColumn, ends: IntColumn) -> IntColumn:
-    """Samples or tokens of each step: of the rows that fetched batches where it has such rows, because a further row of
+    """Samples or tokens of each step: of the rows that fetched batches if it has such rows, because a further row of
     the step (the generator after the discriminator) works on the same ones; else of all its rows."""
     if not len(ends):
         return np.zeros(0, dtype=np.int64)
@@ -347,7 +347,7 @@ def _merge_work(work: IntColumn, batches: IntColumn, starts: IntColumn, ends: In
 def _split_columns(rows: IntColumn) -> dict[str, IntColumn]:
     """Every field of the rows as a column of its own; times are never negative."""
     columns = np.empty((len(STEP_FIELDS), len(rows)), dtype=np.int64)
-    for start in range(0, len(rows), CHUNK_ROWS):  # a chunk fits the cache, where whole strided columns do not
+    for start in range(0, len(rows), CHUNK_ROWS):  # a chunk fits the cache; entire strided columns do not
         columns[:, start : start + CHUNK_ROWS] = rows[start : start + CHUNK_ROWS].T
     split: dict[str, IntColumn] = {name: columns[i] for name, i in FIELD.items()}
     for name in TIME_FIELDS:
@@ -372,12 +372,12 @@ class StepEnds:
     """Steps that were completed at the last checkpoint that was seen; None without any."""
 
     def at_step(self, done: float) -> float:
-        """Clock of the recording, in ns, when so many steps were completed; the nearest one that is known."""
+        """Clock of the recording, in ns, when this many steps were completed; the nearest known value."""
         return float(np.interp(done, self.done, self.marks_ns[:, 0]))
 
 
 def find_step_ends(steps: Steps) -> StepEnds:
-    """The last is exact; of a block, optimizer and gap are means of its steps."""
+    """The last is exact; for a block, optimizer and gap are means of its steps."""
     columns, done = steps.columns, np.cumsum(steps.weight)
     saved = np.flatnonzero(columns["checkpoints"] > 0)
     saved_after = int(done[saved[-1]] - steps.weight[saved[-1]]) if len(saved) else None
@@ -386,13 +386,13 @@ def find_step_ends(steps: Steps) -> StepEnds:
     stride = 1
     while len(done) > stride * MOST_ENDS:
         stride *= 2
-    # By number and not by place: lost rows of one rank must not shift it against the others.
+    # By number and not by position: lost rows of one rank must not shift it against the others.
     drawn = np.arange(len(done)) if stride == 1 else np.flatnonzero((steps.last_row + 1) % stride == 0)
     drawn = np.union1d(drawn, [len(done) - 1])
     end = columns["end_ns"][drawn]
     weight = steps.weight[drawn]
     optimizer = end - columns["optimizer_ns"][drawn] // weight
-    # With several micro-batches the gaps after backward lie between them too.
+    # With several micro-batches, the gaps after backward are between them, too.
     single = columns["backwards"][drawn] == weight
     backward = np.where(single, optimizer - columns["after_backward_ns"][drawn] // weight, optimizer)
     return StepEnds(

@@ -1,4 +1,4 @@
-"""A place in a source file -> its text, the names called there and around it, and whether it runs Python alone."""
+"""A place in a source file -> its text, the names called there and around it, and whether it runs only Python."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ class SourceFiles:
     _methods: dict[str, dict[str, list[tuple[int, int, str]]]] = field(default_factory=dict)
 
     def module(self, file: str) -> Module | None:
-        """The parsed file; None when it cannot be read, is too large, or is no Python."""
+        """The parsed file; None if it cannot be read, is too large, or is not Python."""
         if file not in self._modules:
             text = read_source(os.path.join(self.base, file))
             self._modules[file] = None if text is None else parse_source(text)
         return self._modules[file]
 
     def qualify(self, where: Where) -> Where:
-        """The place with its function's class, where the file defines several functions of that name: two callbacks in
-        one file are two functions."""
+        """The place with its function's class, if the file defines several functions of that name: two callbacks in one
+        file are two functions."""
         module = self.module(where.file)
         if module is None:
             return where
@@ -80,7 +80,7 @@ class SourceFiles:
         return replace(where, function=f"{max(around)[2]}.{where.function}") if around else where
 
     def text(self, where: Where) -> str:
-        """The line as it stands in the file, stripped; empty when it cannot be read."""
+        """The line as it is in the file, stripped; empty if it cannot be read."""
         module = self.module(where.file)
         if module is None or where.line > len(module.lines):
             return ""
@@ -89,8 +89,8 @@ class SourceFiles:
     def is_before_draws(self, stack: Sequence[Where]) -> bool:
         """Whether a sample reads the same in every epoch up to here, by the names that its code calls.
 
-        The function that reads samples draws random numbers, and does so only below its frame of ``stack`` (outermost
-        first); no function that it has called on the way draws any.
+        That is the case if the function that reads samples draws random numbers, but only below its frame of ``stack``
+        (outermost first), and no function that it has called on the way draws any.
         """
         reading = [index for index, where in enumerate(stack) if where.function.rpartition(".")[2] in READS_SAMPLE]
         if not reading:
@@ -129,7 +129,7 @@ class Draws:
 
 
 def draws_of(module: Module, line: int) -> Draws | None:
-    """What the innermost function around a line draws, and how far it may have come; None outside of functions."""
+    """The draws of the innermost function around a line, and how far it may have come; None outside of functions."""
     path = path_to(module.tree, line)
     inside = next((index for index in reversed(range(len(path))) if isinstance(path[index], Function)), None)
     if inside is None or inside == len(path) - 1:
@@ -139,7 +139,7 @@ def draws_of(module: Module, line: int) -> Draws | None:
         for node in ast.walk(path[inside])
         if isinstance(node, ast.Call) and any(part in (dotted(node.func) or "").lower() for part in MAY_DRAW)
     )
-    # What stands in a loop runs before and after all the rest of it.
+    # Code in a loop runs both before and after the rest of it.
     outermost = next((node for node in path[inside + 1 :] if isinstance(node, Loop)), path[-1])
     is_block = any(True for _ in statements_in(outermost)) and not isinstance(outermost, Loop)
     return Draws(lines=lines, reached=line if is_block else outermost.end_lineno or line)
@@ -165,7 +165,7 @@ def read_source(path: str) -> str | None:
 
 
 def parse_source(text: str) -> Module | None:
-    """The file's lines and syntax tree; None when it is no Python, so that no other file's lines are ever shown."""
+    """The file's lines and syntax tree; None if it is not Python, so that no other file's lines are ever shown."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -200,7 +200,7 @@ def walks_gradients(module: Module, line: int) -> bool:
 
 
 def path_to(tree: ast.Module, line: int) -> list[ast.stmt]:
-    """The statements that hold ``line``, outermost first; the last one is the statement at the line."""
+    """The statements that contain ``line``, outermost first; the last one is the statement at the line."""
     path: list[ast.stmt] = []
     children: list[ast.stmt] = list(tree.body)
     while True:
@@ -247,7 +247,7 @@ def _called_names(nodes: Sequence[ast.AST]) -> Iterator[str]:
 
 
 def dotted(node: ast.expr) -> str | None:
-    """'a.b.c' of an expression; what stands before a call, an index or a literal is left out ('x().y' is 'y')."""
+    """'a.b.c' of an expression; anything before a call, an index or a literal is left out ('x().y' is 'y')."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -258,7 +258,7 @@ def dotted(node: ast.expr) -> str | None:
 
 
 def _methods_of(module: Module) -> dict[str, list[tuple[int, int, str]]]:
-    """By name of each function of a file: its first and last line, and the class that it stands in, or nothing."""
+    """By name of each function of a file: its first and last line, and the class that contains it, or nothing."""
     found: dict[str, list[tuple[int, int, str]]] = {}
     waiting: list[tuple[ast.AST, str]] = [(module.tree, "")]
     while waiting:
@@ -273,12 +273,12 @@ def _methods_of(module: Module) -> dict[str, list[tuple[int, int, str]]]:
 
 
 _LIBRARIES = frozenset(sys.stdlib_module_names) - {"operator", "copy", "functools", "statistics"}
-"""What their functions do with a tensor is Python's affair and not an operator's."""
+"""Work of their functions on a tensor is Python's and not an operator's."""
 _BUILTINS = frozenset(name for name in dir(builtins) if name.islower()) - {
     "abs", "all", "any", "bool", "divmod", "eval", "exec", "filter", "float", "getattr", "int", "map", "max", "min",
     "pow", "round", "sum", "super",
 }  # fmt: skip
-"""Without those that compute with a tensor, read it back, or call what they are given."""
+"""Without those that compute with a tensor, read it back, or call their arguments."""
 _NUMBERS = frozenset({"bool", "float", "int"})
 _JOINS = frozenset({"array", "as_tensor", "cat", "concat", "concatenate", "hstack", "stack", "tensor", "vstack"})
 _FROM_NUMBERS = frozenset({"torch.tensor", "torch.as_tensor", "np.array", "np.asarray", "numpy.array"})
@@ -287,14 +287,14 @@ _METHODS = frozenset(
     {name for kind in (str, bytes, list, dict, set) for name in dir(kind) if not name.startswith("_")}
     | {"appendleft", "most_common", "popleft", "group", "groups", "span"}
 ) - {"add", "copy", "count", "index", "split", "clear", "sort", "expand", "ljust", "difference", "intersection"}
-"""Methods of text and of containers that no tensor has, or that do no work on one."""
+"""Methods of text and of containers that no tensor has, or that do no work on a tensor."""
 _AMBIGUOUS = frozenset({"add", "count", "index", "split", "sort", "sum", "max", "min", "abs", "round"})
-"""The same beside text that says what it is."""
+"""The same next to text that shows what it is."""
 
 
 def runs_python(module: Module, line: int) -> bool | None:
-    """True where the statement at ``line`` runs no operator, False where it calls what may; None where it calls nothing
-    that tells."""
+    """True if the statement at ``line`` runs no operator, False if it calls something that may; None if its calls do
+    not show it."""
     path = path_to(module.tree, line)
     if not path:
         return None
@@ -321,8 +321,8 @@ def runs_python(module: Module, line: int) -> bool | None:
 
 
 def _walks_elements(path: Sequence[ast.AST], nodes: Sequence[ast.AST]) -> bool:
-    """Whether the statement belongs to two nested loops over the single elements of an array or tensor: no operator
-    computes anything there but one number at a time."""
+    """Whether the statement belongs to two nested loops over the single elements of an array or tensor: operators
+    compute only one number at a time there."""
     inside = max((i for i, node in enumerate(path) if isinstance(node, _SCOPES)), default=0)
     loops = [node for node in path[inside:] if isinstance(node, ast.For)]
     if len(loops) < 2 or any(isinstance(node, ast.MatMult) for node in nodes):
@@ -361,8 +361,8 @@ def _converts(call: ast.Call) -> bool:
 
 
 def _joins_container(node: ast.AST) -> bool:
-    """Whether a call joins the single entries of a container (``torch.stack(list(self.items))``): what it takes grows
-    with their number, and the tensor that it makes could have been kept."""
+    """Whether a call joins the single entries of a container (``torch.stack(list(self.items))``): its time grows with
+    their number, and the resulting tensor could have been kept."""
     return (
         isinstance(node, ast.Call)
         and (dotted(node.func) or "").rpartition(".")[2] in _JOINS

@@ -53,13 +53,13 @@ def per_step_values(column: IntColumn, weight: IntColumn) -> FloatColumn:
 
 
 def weighted_mean_std(values: FloatColumn, weight: IntColumn) -> tuple[float, float]:
-    """Mean and standard deviation (of the population) of ``values`` that stand for ``weight`` steps each."""
+    """Mean and standard deviation (of the population) of ``values`` that represent ``weight`` steps each."""
     mean = float(np.average(values, weights=weight))
     return mean, math.sqrt(float(np.average((values - mean) ** 2, weights=weight)))
 
 
 def weighted_quantiles(values: FloatColumn, weight: IntColumn, at: tuple[float, ...]) -> tuple[float, ...]:
-    """Quantiles, each of ``at`` in 0..1, of ``values`` that stand for ``weight`` steps each."""
+    """Quantiles, each of ``at`` in 0..1, of ``values`` that represent ``weight`` steps each."""
     if bool((weight == 1).all()):
         return tuple(float(q) for q in np.quantile(values, at))
     order = np.argsort(values)
@@ -71,8 +71,8 @@ def weighted_quantiles(values: FloatColumn, weight: IntColumn, at: tuple[float, 
 def fit_slope(x: FloatColumn, y: FloatColumn) -> Slope | None:
     """Median of the slopes between all pairs of points (Theil-Sen); None for fewer than 8 points or a constant x.
 
-    The noise is the larger of the error that the residuals leave and half the difference between the slopes of the two
-    halves: a series that only rises at its beginning is no steady growth.
+    The noise is the larger of the error from the residuals and half the difference between the slopes of the two
+    halves: a series that only rises at its start is not steady growth.
     """
     if len(x) < 8:
         return None
@@ -109,13 +109,13 @@ def _median_pair_slope(x: FloatColumn, y: FloatColumn) -> float | None:
 FEWEST_STEPS = 12
 MOST_BLOCKS = 32
 BLOCK_STEPS = 6
-"""A block has at least so many steps: the median of fewer is as restless as they are."""
+"""A block has at least this many steps: the median of fewer is as noisy as they are."""
 FEWEST_BLOCKS = 8
-"""Fewer tell no drift."""
+"""Fewer do not show a drift."""
 SIGNIFICANT = 4.0
-"""A drift that many standard errors from 0 is told."""
+"""A drift this many standard errors from 0 is reported."""
 MOST_DRIFT_PPM = 1_000.0
-"""No clock drifts faster (the kernel slews by 500 ppm at most): the steps do not belong together."""
+"""No clock drifts faster (the kernel slews by 500 ppm at most): otherwise the steps do not belong together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class ClockLine:
 
     offset_ns: float
     drift: float
-    """ns per ns; 0 where it is not told from 0."""
+    """ns per ns; 0 if it does not differ significantly from 0."""
     middle_ns: float
     uncertainty_ns: float
     """Of the line anywhere between the first and the last difference, without the transfer."""
@@ -134,9 +134,9 @@ class ClockLine:
 def fit_line(at_ns: npt.ArrayLike, difference_ns: npt.ArrayLike) -> ClockLine | None:
     """A line through n differences of two clocks (ns) at times of the first one (ns, ascending); None with too few.
 
-    Robust: up to a quarter of the steps may have ended late on one side. The uncertainty is half of the middle half of
-    the residuals, which is how far apart the ends of one exchange usually are, plus the interval of their median and
-    SIGNIFICANT standard errors of the slope over half of the time.
+    Robust: up to a quarter of the steps may have ended late on one side. The uncertainty is half the interquartile
+    range of the residuals, which is how far apart the ends of one exchange usually are, plus the interval of their
+    median and SIGNIFICANT standard errors of the slope over half of the time.
     """
     at, difference = np.asarray(at_ns, dtype=np.float64), np.asarray(difference_ns, dtype=np.float64)
     count = len(at)
@@ -153,15 +153,15 @@ def fit_line(at_ns: npt.ArrayLike, difference_ns: npt.ArrayLike) -> ClockLine | 
         apart = block_x[j] > block_x[i]
         slope = float(np.median((block_y[j] - block_y[i])[apart] / (block_x[j] - block_x[i])[apart]))
         left = block_y - slope * block_x
-        # Not the median deviation: of few blocks, those that a busy machine held up together feign a slope.
+        # Not the median deviation: among few blocks, those that a busy machine held up together mimic a slope.
         error = float(np.sqrt(np.sum((left - left.mean()) ** 2) / (len(left) - 2))) / max(
             1.0, float(np.sqrt(np.sum((block_x - block_x.mean()) ** 2)))
         )
         drift = slope if abs(slope) > SIGNIFICANT * error else 0.0
     left = y - drift * x
     middle_ns, half_ns = float(np.median(left)), float(np.diff(np.percentile(left, (25, 75)))[0]) / 2
-    # The order statistics between which the true median lies, whatever the distribution: of n signs, the number of
-    # those above it is binomial.
+    # The order statistics that enclose the true median, whatever the distribution: the number of n signs above it is
+    # binomial.
     low = max(0, int((count - 1) / 2 - SIGNIFICANT * np.sqrt(count) / 2))
     median_error = float(np.abs(np.sort(left)[[low, count - 1 - low]] - middle_ns).max())
     return ClockLine(

@@ -18,19 +18,19 @@ MAX_WARMUP_COUNT = 50
 QUIET_COUNT = 10
 """Compilation has settled once this many steps in a row compile nothing."""
 WINDOW_COUNT = 5
-"""The step time has settled where the median of this many steps is like the later ones."""
+"""The step time has settled once the median of this many steps is like the later ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steady:
-    """``mask`` marks the entries that shares, costs and savings are taken over."""
+    """``mask`` marks the entries that shares, costs and savings are computed over."""
 
     mask: BoolColumn
     warmup_mask: BoolColumn
     steady_count: int
     warmup_count: int
     deep_count: int
-    """Steps left out because their operators were being noted, or torch.profiler was on."""
+    """Steps left out because their operators were being recorded, or torch.profiler was on."""
     messages: tuple[str, ...]
     """What the reader has to know about the base, in words for the health section."""
 
@@ -40,7 +40,7 @@ def find_steady(steps: Steps) -> Steady:
     weight, flags = steps.weight, steps.columns["flags"]
     entry_count, count = len(weight), steps.count
     messages: list[str] = []
-    # The flags of a block are of many steps: they say nothing about each of them.
+    # The flags of a block are of many steps: they say nothing about each step.
     profiled = ((flags & FLAG_DEEP) != 0) & ~steps.is_block
     ours = profiled & ((flags & FLAG_FOREIGN_PROFILER) == 0)
 
@@ -101,12 +101,12 @@ def _steady(steps: Steps, mask: BoolColumn, prefix: int, messages: list[str]) ->
 
 
 def _end_of_compilation(compile_ns: IntColumn, least: int, limit: int) -> int | None:
-    """First entry from which QUIET_COUNT entries compile nothing; None when there is none up to ``limit``."""
+    """First entry from which QUIET_COUNT entries compile nothing; None if there is none up to ``limit``."""
     busy = np.flatnonzero(compile_ns[: limit + QUIET_COUNT] > 0)
     gaps = np.diff(busy, append=limit + QUIET_COUNT + 1)
     quiet = np.flatnonzero(gaps > QUIET_COUNT)
     if not len(busy) or busy[0] > QUIET_COUNT:
-        return least  # what is compiled much later is no warm-up
+        return least  # much later compilation is not warm-up
     if not len(quiet):
         return None
     settled = max(least, int(busy[quiet[0]]) + 1)
@@ -114,10 +114,10 @@ def _end_of_compilation(compile_ns: IntColumn, least: int, limit: int) -> int | 
 
 
 def _without_size(step_ns: FloatColumn, tokens: FloatColumn) -> FloatColumn | None:
-    """Step times as if every step had the median number of tokens, so that batches that shrink are no warm-up.
+    """Step times as if every step had the median number of tokens, so that batches that shrink do not count as warm-up.
 
-    The time of a token is the slope between the smaller and the larger half of the steps, by medians. None where
-    tokens are not known in each step, or do not make a step longer.
+    The time per token is the slope between the smaller and the larger half of the steps, by medians. None if tokens are
+    not known in each step, or do not make a step longer.
     """
     if not bool((tokens > 0).all()):
         return None
@@ -131,9 +131,9 @@ def _without_size(step_ns: FloatColumn, tokens: FloatColumn) -> FloatColumn | No
 
 
 def _end_of_settling(step_ns: FloatColumn, least: int, limit: int) -> int:
-    """First entry from which the step time is like the later ones; ``least`` when it comes to no rest before ``limit``.
+    """First entry from which the step time is like the later ones; ``least`` if it does not settle before ``limit``.
 
-    A window's median is compared with the median of all entries behind the longest possible prefix, in units of their
+    A window's median is compared with the median of all entries after the longest possible prefix, in units of their
     own spread, so that uneven steps are not taken for a warm-up.
     """
     later = step_ns[limit:]

@@ -33,7 +33,7 @@ from .trainings import Training, find_unit_drift, measure_hosts
 
 MAX_LINES_PER_PHASE = 8
 LOUD_EXCLUDED_RATIO = 0.1
-"""From this share of the run on, what the steady steps leave out is a warning."""
+"""From this share of the run on, the time outside the steady steps is a warning."""
 
 
 def summarize_steps(training: Training) -> StepSummary:
@@ -62,7 +62,7 @@ def summarize_steps(training: Training) -> StepSummary:
 
 
 def warn_of_excluded(training: Training) -> tuple[Health, ...]:
-    """A warning where a good part of the run lies outside the steady steps, which all shares and costs are of."""
+    """A warning if a good part of the run is outside the steady steps, to which all shares and costs refer."""
     left_out = training.lead.rank.excluded
     if left_out is None or left_out.ratio < LOUD_EXCLUDED_RATIO:
         return ()
@@ -123,7 +123,7 @@ def summarize_breakdown(training: Training) -> Breakdown:
 
 
 def summarize_device_phases(training: Training) -> tuple[DevicePhase, ...]:
-    """Device beside host time of the phases over all timed steps of all ranks, in the order of PHASES."""
+    """Device time next to host time of the phases over all timed steps of all ranks, in the order of PHASES."""
     found = []
     for name in PHASES:
         parts = [part for process in training.processes for part in process.device_phases if part.phase == name]
@@ -141,8 +141,8 @@ def summarize_device_phases(training: Training) -> tuple[DevicePhase, ...]:
 
 
 def summarize_memory(training: Training) -> MemorySummary:
-    """The memory that came closest to its limit (or, with unknown limits, is used most): of an accelerator that of one
-    process, of a host that of all its processes of this training together."""
+    """The memory that came closest to its limit (or, with unknown limits, is used most): for an accelerator that of one
+    process, for a host that of all its processes of this training together."""
     memories = measure_hosts(training.processes).values() or [p.memory for p in training.processes]
     return max(memories, key=lambda m: (m.peak_ratio or 0.0, m.peak_bytes or 0))
 
@@ -180,9 +180,9 @@ def summarize_lines(training: Training) -> tuple[LineShare, ...]:
 
 
 def summarize_overhead(training: Training) -> Overhead | None:
-    """hotloop's own cost: times of all processes together, memory of the largest; None when no process told it.
+    """hotloop's own cost: times of all processes together, memory of the largest; None if no process reported it.
 
-    ``share_ratio`` is the mean over the processes that told it: they run at the same time.
+    ``share_ratio`` is the mean over the processes that reported it: they run at the same time.
     """
     known = [p.overhead for p in training.processes if p.overhead is not None]
     if not known:
@@ -216,7 +216,7 @@ def _rate(processes: Sequence[ProcessAnalysis], per_step: Sequence[float | None]
 
 
 def units_noise_ratio(processes: Sequence[ProcessAnalysis], unit: str) -> float | None:
-    """Standard error of the work per step over it: only tokens are read from some of the batches."""
+    """Standard error of the work per step over it: only tokens are read from only some of the batches."""
     if unit != "token":
         return 0.0 if unit == "sample" else None
     known = [(p.rank.tokens_per_step, p.units.tokens_noise_ratio) for p in processes]
@@ -241,7 +241,7 @@ def _sum_known(values: Sequence[int | None]) -> int | None:
 
 
 def summarize_strategy(training: Training) -> tuple[AppliedTechnique, ...]:
-    """What the run's strategy changed; what several ranks say alike stands once, with their ranks."""
+    """The changes by the run's strategy; those that several ranks report alike appear once, with their ranks."""
     ranks: dict[str, list[int]] = {}
     first: dict[str, AppliedTechnique] = {}
     for process in training.processes:
@@ -264,9 +264,9 @@ NO_MEMORY = MemorySummary(
 
 
 def summarize_trace_steps(analysis: TraceAnalysis) -> StepSummary | None:
-    """The complete steps of all ranks, on the host where it was recorded; None when the lead rank shows no steps.
+    """The complete steps of all ranks, on the host if it was recorded; None if the lead rank shows no steps.
 
-    How many there are is told of the lead rank: a step of the training is one step of every rank.
+    Their number is that of the lead rank: a step of the training is one step of every rank.
     """
     lead = analysis.lead
     if not step_lengths(lead):
@@ -292,21 +292,21 @@ def summarize_trace_steps(analysis: TraceAnalysis) -> StepSummary | None:
 
 
 def step_lengths(rank: TraceRank) -> list[int]:
-    """Lengths of the complete steps, ns; empty when the file shows no steps."""
+    """Lengths of the complete steps, ns; empty if the file shows no steps."""
     if rank.timeline.step_source == "whole trace":
         return []
     return [step.host_ns for step in rank.timeline.steps if step.is_complete and step.host_ns > 0]
 
 
 def summarize_trace_breakdown(analysis: TraceAnalysis) -> Breakdown | None:
-    """Mean over the ranks; None when a file cannot show the phases."""
+    """Mean over the ranks; None if a file cannot show the phases."""
     known = [rank.timeline.anatomy.breakdown for rank in analysis.ranks]
     found = [breakdown for breakdown in known if breakdown is not None]
     return merge_breakdowns(found) if len(found) == len(known) else None
 
 
 def summarize_trace_device(analysis: TraceAnalysis) -> Device | None:
-    """All ranks' busiest devices together; None when a file shows no device work."""
+    """All ranks' busiest devices together; None if a file shows no device work."""
     parts = [rank.partition for rank in analysis.ranks]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
@@ -315,7 +315,7 @@ def summarize_trace_device(analysis: TraceAnalysis) -> Device | None:
 
 
 def summarize_judged_device(analysis: TraceAnalysis) -> Device | None:
-    """The same in the complete steps alone, where a file shows more than these."""
+    """The same in the complete steps alone, if a file shows more than these."""
     parts = [rank.judged for rank in analysis.ranks]
     known = [part for part in parts if part is not None]
     return describe_parts(known) if len(known) == len(parts) else None
@@ -371,7 +371,7 @@ def _nearest_rank(values: Sequence[int], at: float) -> int:
 
 
 def restate_trace(analysis: TraceAnalysis) -> Report:
-    """The report of traces as far as it restates what was recorded, before anything is judged."""
+    """The report of traces as far as it restates what was recorded, before any judgement."""
     return Report(
         tool_version=__version__,
         command=(),

@@ -1,4 +1,4 @@
-"""A run and its training -> the report as far as it restates what was recorded, beside the bands of tuning guides."""
+"""A run and its training -> the report as far as it restates what was recorded, with the bands of tuning guides."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ENVIRONMENT = (
 
 
 def restate_training(run: Run, training: Training, analysis: Analysis) -> Report:
-    """One training of a run; ``analysis`` is its own, with what is known beside it."""
+    """One training of a run; ``analysis`` is its own, with everything else that is known about it."""
     command = (run.manifest or {}).get("command", training.lead.argv)
     return Report(
         tool_version=__version__,
@@ -88,7 +88,7 @@ def describe_reading(run: Run) -> tuple[Health, ...]:
 
 
 def find_outcome(run: Run, training: Training | None) -> Outcome:
-    """How the command ended; what the processes themselves said tells an exception from a plain exit code."""
+    """How the command ended; the processes' own reports distinguish an exception from a plain exit code."""
     outcome = run.outcome
     ended_as = training.lead.ended if training is not None else None
     ends = [last_of_kind(process.facts, "end").get("ended") for process in run.processes]
@@ -114,8 +114,8 @@ def find_outcome(run: Run, training: Training | None) -> Outcome:
 
 
 def describe_environment(recordings: Sequence[Recording], analysis: Analysis) -> dict[str, Any]:
-    """What the first process said of itself, by the agent's allow-list; and of the lead process what it computes in,
-    shards, computes again or compresses: None where that was not seen."""
+    """The first process's report about itself, by the agent's allow-list; and the lead process's compute type,
+    sharding, recomputation and compression: None if not seen."""
     process = recordings[0].process if recordings else {}
     described: dict[str, Any] = {name: process.get(name) for name in ENVIRONMENT}
     variables = process.get("environment")
@@ -146,7 +146,7 @@ def describe_unseen(
 
 
 def end_alone(ranks: tuple[RankSummary, ...], outcome: Outcome) -> tuple[RankSummary, ...]:
-    """The ranks; a single process that could not say how it ended ended as the command did."""
+    """The ranks; a single process that could not report how it ended is assumed to have ended like the command."""
     if len(ranks) == 1 and ranks[0].ended is None:
         return (replace(ranks[0], ended=outcome.ended),)
     return ranks
@@ -156,7 +156,7 @@ def end_alone(ranks: tuple[RankSummary, ...], outcome: Outcome) -> tuple[RankSum
 
 
 def describe_kept(traced: Report) -> Health:
-    """Where the run's figures of the device are from."""
+    """Says where the run's figures of the device come from."""
     steps = traced.step.count if traced.step is not None else 0
     message = f"device figures are from {steps} steps of the run traced by torch.profiler"
     return Health(level="info", message=message)
@@ -175,7 +175,7 @@ def add_findings(
 
 
 def add_devices(ranks: Iterable[RankSummary], traced: Report | None) -> tuple[RankSummary, ...]:
-    """The ranks with what their device did, where their trace shows it."""
+    """The ranks with the work of their devices, if their trace shows it."""
     by_rank = {} if traced is None else {one.rank: one.device for one in traced.ranks if one.device is not None}
     return tuple(replace(one, device=by_rank.get(one.rank, one.device)) for one in ranks)
 
@@ -187,12 +187,12 @@ PHASE_BANDS = {"forward": (0.30, 0.40), "backward": (0.40, 0.50), "optimizer": (
 
 
 def build_scorecard(analysis: Analysis) -> tuple[ScorecardRow, ...]:
-    """One row per band; ``measured_ratio`` is None, and the verdict unknown, where nothing was measured."""
-    # Where no DataLoader gave a batch, the loop makes its own, and no wait tells what that takes.
+    """One row per band; if nothing was measured, ``measured_ratio`` is None and the verdict is unknown."""
+    # If no DataLoader gave a batch, the loop makes its own, and no wait shows how long that takes.
     has_loader = analysis.share("input_wait") > 0 or any(rank.mean["batches"] > 0 for rank in analysis.ranks)
     data_wait = analysis.share("input_wait") if has_loader else None
     copies = analysis.share("h2d") if analysis.accelerator else None
-    # Overlapped communication is included, as it is in the guides' figure: it says how much there is to hide.
+    # Overlapped communication is included, as it is in the guides' figure: it shows how much there is to overlap.
     all_reduce = _mean_over_backward(analysis, lambda ddp: ddp.comm_ns)
     shares = {phase: analysis.share(phase) for phase in PHASE_BANDS}
     # A loop that updates its parameters by hand has that time in other.
@@ -205,7 +205,7 @@ def build_scorecard(analysis: Analysis) -> tuple[ScorecardRow, ...]:
         ),
         _rate("host-to-device copies, share of the step", copies, low_is_good=(0.05, 0.15)),
         _rate("all-reduce (hidden part too) over backward", all_reduce, low_is_good=(0.15, 0.30)),
-        # No guide gives a band for it: it stands there because what is hidden costs nothing.
+        # No guide gives a band for it: the row is here because overlapped communication costs nothing.
         _rate("exposed all-reduce over backward", _mean_over_backward(analysis, lambda ddp: ddp.exposed_comm_ns)),
         *(
             _rate(f"{phase}, share of the step", shares[phase] if phase != "optimizer" or has_optimizer else None, band)
@@ -250,7 +250,7 @@ def _rate_device(ratio: float | None) -> ScorecardRow:
 
 
 def _mean_over_backward(analysis: Analysis, choose: Callable[[DdpFacts], float | None]) -> float | None:
-    """Time in gradient collectives over that of all backwards of a step, mean over ranks; None where no rank has it."""
+    """Time in gradient collectives over that of all backwards of a step, mean over ranks; None if no rank has it."""
     ratios = []
     for rank in analysis.ranks:
         chosen_ns = None if rank.ddp is None else choose(rank.ddp)

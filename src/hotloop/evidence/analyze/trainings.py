@@ -32,17 +32,17 @@ from .source import SourceFiles
 from .units import is_drift
 
 SIBLING_SLACK_S = 5.0
-"""Children of one process that train within so many seconds of each other train together."""
+"""Children of one process that train within this many seconds of each other train together."""
 
 FULL_HOST_RATIO = 0.9
 
 Clocks = dict[str, Clock]
-"""By host, of those that can be compared with the first one."""
+"""By host, for the hosts that can be compared with the first one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """One training of a run. ``processes`` stand in the order of ``analysis.ranks``."""
+    """One training of a run. ``processes`` are in the order of ``analysis.ranks``."""
 
     analysis: Analysis
     processes: tuple[ProcessAnalysis, ...]
@@ -58,7 +58,7 @@ class Training:
 @dataclass(frozen=True, slots=True)
 class _Group:
     attempts: tuple[tuple[ProcessAnalysis, ...], ...]
-    """The launcher restarted the training before each but the first."""
+    """The launcher restarted the training before each of them except the first."""
 
     @property
     def processes(self) -> tuple[ProcessAnalysis, ...]:
@@ -66,11 +66,11 @@ class _Group:
 
 
 def analyze_run(recordings: Sequence[Recording]) -> tuple[Training, ...]:
-    """The trainings of a run, largest first; none when no process completed a step.
+    """The trainings of a run, largest first; none if no process completed a step.
 
-    Ranks of one launch form a training; a restart replaces what came before it; processes without a rank that train
-    at the same time (hogwild) are one training; whatever else follows or runs beside is a training of its own. Wall
-    clocks of different hosts are compared only as far as the steps that they share tell how far they are apart.
+    Ranks of one launch form a training; a restart replaces what came before it; processes without a rank that train at
+    the same time (hogwild) are one training; everything else that comes later or runs at the same time is a training of
+    its own. Wall clocks of different hosts are compared only as far as shared steps show their offset.
     """
     files = SourceFiles()
     found = [p for recording in recordings if (p := analyze_process(recording, files)) is not None]
@@ -85,7 +85,7 @@ def analyze_run(recordings: Sequence[Recording]) -> tuple[Training, ...]:
 
 
 def find_lead(recordings: Sequence[Recording], training: Training) -> Recording | None:
-    """The recording of the process that leads a training; None when it is not among them."""
+    """The recording of the process that leads a training; None if it is not among them."""
     return find_recording(recordings, training.lead)
 
 
@@ -98,7 +98,7 @@ def _began(process: ProcessAnalysis) -> tuple[float, str, int]:
 
 
 def _group_by_host(processes: Sequence[ProcessAnalysis]) -> list[tuple[ProcessAnalysis, ...]]:
-    """Ranks of one launch on each host alone, where their clocks are one."""
+    """Ranks of one launch on each host alone, whose clocks are the same."""
     hosts = dict.fromkeys(p.rank.host for p in processes)
     if len(hosts) < 2:
         return []
@@ -111,7 +111,7 @@ def _group_by_host(processes: Sequence[ProcessAnalysis]) -> list[tuple[ProcessAn
 def _split_hogwild(
     processes: Sequence[ProcessAnalysis],
 ) -> tuple[list[ProcessAnalysis], list[ProcessAnalysis]]:
-    """Processes without a rank, with the parent that trains beside them, and those with a rank."""
+    """Processes without a rank, with their parent if it trains at the same time; and those with a rank."""
     rankless = [p for p in processes if p.rank.rank is None]
     loose, ranked = list(rankless), []
     for process in processes:
@@ -141,7 +141,7 @@ def _group_ranks(processes: Sequence[ProcessAnalysis], clocks: Clocks) -> list[_
     for process in processes:
         homes = [g for g in groups if _belongs(process, g, clocks)]
         if homes:
-            # Of two launches at the same time, the one with the same launcher, else with the same command.
+            # Of two launches at the same time, take the one with the same launcher, else with the same command.
             max(homes, key=lambda g: _kinship(process, g)).append(process)
         else:
             groups.append([process])
@@ -149,7 +149,7 @@ def _group_ranks(processes: Sequence[ProcessAnalysis], clocks: Clocks) -> list[_
 
 
 def _belongs(process: ProcessAnalysis, group: Sequence[ProcessAnalysis], clocks: Clocks) -> bool:
-    """Launchers of several hosts count restarts each for itself: only those of one host must agree."""
+    """Launchers of several hosts count restarts separately: only those of one host must agree."""
     rank = process.rank
     return (
         rank.world_size > 1
@@ -163,7 +163,7 @@ def _belongs(process: ProcessAnalysis, group: Sequence[ProcessAnalysis], clocks:
 
 
 def _kinship(process: ProcessAnalysis, group: Sequence[ProcessAnalysis]) -> tuple[bool, bool, bool]:
-    """Whether a group holds processes of its launcher, of as many restarts, and of its command."""
+    """Whether a group contains processes of its launcher, with as many restarts, and with its command."""
     return (
         not _launchers((process,)).isdisjoint(_launchers(group)),
         any(p.rank.restart == process.rank.restart for p in group),
@@ -176,7 +176,7 @@ def _launchers(processes: Sequence[ProcessAnalysis]) -> set[tuple[str, int]]:
 
 
 def _supersede_restarts(groups: Sequence[_Group], clocks: Clocks) -> list[_Group]:
-    """A group that was restarted takes the place of the attempt before it; the world size may have changed."""
+    """A group that was restarted replaces the attempt before it; the world size may have changed."""
     kept: list[_Group] = []
     for group in groups:
         before = next((g for g in reversed(kept) if _restarts(g.processes, group.processes, clocks)), None)
@@ -191,8 +191,8 @@ def _supersede_restarts(groups: Sequence[_Group], clocks: Clocks) -> list[_Group
 def _restarts(before: Sequence[ProcessAnalysis], after: Sequence[ProcessAnalysis], clocks: Clocks) -> bool:
     """Whether ``after`` is the next attempt of the job of ``before``.
 
-    Its restart count is higher; or a launcher of torchrun's started both, one after the other: when nodes come or go
-    it starts the ranks anew without counting.
+    Its restart count is higher; or a launcher of torchrun's started both, one after the other: when nodes come or go,
+    it starts the ranks again without counting.
     """
     names = {p.run_id for p in (*before, *after)}
     if len(names - {None}) > 1:
@@ -220,7 +220,7 @@ def _group_hogwild(processes: Sequence[ProcessAnalysis]) -> list[_Group]:
 
 
 def _together(a: ProcessAnalysis, b: ProcessAnalysis) -> bool:
-    """The same work at the same time; children of one process may miss each other by a moment when they are short."""
+    """The same work at the same time; short children of one process may miss each other by a moment."""
     siblings = a.parent_pid is not None and a.parent_pid == b.parent_pid and a.rank.host == b.rank.host
     return _same_work(a, b) and _overlap(a, b, slack_s=SIBLING_SLACK_S if siblings else 0.0)
 
@@ -232,8 +232,8 @@ def _same_work(a: ProcessAnalysis, b: ProcessAnalysis) -> bool:
 
 
 def _overlap(a: ProcessAnalysis, b: ProcessAnalysis, clocks: Clocks | None = None, slack_s: float = 0.0) -> bool:
-    """True when both trained within ``slack_s`` of the same time for a moment; also when that cannot be told: a wall
-    clock is unknown, or they are on hosts whose clocks cannot be compared."""
+    """True if both trained within ``slack_s`` of the same time for a moment; also if that is unknown: a wall clock is
+    unknown, or they are on hosts whose clocks cannot be compared."""
     times = [p.begin_wall_s for p in (a, b)] + [p.end_wall_s for p in (a, b)]
     if a.rank.host != b.rank.host:
         times = [corrected_s(p, wall_s, clocks or {}) for p, wall_s in zip((a, b, a, b), times, strict=True)]
@@ -245,7 +245,7 @@ def _overlap(a: ProcessAnalysis, b: ProcessAnalysis, clocks: Clocks | None = Non
 
 def _lived_together(a: ProcessAnalysis, b: ProcessAnalysis) -> bool:
     """Whether a launcher had both at the same time: ranks that never wait for each other may train one after the other,
-    while a new attempt is started only once the processes of the one before are gone."""
+    while a new attempt starts only once the processes of the previous one are gone."""
     if _launchers((a,)).isdisjoint(_launchers((b,))):
         return False
     start_a, end_a, start_b, end_b = a.anchor_wall_s, a.end_wall_s, b.anchor_wall_s, b.end_wall_s
@@ -299,9 +299,9 @@ def _build_training(group: _Group, clocks: Clocks, analyze_part: AnalyzePart) ->
 
 
 def _count_neighbours(processes: Sequence[ProcessAnalysis]) -> tuple[ProcessAnalysis, ...]:
-    """The processes, each with how many of them train on its host where no launcher's variable told.
+    """The processes, each with how many of them train on its host, if no launcher's variable gave the number.
 
-    Processes that the script started by hand (hogwild, spawn) share the cores as those of a launcher do.
+    Processes that the script started itself (hogwild, spawn) share the cores as those of a launcher do.
     """
     hosts = Counter(p.rank.host for p in processes)
     return tuple(
@@ -313,7 +313,7 @@ def _count_neighbours(processes: Sequence[ProcessAnalysis]) -> tuple[ProcessAnal
 
 
 def _describe_full_hosts(processes: Sequence[ProcessAnalysis]) -> list[Health]:
-    """A warning for every host that several processes nearly fill together: every one of them may look fine alone."""
+    """A warning for every host that several processes nearly fill together: each of them may look fine alone."""
     return [
         Health(
             level="warning",
@@ -328,10 +328,10 @@ def _describe_full_hosts(processes: Sequence[ProcessAnalysis]) -> list[Health]:
 
 
 def choose_unit(processes: Sequence[ProcessAnalysis]) -> tuple[str, float | None]:
-    """The unit of work and how many of it one step of the training does, over all of its ranks.
+    """The unit of work, and the number of units in one step of the training, over all of its ranks.
 
-    Tokens where they are counted, else samples where steps hold about equally many, else the step itself. Processes
-    without a rank step each on its own: for them it is the mean of one process.
+    Tokens if they are counted, else samples if steps contain about equally many, else the step itself. Processes
+    without a rank step independently: for them, it is the mean of one process.
     """
     tokens, samples = count_units(processes, "token"), count_units(processes, "sample")
     if tokens is not None:
@@ -347,12 +347,13 @@ def count_units(processes: Sequence[ProcessAnalysis], unit: str) -> float | None
     known = [value for value in values if value]
     if len(known) < len(values):
         return None
-    # Processes without a rank step each on their own: their step is the mean of one process.
+    # Processes without a rank step independently: their step is the mean of one process.
     return sum(known) if processes[0].rank.rank is not None else sum(known) / len(known)
 
 
 def find_unit_drift(processes: Sequence[ProcessAnalysis], unit: str) -> tuple[float, float] | None:
-    """Work per step in the first and the last third of the steady steps, where it drifts; as ``choose_unit`` counts."""
+    """Work per step in the first and the last third of the steady steps, if it drifts; counted as in
+    ``choose_unit``."""
     drifts = [p.units.tokens_drift if unit == "token" else p.units.samples_drift for p in processes]
     known = [one for one in drifts if one is not None]
     if unit == "step" or len(known) < len(processes) or not is_drift(known):
@@ -366,10 +367,10 @@ def _name(rank: RankAnalysis) -> str:
 
 
 def measure_hosts(processes: Sequence[ProcessAnalysis]) -> dict[str, MemorySummary]:
-    """Host memory by host; empty when any process's memory is that of an accelerator.
+    """Host memory by host; empty if any process's memory is that of an accelerator.
 
-    The peak is the sum of the peaks of the processes: they need not have come at the same moment, and pages that
-    processes share count once for each, so it is at most that. Unknown for the host when it is for one process.
+    The peak is the sum of the processes' peaks. These need not have come at the same moment, and shared pages count
+    once per process, so it is an upper bound. Unknown for the host if it is for one process.
     """
     if any(p.memory.allocated_bytes is not None or p.memory.reserved_bytes is not None for p in processes):
         return {}

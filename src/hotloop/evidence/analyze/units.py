@@ -1,4 +1,4 @@
-"""Steps -> the work in them: samples and tokens per steady step, how sure they are, and whether they drift."""
+"""Steps -> the work in them: samples and tokens per steady step, how certain they are, and whether they drift."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .stats import FloatColumn, per_step_values, weighted_mean_std, weighted_qua
 MOST_BACKWARDS_OF_ONE = 1.05
 """Backwards per step up to which all optimizers step after the same one."""
 MOST_FORWARDS_OF_ONE = 4
-"""More forwards of a single sample than this for one backward are no passes over the same sample."""
+"""More forwards of a single sample than this per backward are not passes over the same sample."""
 MIN_ALIKE_RATIO = 0.6
-"""Samples are a fair unit of work when at least this share of the steps holds about the usual number of them."""
+"""Samples are a fair unit of work if at least this share of the steps contains about the usual number of them."""
 MOSTLY_FED_RATIO = 0.5
-"""When more than this share of the steps takes batches from a loader, all samples come from it."""
+"""If more than this share of the steps takes batches from a loader, all samples come from it."""
 DRIFT_RATIO = 0.05
-"""Work per step drifts when the first and the last third of the steady steps differ by more than this share of their
-mean (what `hotloop check` lets a rate change by) and by DRIFT_ERRORS standard errors."""
+"""Work per step drifts if the first and the last third of the steady steps differ by more than this share of their mean
+(the change in a rate that `hotloop check` allows) and by DRIFT_ERRORS standard errors."""
 DRIFT_ERRORS = 3.0
 MIN_DRIFT_STEPS = 12
 
@@ -40,7 +40,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """The work of one process per steady step; None where it is not known."""
+    """The work of one process per steady step; None if unknown."""
 
     samples_per_step: float | None
     samples_vary: bool
@@ -48,15 +48,15 @@ class Units:
     samples_drift: Drift | None
     tokens_per_step: float | None
     tokens_noise_ratio: float | None
-    """Standard error of tokens_per_step over it, because not every batch was read; 0 where every one was."""
+    """Standard error of tokens_per_step over it, because not every batch was read; 0 if every batch was."""
     tokens_drift: Drift | None
     padding_ratio: float | None
     padding_to_longest_ratio: float | None
 
 
 def measure_units(steps: Steps, base: BoolColumn, is_validating: BoolColumn, *, seeks_drift: bool = True) -> Units:
-    """What the steady steps hold: exactly those that times and shares are taken of. Without ``seeks_drift`` nothing is
-    said of drifts."""
+    """The work in the steady steps: exactly those that times and shares are computed from. Without ``seeks_drift``,
+    drifts are not reported."""
     known, taken = _classify_work(steps, base, is_validating)
     samples_per_step, vary = _samples_per_step(steps, base, known, taken)
     samples = np.where(taken, steps.columns["samples"], 0)
@@ -65,7 +65,7 @@ def measure_units(steps: Steps, base: BoolColumn, is_validating: BoolColumn, *, 
     tokens_per_step, noise_ratio = None, None
     each = np.where(taken, tokens.each, 0.0)
     if each.any():
-        # As many steps as hold these samples: a batch that was fetched ahead is of another step.
+        # As many steps as contain these samples: a batch that was fetched ahead belongs to another step.
         count = int(samples.sum()) / samples_per_step if samples_per_step else int(steps.weight[known].sum())
         tokens_per_step, noise_ratio = float(each.sum()) / count, tokens.noise_ratio(taken)
     return Units(
@@ -83,11 +83,11 @@ def measure_units(steps: Steps, base: BoolColumn, is_validating: BoolColumn, *, 
 
 
 class _Tokens:
-    """Tokens of every entry: what was read, else its size times the share that was read around it.
+    """Tokens of every entry: the number that was read, else its size times the share that was read around it.
 
-    The size is the number of tokens with padding, which shapes tell of every batch, else of samples (recordings before
-    0.2), else 1. Between two entries that were read the share of tokens in it is interpolated, so that parts of a run
-    that were read more densely do not count for more.
+    The size is the number of tokens with padding, which shapes show for every batch; else the number of samples
+    (recordings before 0.2), else 1. Between two entries that were read, the share of tokens is interpolated, so that
+    parts of a run that were read more densely do not count for more.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -115,8 +115,8 @@ class _Tokens:
     def noise_ratio(self, chosen: BoolColumn) -> float | None:
         """Standard error of the chosen entries' tokens over these.
 
-        Shares differ from their neighbours by the square root of 2 times their own spread (von Neumann 1941), whatever
-        their trend. What was read stands for the unread entries around it, which have the same spread.
+        Shares differ from their neighbors by the square root of 2 times their own spread (von Neumann 1941), whatever
+        their trend. The entries that were read represent the unread ones around them, which have the same spread.
         """
         unread = np.where(chosen, self._unread, 0.0)
         if not unread.any():
@@ -133,7 +133,7 @@ class _Tokens:
         return error / float(self.each[chosen].sum())
 
     def padding(self, base: BoolColumn) -> tuple[float | None, float | None]:
-        """Shares of padding in the steady steps' batches, as they are and if padded to their longest sample only."""
+        """Shares of padding in the steady steps' batches, as they are and if only padded to their longest sample."""
         read = base & (self._tokens + self._padding > 0)
         tokens, whole = int(self._tokens[read].sum()), int((self._tokens + self._padding)[read].sum())
         longest = int(self._longest[read].sum()) if bool((self._longest[read] >= 0).all()) else 0
@@ -141,7 +141,7 @@ class _Tokens:
 
 
 def _drift(values: FloatColumn, weight: IntColumn, chosen: BoolColumn) -> Drift | None:
-    """The work of the first and the last third of the chosen steps; None where these are too few."""
+    """The work of the first and the last third of the chosen steps; None if these are too few."""
     values, weight = values[chosen], weight[chosen]
     count = int(weight.sum())
     if count < MIN_DRIFT_STEPS:
@@ -149,7 +149,7 @@ def _drift(values: FloatColumn, weight: IntColumn, chosen: BoolColumn) -> Drift 
     reach = np.cumsum(weight)
     parts = (reach <= count // 3, reach - weight >= count - count // 3)
     if min(int(part.sum()) for part in parts) < 2:
-        return None  # a block or two hold all of them
+        return None  # one or two blocks contain all of them
     means = [float(values[part].sum()) / int(weight[part].sum()) for part in parts]
     errors = [
         mean * noise_of_mean_ratio((values[part] / weight[part]).tolist(), weight[part].tolist())
@@ -168,7 +168,7 @@ def is_drift(found: Sequence[Drift]) -> bool:
 def _are_decisions(steps: Steps, known: BoolColumn) -> bool:
     """Whether forwards of one sample each lead to a backward together: the states of an episode, say.
 
-    How many of them the backward learns from is not told by any one of the inputs.
+    No single input shows how many of them the backward learns from.
     """
     columns = {name: int(steps.columns[name][known].sum()) for name in ("samples", "forwards", "backwards")}
     fed = bool((steps.columns["micro_batches"][known] > 0).any())
@@ -177,11 +177,11 @@ def _are_decisions(steps: Steps, known: BoolColumn) -> bool:
 
 
 def _are_ambiguous(steps: Steps, base: BoolColumn, known: BoolColumn) -> bool:
-    """Whether what was counted may be the same samples several times, or only a part of them.
+    """Whether the count may include the same samples several times, or only a part of them.
 
-    Without a loader each backward counts what its model was given: where several optimizers step by turns (a GAN, an
-    actor and its critics) that is one batch several times. Where a step takes batches of several loaders (``zip``),
-    only those of one are counted. And most steps may not have told.
+    Without a loader, each backward counts what its model was given: if several optimizers take turns (a GAN, an actor
+    and its critics), that is one batch several times. If a step takes batches of several loaders (``zip``), only those
+    of one are counted. And most steps may not have reported their samples.
     """
     weight, columns = steps.weight, steps.columns
     if 2 * int(weight[known].sum()) < int(weight[base].sum()):
@@ -191,17 +191,17 @@ def _are_ambiguous(steps: Steps, base: BoolColumn, known: BoolColumn) -> bool:
     if taken == 0:
         turns = sum(1 for number in steps.optimizer_steps.values() if number > 0) > 1
         return turns and int(columns["backwards"][known].sum()) > MOST_BACKWARDS_OF_ONE * count
-    # Batches to validate on come in a burst of forwards without gradients, and not in most of the steps.
+    # Validation batches come in a burst of forwards without gradients, and not in most of the steps.
     in_bursts = columns["bursts_other_loader"] > 0
     others = known & ~in_bursts & (columns["micro_batches"] > 0) & (columns["batches"] > columns["micro_batches"])
     return batches > taken and 2 * int(weight[others].sum()) > count
 
 
 def _classify_work(steps: Steps, base: BoolColumn, is_validating: BoolColumn) -> tuple[BoolColumn, BoolColumn]:
-    """Which steady entries tell their work, and whose samples and tokens are those of what is trained on.
+    """Which steady entries show their work, and whose samples and tokens are those that are trained on.
 
-    Steps with validation may hold its samples as well: where there are others, they count only with no more samples
-    a micro-batch than those.
+    Steps with validation may contain its samples as well: if there are other steps, they count only with no more
+    samples per micro-batch than those.
     """
     samples, micro_batches = steps.columns["samples"], steps.columns["micro_batches"]
     known = base & (samples >= 0)
@@ -220,7 +220,7 @@ def _classify_work(steps: Steps, base: BoolColumn, is_validating: BoolColumn) ->
 def _samples_per_step(
     steps: Steps, base: BoolColumn, known: BoolColumn, taken: BoolColumn
 ) -> tuple[float | None, bool]:
-    """Mean samples per step where they are known, and whether they differ much from step to step."""
+    """Mean samples per step if they are known, and whether they differ much from step to step."""
     micro_batches, weight = steps.columns["micro_batches"], steps.weight[known]
     column = np.where(taken, steps.columns["samples"], 0)[known]
     if int(column.sum()) == 0 or _are_decisions(steps, known) or _are_ambiguous(steps, base, known):
@@ -230,7 +230,7 @@ def _samples_per_step(
     batches, count = int(micro_batches[known].sum()), int(weight.sum())
     (usual_taken,) = weighted_quantiles(per_step_values(micro_batches[known], weight), weight, (0.5,))
     if usual_taken >= 1 and abs(batches - usual_taken * count) <= 1:
-        # One batch that was fetched before the first of these steps, or for the first one behind them.
+        # One batch that was fetched before the first of these steps, or for the first step after them.
         mean = usual_taken * int(column.sum()) / batches
     (usual,) = weighted_quantiles(per_step, weight, (0.5,))
     alike = np.abs(per_step - usual) <= 0.5 * usual

@@ -1,4 +1,4 @@
-"""The operators of one recorded step, the peak of the hardware, and what was sampled -> Utilization of a run."""
+"""The operators of one recorded step, the peak of the hardware, and samples -> Utilization of a run."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from .timeline.flops import count_call, find_peaks, name_type
 
 NO_DEVICE = "the training ran on the CPU: there is no device to measure"
 NO_NVML = (
-    "NVML told nothing of the devices while the steps were steady, or too little in too short a time (the telemetry "
-    "extra and a driver are needed)"
+    "NVML reported nothing about the devices while the steps were steady, or too little in too short a time (needs "
+    "the telemetry extra and a driver)"
 )
 NO_TIMELINE = "no kernel timeline was recorded (hotloop run --trace)"
 NO_OPERATORS = {
     "cpu": "the operators of a step were not recorded: no --deep, torch.compile, sharded tensors, or too few steps",
     "": "FLOPs were not counted: on an accelerator, use hotloop run --deep --target mfu=RATIO, or --trace",
 }
-NO_CPU_PEAK = "no peak rate of this machine was measured: the probe after the training does (not with --no-probe)"
+NO_CPU_PEAK = "no peak rate of this machine was measured: the probe after training does that (not with --no-probe)"
 NO_CORES = "nobody sampled the cores while the steps were steady"
 KNOWN_LIBRARIES = ("aten", "c10d", "_c10d_functional", "prims", "profiler")
-"""An operator of another one may multiply matrices, as those of attention libraries do."""
+"""An operator may multiply matrices inside another, as those of attention libraries do."""
 MOST_OPERATORS = 20_000
-"""A recorded step with so many operators was cut there (observe/deep.py)."""
+"""A recorded step with this many operators was cut there (observe/deep.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFlops:
-    """What one step of one rank multiplies."""
+    """The FLOPs of one step of one rank."""
 
     model_flops: float
     hardware_flops: float
@@ -43,7 +43,7 @@ class StepFlops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """What was measured outside of the training's process, over the steady steps; None where it was not."""
+    """Measurements from outside the training's process, over the steady steps; None if there are none."""
 
     utilization_ratio: float | None = None
     sm_active_ratio: float | None = None
@@ -51,13 +51,13 @@ class Sampled:
     cpu_others_ratio: float | None = None
     device_name: str | None = None
     cpu_peaks: Mapping[str, float] | None = None
-    """FLOPs a second of products on this machine's CPU with the training's threads, by element type."""
+    """FLOPs per second of products on this machine's CPU with the training's threads, by element type."""
 
 
 def count_step(ops: Mapping[str, Any] | None, is_checkpointing: bool) -> StepFlops | str:
-    """FLOPs of the recorded step; a reason where they cannot be told.
+    """FLOPs of the recorded step; a reason if they are unknown.
 
-    What autograd records during backward counts as computed twice where checkpoints were seen.
+    What autograd records during backward counts as computed twice if checkpoints were seen.
     """
     if ops is None:
         return NO_OPERATORS["cpu"]
@@ -70,12 +70,12 @@ def count_step(ops: Mapping[str, Any] | None, is_checkpointing: bool) -> StepFlo
     by_types: Counter[str] = Counter()
     for op in (*ops["ops"], *ops.get("more_products", ())):
         if op["name"].partition("::")[0] not in KNOWN_LIBRARIES:
-            return f"the work of {op['name']} is not known"
+            return f"the work of {op['name']} is unknown"
         if op["name"] not in PRODUCTS:
             continue
         work = count_call(op["name"], op["shapes"], op["inputs"])
         if work is None:
-            return f"the work of {op['name']} cannot be told from its shapes"
+            return f"the work of {op['name']} does not follow from its shapes"
         flops += work.flops * op["count"]
         again += (work.flops if is_checkpointing and op.get("graded") else work.again) * op["count"]
         by_types[str(op["dtypes"])] += work.flops * op["count"]
@@ -85,7 +85,7 @@ def count_step(ops: Mapping[str, Any] | None, is_checkpointing: bool) -> StepFlo
 
 
 def measure_utilization(analysis: Analysis, sampled: Sampled, traced: Utilization | None = None) -> Utilization:
-    """Of the steady steps; what a kernel timeline of the same run tells stands where nothing else does."""
+    """For the steady steps; a kernel timeline of the same run fills in what nothing else measures."""
     device = analysis.lead.device_type
     of_cpu = device == "cpu"
     rank = next((one for one in analysis.ranks if one.ops is not None or one.products is not None), analysis.lead)
@@ -131,7 +131,7 @@ def measure_utilization(analysis: Analysis, sampled: Sampled, traced: Utilizatio
 
 
 def _find_peak(rank: RankAnalysis, types: str, sampled: Sampled, traced: Utilization | None) -> tuple[float, str] | str:
-    """(FLOPs a second, of what), or why there is none."""
+    """(FLOPs per second, of what), or why there is no peak."""
     if rank.device_type == "cpu":
         kind = name_type(types)
         measured = (sampled.cpu_peaks or {}).get(kind or "")
@@ -144,5 +144,5 @@ def _find_peak(rank: RankAnalysis, types: str, sampled: Sampled, traced: Utiliza
     peaks = find_peaks(sampled.device_name)
     peak = None if peaks is None else peaks.of(types)
     if peak is None:
-        return f"the peak rate of {sampled.device_name or 'the device'} is not known"
+        return f"the peak rate of {sampled.device_name or 'the device'} is unknown"
     return peak.flops_per_s, f"{peak.kind} of {sampled.device_name}, dense, by its data sheet"

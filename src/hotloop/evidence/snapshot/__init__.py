@@ -1,1 +1,1 @@
-"""Processes that already run -> what each of their threads does, and one verdict. Nothing of hotloop is in them."""
+"""Running processes -> what each of their threads does, and one verdict. They contain nothing of hotloop."""

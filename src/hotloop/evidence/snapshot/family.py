@@ -1,6 +1,6 @@
-"""A process's id, or none -> the trainings that it belongs to: which processes are ranks, and what each other one is.
+"""A process's id, or none -> the trainings that it belongs to: which processes are ranks, and what the others are.
 
-Launchers import torch too, and workers are copies of their rank: what a process is, its own Python calls say.
+Launchers import torch too, and workers are copies of their rank; a process's own Python calls show what it is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RANK, LAUNCHER, WORKER, CHILD = "rank", "launcher", "loader worker", "child"
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A process of a training. Where its calls cannot be read ``reader`` is None, and ``unreadable`` the reason."""
+    """A process of a training. If its calls cannot be read, ``reader`` is None, and ``unreadable`` the reason."""
 
     process: Process
     role: str
@@ -41,7 +41,7 @@ class Member:
 
 @dataclass(slots=True, kw_only=True)
 class RunningTraining:
-    """``expected`` is how many ranks this host should have; None where nothing says so."""
+    """``expected`` is how many ranks this host should have; None if nothing says so."""
 
     members: list[Member]
     world_size: int
@@ -53,7 +53,7 @@ class RunningTraining:
         return [member for member in self.members if member.role == RANK]
 
     def children_of(self, member: Member) -> list[Member]:
-        """All that this rank started, and what these started."""
+        """All processes that this rank started, and those that these started."""
         family, pids = [], {member.pid}
         for other in self.members:
             if other.process.parent in pids and other.role != RANK:
@@ -63,7 +63,7 @@ class RunningTraining:
 
 
 def find_trainings(pid: int | None, layouts: Layouts) -> list[RunningTraining]:
-    """The trainings of a process, its launcher and its descendants; without one, all on this machine."""
+    """The trainings of a process, its launcher and its descendants; without a process, all on this machine."""
     processes = proc.list_processes()
     if pid is None:
         seeds = [other for other in processes if proc.has_torch(other)]
@@ -92,7 +92,7 @@ def _is_launcher(process: Process) -> bool:
 
 
 def _meeting_of(pid: int) -> tuple[str, ...]:
-    """Where ranks that were started one by one meet; the process itself where it is no such rank."""
+    """Where ranks that were started one by one meet; the process itself if it is not such a rank."""
     environment = proc.read_environment(pid)
     if environment.get("WORLD_SIZE", "1") == "1" or not proc.has_torch(pid):
         return (str(pid),)
@@ -158,12 +158,13 @@ def _role_of(process: Process, calls: Sequence[PythonCall], member: Member) -> s
 
 
 def _may_train(process: Process) -> bool:
-    """Whether it is a Python of somebody else's, of which no more can be seen."""
+    """Whether it is somebody else's Python, about which nothing more can be seen."""
     return proc.has_torch(process.pid) is None and "python" in process.name
 
 
 def _make_spawned_ranks(members: Sequence[Member]) -> None:
-    """Below a rank only what that rank's parent waits for with ``join`` trains: then the parent is a launcher."""
+    """Below a rank, only children that the rank's parent waits for with ``join`` train: then the parent is a
+    launcher."""
     by_pid = {member.pid: member for member in members}
     for member in members:
         parent = by_pid.get(member.process.parent)
@@ -181,7 +182,7 @@ def _make_spawned_ranks(members: Sequence[Member]) -> None:
 
 
 def _count_dead(members: Sequence[Member]) -> None:
-    """A Python that its launcher has not missed yet was a rank."""
+    """A dead Python process that its launcher has not noticed yet was a rank."""
     launchers = {member.pid for member in members if member.role == LAUNCHER}
     for member in members:
         state = proc.read_thread(member.pid, member.pid)

@@ -1,7 +1,7 @@
-"""A process that runs Python -> the Python calls of each of its threads, read from outside, whether hotloop is in it or
-not.
+"""A process that runs Python -> the Python calls of each of its threads, read from outside, whether or not hotloop is
+in it.
 
-The layout comes from a child of the same executable (layout_program); of the process itself only memory is read.
+The layout comes from a child of the same executable (layout_program); of the process itself, only memory is read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .proc import mapped_begins
 PROGRAM = Path(__file__).with_name("layout_program.py")
 LAYOUT_TIMEOUT_S = 3.0
 BASIC_SIZE_AT = 32
-"""Offset of ``tp_basicsize`` in a type: behind the head of an object of varying size and a pointer to its name."""
+"""Offset of ``tp_basicsize`` in a type: after the head of an object of varying size and a pointer to its name."""
 TRIES = 3
 FORK = ("multiprocessing.popen_fork", "_launch")
 
@@ -32,17 +32,17 @@ class UnreadableError(Exception):
 
 
 Layouts = dict[tuple[int, int], Mapping[str, Any] | str]
-"""By device and inode of the executable; text where it has none, the reason."""
+"""By device and inode of the executable; a text is the reason why there is none."""
 
 
 class Interpreter:
-    """Reads one process. Raises UnreadableError where it may not be read, or runs no Python that is known."""
+    """Reads one process. Raises UnreadableError if it may not be read, or runs no known Python."""
 
     def __init__(self, pid: int, layouts: Layouts) -> None:
         layout = _layout_of(pid, layouts)
         begins = dict(mapped_begins(pid))
         if not begins:
-            raise UnreadableError("its memory may not be read: that takes the same user, and ptrace_scope 0 or root")
+            raise UnreadableError("its memory may not be read: that needs the same user, and ptrace_scope 0 or root")
         shifts = {}
         for name, (path, begin) in layout["modules"].items():
             there = begins.get(path) or next((at for at_path, at in begins.items() if _is_same(at_path, path)), None)
@@ -54,7 +54,7 @@ class Interpreter:
         basic_size = struct.pack("=Q", access["instructions"])
         try:
             if read_spans(pid, [(code_type + BASIC_SIZE_AT, 8)]) != basic_size:
-                raise UnreadableError("its interpreter is laid out in another way")
+                raise UnreadableError("its interpreter has an unknown memory layout")
             interpreter = self._word(pid, layout["runtime"] + shifts["runtime"] + layout["interpreter"])
             head = self._word(pid, interpreter + layout["thread_head"])
         except OSError as error:
@@ -79,7 +79,7 @@ class Interpreter:
     def read_threads(self) -> dict[int, tuple[PythonCall, ...]]:
         """Calls of each thread that runs Python, innermost first, by the thread's number in the kernel.
 
-        Threads that change while they are read are left out. Raises UnreadableError when the process is gone.
+        Threads that change while they are read are left out. Raises UnreadableError if the process is gone.
         """
         for _ in range(TRIES):
             try:
@@ -126,8 +126,8 @@ def _ask_for_layout(executable: str) -> Mapping[str, Any] | str:
     try:
         name = os.readlink(executable)
         if "python" not in os.path.basename(name):
-            return f"{name} is no Python"
-        # By its own path where that is still the same file: an interpreter looks for its library from there.
+            return f"{name} is not Python"
+        # By its own path if that is still the same file: an interpreter looks for its library from there.
         program = name if os.path.exists(name) and os.path.samefile(name, executable) else executable
         done = subprocess.run(
             [program, "-I", "-S", str(PROGRAM)], capture_output=True, timeout=LAYOUT_TIMEOUT_S, check=False,
@@ -137,8 +137,8 @@ def _ask_for_layout(executable: str) -> Mapping[str, Any] | str:
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return f"its interpreter could not be started to learn its layout: {error}"
     if layout is None:
-        last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it ended without a word"])[-1]
-        return f"its interpreter does not say its layout: {last[:200]}"
+        last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it ended without a message"])[-1]
+        return f"its interpreter does not report its layout: {last[:200]}"
     return dict(layout)
 
 

@@ -1,4 +1,4 @@
-"""What the processes of a training did over the window -> one verdict, and who differs."""
+"""What the processes of a training did over the window -> one verdict, and the ranks that differ."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from .watch import Look, Watched
 
 LOOP = "waiting loop"
 STAYS_RATIO = 0.97
-"""A thread that is in one place in so many of the looks does not move."""
+"""A thread that is in one place in this share of the looks does not move."""
 IDLE_RATIO = 0.05
-"""CPU time, of the window, below which a process does nothing."""
+"""CPU time, as a share of the window, below which a process does nothing."""
 BUSY_RATIO = 0.20
 SLOW_RATIO = 0.40
-"""Share of the looks that wait, or are in code of the user's own, from which on a training that moves is slow."""
+"""Share of the looks that wait, or are in the user's own code, from which on a moving training counts as slow."""
 EXCHANGE_RATIO = 0.70
 """The same for exchanges, of the rank that waits least in them."""
 STOPPED_S, MOVING_S, STUCK_S, LONGEST_S = 1.0, 3.0, 6.5, 7.5
-"""Watched for: a rank that was stopped; a training that moves; one where nothing does; at most."""
+"""Seconds to watch: a rank that was stopped; a training that moves; one in which nothing does; at most."""
 LONG_SLEEP_S = 60.0
-"""A single sleep that ends by itself before is slow, and no hang."""
+"""A single sleep that ends by itself before this is slow, not a hang."""
 STARTING_S = 60.0
-"""Ranks that wait for each other in the start for so long are stuck."""
+"""Ranks that wait for each other in the start for this long are stuck."""
 FED = ("socket", "pipe", "FIFO", "stdin")
-"""Waits that end as soon as anything comes: a thread that woke up got something."""
+"""Waits that end as soon as anything comes: a thread that woke up received something."""
 MOST_PLACES = 5
 SAVED_BYTES = 1 << 20
 MOST_WAKES_PER_S = 1.0
-"""Of a thread that is stuck in a library's wait, which may look around once in a while: torch's loader every 5 s."""
+"""For a thread that is stuck in a library's wait, which may check now and then: torch's loader every 5 s."""
 
 _COMPILING = ("torch._dynamo", "torch._inductor", "torch._functorch", "triton.compiler", "torch.fx.experimental")
 _SAVING = {
@@ -98,7 +98,7 @@ class Judge:
     # -- a rank -----------------------------------------------------------------------------------------------------
 
     def is_stuck(self, one: Watched) -> bool:
-        """Nothing that this rank or its helpers do leads anywhere."""
+        """Whether nothing that this rank or its helpers do leads anywhere."""
         usual = one.usual
         if one.is_gone or usual is None:
             return one.is_gone
@@ -111,7 +111,7 @@ class Judge:
         if one.main_cpu_ratio > IDLE_RATIO:
             return False
         if usual.wait.kind == COLLECTIVE and self.part_of(one) == "starting":
-            return True  # the store is asked again and again, and answers from a thread of its own
+            return True  # the store is polled again and again, and responds from its own thread
         if one.stays_ratio < STAYS_RATIO or one.waits_ratio < STAYS_RATIO:
             return False
         is_fed = usual.wait.kind in FED and one.wakes_per_s > 0
@@ -120,7 +120,7 @@ class Judge:
         return not self.is_helped(one, usual.wait)
 
     def waits_in_loop(self, one: Watched) -> bool:
-        """Whether it stays in a loop that only waits: it may use the processor for it."""
+        """Whether it stays in a loop that only waits, even if it uses the processor for that."""
         places = {look.place for look in one.looks}
         if None in places or not places:
             return False
@@ -130,7 +130,7 @@ class Judge:
         )
 
     def is_helped(self, one: Watched, wait: Wait) -> bool:
-        """Whether what it waits for is being made by another of its threads or processes."""
+        """Whether another of its threads or processes is making what it waits for."""
         children = self.children[one.pid]
         if wait.kind in (
             LOADER,
@@ -154,7 +154,7 @@ class Judge:
         return bool(one.looks) and one.stays_ratio < STAYS_RATIO
 
     def part_of(self, one: Watched) -> str | None:
-        """starting, saving or compiling, where most looks found the rank in it."""
+        """starting, saving or compiling, if most looks found the rank in it."""
         if not one.looks:
             return None
         parts = Counter(part for look in one.looks if (part := _part(look.calls)) is not None)
@@ -218,7 +218,7 @@ class Judge:
             since_s=self._since(waiting),
             advice=(
                 "Look at the end of that rank's output, and at the kernel's log for a process killed for memory.",
-                "A rank that ended with exit code 0 is no failure to the launcher: it ran out of batches, or "
+                "To the launcher, a rank that ended with exit code 0 is not a failure: it ran out of batches, or "
                 "returned early.",
             ),
         )
@@ -265,7 +265,7 @@ class Judge:
         )
 
     def _culprits_of(self, one: Watched) -> list[Stand]:
-        """The rank itself, or the worker or threads of it that are to blame."""
+        """The rank itself, or its worker or threads that are to blame."""
         usual = one.usual
         if usual is not None and self.waits_in_loop(one):
             return [replace(self.stand(one), wait=LOOP)]
@@ -288,7 +288,7 @@ class Judge:
         return [self.stand(one)]
 
     def _thread_to_blame(self, one: Watched) -> Look | None:
-        """A thread of the user's own that waits for something else than work."""
+        """One of the user's own threads that waits for something other than work."""
         for looks in one.others.values():
             look = looks[-1]
             if look.place is not None and look.wait.kind not in ("queue", COMPUTING):
@@ -324,7 +324,7 @@ class Judge:
         )
 
     def _since(self, ranks: Sequence[Watched]) -> float | None:
-        """The longest that any of them has not run, or the window where one wakes up now and then."""
+        """The longest time that any of them has not run, or the window if one wakes up now and then."""
         return max([self.elapsed_s, *(one.idle_s for one in ranks if one.idle_s is not None)])
 
     def _waits_for(self, ranks: Sequence[Watched]) -> str | None:
@@ -377,7 +377,7 @@ class Judge:
         )
 
     def _runs_python(self, look: Look) -> bool:
-        """Whether the user's line itself runs, and surely no operator of torch."""
+        """Whether the user's line itself runs, and certainly no operator of torch."""
         call = user_call(look.calls)
         return call is not None and call is look.calls[0] and self.source.runs_python(call.file, call.line)
 
@@ -432,7 +432,7 @@ def _part(calls: Sequence[PythonCall]) -> str | None:
 
 
 def _phase(calls: Sequence[PythonCall]) -> str:
-    """The phase of a step that the calls belong to, by the outermost that has one."""
+    """The phase of a step that the calls belong to, by the outermost call that has one."""
     for call in reversed(calls):
         for phase, fits in _PHASES:
             if fits(call):
@@ -448,8 +448,8 @@ def _phase_of(ranks: Sequence[Watched]) -> str | None:
 
 
 def differing(stands: Sequence[Stand], branched: Sequence[bool]) -> list[int]:
-    """Which are not where the others are: those that do not wait for others at all, else those in a branch on the rank,
-    else those whose line fewest share; none where all share one."""
+    """Those that are not where the others are: ranks that do not wait for others at all, else those in a branch on the
+    rank, else those whose line fewest share; empty if all share one."""
     outside = [at for at, stand in enumerate(stands) if stand.wait != COLLECTIVE]
     if len(outside) == 1 or 0 < len(outside) < len(stands):
         return outside
@@ -475,7 +475,7 @@ def _hang_text(stands: Sequence[Stand], has_others: bool) -> str:
         return "all ranks wait in one place"
     first = stands[0]
     if len(stands) > 1 and all(stand.wait == COLLECTIVE for stand in stands):
-        places = (f"{_ranks_text([stand.rank])} in {stand.wait_detail}" for stand in stands[:4])
+        places = (f"{_ranks_text([stand.rank])} in {stand.wait_detail}" for stand in stands[:4])  # words: ok
         return f"ranks wait in different places: {', '.join(places)}"
     who = _ranks_text([first.rank])
     if first.role == WORKER:
@@ -493,14 +493,14 @@ _ADVICE = {
     COLLECTIVE: "Compare how many batches each rank has, and look for a collective in a branch that some ranks skip.",
     LOADER: "Look at what the workers wait for; run with num_workers=0 to see the same wait in the main process.",
     "lock": "Find the thread that holds it: it waits too, or ended without releasing it.",
-    "queue": "Nobody puts: look at whether its producer ended, and why.",
+    "queue": "Nobody puts anything into it: check whether its producer ended, and why.",
     LOOP: "The loop waits for something that does not come: give it a limit, and print what it waits for.",
     "FIFO": "Nobody has the other end open: start its reader or writer, or open it without blocking.",
     "stdin": "It waits for input: run it with </dev/null, or without the prompt.",
-    STOPPED: "Let it go on with kill -CONT, after finding out who stopped it.",
-    DEVICE: "A disk or a network file system does not answer: look at the kernel's log.",
+    STOPPED: "Find out who stopped it, then continue it with kill -CONT.",
+    DEVICE: "A disk or a network file system does not respond: look at the kernel's log.",
     "child process": "Look at what the child waits for.",
-    "socket": "The other end does not answer: give the connection a timeout.",
+    "socket": "The other end does not respond: give the connection a timeout.",
 }
 
 

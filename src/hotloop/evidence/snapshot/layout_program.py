@@ -1,7 +1,7 @@
 """``PYTHON -I -S layout_program.py``: where this interpreter keeps threads, frames, code and strings, as JSON.
 
-Run by the executable of the process that is to be read: another process of the same files has the same layout, and only
-the addresses at which its files begin differ.
+Run by the executable of the process to be read: another process of the same files has the same layout, and only the
+addresses at which its files begin differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> int:
     interpreter = _call("PyInterpreterState_Main")
     runtime = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
     heads, threads = [], []
-    for _ in range(2):  # what points to the newest thread each time is the list's head
+    for _ in range(2):  # the pointer to the newest thread each time is the list's head
         with _another_thread() as native_id:
             head = _call("PyInterpreterState_ThreadHead", interpreter)
             heads.append({8 * at for at, word in enumerate(words(interpreter, INTERPRETER_BYTES)) if word == head})
@@ -81,7 +81,8 @@ def _call(name: str, *arguments: int) -> int:
 
 
 def _module_of(address: int) -> list[Any]:
-    """Path and first address of the file whose memory holds the address; memory behind a file's data belongs to it."""
+    """Path and first address of the file whose memory contains the address; memory after a file's data belongs to
+    it."""
     begins: dict[str, int] = {}
     last = ""
     for line in Path("/proc/self/maps").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""What the kernel says of processes and their threads (Linux's /proc), without asking them."""
+"""What the kernel reports about processes and their threads (Linux's /proc), without asking them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ TORCH_LIBRARIES = (b"/libtorch_python.", b"/libtorch_cpu.", b"/libtorch.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process as it was when it was looked at; ``started_ticks`` since boot tells it from a later one of its id."""
+    """A process as it was when it was read; ``started_ticks`` since boot distinguishes it from a later one with its
+    id."""
 
     pid: int
     parent: int
@@ -38,7 +39,7 @@ class ThreadState:
 
 
 def read_text(path: str) -> str:
-    """A small file of the kernel; empty where it cannot be read."""
+    """A small file of the kernel; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(MOST_BYTES).decode("utf-8", "replace")
@@ -53,7 +54,7 @@ def list_processes() -> dict[int, Process]:
 
 
 def read_process(pid: int) -> Process | None:
-    """None where there is no such process."""
+    """None if there is no such process."""
     name, fields = _split_stat(read_text(f"/proc/{pid}/stat"))
     if len(fields) < 20:
         return None
@@ -72,13 +73,13 @@ def descendants(pid: int, processes: Mapping[int, Process]) -> list[int]:
 
 
 def read_environment(pid: int) -> dict[str, str]:
-    """The variables that the process was started with; none where they may not be read."""
+    """The variables that the process was started with; empty if they may not be read."""
     pairs = (word.partition("=") for word in read_text(f"/proc/{pid}/environ").split("\0"))
     return {name: value for name, is_pair, value in pairs if is_pair}
 
 
 def has_torch(pid: int) -> bool | None:
-    """Whether torch's libraries are mapped; None where that may not be read."""
+    """Whether torch's libraries are mapped; None if that may not be read."""
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:
             return any(name in line for line in file for name in TORCH_LIBRARIES)
@@ -96,7 +97,7 @@ def list_threads(pid: int) -> list[int]:
 
 
 def read_thread(pid: int, thread: int) -> ThreadState | None:
-    """None where the thread is gone."""
+    """None if the thread is gone."""
     _, fields = _split_stat(read_text(f"/proc/{pid}/task/{thread}/stat"))
     if len(fields) < 13:
         return None
@@ -104,7 +105,7 @@ def read_thread(pid: int, thread: int) -> ThreadState | None:
 
 
 def read_cpu_s(pid: int) -> float:
-    """Seconds of CPU time that a process has used; 0 where it is gone."""
+    """Seconds of CPU time that a process has used; 0 if it is gone."""
     _, fields = _split_stat(read_text(f"/proc/{pid}/stat"))
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S if len(fields) > 12 else 0.0
 
@@ -115,7 +116,7 @@ def _split_stat(text: str) -> tuple[str, list[str]]:
 
 
 def idle_seconds(pid: int, thread: int) -> float | None:
-    """Seconds since the thread ran last; None where the kernel keeps no such time."""
+    """Seconds since the thread ran last; None if the kernel keeps no such time."""
     then_ms, now_ms = (_last_run_ms(path) for path in (f"/proc/{pid}/task/{thread}/sched", "/proc/self/sched"))
     return None if then_ms is None or now_ms is None else max(0.0, (now_ms - then_ms) / 1000)
 
@@ -129,7 +130,7 @@ def _last_run_ms(path: str) -> float | None:
 
 
 def count_wakes(pid: int, thread: int) -> int:
-    """How often the thread has gone to wait so far; 0 where the kernel does not say."""
+    """How often the thread has gone to wait so far; 0 if the kernel does not say."""
     for line in read_text(f"/proc/{pid}/task/{thread}/status").splitlines():
         if line.startswith("voluntary_ctxt_switches:"):
             return int(line.split()[1])
@@ -137,7 +138,7 @@ def count_wakes(pid: int, thread: int) -> int:
 
 
 def written_bytes(pid: int) -> int | None:
-    """Bytes that the process has written so far, to files or anything else; None where it may not be read."""
+    """Bytes that the process has written so far, to files or anything else; None if it may not be read."""
     for line in read_text(f"/proc/{pid}/io").splitlines():
         if line.startswith("wchar:"):
             return int(line.split()[1])
@@ -145,7 +146,7 @@ def written_bytes(pid: int) -> int | None:
 
 
 def read_call(pid: int, thread: int) -> tuple[int, tuple[int, ...]] | None:
-    """Number and arguments of the system call that a thread is in; None where it is in none, or it may not be read."""
+    """Number and arguments of the system call that a thread is in; None if it is in none, or it may not be read."""
     words = read_text(f"/proc/{pid}/task/{thread}/syscall").split()
     if len(words) < 7 or not words[0].isdecimal():
         return None
@@ -181,7 +182,7 @@ def _find_peer(pid: int, inode: str) -> str:
 
 
 def read_path(pid: int, address: int) -> str:
-    """The path at an address of a process's memory; empty where it cannot be read."""
+    """The path at an address of a process's memory; empty if it cannot be read."""
     for length in (MOST_PATH_BYTES, 256, 64):
         try:
             return read_spans(pid, [(address, length)]).split(b"\0")[0].decode("utf-8", "replace")
@@ -199,7 +200,7 @@ def read_polled(pid: int, address: int) -> int | None:
 
 
 def read_sleep_end_s(pid: int, arguments: tuple[int, ...]) -> float | None:
-    """When a thread that is in ``clock_nanosleep`` wakes up, on the monotonic clock; None where it is not told so."""
+    """When a thread in ``clock_nanosleep`` wakes up, on the monotonic clock; None if its arguments do not say."""
     clock, flags, request = arguments[:3]
     if clock != time.CLOCK_MONOTONIC or flags != TIMER_ABSTIME:
         return None

@@ -1,4 +1,4 @@
-"""The user's source, as a process sees it -> what a line says, and what kind of loop or branch it lies in."""
+"""The user's source, as a process sees it -> the text of a line, and the kind of loop or branch around it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRIED_CALLS = frozenset(
 
 
 class ProcessSource:
-    """Files of a process; of one in a container, as it sees them."""
+    """Files of a process; for a process in a container, as the process sees them."""
 
     def __init__(self, pid: int) -> None:
         self._files = SourceFiles(base=f"/proc/{pid}/root")
@@ -29,19 +29,19 @@ class ProcessSource:
         return self._files.module(file.lstrip(os.sep))
 
     def line(self, file: str, line: int) -> str | None:
-        """The line as it is on the disk now; None where it cannot be read."""
+        """The line as it is on the disk now; None if it cannot be read."""
         module = self._module(file)
         if module is None or not 0 < line <= len(module.lines):
             return None
         return module.lines[line - 1].strip() or None
 
     def runs_python(self, file: str, line: int) -> bool:
-        """Whether the line surely runs no operator of torch."""
+        """Whether the line certainly runs no operator of torch."""
         module = self._module(file)
         return module is not None and (runs_python(module, line) is True or _reads_elements(module, line))
 
     def is_waiting_loop(self, file: str, line: int) -> bool:
-        """Whether the line lies in a loop that does nothing but wait: its body only sleeps, passes, prints or tests."""
+        """Whether the line is in a loop that does nothing but wait: its body only sleeps, passes, prints or tests."""
         module = self._module(file)
         loops = [
             node
@@ -54,7 +54,7 @@ class ProcessSource:
         return _only_waits(loop.body) and (isinstance(loop, ast.While) or _calls_one_of(loop.iter, COUNTING_CALLS))
 
     def is_under_rank_test(self, file: str, line: int) -> bool:
-        """Whether the line runs only on some ranks: it lies in a branch whose test names a rank."""
+        """Whether the line runs only on some ranks: it is in a branch whose test names a rank."""
         module = self._module(file)
         if module is None:
             return False
@@ -91,7 +91,7 @@ def _only_waits(body: Sequence[ast.stmt]) -> bool:
         if isinstance(statement, ast.Pass | ast.Continue | ast.Break | ast.Return | ast.Raise):
             continue
         if isinstance(statement, ast.AugAssign) and not any(isinstance(n, ast.Call) for n in ast.walk(statement.value)):
-            continue  # a count of tries
+            continue  # a count of attempts
         if isinstance(statement, ast.If):
             if not _only_waits((*statement.body, *statement.orelse)):
                 return False

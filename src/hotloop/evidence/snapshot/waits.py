@@ -1,4 +1,4 @@
-"""A thread's calls and what the kernel has it do -> what it waits for."""
+"""A thread's calls and its state in the kernel -> what it waits for."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ BY_MODULE = (
     ("selectors", "descriptors"),
     ("threading", "lock"),
 )  # fmt: skip
-"""Kinds by the library functions between the user's line and the innermost call, the outermost first that fits."""
+"""Kinds by the library functions between the user's line and the innermost call; the outermost match counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """``kind`` is COMPUTING where the thread waits for nothing; ``detail`` names the object."""
+    """``kind`` is COMPUTING if the thread waits for nothing; ``detail`` names the object."""
 
     kind: str
     detail: str | None = None
@@ -107,7 +107,7 @@ def describe_wait(
 
 
 def _library_calls(calls: Sequence[PythonCall]) -> list[PythonCall]:
-    """Those inside the user's innermost call, innermost first."""
+    """The calls inside the user's innermost call, innermost first."""
     inner = []
     for call in calls:
         if call.is_users:
@@ -134,7 +134,7 @@ def _name_of(inner: Sequence[PythonCall], kind: str) -> str | None:
 
 
 def _describe_call(pid: int, kind: str, arguments: tuple[int, ...]) -> Wait | None:
-    """What a system call by itself says: a descriptor, a path, a child."""
+    """What a system call by itself shows: a descriptor, a path, a child."""
     if kind == "child":
         return Wait("child process")
     if kind == "open":
@@ -164,7 +164,7 @@ def _is_fifo(path: str) -> bool:
 def _describe_futex(
     calls: Sequence[PythonCall], inner: Sequence[PythonCall], source: ProcessSource, *, is_distributed: bool
 ) -> Wait:
-    """A wait in C code: of a lock, of an exchange that the line started, or of other threads that compute."""
+    """A wait in C code: for a lock, for an exchange that the line started, or for other threads that compute."""
     if inner and inner[0].module.startswith("torch.autograd"):
         return Wait(COLLECTIVE, "the gradient exchange") if is_distributed else Wait("native code", "backward")
     call = user_call(calls)

@@ -18,9 +18,9 @@ from .waits import COMPUTING, Wait, describe_wait, user_call
 EVERY_S = 0.05
 """Between two looks; twenty ranks take a hundredth of it."""
 OTHERS_EVERY = 5
-"""Threads next to the one that trains are looked at with every so many'th look."""
+"""Threads other than the one that trains are looked at in every N-th look."""
 MOST_CPU_RATIO = 0.2
-"""Of the time, at most, that looking itself may take."""
+"""The largest share of the time that looking itself may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Look:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What stays while nothing moves: all of the user's lines, and the innermost call."""
+        """What stays the same while nothing moves: all of the user's lines, and the innermost call."""
         inner = self.calls[0] if self.calls else None
         users = tuple((call.file, call.line) for call in self.calls if call.is_users)
         return users, inner and (inner.module, inner.function)
@@ -56,7 +56,7 @@ class Watched:
     cpu_s: float = 0.0
     main_cpu_s: float = 0.0
     wakes_per_s: float = 0.0
-    """How often the main thread went to wait: what is stuck wakes up now and then at most."""
+    """How often the main thread went to wait: a stuck thread wakes up now and then at most."""
     written_bytes: int = 0
     idle_s: float | None = None
     watched_s: float = 0.0
@@ -70,7 +70,7 @@ class Watched:
 
     @property
     def usual(self) -> Look | None:
-        """The look that came most often."""
+        """The most frequent look."""
         if not self.looks:
             return None
         counts = Counter((look.key, look.wait.kind, look.wait.detail) for look in self.looks)
@@ -100,7 +100,7 @@ class Watched:
 def watch(
     training: RunningTraining, is_enough: Callable[[Sequence[Watched], float], bool], most_s: float
 ) -> list[Watched]:
-    """Look until ``is_enough`` of what was seen and the seconds so far, ``most_s`` at most."""
+    """Look until ``is_enough`` is true of what was seen and the seconds so far, ``most_s`` at most."""
     watched = [Watched(member=member) for member in training.members]
     source = ProcessSource((training.ranks or training.members)[0].pid)
     began_s = time.monotonic()

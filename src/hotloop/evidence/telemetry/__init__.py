@@ -1,1 +1,1 @@
-"""What hotloop's own process samples of the machine while a training runs: its devices and its cores."""
+"""What hotloop's own process samples on the machine while a training runs: its devices and its cores."""

@@ -1,8 +1,8 @@
-"""What NVML says of the GPUs while a training runs: samples into the run folder; use and lines of health from them.
+"""NVML's view of the GPUs while a training runs: samples into the run folder; use and lines of health from them.
 
-It is asked from hotloop's own process, never from the training's, about once a second, and only where nvidia-ml-py
-(the ``telemetry`` extra) and a driver are there. NVML's utilization is the share of its own sampling period in which at
-least one kernel ran; it says nothing of how full the device was.
+hotloop's own process queries it, never the training's, about once a second, and only if nvidia-ml-py (the ``telemetry``
+extra) and a driver are there. NVML's utilization is the share of its own sampling period in which at least one kernel
+ran; it says nothing about how full the device was.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from hotloop.core.report import Health
 NAME = "devices.jsonl"
 INTERVAL_S = 1.0
 SPARSER_AFTER = 2_048
-"""After so many samples the interval is doubled, after so many more doubled again: a run of a month leaves some 20,000
-lines."""
+"""After this many samples, the interval is doubled, after as many more doubled again: a run of a month leaves about
+20,000 lines."""
 MOST_LINES = 65_536
 """More lines than this are not read."""
 MOST_DEVICES = 64
@@ -47,8 +47,8 @@ POWER_CAP = 0x04
 class DeviceWatch:
     """Samples the NVIDIA devices that the training can see, in a thread of hotloop's own process.
 
-    Nothing is opened before the first ``tick``: the training is running by then, so it neither waits for the driver nor
-    inherits its files; and a driver that hangs holds up this thread alone.
+    Nothing is opened before the first ``tick``. By then the training is running, so it neither waits for the driver nor
+    inherits its files; and a driver that hangs holds up only this thread.
     """
 
     def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
@@ -57,7 +57,7 @@ class DeviceWatch:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self.failure: str | None = None
-        """Why the samples end before the training did; None when they do not, and where there is no NVML."""
+        """Why the samples end before the training did; None if they do not, and if there is no NVML."""
 
     def tick(self) -> None:
         """The training runs: begin, if that has not been done."""
@@ -105,7 +105,7 @@ def open_devices(visible: str | None) -> tuple[Any, list[tuple[int, Any]]]:
 
 
 def visible_devices(variable: str | None, uuids: Sequence[str]) -> list[int]:
-    """Numbers of the devices that CUDA_VISIBLE_DEVICES names; all of them when it is not set or not understood.
+    """Numbers of the devices that CUDA_VISIBLE_DEVICES names; all of them if it is not set or not understood.
 
     >>> visible_devices("1,GPU-aa", ["GPU-aaaa", "GPU-bbbb"]), visible_devices(None, ["GPU-aaaa"])
     ([1, 0], [0])
@@ -168,7 +168,7 @@ class SmActivity:
             self._samples = []
 
     def read(self) -> float | None:
-        """Since the reading before, 0..1; None where the device does not tell."""
+        """Since the previous reading, 0..1; None if the device does not report it."""
         if not self._samples:
             return None
         nvml, (before, now) = self._nvml, self._samples
@@ -179,7 +179,7 @@ class SmActivity:
             asked.sample1, asked.sample2 = before, now
             asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
             nvml.nvmlGpmMetricsGet(asked)
-        except Exception:  # as for every other figure: not told is unknown
+        except Exception:  # as for every other figure: not reported is unknown
             return None
         self._samples = [now, before]
         metric = asked.metrics[0]
@@ -188,7 +188,7 @@ class SmActivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUse:
-    """Means over time of what NVML told in a span, and over the devices that did any work in it; 0..1."""
+    """Means over time of NVML's values in a span, and over the devices that did any work in it; 0..1."""
 
     utilization_ratio: float
     sm_active_ratio: float | None
@@ -197,12 +197,12 @@ class DeviceUse:
 
 
 Rows = list[tuple[float, Mapping[str, Any]]]
-"""Of one device: the time that a sample stands for in s, and what it says. Its utilization is known."""
+"""For one device: the time that a sample represents in s, and its content. Its utilization is known."""
 
 
 def read_device_use(path: Path, span_s: tuple[float, float] | None, last_bytes: int | None = None) -> DeviceUse | None:
-    """Over a span of Unix times in s, the whole recording where None; None where no device was seen to work.
-    ``last_bytes``: only so much of the end of the file is read."""
+    """Over a span of Unix times in s, or the entire recording if None; None if no device was seen to work.
+    ``last_bytes``: reads only this much of the end of the file."""
     devices = _read_rows(path, span_s, last_bytes).values()
     busy = [_weigh(rows, "utilization_ratio") or 0.0 for rows in devices]
     active = [_weigh(rows, "sm_active_ratio") for rows, ratio in zip(devices, busy, strict=True) if ratio > 0]
@@ -217,8 +217,8 @@ def read_device_use(path: Path, span_s: tuple[float, float] | None, last_bytes: 
 
 
 def _read_rows(path: Path, span_s: tuple[float, float] | None = None, last_bytes: int | None = None) -> dict[int, Rows]:
-    """By the device's index. A sample stands for the time since the one before it: a long run is sampled more sparsely
-    at its end. Lines that make no sense are left out."""
+    """By the device's index. A sample represents the time since the previous sample: a long run is sampled more
+    sparsely at its end. Malformed lines are left out."""
     found: dict[int, Rows] = {}
     before_s: float | None = None
     for sample in _samples(path, last_bytes):
@@ -234,7 +234,7 @@ def _read_rows(path: Path, span_s: tuple[float, float] | None = None, last_bytes
 
 
 def _weigh(rows: Rows, key: str) -> float | None:
-    """Mean over time of what the samples say; None where none says anything."""
+    """Mean over time of the samples' values; None if no sample has one."""
     known = [(took_s, value) for took_s, device in rows if (value := _number(device.get(key))) is not None]
     whole_s = sum(took_s for took_s, _ in known)
     return sum(took_s * value for took_s, value in known) / whole_s if whole_s > 0 else None
@@ -254,12 +254,12 @@ def describe_devices(folder: Path) -> tuple[Health, ...]:
 
 
 def measure_busy_ratio(folder: Path) -> float | None:
-    """Share of the time in which a kernel ran, of the busiest device; None where nothing was sampled."""
+    """Share of the time in which a kernel ran, for the busiest device; None if nothing was sampled."""
     return max((mean(_values(devices, "utilization_ratio")) for devices in _read_busy(folder).values()), default=None)
 
 
 def _read_busy(folder: Path) -> dict[int, list[Mapping[str, Any]]]:
-    """What the samples say of each device that was busy, from its first busy one on."""
+    """The samples of each device that was busy, from its first busy one on."""
     found = {}
     for index, rows in _read_rows(folder / NAME).items():
         devices = list(dropwhile(lambda device: not device["utilization_ratio"], (device for _, device in rows)))
@@ -273,7 +273,7 @@ def _values(devices: Sequence[Mapping[str, Any]], key: str) -> list[float]:
 
 
 def read_newest_devices(folder: Path) -> tuple[LiveDevice, ...]:
-    """The last whole sample that makes sense; nothing without one. Reads the end of the file only."""
+    """The last complete and valid sample; empty without one. Reads only the end of the file."""
     newest: list[dict[str, Any]] = []
     for sample in _samples(folder / NAME, LONGEST_LINE):
         newest = _devices_of(sample) or newest
@@ -298,7 +298,7 @@ def _samples(path: Path, last_bytes: int | None = None) -> Iterator[dict[str, An
     try:
         with path.open("rb") as file:
             if last_bytes is not None:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))  # a line that this cuts is no JSON
+                file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))  # a line that this cuts is not JSON
             for _ in range(MOST_LINES):
                 line = file.readline(LONGEST_LINE)
                 if not line:
@@ -350,6 +350,6 @@ def _slow_downs(index: int, devices: Sequence[Mapping[str, Any]]) -> Iterator[st
 
 
 def _share_slowed(devices: Sequence[Mapping[str, Any]], bit: int) -> float:
-    """Of the samples that say why the device runs slower than it could, those with this reason."""
+    """Of the samples that say why the device runs slower than it could, the share with this reason."""
     told = [reasons for device in devices if isinstance(reasons := device.get("slowed_by"), int)]
     return sum(bool(reasons & bit) for reasons in told) / max(1, len(told))

@@ -12,9 +12,9 @@ import numpy as np
 from hotloop.core.report import Health
 
 CROWDED_RATIO = 0.10
-"""From this share of the cores on, used by others, a result counts as disturbed, as in docs/accuracy.md."""
+"""If others used this share of the cores or more, a result counts as disturbed, as in docs/accuracy.md."""
 FREE_CORES_COUNT = 1.0
-"""Where at least one core stood idle in the mean, there was room for others."""
+"""If at least this many cores were idle on average, there was room for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class HostLoad:
     """Shares of the time of all cores that the training may run on, 0..1, between its first and last steady step."""
 
     others_ratio: float
-    """Used by other programs, what the hypervisor took included."""
+    """Used by other programs, including what the hypervisor took."""
     stolen_ratio: float | None
     idle_cores: float
     cores_count: int | None
@@ -31,7 +31,7 @@ class HostLoad:
 
 
 def read_host_load(path: Path, span_s: tuple[float, float] | None) -> HostLoad | None:
-    """Who used the cores from the first to the last steady step (Unix times in s); None where nobody sampled it."""
+    """Who used the cores from the first to the last steady step (Unix times in s); None if nobody sampled it."""
     if span_s is None:
         return None
     try:
@@ -42,7 +42,7 @@ def read_host_load(path: Path, span_s: tuple[float, float] | None) -> HostLoad |
 
 
 def read_others_ratio(path: Path, span_s: tuple[float, float] | None) -> float | None:
-    """Share of the cores' time that other programs used in a span, 0..1; None where nobody sampled it."""
+    """Share of the cores' time that other programs used in a span, 0..1; None if nobody sampled it."""
     load = read_host_load(path, span_s)
     return None if load is None else load.others_ratio
 
@@ -50,9 +50,9 @@ def read_others_ratio(path: Path, span_s: tuple[float, float] | None) -> float |
 def load_between(
     samples: Sequence[Sequence[float]], start_s: float, end_s: float, allowed_cores: int | None = None
 ) -> HostLoad | None:
-    """The load in a span, from samples of (clock, busy, whole, own[, stolen]), all in seconds of all cores together.
+    """The load in a span, from samples of (clock, busy, total, own[, stolen]), all in seconds of all cores together.
 
-    ``allowed_cores``: so many of them the training may use, where a quota allows fewer than there are.
+    ``allowed_cores``: the number that the training may use, if a quota allows fewer than there are.
 
     >>> load = load_between([(0.0, 0.0, 0.0, 0.0, 0.0), (10.0, 12.0, 20.0, 8.0, 1.0)], 2.0, 7.0)
     >>> load.others_ratio, load.stolen_ratio, load.idle_cores, load.cores_count
@@ -78,7 +78,7 @@ def load_between(
 
 
 def describe_load(load: HostLoad | None) -> tuple[Health, ...]:
-    """A warning where others held cores that the training could have used."""
+    """A warning if others held cores that the training could have used."""
     if load is None or load.others_ratio < CROWDED_RATIO or load.idle_cores >= FREE_CORES_COUNT:
         return ()
     cores = "the core's" if load.cores_count == 1 else f"the {load.cores_count or ''} cores'".replace("  ", " ")

@@ -1,4 +1,4 @@
-"""A path -> its bytes in order, unpacked when they are gzip, with what went wrong on the way."""
+"""A path -> its bytes in order, unpacked if they are gzip, with any problem on the way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INFLATE_ERROR = cast(type[Exception], isal_zlib.error)
 GZIP_MAGIC = b"\x1f\x8b"
 
 MAX_RATIO = 400
-"""A file that inflates to more than this is no trace: real ones stay below 40, DEFLATE itself ends at 1032."""
+"""A file that inflates to more than this is not a trace: real ones stay below 40, DEFLATE itself ends at 1032."""
 MAX_UNPACKED_BYTES = 1 << 37
 _RATIO_FROM_BYTES = 1 << 28
 """Small files may repeat themselves as much as they like."""
@@ -30,7 +30,7 @@ _CHUNK_BYTES = 1 << 18
 
 
 class ByteSource(AbstractContextManager["ByteSource"]):
-    """The unpacked bytes of one file. ``damage`` says why they end early, None while nothing is wrong."""
+    """The unpacked bytes of one file. ``damage`` says why they end early, None if nothing is wrong."""
 
     def __init__(self, path: Path, progress: Progress | None = None) -> None:
         self._path = path

@@ -1,6 +1,6 @@
-"""The bytes of a Chrome trace -> lists of Event values, window by window, and what stands around the events.
+"""The bytes of a Chrome trace -> lists of Event values, window by window, and the fields around the events.
 
-A window ends where an event ends. What is wrong in a window costs the events that it hits, and is counted.
+A window ends where an event ends. Damage in a window costs only the events that it hits, and is counted.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from hotloop.core.errors import TraceError
 from .byte_source import ByteSource
 
 WINDOW_BYTES = 1 << 20
-"""What is decoded at once. Measured over 0.25 .. 16 MiB: little difference up to 8, a quarter more CPU time at 16."""
+"""The size of a window. Measured over 0.25 .. 16 MiB: little difference up to 8, a quarter more CPU time at 16."""
 MAX_EVENT_BYTES = 64 << 20
-"""A longer stretch without the end of an event is no trace."""
+"""A longer stretch without the end of an event is not a trace."""
 MAX_HEADER_BYTES = 64 << 20
 _MAX_CUTS = 8
-"""So many ends of events are tried: in a list of objects that an event holds there may be false ones."""
+"""How many ends of events are tried: in a list of objects inside an event, there may be false ones."""
 
 ABSENT = Raw()
 """Empty text: the event does not have the field."""
 
 DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding text that is not JSON of the wanted type raises."""
+"""Errors from decoding text that is not JSON of the wanted type."""
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _KEYS = rb'"(?:ph|name|cat|pid|tid|ts|dur|id|args|s|bp|tts|sf)"\s*:'
@@ -63,7 +63,7 @@ _decode_events = msgspec.json.Decoder(list[Event]).decode
 class ChromeEvents:
     """Iterate for lists of events; then the rest is known.
 
-    When the end of the array is never seen, the file was truncated.
+    If the end of the array is never seen, the file was truncated.
     """
 
     def __init__(self, source: ByteSource, name: str, window_bytes: int = WINDOW_BYTES) -> None:
@@ -75,9 +75,9 @@ class ChromeEvents:
         self.has_ended = False
         """True when the end of the array of events was seen."""
         self.lost_count = 0
-        """Pieces that are no event, or damaged beyond repair."""
+        """Pieces that are not events, or damaged beyond repair."""
         self.salvaged_windows = 0
-        """Windows that were no valid JSON of events."""
+        """Windows that were not valid JSON of events."""
 
     def __iter__(self) -> Iterator[list[Event]]:
         buffer, rest = self._find_events(), b""
@@ -114,7 +114,7 @@ class ChromeEvents:
             self._tail += more
 
     def read_header(self) -> dict[str, Any] | None:
-        """The other fields of the file, empty for a bare list; None when they cannot be read."""
+        """The other fields of the file, empty for a bare list; None if they cannot be read."""
         if self._head is None:
             return {}
         head = self._head.rstrip().rstrip(b",")
@@ -167,7 +167,7 @@ class ChromeEvents:
             size *= 16
 
     def _decode(self, window: bytes) -> list[Event]:
-        """The events of ``event,event,...``, with or without the end of the array behind them."""
+        """The events of ``event,event,...``, with or without the end of the array after them."""
         events = self._decode_whole(window)
         if events is None:
             self.salvaged_windows += 1
@@ -176,7 +176,7 @@ class ChromeEvents:
         return self._decode_pieces(window) if events is None else events
 
     def _decode_whole(self, window: bytes) -> list[Event] | None:
-        """None where the window is not valid."""
+        """None if the window is not valid."""
         text = in_brackets(window.strip(b", \t\r\n"))
         try:
             return _decode_events(text)
@@ -208,7 +208,7 @@ class ChromeEvents:
 
 
 def _find_end_of_array(error: Exception, text: bytes) -> int | None:
-    """Offset behind the bracket that closed the array, when that is what the error says."""
+    """Offset after the bracket that closed the array, if the error is about that."""
     found = _TRAILING.search(str(error))
     # msgspec counts the first byte that should not be there.
     return None if found is None else text.rfind(b"]", 0, int(found[1]) - 1) + 1
@@ -220,7 +220,7 @@ def in_brackets(text: bytes) -> bytes:
 
 
 def sanitize(text: bytes) -> bytes:
-    """The text with what JSON forbids made harmless: bad UTF-8, control characters, NaN, Infinity, N/A.
+    """The text with everything that JSON forbids made harmless: bad UTF-8, control characters, NaN, Infinity, N/A.
 
     >>> sanitize(b'{"a": NaN, "b": "NaN", "c": N/A}')
     b'{"a": null, "b": "NaN", "c": null}'

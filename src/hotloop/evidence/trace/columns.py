@@ -49,8 +49,8 @@ class SparseColumn:
     """The distinct texts of a text fact; empty for numbers."""
 
 
-# Not frozen only because the protocol's members are plain attributes, which a type checker takes for writable; the
-# arrays themselves refuse to be written.
+# Not frozen, but only because the protocol's members are plain attributes, which a type checker takes for writable; the
+# arrays themselves are read-only.
 @dataclass(slots=True, kw_only=True, eq=False)
 class TraceColumns:
     """The columns of one process, as core.trace.Trace defines them; make it with ``assemble_trace``."""
@@ -78,7 +78,7 @@ class TraceColumns:
         return len(self.start_ns)
 
     def integers(self, name: str) -> tuple[Int64s, Int64s]:
-        """(rows, values) of a sparse integer fact, rows ascending; empty when there are none."""
+        """(rows, values) of a sparse integer fact, rows ascending; empty if there are none."""
         column = self._find(name, SPARSE_INTEGERS)
         return column.rows.astype(np.int64, copy=False), column.values.astype(np.int64, copy=False)
 
@@ -99,7 +99,7 @@ class TraceColumns:
 
 
 def order_events(start_ns: Int64s, duration_ns: Int64s) -> Int64s:
-    """The permutation that sorts by start; of equal starts the longer event first, else the order as it was."""
+    """The permutation that sorts by start; of equal starts, the longer event first, else in the given order."""
     order = np.argsort(start_ns, kind="stable")
     sorted_start_ns = start_ns[order]
     same = sorted_start_ns[1:] == sorted_start_ns[:-1]
@@ -109,7 +109,7 @@ def order_events(start_ns: Int64s, duration_ns: Int64s) -> Int64s:
         tied[:-1] |= same
         at = np.flatnonzero(tied)
         rows = order[at]
-        # Runs of equal starts stay in their places, because the start is the first key.
+        # Runs of equal starts keep their positions, because the start is the first key.
         order[at] = rows[np.lexsort((-duration_ns[rows], sorted_start_ns[at]))]
     return order
 
@@ -173,7 +173,7 @@ def _move_rows(column: SparseColumn, place: Ints | None) -> SparseColumn:
 
 
 def _seal(array: NDArray[Any]) -> Any:
-    """The array without leave to write. A view is sealed, not its owner's array."""
+    """The array without write permission. A view is sealed, not its owner's array."""
     sealed = array.view()
     sealed.flags.writeable = False
     return sealed
@@ -186,9 +186,9 @@ _NOTHING = SparseColumn(rows=np.empty(0, dtype=np.int64), values=np.empty(0, dty
 
 
 class Interner(dict[Any, int]):
-    """Value -> number in the order of first use. Looking up makes the number, so that map() can do it in C.
+    """Value -> number in the order of first use. A look-up creates the number, so that map() can do it in C.
 
-    Beyond ``max_bytes`` of text nothing new is kept: such values get -1 and are counted in ``left_out_count``.
+    Beyond ``max_bytes`` of text, nothing new is kept: such values get -1 and are counted in ``left_out_count``.
     """
 
     __slots__ = ("_kept_bytes", "_max_bytes", "left_out_count")
@@ -222,7 +222,7 @@ def merge_equal(values: Iterable[Hashable]) -> tuple[Int32s, list[Any]]:
 
 
 class GrowingArray:
-    """An array that grows at its end. Growing moves pages of a large array, it does not copy them (realloc)."""
+    """An array that grows at its end. Growing moves pages of a large array and does not copy them (realloc)."""
 
     __slots__ = ("_length", "_values")
 
@@ -239,7 +239,7 @@ class GrowingArray:
         self._length = end
 
     def finish(self) -> NDArray[Any]:
-        """The whole array; nothing can be appended after it."""
+        """The complete array; nothing can be appended after it."""
         self._values.resize(self._length, refcheck=False)
         return self._values
 
@@ -250,7 +250,7 @@ class TraceFormat:
 
     id: str
     suffixes: Sequence[str]
-    """File name endings in lower case by which a folder is searched, '.json' and the like."""
+    """Lower-case endings of file names to search a folder for, '.json' and the like."""
     sniff: Callable[[bytes], bool]
-    """True when the first kilobytes of a file, unpacked where it is gzip, look like this format."""
+    """True if the first kilobytes of a file, unpacked if it is gzip, look like this format."""
     read: Callable[[Path, Progress | None], Sequence[TraceColumns]]

@@ -14,7 +14,7 @@ OK, MISSING, WRONG = 0, 1, 2
 """States of a token: a number; absent or null; anything else, or out of the range of int64 ns."""
 
 LIMIT_NS = 2**62
-"""Times beyond it are wrong, so that a start and a duration can be added."""
+"""Times beyond this are wrong, so that a start and a duration can be added."""
 
 _SHORT = re.compile(rb"([0-9]{1,15})(?:\.([0-9]{1,3}))?")
 _NUMBER = re.compile(r"-?[0-9]{1,400}(?:\.[0-9]{1,400})?(?:[eE][-+]?[0-9]{1,4})?")
@@ -24,7 +24,7 @@ _CONTEXT = Context(prec=800, Emax=10_000, Emin=-10_000)
 def parse_microseconds(tokens: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
     """Nanoseconds and states of JSON tokens (bytes or buffers): numbers, or strings that hold a number.
 
-    Nanoseconds are 0 where the state is not OK. Digits beyond the nanosecond are rounded half to even.
+    Nanoseconds are 0 if the state is not OK. Digits beyond the nanosecond are rounded half to even.
 
     >>> parse_microseconds([b"1712185938123456.789", b'"2"', b"1e3"])[0].tolist()
     [1712185938123456789, 2000, 1000000]
@@ -56,7 +56,7 @@ def parse_one(token: bytes) -> tuple[int, int]:
 
 
 def _parse_alike(text: bytes, count: int) -> NDArray[np.int64] | None:
-    """Tokens that all have three digits behind the point, as Kineto writes them, or all none; None for any others."""
+    """Tokens that all have three digits after the point, as Kineto writes them, or all none; None for any others."""
     if text.translate(None, b"0123456789.,"):
         return None
     marks = np.frombuffer(text, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Columns -> notes on what reading alone can tell about a trace's worth, before any analysis."""
+"""Columns -> notes on what reading alone shows about a trace's quality, before any analysis."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def _judge_contents(trace: Trace) -> Iterator[TraceNote]:
     category = trace.category
     has_device = bool(np.isin(category, DEVICE_WORK).any())
     if len(trace) and not has_device:
-        yield _note("info", "no-device-events", "The trace contains no GPU work: only host times can be analysed.")
+        yield _note("info", "no-device-events", "The trace contains no GPU work: only host times can be analyzed.")
     if has_device and not trace.facts.has_sync:
         yield _note(
             "info", "no-sync-events",
-            "No synchronisation events: the critical path cannot show what the host waited for. Record with "
+            "No synchronization events: the critical path cannot show what the host waited for. Record with "
                 "experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True).",
         )  # fmt: skip
     if bool((category == Category.CPU_OP).any()):

@@ -1,7 +1,7 @@
-"""Paths -> traces of ranks: which files are meant, which rank each of them is, and a worker process per file.
+"""Paths -> traces of ranks: the files that are meant, the rank of each, and a worker process per file.
 
-The rank of a trace is what the file says (distributedInfo), else what its name or its folder's says, else its place in
-the order of names; which of these it was stands in ``facts.rank_source``.
+The rank of a trace is the one in the file (distributedInfo), else in its name or its folder's, else its position in the
+order of names; ``facts.rank_source`` says which of these was used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .recording import find_run
 
 R = TypeVar("R")
 Outcome: TypeAlias = "tuple[ReducedTrace[R], ...] | str"
-"""What a file gave; text where it could not be read."""
+"""The result for a file; text if it could not be read."""
 
 FORMATS: Catalogue[TraceFormat] = Catalogue(TraceFormat, "hotloop.evidence.trace.formats")
 
@@ -48,11 +48,11 @@ _REMOTE = re.compile(r"(?i)[a-z][a-z0-9+.-]+://")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFile:
-    """A file that is to be read. ``rank`` is what is known before reading: by its head, name or order, or None."""
+    """A file to read. ``rank`` is what is known before reading: by its head, name or order, or None."""
 
     path: Path
     source: str
-    """The file as the user would recognise it."""
+    """The file as the user would recognize it."""
     format: str
     rank: int | None
     rank_source: str
@@ -70,7 +70,7 @@ class TraceFiles:
 def find_traces(paths: Iterable[str | Path]) -> TraceFiles:
     """The files that ``paths`` mean; folders are searched, one level deep, for names and contents of known formats.
 
-    Raises TraceError when a path does not exist or nothing was found.
+    Raises TraceError if a path does not exist or nothing was found.
     """
     found: list[tuple[Path, str]] = []
     notes: list[TraceNote] = []
@@ -107,13 +107,13 @@ def map_traces(
     *,
     progress: Progress | None = None,
 ) -> ReducedTraces[R]:
-    """``reduce`` of every trace that ``paths`` mean, each in a process of its own where ``workers`` allow it.
+    """``reduce`` of every trace that ``paths`` mean, each in its own process as far as ``workers`` allow.
 
-    ``reduce`` must be a function of a module, and its result small: it is sent back, the columns are not. A file that
-    cannot be read is noted when others can; when none can, the first error is raised. ``progress`` gets bytes of
+    ``reduce`` must be a module-level function, and its result small: it is sent back, the columns are not. A file that
+    cannot be read is noted if others can be read; if none can, the first error is raised. ``progress`` gets bytes of
     files read and bytes of all files. Remote paths (``s3://...``) are copied to a temporary folder first.
 
-    Workers are fresh interpreters: a script that asks for more than one needs the usual ``if __name__ == "__main__"``.
+    Workers are fresh interpreters: a script that requests more than one needs the usual ``if __name__ == "__main__"``.
     """
     with tempfile.TemporaryDirectory(prefix="hotloop-") as scratch:
         local = [
@@ -153,11 +153,11 @@ def _map_files(
 
 
 def note_ranks(facts: Sequence[TraceFacts]) -> list[TraceNote]:
-    """Notes on a set: how ranks were found where the files do not say, and ranks that are there twice or missing."""
+    """Notes on a set: how ranks were found if the files do not say, and ranks that occur twice or are missing."""
     notes: list[TraceNote] = []
     sources = Counter(fact.rank_source for fact in facts if fact.rank is not None)
     for source in ("file name", "order"):
-        # Of a single trace nothing hangs on its rank, and the table of files says where it came from.
+        # For a single trace, nothing depends on its rank, and the table of files shows where it came from.
         if sources[source] and len(facts) > 1:
             notes.append(
                 TraceNote(
@@ -174,7 +174,7 @@ def note_ranks(facts: Sequence[TraceFacts]) -> list[TraceNote]:
             TraceNote(
                 level="warning", code="duplicate-ranks", count=len(twice),
                 message=f"{len(twice)} ranks occur more than once, such as rank {twice[0]}: {names}. They are "
-                    "analysed separately and not matched with each other.",
+    "analyzed separately and not matched with each other.",
             )
         )  # fmt: skip
     world_size = max((fact.world_size or 0 for fact in facts), default=0)
@@ -194,7 +194,7 @@ def is_remote(path: str | Path) -> bool:
 
 
 def fetch_remote(url: str, folder: Path, progress: Progress | None = None) -> Path:
-    """Copy the file or the folder's trace files behind ``url`` into ``folder``; where they lie then.
+    """Copy the file or the folder's trace files at ``url`` into ``folder``; returns where they are then.
 
     Needs fsspec and, for S3 or Google Cloud Storage, its driver. Raises TraceError with the command that installs it.
     """
@@ -220,7 +220,7 @@ def fetch_remote(url: str, folder: Path, progress: Progress | None = None) -> Pa
                 progress(done_bytes, sum(sizes))
     except ImportError as error:
         raise TraceError(f"{url} needs a driver that is not installed: {error}.") from None
-    except Exception as error:  # every driver has its own errors, and none of them is ours
+    except Exception as error:  # every driver has its own errors, and we define none of them
         raise TraceError(_describe_remote_error(url, error)) from error
     if not chosen:
         raise TraceError(f"{redact_text(url)} contains no file that looks like a trace.")
@@ -228,7 +228,7 @@ def fetch_remote(url: str, folder: Path, progress: Progress | None = None) -> Pa
 
 
 def _describe_remote_error(url: str, error: Exception) -> str:
-    """One line that says which of the three it is: nothing there, no leave to read it, or something else."""
+    """One line that distinguishes three cases: nothing there, no permission to read it, or something else."""
     shown, words = redact_text(url), redact_text(" ".join(str(error).split())).rstrip(".")
     if isinstance(error, FileNotFoundError):
         return f"{shown} does not exist ({words}); give the URL of a trace file or of a folder of them."
@@ -289,7 +289,7 @@ def _natural_order(path: Path) -> list[tuple[int, int | str]]:
 
 
 def read_head(path: Path) -> bytes:
-    """The first kilobytes of a file, unpacked when it is gzip; empty when it cannot be read."""
+    """The first kilobytes of a file, unpacked if it is gzip; empty if it cannot be read."""
     try:
         with ByteSource(path) as source:
             return source.read(_HEAD_BYTES)[: _HEAD_BYTES * 4]
@@ -298,7 +298,7 @@ def read_head(path: Path) -> bytes:
 
 
 def _recognise(head: bytes) -> str | None:
-    """The format of a file by what is in it."""
+    """The format of a file by its content."""
     return next((form.id for form in FORMATS.values() if form.sniff(head)), None)
 
 
@@ -313,7 +313,7 @@ def _plan_ranks(found: Iterable[tuple[Path, str]]) -> list[TraceFile]:
             TraceFile(
                 path=path,
                 source=source,
-                # A file that was named outright is tried even when nothing in it looks familiar: its error says why.
+                # A file that was named outright is tried even if nothing in it looks familiar: its error says why.
                 format=_recognise(head) or _format_of_name(path),
                 rank=rank,
                 rank_source="distributedInfo" if in_head else "unknown" if in_name is None else "file name",
@@ -333,7 +333,7 @@ def _format_of_name(path: Path) -> str:
 
 
 def _settle(trace: TraceColumns, file: TraceFile, *, alone: bool) -> TraceColumns:
-    """The trace under its file's name, with the planned rank where it has none of its own."""
+    """The trace under its file's name, with the planned rank if it has none of its own."""
     facts = replace(trace.facts, source=file.source)
     if facts.rank is None and alone and file.rank is not None:
         facts = replace(facts, rank=file.rank, rank_source=file.rank_source)
@@ -363,11 +363,11 @@ def _reduce_in_processes(
 ) -> list[Outcome[R]]:
     outcomes: dict[int, Outcome[R]] = {}
     done_bytes = 0
-    # A fresh process each: memory of one file is given back before the next, and no thread of ours is forked.
+    # A fresh process each: memory of one file is released before the next, and no thread of ours is forked.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = {pool.submit(work, file): at for at, file in enumerate(files)}
         for future in as_completed(list(futures)):
-            at = futures.pop(future)  # lets go of the result
+            at = futures.pop(future)  # releases the result
             try:
                 outcomes[at] = future.result()
             except BrokenExecutor:
@@ -388,7 +388,7 @@ def _shift(progress: Progress | None, done_bytes: int, total_bytes: int) -> Prog
 
 
 def find_recorded(name: str, root: Path) -> Path | None:
-    """The folder of a run; None for what must be traces. Raises RecordingError for what is neither."""
+    """The folder of a run; None for what must be traces. Raises RecordingError for anything else."""
     path = root / name
     if is_remote(name) or path.is_file():
         return None

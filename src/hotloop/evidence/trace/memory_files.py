@@ -1,6 +1,6 @@
 """A memory snapshot or a raw memory timeline of PyTorch -> a MemoryFile for the report.
 
-A process of its own reads a snapshot, which is a pickle (memory_snapshot.py says what such a file may not do).
+A separate process reads a snapshot, which is a pickle (memory_snapshot.py says what such a file may not do).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ TIMELINE_SUFFIXES = (".raw.json.gz", ".raw.gz", ".raw.json")
 MOST_FILE_BYTES = 2 << 30
 """Of a snapshot, and of an unpacked timeline."""
 LEAST_MEMORY_BYTES, MEMORY_RATIO = 1 << 30, 50
-"""Reading a snapshot may take this much memory, and this many bytes for each of its own; real ones take about 10."""
+"""Reading a snapshot may take this much memory, plus this many bytes per byte of the file; real ones take about 10."""
 LEAST_S, BYTES_PER_S = 30, 1 << 20
-"""And this long, and a second for so many bytes; real ones take a tenth of it."""
+"""And this long, plus a second for this many bytes; real ones take a tenth of it."""
 
 
 def is_memory_file(path: str) -> bool:
-    """Whether a name is that of a snapshot or a timeline, or a JSON file is a list of lists: no trace is one."""
+    """Whether a name is that of a snapshot or a timeline, or a JSON file is a list of lists, which no trace is."""
     name = path.lower()
     if name.endswith((*SNAPSHOT_SUFFIXES, *TIMELINE_SUFFIXES)):
         return True
@@ -47,7 +47,7 @@ def is_memory_file(path: str) -> bool:
 
 
 def read_memory_file(path: Path) -> tuple[MemoryFile, tuple[TraceNote, ...]]:
-    """What the file says. Raises RecordingError in one line for one that is neither, or that costs too much to read."""
+    """The content of the file. Raises RecordingError in one line if it is neither, or costs too much to read."""
     try:
         size_bytes = path.stat().st_size
         if not size_bytes:
@@ -67,7 +67,7 @@ def read_memory_file(path: Path) -> tuple[MemoryFile, tuple[TraceNote, ...]]:
 def _read_snapshot(path: Path, size_bytes: int) -> tuple[MemoryFile, tuple[TraceNote, ...]]:
     memory_bytes = LEAST_MEMORY_BYTES + MEMORY_RATIO * size_bytes
     seconds = LEAST_S + size_bytes // BYTES_PER_S
-    # Without -P, Python would import modules from the folder that the user is in.
+    # Without -P, Python would import modules from the user's current folder.
     words = [
         sys.executable,
         "-P",
@@ -109,8 +109,8 @@ def _read_timeline(path: Path) -> MemoryFile:
             raise ValueError("an action, a size or a category that torch does not have")
     except (ValueError, OverflowError, RecursionError) as error:
         raise RecordingError(
-            f"{path} is not a raw memory timeline, a list of (time, action, bytes, category): {error}. One that is "
-            'already summed by time says too little. Export it with export_memory_timeline("NAME.raw.json.gz").'
+            f"{path} is not a raw memory timeline, a list of (time, action, bytes, category): {error}. A timeline "
+            'that is already summed by time says too little. Export it with export_memory_timeline("NAME.raw.json.gz").'
         ) from error
     levels = np.cumsum(size_bytes)
     peak_row = int(np.argmax(levels)) if len(rows) else -1

@@ -1,8 +1,8 @@
 """A memory snapshot of PyTorch -> a MemoryFile.
 
-``python -m hotloop.evidence.trace.memory_snapshot FILE MEMORY_BYTES SECONDS`` reads one in a process of its own and
-prints the MemoryFile and its notes as JSON, or an error. No class or function that the pickle names is ever looked up,
-so that no code in it can run; what a hostile one costs otherwise is bounded by the limits that the process sets itself.
+``python -m hotloop.evidence.trace.memory_snapshot FILE MEMORY_BYTES SECONDS`` reads one in its own process and prints
+the MemoryFile and its notes as JSON, or an error. It never looks up a class or function that the pickle names, so no
+code in it can run; the limits that the process sets for itself bound all other costs of a hostile file.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def main() -> None:
     except HotloopError as error:
         told = {"error": str(error)}
     except MemoryError:
-        told = {"error": f"{path} was not read: it needs more than {memory_bytes >> 20} MiB of memory."}
+        told = {"error": f"{path} was not read: it needs more than {memory_bytes >> 20} MiB of memory."}  # words: ok
     print(json.dumps(told))
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Knows numbers, text and containers alone."""
+    """Knows only numbers, text and containers."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise RecordingError(f"it loads {module}.{name}, which can run code; do not load this file with pickle")
@@ -83,15 +83,15 @@ def _load_plain(path: Path) -> object:
         raise RecordingError(f"{path} was not read: {error}.") from None
     except MemoryError:
         raise
-    except Exception as error:  # damage leads to nearly any of them
+    except Exception as error:  # damage may raise nearly any of them
         first_line = " ".join(str(error).split())[:200]
         raise RecordingError(
-            f"{path} is no whole pickle of plain values: {type(error).__name__}: {first_line}."
+            f"{path} is not a complete pickle of plain values: {type(error).__name__}: {first_line}."
         ) from None
 
 
-# What made an allocation, by its stack. Only frames of torch and of libraries whose code is known say anything; the
-# names of the user's own functions do not.
+# What made an allocation, by its stack. Only frames of torch and of libraries whose code is known are evidence; the
+# names of the user's own functions are not.
 
 
 _NATIVE = (
@@ -140,11 +140,11 @@ _FUNCTION = re.compile(r"(?:^|/)torch/autograd/function\.py$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackOrigin:
-    """What a stack says."""
+    """The evidence in a stack."""
 
     origin: Origin
     is_nested: bool
-    """In a backward, but made by something else."""
+    """Whether it is in a backward, but made by something else."""
     has_native: bool
     """Whether C++ frames were recorded."""
 
@@ -161,7 +161,7 @@ def classify_origin(frames: Sequence[tuple[str, str]]) -> StackOrigin:
     inner_function = ""
     for file, function in frames:
         if file.endswith(".py") or file.startswith("<"):
-            # A function of the user's (torch.autograd.Function) is called in its forward and in its backward alike.
+            # The user's own function (torch.autograd.Function) is called both in its forward and in its backward.
             called_back = inner_function == "backward" and _FUNCTION.search(file) is not None
             found = Origin.BACKWARD if called_back else _read_python(file, function)
             inner_function = function.rpartition(".")[2]
@@ -194,7 +194,7 @@ def _read_python(file: str, function: str) -> Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stack:
-    """What a recorded stack says. Equal stacks share a ``key``; it is empty where none was recorded."""
+    """The content of a recorded stack. Equal stacks share a ``key``; it is empty if none was recorded."""
 
     where: Where | None = None
     origin: StackOrigin = UNTOLD
@@ -226,7 +226,7 @@ class _Segment:
 
 
 def summarize_snapshot(value: object, source: str) -> tuple[MemoryFile, tuple[TraceNote, ...]]:
-    """What a dict as torch.cuda.memory._snapshot() returns it describes (or a plain list of segments)."""
+    """The content of a dict from torch.cuda.memory._snapshot() (or of a plain list of segments)."""
     if isinstance(value, list):  # torch.cuda.memory_snapshot(), pickled by hand
         value = {"segments": value}
     raw_segments = _dict(value).get("segments")
@@ -253,7 +253,7 @@ def summarize_snapshot(value: object, source: str) -> tuple[MemoryFile, tuple[Tr
                 level="info",
                 code="no-memory-history",
                 message="The snapshot has no recorded events, so there is no peak and no history. Call "
-                "torch.cuda.memory._record_memory_history() before the code to analyse.",
+                "torch.cuda.memory._record_memory_history() before the code to analyze.",
             )
         )
     active = [block for segment in segments for block in segment.blocks if block.state != INACTIVE]
@@ -279,7 +279,7 @@ def summarize_snapshot(value: object, source: str) -> tuple[MemoryFile, tuple[Tr
 
 
 def _read_segment(values: dict[str, Any], stacks: _Stacks, source: str) -> _Segment:
-    """Sizes are summed from the blocks: they are the finer statement of the two."""
+    """Sizes are summed from the blocks, which are more precise than the segment's own."""
     address, reserved_bytes = _size(values.get("address")), _size(values.get("total_size"))
     device = _size(values.get("device", 0))
     blocks: list[_Block] = []
@@ -352,7 +352,7 @@ def _read_device(
 
 
 def _sum_requested(blocks: Iterable[_Block]) -> int | None:
-    """None where one of them does not say."""
+    """None if one of them does not say."""
     sizes = [block.requested_bytes for block in blocks]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
@@ -409,9 +409,9 @@ def _walk_events(
     reserved_bytes: int,
     notes: list[TraceNote],
 ) -> tuple[MemoryPeak | None, list[OutOfMemory]]:
-    """The highest level and the failures, walking back from the state that the snapshot holds.
+    """The highest level and the failures, traced back from the state that the snapshot contains.
 
-    The events are the newest ones of a ring, so their beginning is arbitrary and only the end is known.
+    The events are the newest ones of a ring, so their start is arbitrary and only the end is known.
     """
     events, actions, device = history.events, history.actions, history.device
     sizes = np.array([_size(event.get("size")) or 0 for event in events], dtype=np.int64)
@@ -479,7 +479,7 @@ def _peak(
     if rest_bytes < 0:  # an address was used twice without a free in between: no line can be trusted
         parts, rest_bytes = [], total_bytes
         by_category.clear()
-    if rest_bytes > 0:  # allocated before the first event and freed after the peak: nobody recorded by whom
+    if rest_bytes > 0:  # allocated before the first event and freed after the peak: nobody recorded who made it
         parts.append((None, rest_bytes, None))
         by_category[UNKNOWN] += rest_bytes
     _note_unknown_origins(found, history.device, notes)
@@ -499,13 +499,13 @@ class _Allocation:
     allocation: Allocation
     bytes: int = 0
     completed: int | None = None
-    """The event with which its memory became free; None when it was in use at the end."""
+    """The event with which its memory became free; None if it was in use at the end."""
     where: Where | None = None
     has_native: bool = False
 
 
 def _list_allocations(history: _History, active: list[_Block]) -> list[_Allocation]:
-    """What was in use at some time, the oldest first."""
+    """Everything that was in use at some time, the oldest first."""
     events, actions, stacks = history.events, history.actions, history.stacks
     addresses = [_size(event.get("addr")) for event in events]
     mine = [at for at, action in enumerate(actions) if action == "alloc" and addresses[at] is not None]
@@ -524,7 +524,7 @@ def _list_allocations(history: _History, active: list[_Block]) -> list[_Allocati
             where=block.stack.where,
             has_native=block.stack.origin.has_native,
         )
-        # What the snapshot still holds and the events never allocated was there all the time.
+        # Memory that the snapshot still contains and the events never allocated was there all the time.
         for block in active
         if block.address not in allocated_here
     ]
@@ -535,7 +535,7 @@ def _list_allocations(history: _History, active: list[_Block]) -> list[_Allocati
         stack = stacks[at].origin if key else silent
         asked, completed = ends.get(at, (None, None))
         by = UNTOLD
-        if asked is not None and stacks[asked].key != key:  # without stacks of frees torch writes the allocation's
+        if asked is not None and stacks[asked].key != key:  # without stacks of frees, torch writes the allocation's
             by = stacks[asked].origin if stacks[asked].key else silent
         found.append(
             _Allocation(
@@ -566,7 +566,7 @@ _END_OF_RECORDING = b"end"
 
 
 def _find_ends(actions: list[str], addresses: list[int | None]) -> dict[int, tuple[int | None, int]]:
-    """By the event of an allocation: the events that asked for its end (None: not recorded) and that completed it."""
+    """By the event of an allocation: the events that requested its end (None: not recorded) and that completed it."""
     live: dict[int, int] = {}
     requested: dict[int, int] = {}
     ends: dict[int, tuple[int | None, int]] = {}
@@ -582,15 +582,15 @@ def _find_ends(actions: list[str], addresses: list[int | None]) -> dict[int, tup
             requested[address] = index
         elif action == "free_completed" and address in live:
             ends[live.pop(address)] = (requested.pop(address, index), index)
-    for address, index in requested.items():  # given back by the program, but another stream still needs it
+    for address, index in requested.items():  # released by the program, but another stream still needs it
         if address in live:
             ends[live.pop(address)] = (index, len(actions))
     return ends
 
 
 def _classify_silence(stacks: list[StackOrigin]) -> StackOrigin:
-    """What an allocation without a stack is. Where only Python frames were recorded and the forward has some, it is
-    the backward: autograd works for a device in a thread of its own, which has none."""
+    """The meaning of an allocation without a stack. If only Python frames were recorded and the forward has some, it is
+    the backward: autograd works for a device in its own thread, which has none."""
     python_only = not any(stack.has_native for stack in stacks)
     if python_only and any(stack.origin is Origin.FORWARD for stack in stacks):
         return StackOrigin(origin=Origin.BACKWARD, is_nested=False, has_native=False)
@@ -598,7 +598,7 @@ def _classify_silence(stacks: list[StackOrigin]) -> StackOrigin:
 
 
 def _note_unknown_origins(found: list[_Allocation], device: int, notes: list[TraceNote]) -> None:
-    """Says on what the categories rest, where that is less than whole stacks."""
+    """Says what the categories rest on, if that is less than complete stacks."""
     allocation = [
         one for one in found if one.allocation.origin is not Origin.UNTOLD and one.allocation.site != _END_OF_RECORDING
     ]
@@ -612,7 +612,7 @@ def _note_unknown_origins(found: list[_Allocation], device: int, notes: list[Tra
         TraceNote(
             level="info",
             code="memory-stacks-missing",
-            message=f"device {device}: {message}. To record whole stacks: "
+            message=f"device {device}: {message}. To record complete stacks: "
             'torch.cuda.memory._record_memory_history(context="all", stacks="all").',
         )
     )
@@ -626,7 +626,7 @@ _LIBRARY = re.compile(
 
 
 class _Stacks:
-    """Lists of frames -> what they say; equal ones cost one search."""
+    """Lists of frames -> their content; equal lists cost one search."""
 
     def __init__(self) -> None:
         self._by_frames: dict[bytes, _Stack] = {}
@@ -665,7 +665,7 @@ def _read_frame(frame: object) -> tuple[str, int, str] | None:
 
 
 def _place_frame(file: str, line: int, function: str) -> tuple[bool, Where | None]:
-    """Whether a frame is in the user's code, and its place when it is Python."""
+    """Whether a frame is in the user's code, and its place if it is Python."""
     plain = file.replace("\\", "/")
     is_python = plain.endswith(".py") or plain.startswith("<ipython") or "ipykernel_" in plain
     where = Where(file=file, line=line, function=function) if is_python else None
@@ -673,7 +673,7 @@ def _place_frame(file: str, line: int, function: str) -> tuple[bool, Where | Non
 
 
 def _size(value: object) -> int | None:
-    """A size, an address or an index; None when it is missing or cannot be one."""
+    """A size, an address or an index; None if it is missing or cannot be one."""
     return value if type(value) is int and 0 <= value < 1 << 63 else None
 
 

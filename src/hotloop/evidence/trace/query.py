@@ -1,8 +1,8 @@
-"""Traces and an SQL query -> the answer's columns and rows, from a database that the query may only read.
+"""Traces and an SQL query -> the result's columns and rows, from a database that the query may only read.
 
 The columns of one trace after the other are copied into a DuckDB file in a temporary folder, texts as numbers; views
-show them with their texts. The file is then opened again for reading alone, without access to other files, to Python's
-variables or to settings. So the memory that is needed is that of one trace, however many ranks there are.
+show them with their texts. The file is then opened again read-only, without access to other files, to Python's
+variables or to settings. The memory needed is therefore that of one trace, however many ranks there are.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Column = NDArray[Any]
 TABLES = ("events", "files", "kernels", "steps")
 
 MEMORY_LIMIT = "2GiB"
-"""What DuckDB may hold before it goes on in its temporary folder."""
+"""The memory that DuckDB may use before it continues in its temporary folder."""
 
 FETCH_ROWS = 10_000
 TEXTS_BATCH = 50_000
@@ -41,7 +41,7 @@ TEXTS_BATCH = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a query gave. Rows are fetched while they are read."""
+    """The result of a query. Rows are fetched while they are read."""
 
     columns: tuple[str, ...]
     rows: Iterator[tuple[Any, ...]]
@@ -56,10 +56,10 @@ def query_traces(
     *,
     progress: Progress | None = None,
 ) -> Iterator[Answer]:
-    """The answer to one SELECT over all traces that ``paths`` mean. The database is gone after the ``with`` block.
+    """The result of one SELECT over all traces that ``paths`` mean. The database is gone after the ``with`` block.
 
-    ``kinds`` are the names of the kinds of device work, by the numbers in EventTables. Raises UsageError for
-    SQL that makes no sense or that does more than read, and TraceError for unreadable traces.
+    ``kinds`` are the names of the kinds of device work, by the numbers in EventTables. Raises UsageError for invalid
+    SQL or SQL that does more than read, and TraceError for unreadable traces.
     """
     duckdb = _import_duckdb()
     _check_query(sql)
@@ -102,7 +102,7 @@ def _import_duckdb() -> Any:
 
 
 def _check_query(sql: str) -> None:
-    """Before a trace is read: exactly one statement, and one that only reads."""
+    """Before a trace is read: exactly one statement, which only reads."""
     duckdb = _import_duckdb()
     try:
         statements = duckdb.extract_statements(sql)
@@ -153,13 +153,13 @@ def _store_traces(
         for trace in traces:
             store.add(trace, tabulate(trace))
         del traces
-    # An answer over some of the ranks would look like one over all of them, and there is no report to say it in.
+    # A result for some of the ranks would look like one for all of them, and there is no report to say so.
     if errors:
         raise errors[0]
 
 
 class _Store:
-    """Appends traces to the tables; numbers of events and of texts go on from one trace to the next."""
+    """Appends traces to the tables; numbers of events and of texts continue from one trace to the next."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -264,7 +264,7 @@ _NEVER_UNKNOWN = frozenset({"id", "name", "category", "kind", "start_ns", "durat
 
 
 def _scatter(count: int, rows: Column, values: Column) -> Column:
-    """A dense column of a sparse fact; -1 where it is unknown."""
+    """A dense column of a sparse fact; -1 if it is unknown."""
     column = np.full(count, -1, dtype=np.int64)
     column[rows] = values
     return column
@@ -276,7 +276,7 @@ def _offset(numbers: Column, first: int) -> Column:
 
 
 def _encodable(text: str) -> str:
-    """The text without lone surrogates, which no database takes."""
+    """The text without lone surrogates, which no database accepts."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,7 +1,7 @@
 """A run folder -> RunRecording: rows as columns, facts as dicts, and what is missing, at any moment of a run's life.
 
-Works while the files are being written and after their writers were killed. Nothing that a file says is trusted:
-memory and time are bounded, damage is stepped over and counted, and the only error is RecordingError with one line.
+Works while the files are being written and after their writers were killed. Nothing in a file is trusted: memory and
+time are bounded, damage is stepped over and counted, and the only error is RecordingError with one line.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MAX_FACTS = 500_000
 _MAX_FACTS_BYTES = 64 << 20
 _MAX_JSON_BYTES = 16 << 20
 _MAX_COUNT = 1 << 60  # a row index beyond this is damage
-_MOST_BACK = 32  # segments behind the last row: facts alone fill no more
+_MOST_BACK = 32  # segments after the last row: facts alone fill no more
 _INT64 = struct.Struct("<q")
 
 Rows = NDArray[np.int64]
@@ -56,9 +56,9 @@ Rows = NDArray[np.int64]
 class ProcessRecording:
     """One training process. ``rows`` is n x len(STEP_FIELDS) in the order of STEP_FIELDS, sorted by index.
 
-    ``process`` is the process fact, empty when it was lost. ``facts`` are in the order of writing, of last-wins kinds
-    only the newest. ``closed`` is False while the process runs, and for ever when it was killed. ``trouble`` is what
-    the writer last said was wrong, else empty.
+    ``process`` is the process fact, empty if it was lost. ``facts`` are in the order of writing; of last-wins kinds,
+    only the newest. ``closed`` is False while the process runs, and forever if it was killed. ``trouble`` is the
+    problem that the writer last reported, else empty.
     """
 
     path: Path
@@ -73,8 +73,8 @@ class ProcessRecording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecording:
-    """A run folder. ``manifest``, ``outcome`` and ``probe`` are None when their file is missing or unreadable;
-    ``outcome_lost`` is True when there is an outcome.json that does not say how the command ended.
+    """A run folder. ``manifest``, ``outcome`` and ``probe`` are None if their file is missing or unreadable;
+    ``outcome_lost`` is True if there is an outcome.json that does not say how the command ended.
 
     ``health`` says in one line each what could not be read or was lost.
     """
@@ -106,7 +106,7 @@ def find_run(name_or_path: str, root: Path) -> Path:
 
 
 def find_newer(run: Path) -> Path | None:
-    """The newest run that began after ``run`` and beside it; None when ``run`` is the newest."""
+    """The newest run in the same place that began after ``run``; None if ``run`` is the newest."""
     newest = max([run, *_list_runs(run.parent)], key=_started)
     return None if newest == run else newest
 
@@ -114,7 +114,7 @@ def find_newer(run: Path) -> Path | None:
 def read_run(folder: Path) -> RunRecording:
     """Everything in a run folder, as far as it can be read.
 
-    Raises RecordingError when there is no recording at all, or when no process's file can be read.
+    Raises RecordingError if there is no recording at all, or if no process's file can be read.
     """
     health: list[str] = []
     try:
@@ -157,7 +157,7 @@ def read_run(folder: Path) -> RunRecording:
 
 
 def read_process(path: Path) -> ProcessRecording:
-    """One process's file. Raises RecordingError when it is foreign, too new, damaged at its head, or unreadable."""
+    """One process's file. Raises RecordingError if it is foreign, too new, damaged at its head, or unreadable."""
     with RecordingFile(path) as file:
         collected = RowsAndFacts(file.header)
         for frame in file.read_frames():
@@ -179,9 +179,9 @@ def read_process(path: Path) -> ProcessRecording:
 
 
 def fill_device_times(rows: Rows, facts: Iterable[Mapping[str, Any]]) -> Rows:
-    """``rows`` (sorted by index) with the device's times of the phases, which facts bring some rows later.
+    """``rows`` (sorted by index) with the device's times of the phases, which facts report some rows later.
 
-    What no fact tells stays UNKNOWN, and so does a block of rows: its sum would lack the rows that were not timed.
+    Times without a fact stay UNKNOWN, and so does a block of rows: its sum would lack the rows that were not timed.
     """
     timed = [f for f in facts if f.get("kind") == "device_times" and _is_count(f.get("row"))]
     if not timed or not len(rows):
@@ -203,9 +203,9 @@ def _is_count(value: Any) -> bool:
 
 
 def count_rows(path: Path, after_row: int) -> int:
-    """Rows in a recording, lost ones before the last included; ``after_row`` when it has none yet.
+    """Rows in a recording, including lost ones before the last; ``after_row`` if it has none yet.
 
-    Cheap, for who follows a running training. Raises RecordingError where it cannot be read.
+    Cheap, for following a running training. Raises RecordingError if it cannot be read.
     """
     with RecordingFile(path) as file:
         for number in reversed(range(max(0, file.segment_count - _MOST_BACK), file.segment_count)):
@@ -228,9 +228,9 @@ class TailPiece:
 
 
 class RecordingTail:
-    """Reads one process's file again and again, each time only what was appended since the time before.
+    """Reads one process's file again and again, each time only what was appended since the last time.
 
-    A file that was replaced by another one is read from its beginning.
+    A file that was replaced by another one is read from its start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -241,8 +241,8 @@ class RecordingTail:
         """Whether the process ended its recording itself, as of the last complete ``read``."""
 
     def read(self) -> Iterator[TailPiece]:
-        """What is new, in pieces of a segment. Raises RecordingError when the file is foreign, damaged at its head, or
-        gone."""
+        """The new content, in pieces of a segment. Raises RecordingError if the file is foreign, damaged at its head,
+        or gone."""
         with RecordingFile(self._path) as file:
             if file.identity != self._identity or file.size_bytes < self._resume:
                 self._identity, self._resume = file.identity, HEAD_BYTES
@@ -290,7 +290,7 @@ class RecordingFile(AbstractContextManager["RecordingFile"]):
             raise RecordingError(f"cannot read {self._path}: {error.strerror}") from None
 
     def read_segment(self, number: int, begin: int = 0) -> list[tuple[int, Frame]]:
-        """The frames of a segment, and where in the file each ends; of those alone that lie behind ``begin``."""
+        """The frames of a segment, and where in the file each ends; only those after ``begin``."""
         start = number * self.header.segment_bytes
         begin = max(begin, start + SEGMENT_HEADER_BYTES, HEAD_BYTES)
         data = self.read(begin, start + self.header.segment_bytes - begin)
@@ -334,7 +334,7 @@ class RowsAndFacts:
             self.dropped_facts += 1
             return
         key: object = frame.sequence
-        # A health line with an id takes the place of the one before, like the last-wins kinds.
+        # A health line with an id replaces the previous one, like the last-wins kinds.
         if fact["kind"] in LAST_WINS_KINDS or (fact["kind"] == "health" and "id" in fact):
             key = fact_key(fact)
             self._facts.pop(key, None)
@@ -375,7 +375,7 @@ def _count_lost(rows: Rows, settled_rows: int) -> int:
 
 
 def _describe_losses(process: ProcessRecording) -> list[str]:
-    """One line when rows or facts are missing, unless the writer says so itself."""
+    """One line if rows or facts are missing, unless the writer reports it itself."""
     if any(fact.get("kind") == "health" and fact.get("id") == "recording" for fact in process.facts):
         return []
     lost = [
@@ -403,7 +403,7 @@ def list_recordings(folder: Path, health: list[str], *, known: Container[str] = 
     if not folder.is_dir():
         return []
     paths = [folder / name for name in sorted(os.listdir(folder)) if name.endswith(FILE_SUFFIX) and name not in known]
-    pipes = [path for path in paths if path.is_fifo()]  # reading one would wait for ever
+    pipes = [path for path in paths if path.is_fifo()]  # reading one would wait forever
     health += [f"{path.name} is a pipe, not a recording, and was left out" for path in pipes]
     return [path for path in paths if path not in pipes]
 
@@ -424,7 +424,7 @@ def read_json(path: Path, health: list[str]) -> dict[str, Any] | None:
 
 
 def states_its_end(outcome: dict[str, Any]) -> bool:
-    """One whole number: the exit code or the signal, and null for the other."""
+    """Whether it has one whole number: the exit code or the signal, and null for the other."""
     given = [outcome[name] for name in ("exit_code", "signal") if outcome.get(name) is not None]
     return len(given) == 1 and type(given[0]) is int
 
@@ -444,7 +444,7 @@ def _list_runs(runs: Path) -> list[Path]:
 
 
 def _saw_training(run: Path) -> bool:
-    """Whether a process of the run completed a step, or cannot be read, which the reader then says."""
+    """Whether a process of the run completed a step, or cannot be read, which the reader then reports."""
     unread: list[str] = []
     try:
         return any(map(_completed_step, list_recordings(run / "processes", unread))) or bool(unread)
@@ -469,7 +469,7 @@ def _completed_step(path: Path) -> bool:
 
 
 def _started(run: Path) -> tuple[float, str]:
-    """When a run began, for finding the newest: what its manifest says, else when that file was written."""
+    """When a run began, for finding the newest: from its manifest, else when that file was written."""
     for name in ("run.json", "processes", "."):
         try:
             modified_s = (run / name).stat().st_mtime

@@ -1,4 +1,4 @@
-"""Analysis -> findings: every rule of the catalogue is asked, and none can lose the others' answers."""
+"""Analysis -> findings: asks every rule of the catalogue; a rule that fails cannot lose the findings of the others."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ NOT_IN_A_TRACE = "a trace file does not contain it; record the training with hot
 def find_problems(
     analysis: Analysis, rules: Iterable[Rule] | None = None
 ) -> tuple[tuple[Finding, ...], tuple[Skipped, ...]]:
-    """What the rules found, in the rules' order, and the rules that could not judge, with their reasons.
+    """The rules' findings, in the rules' order, and the rules that could not judge, with their reasons.
 
-    ``rules`` defaults to the whole catalogue. A rule that fails is reported as skipped, with its error. No time of
-    a step is counted by two findings (see ``share_out``).
+    ``rules`` defaults to the full catalogue. A rule that fails is reported as skipped, with its error. No time of a
+    step is counted by two findings (see ``share_out``).
     """
     asked = tuple(RULES.values() if rules is None else rules)
     findings, skipped = _ask(((one, partial(one.judge, analysis)) for one in asked), analysis.unit)
@@ -38,7 +38,7 @@ def find_problems(
 def find_problems_in_trace(
     analysis: TraceAnalysis, rules: Iterable[Rule] | None = None
 ) -> tuple[tuple[Finding, ...], tuple[Skipped, ...]]:
-    """As find_problems, from files that a profiler wrote; rules that such files cannot show are skipped."""
+    """Like find_problems, from files that a profiler wrote; skips rules that such files cannot support."""
     asked = tuple(RULES.values() if rules is None else rules)
     unseen = tuple(Skipped(rule=one.id, reason=NOT_IN_A_TRACE) for one in asked if one.judge_trace is None)
     judges = ((one, partial(one.judge_trace, analysis)) for one in asked if one.judge_trace is not None)
@@ -49,7 +49,7 @@ def find_problems_in_trace(
 def _ask(
     judges: Iterable[tuple[Rule, Callable[[], Judgement]]], unit: str
 ) -> tuple[tuple[Finding, ...], tuple[Skipped, ...]]:
-    """What the rules answer, signed; ``unit`` is what a rate of the analysis counts."""
+    """The results of the rules, signed; ``unit`` is what a rate of the analysis counts."""
     findings: list[Finding] = []
     skipped: list[Skipped] = []
     for one, judge in judges:

@@ -1,7 +1,8 @@
-"""Analysis -> what the ranks' communication costs, and how the gradients are best sent.
+"""Analysis -> what the ranks' communication costs, and the best way to send the gradients.
 
 All-reduce makes the ranks' steps equally long, so a slow rank does not show in its step time. It shows in the waiting:
-every rank's exposed communication is transfer plus waiting for the last one, and the rank that waits least is the last.
+every rank's exposed communication is transfer plus waiting for the last rank, and the rank that waits least is the
+last.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from hotloop.judge.diagnose.measured import known_mean, steps_per_anchor_step
 
 LOOPBACK = ("lo", "lo0")
 LOOPBACK_BYTES_PER_S = 1.0e9
-"""What gloo reaches between two processes of one host (measured: 6.8 Gb/s on an unshaped virtual link)."""
+"""The rate that gloo reaches between two processes of one host (measured: 6.8 Gb/s on an unshaped virtual link)."""
 OTHER_LINKS_RATIO = 10.0
-"""Rule of thumb: what an accelerator's links reach, over loopback. A saving that rests on it is labelled so."""
+"""Rule of thumb: the rate of an accelerator's links, over loopback. A saving that rests on it is labeled so."""
 SLOW_LINK_RATIO = 0.3
 """A link below this share of its nominal speed, or of what loopback reaches, is slow."""
 COUNTED_RATIO = 0.9
-"""What an extra synchronisation costs a CPU's step, over the communication that DDP counts for it: the low end of 0.90
-to 1.0 (``sync_saving_ns`` says how that was measured)."""
+"""The cost of an extra synchronization in a CPU's step, over the communication that DDP counts for it: the low end of
+0.90 to 1.0 (``sync_saving_ns`` describes the measurement)."""
 DEFAULT_BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20
 SMALL_BUCKET_BYTES = 1 << 20
@@ -34,10 +35,10 @@ FEWEST_SMALL_BUCKETS = 8
 SENDERS = ("compress-gradients",)
 """The techniques whose ways of sending are forecast."""
 LEAST_WIRE_RATIO = 0.5
-"""At least so much of the communication is taken for bytes on the wire, whatever its messages' usual latencies add to:
-a slow link is one whose latencies are less (``slow_link``)."""
+"""At least this part of the communication is assumed to be bytes on the wire, whatever the usual latencies of its
+messages add up to: a slow link has smaller latencies (``slow_link``)."""
 COLLECTIVE_CALL = re.compile(r"reduce|gather|broadcast|scatter|barrier|all_to_all|\bwait\(")
-"""In a source line: it calls a collective itself, or waits for one."""
+"""A source line that calls a collective itself, or waits for one."""
 
 
 def is_distributed(analysis: Analysis) -> bool:
@@ -46,7 +47,7 @@ def is_distributed(analysis: Analysis) -> bool:
 
 
 def sync_count(rank: RankAnalysis) -> float:
-    """Synchronised backwards per step of one rank."""
+    """Synchronized backwards per step of one rank."""
     synced = known_mean(rank, "synced_backwards")
     if synced is not None and synced > 0:
         return synced
@@ -67,9 +68,9 @@ def explicit_ns(rank: RankAnalysis) -> float:
 
 
 def waits_ns(analysis: Analysis) -> list[float]:
-    """What each rank waits for others, ns per step: exposed gradient communication and its own code's collectives.
+    """Time that each rank waits for others, ns per step: exposed gradient communication and its own code's collectives.
 
-    Where DDP's statistics are missing and waiting is not told apart, all of backward stands in for the former.
+    Without DDP's statistics, and if waiting cannot be separated from work, all of backward replaces the former.
     """
     exposed = [exposed_gradient_ns(rank) for rank in analysis.ranks]
     if all(shows_exchange_of_backward(rank) for rank in analysis.ranks):
@@ -80,7 +81,7 @@ def waits_ns(analysis: Analysis) -> list[float]:
 
 
 def shows_exchange_of_backward(rank: RankAnalysis) -> bool:
-    """Whether what backward waits for other ranks is told apart from what it computes, without DDP's statistics.
+    """Whether backward's waiting for other ranks can be separated from its computation without DDP's statistics.
 
     FSDP2 calls its collectives from Python. On the CPU they run on the thread that trains, in backward too, so they are
     ``communication_ns`` and the rest of backward is work. On an accelerator, other threads and streams run them.
@@ -89,24 +90,25 @@ def shows_exchange_of_backward(rank: RankAnalysis) -> bool:
 
 
 def least_exposed_gradient_ns(analysis: Analysis) -> float | None:
-    """Exposed gradient communication that even the rank with the least of it does not hide, per step."""
+    """Exposed gradient communication per step of the rank that has the least of it."""
     known = [e for e in (exposed_gradient_ns(rank) for rank in analysis.ranks) if e is not None]
     return min(known) if len(known) == len(analysis.ranks) else None
 
 
 def least_explicit_ns(analysis: Analysis) -> float:
-    """Time in the training's own collectives that even the rank with the least of it spends, per step."""
+    """Time per step in the training's own collectives, on the rank that spends the least."""
     return min(explicit_ns(rank) for rank in analysis.ranks)
 
 
 def extra_syncs(analysis: Analysis) -> float:
-    """Gradient synchronisations per step beyond the one that is needed; 0 when none are or it is unknown."""
+    """Gradient synchronizations per step beyond the one that is needed; 0 if there are none or it is unknown."""
     rank = analysis.lead
     synced = known_mean(rank, "synced_backwards")
     backwards = known_mean(rank, "backwards")
     if synced is None or backwards is None or synced < backwards - 0.05:
         return 0.0
-    # A model of several DDP modules asks for an exchange in the forward of each: one backward makes one of them all.
+    # A model of several DDP modules requests an exchange in the forward of each; one backward performs a single
+    # exchange.
     per_optimizer_step = min(synced, backwards) / steps_per_anchor_step(rank)
     if per_optimizer_step < 1.5:
         return 0.0
@@ -114,8 +116,8 @@ def extra_syncs(analysis: Analysis) -> float:
 
 
 def sharded_extra_ns(analysis: Analysis) -> float:
-    """What FSDP2's exchange takes per step beyond one micro-batch's, on the rank with the least of it, as if each took
-    the same; 0 where gradients are spread once, and on an accelerator, where it is not seen."""
+    """Time of FSDP2's exchange per step beyond one micro-batch's, on the rank with the least of it, assuming that each
+    takes the same; 0 if gradients are scattered once, and on an accelerator, where the exchange is not seen."""
     rank = analysis.lead
     if not rank.model_is_sharded or rank.device_type != "cpu":
         return 0.0
@@ -123,9 +125,9 @@ def sharded_extra_ns(analysis: Analysis) -> float:
 
 
 def transfer_ns(ddp: DdpFacts, world_size: int) -> float | None:
-    """Time that one exchange of all gradients takes on one host when no rank waits; None without their size.
+    """Time of one exchange of all gradients on one host if no rank waits; None if their size is unknown.
 
-    Bytes over what gloo reaches on loopback (an accelerator's links are far quicker), plus a latency per bucket.
+    Bytes over the rate of gloo on loopback (an accelerator's links are far faster), plus a latency per bucket.
     """
     if not ddp.parameter_bytes or world_size < 2:
         return None
@@ -137,13 +139,13 @@ def transfer_ns(ddp: DdpFacts, world_size: int) -> float | None:
 
 
 def sync_saving_ns(analysis: Analysis) -> tuple[float, float, float] | None:
-    """Low, mid and high time per step that the extra synchronisations cost; None when communication is unknown.
+    """Low, mid and high time per step that the extra synchronizations cost; None if communication is unknown.
 
-    Exposed communication is transfer plus waiting for the other ranks. What is won for certain is the transfer; part of
-    the waiting comes back at the one synchronisation that stays. On a CPU the hidden part counts as well: the transfer
-    takes cores from the computation that seems to hide it. Measured with two gloo ranks on two cores, 2, 4 and 8
-    synchronisations a step, 3 to 5 interleaved pairs each: every extra one cost 5.1 to 6.2 ms where DDP counted 5.5 to
-    6.8 ms of communication, 4.0 to 4.7 of them exposed (ratio 0.90 to 1.0).
+    Exposed communication is transfer plus waiting for the other ranks. The transfer is saved for certain; part of the
+    waiting comes back at the one synchronization that remains. On a CPU, the overlapped part counts as well: the
+    transfer takes cores from the computation that it overlaps. Measured with two gloo ranks on two cores, 2, 4 and 8
+    synchronizations per step, 3 to 5 interleaved pairs each: every extra one cost 5.1 to 6.2 ms where DDP counted 5.5
+    to 6.8 ms of communication, 4.0 to 4.7 ms of it exposed (ratio 0.90 to 1.0).
     """
     extra = extra_syncs(analysis)
     facts = [r.ddp for r in analysis.ranks if r.ddp is not None]
@@ -156,9 +158,9 @@ def sync_saving_ns(analysis: Analysis) -> tuple[float, float, float] | None:
     certain = transfer_ns(facts[0], analysis.lead.world_size)
     link = crossed_link(analysis)
     if link is not None:
-        # The rank with the least communication waits for no other.
+        # The rank with the least communication waits for no other rank.
         certain = link.comm_ns / sync_count(analysis.lead)
-    # Over a slow link all of it is transfer.
+    # Over a slow link, all of it is transfer.
     sure = min(exposed) if slow_link(analysis) is not None else min(min(exposed), certain or 0.0)
     low_ns, high_ns = REMOVED_LOW_RATIO * extra * sure, extra * (mean_exposed + hidden)
     mid_ns = COUNTED_RATIO * high_ns if analysis.lead.device_type == "cpu" else extra * (sure + mean_exposed) / 2
@@ -166,7 +168,7 @@ def sync_saving_ns(analysis: Analysis) -> tuple[float, float, float] | None:
 
 
 def bucket_bytes(ddp: DdpFacts) -> tuple[int, ...]:
-    """Sizes of the buckets in use, or an even split by the cap when DDP did not say; empty when unknown."""
+    """Sizes of the buckets in use, or an even split by the cap if DDP did not report them; empty if unknown."""
     if ddp.bucket_sizes:
         return ddp.bucket_sizes
     if not ddp.parameter_bytes or not ddp.bucket_cap_bytes:
@@ -176,7 +178,7 @@ def bucket_bytes(ddp: DdpFacts) -> tuple[int, ...]:
 
 
 def needless_buckets(ddp: DdpFacts) -> int:
-    """How many all-reduces a synchronisation makes beyond what buckets of the default size would need."""
+    """The number of all-reduces per synchronization beyond what buckets of the default size would need."""
     sizes = bucket_bytes(ddp)
     if len(sizes) < FEWEST_SMALL_BUCKETS:
         return 0
@@ -189,16 +191,16 @@ def needless_buckets(ddp: DdpFacts) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What the gradients' way between the ranks achieves. Rates in bytes per second."""
+    """The performance of the link that gradients cross between ranks. Rates in bytes per second."""
 
     interface: str
     rate_bytes_per_s: float
-    """Rate on the wire while gradients were on their way."""
+    """Rate on the wire while gradients were in transit."""
     nominal_bytes_per_s: float | None
     latency_ns: float
     """Of all messages of a step, by rule of thumb."""
     comm_ns: float
-    """Communication per step, hidden or not, of the rank with the least of it."""
+    """Communication per step, overlapped or not, of the rank with the least of it."""
     overlap_ns: float
 
     @property
@@ -209,7 +211,7 @@ class Link:
 
 
 def shares_its_cores(rank: RankAnalysis) -> bool:
-    """The ranks' threads fill the cores of one host, and gradients travel through its memory alone."""
+    """Whether the ranks' threads fill the cores of one host, and gradients travel only through its memory."""
     if rank.device_type != "cpu" or rank.cores is None or rank.local_world_size != rank.world_size:
         return False
     if any(_carries_gradients(rank, name) for name in rank.network_bytes_per_s if name not in LOOPBACK):
@@ -218,19 +220,19 @@ def shares_its_cores(rank: RankAnalysis) -> bool:
 
 
 def _carries_gradients(rank: RankAnalysis, interface: str) -> bool:
-    """Whether the interface moves about as many bytes per step as the exchange of all gradients has."""
+    """Whether the interface moves about as many bytes per step as the exchange of all gradients needs."""
     carried_bytes = rank.network_bytes_per_s[interface] * rank.step_mean_ns * 1e-9
     return carried_bytes >= 0.3 * _payload_bytes(rank) > 0
 
 
 def _payload_bytes(rank: RankAnalysis) -> float:
-    """What a ring sends and receives per step and rank for all gradients; 0 where their size is unknown."""
+    """Bytes that a ring sends and receives per step and rank for all gradients; 0 if their size is unknown."""
     n = rank.world_size
     return 2 * (n - 1) / n * ((rank.ddp.parameter_bytes if rank.ddp else 0) or 0) * sync_count(rank)
 
 
 def crossed_link(analysis: Analysis) -> Link | None:
-    """The real interface that gradients go over, quick or slow; None on one host, or where it is not known."""
+    """The real interface that gradients cross, fast or slow; None on one host, or if it is unknown."""
     stats = [r for r in analysis.ranks if r.ddp is not None and r.ddp.comm_ns and r.ddp.overlap_ns is not None]
     if len(stats) != len(analysis.ranks):
         return None
@@ -239,11 +241,11 @@ def crossed_link(analysis: Analysis) -> Link | None:
     if rank is None or rank.ddp is None:
         return None
     syncs = sync_count(rank)
-    # Waiting for a slow rank is no transfer: the rank that waits least tells how long the wire takes.
+    # Waiting for a slow rank is not transfer: the rank that waits least shows how long the wire takes.
     comm_ns = min(r.ddp.comm_ns for r in stats if r.ddp is not None and r.ddp.comm_ns is not None) * syncs
     overlap_ns = min((r.ddp.overlap_ns or 0.0) for r in stats if r.ddp is not None) * syncs
     payload_bytes = _payload_bytes(rank)
-    # The counter has both directions or one; a ring sends and receives the same amount.
+    # The counter covers both directions or one; a ring sends and receives the same amount.
     if not _carries_gradients(rank, name) or comm_ns <= 0:
         return None
     return Link(
@@ -257,19 +259,19 @@ def crossed_link(analysis: Analysis) -> Link | None:
 
 
 def slow_link(analysis: Analysis) -> Link | None:
-    """The link, when gradients go over a real interface and it is what they wait for; else None."""
+    """The link, if gradients cross a real interface and wait for it; else None."""
     link = crossed_link(analysis)
     if link is None:
         return None
     if link.rate_bytes_per_s >= SLOW_LINK_RATIO * max(link.nominal_bytes_per_s or 0.0, LOOPBACK_BYTES_PER_S):
         return None
-    # Buckets and start-up latency also make the rate low; a link is to blame only when the bytes are many.
+    # Buckets and start-up latency also lower the rate; a link is to blame only if the bytes are many.
     return None if link.latency_ns > 0.5 * link.comm_ns else link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """The least exposed communication per step (ns) that needed synchronisations have, told apart by its cause."""
+    """The least exposed communication per step (ns) of needed synchronizations, separated by cause."""
 
     link_ns: float
     buckets_ns: float
@@ -278,9 +280,10 @@ class Exposure:
 
 
 def exposure_by_cause(analysis: Analysis) -> Exposure | None:
-    """Why even the rank that waits least waits: each ns is given to one cause only. None without DDP's statistics.
+    """The reasons why even the rank that waits least waits: each ns goes to only one cause. None without DDP's
+    statistics.
 
-    Order: synchronisations that are not needed, then the link, then small buckets; what is left has no other name.
+    Order: unneeded synchronizations, then the link, then small buckets; the rest has no known cause.
     """
     gradient_ns = least_exposed_gradient_ns(analysis)
     own_ns = least_explicit_ns(analysis)
@@ -310,15 +313,15 @@ def exposure_by_cause(analysis: Analysis) -> Exposure | None:
 
 
 def applied_sender(rank: RankAnalysis) -> str | None:
-    """The applied technique that exchanges DDP's gradients in its place; None where DDP does it itself."""
+    """The applied technique that exchanges gradients in place of DDP; None if DDP does it itself."""
     return next((one for one in SENDERS if one in rank.applied and rank.ddp is not None), None)
 
 
 def sender_ns(rank: RankAnalysis, explicit_ns: float) -> float:
-    """The part of the time in collectives called from Python that is the applied sender's; 0.0 without one.
+    """The applied sender's part of the time in collectives called from Python; 0.0 without a sender.
 
-    Its collectives are reached from lines such as ``loss.backward()``; the training's own stand at a line that calls
-    one.
+    Its collectives are reached from lines such as ``loss.backward()``; those of the training are on a line that calls a
+    collective.
     """
     if applied_sender(rank) is None:
         return 0.0
@@ -328,9 +331,9 @@ def sender_ns(rank: RankAnalysis, explicit_ns: float) -> float:
 
 
 def loops_around_collectives(analysis: Analysis) -> FieldShare:
-    """What the training does to its tensors around collectives of its own, per step, and DDP would do in their place.
+    """What the training does per step to its tensors around its own collectives, and DDP would do in their place.
 
-    Nothing where most of the exchange is DDP's, an applied technique's, or that of sharded weights.
+    Nothing if most of the exchange is DDP's, an applied technique's, or that of sharded weights.
     """
     rank = analysis.lead
     exposure = exposure_by_cause(analysis) if len(analysis.ranks) > 1 else None
@@ -343,7 +346,7 @@ def loops_around_collectives(analysis: Analysis) -> FieldShare:
 
 
 def read_exchange(analysis: Analysis) -> Exchange | None:
-    """One synchronised backward of the lead rank; None without DDP's sizes and times."""
+    """One synchronized backward of the lead rank; None without DDP's sizes and times."""
     rank = analysis.lead
     ddp = rank.ddp
     sizes = () if ddp is None else bucket_bytes(ddp)
@@ -359,7 +362,7 @@ def read_exchange(analysis: Analysis) -> Exchange | None:
 
 
 def fit_of(analysis: Analysis, link: Link) -> LinkFit | None:
-    """The link as one training shows it: the backend's usual latency, and the rate of what is left of the time."""
+    """The link as this training shows it: the backend's usual latency, and a rate from the remaining time."""
     ddp = analysis.lead.ddp
     if ddp is None:
         return None
@@ -368,7 +371,7 @@ def fit_of(analysis: Analysis, link: Link) -> LinkFit | None:
 
 
 def choose_sending(analysis: Analysis, link: Link) -> WayChoice | None:
-    """How to send one exchange; None where too little of it is known. Times are per synchronised backward."""
+    """How to send one exchange; None if too little of it is known. Times are per synchronized backward."""
     exchange, fit = read_exchange(analysis), fit_of(analysis, link)
     if exchange is None or fit is None or exchange.ranks < 2:
         return None
@@ -376,20 +379,20 @@ def choose_sending(analysis: Analysis, link: Link) -> WayChoice | None:
 
 
 def saved_ratio(analysis: Analysis, choice: WayChoice, exposed_ns: float) -> float:
-    """Share of the step that the chosen way saves of ``exposed_ns``, what is exposed per step now."""
+    """Share of the step that the chosen way saves of ``exposed_ns``, the communication exposed per step now."""
     syncs = max(1.0, sync_count(analysis.lead) - extra_syncs(analysis))
     return max(0.0, exposed_ns - choice.picked.exposed_ns * syncs) / analysis.step_ns
 
 
 def list_exposed(analysis: Analysis, choice: WayChoice) -> dict[str, Value]:
-    """Evidence: what each way would leave exposed, as a share of the step."""
+    """Evidence: the communication that each way would leave exposed, as a share of the step."""
     syncs = max(1.0, sync_count(analysis.lead) - extra_syncs(analysis))
     left: Mapping[str, Value] = {way.way: round(way.exposed_ns * syncs / analysis.step_ns, 4) for way in choice.ways}
     return {"exposed_by_way": dict(left)}
 
 
 def bucket_cap_mib(analysis: Analysis, link: Link | None) -> int:
-    """The size of DDP's buckets for this link; torch's 25 MiB where none is crossed."""
+    """The size of DDP's buckets for this link; torch's 25 MiB if no link is crossed."""
     exchange = read_exchange(analysis)
     fit = None if link is None else fit_of(analysis, link)
     return 25 if exchange is None or fit is None else choose_bucket_bytes(exchange, fit) >> 20

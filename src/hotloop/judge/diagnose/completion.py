@@ -1,8 +1,8 @@
-"""Findings of all rules -> the same findings as a report tells them, and what their fixes save together.
+"""Findings of all rules -> the same findings as a report shows them, and what their fixes save together.
 
-A finding says in ``time_ns`` which time is its own. Rules agree on that where they can: a sampled line has one kind
-(lines.py), exposed communication one cause (comm.py), a restart of workers is no ordinary wait (loading.py). What they
-still count twice shows as more than the phase holds, and the weaker evidence gives way.
+A finding states in ``time_ns`` which time is its own. Rules agree on that as far as they can: a sampled line has one
+kind (lines.py), exposed communication one cause (comm.py), and a restart of workers is not an ordinary wait
+(loading.py). If they still count time twice, the sum exceeds the phase, and the weaker evidence gives way.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from hotloop.judge.diagnose.measured import MATERIAL_RATIO, format_share
 from hotloop.judge.diagnose.rules import RULES
 
 BEYOND_RATIO = 0.12
-"""Of what is left of a step after the likeliest saving."""
+"""Share of the step that remains after the likeliest saving."""
 BEYOND_COST_RATIO = 0.09
-"""The same of what is left after the most that the rule of a fault could time."""
+"""The same for what remains after the largest saving that the rule of a fault could time."""
 OF_THE_MIDDLE_RATIO = 0.5
-"""A range goes at most so far on, as a share of its middle: what saves little cools few caches."""
+"""The widest extension of a range, as a share of its middle: a small saving frees few caches."""
 ROUNDING_RATIO = 0.005
 """Sampled shares of several fields add up to a phase within this."""
 STRENGTH = {Basis.MEASURED: 2, Basis.SIMULATED: 1, Basis.RULE_OF_THUMB: 0}
 BASIS_WEIGHT = {Basis.MEASURED: 1.0, Basis.SIMULATED: 0.9, Basis.RULE_OF_THUMB: 0.5}
-"""How much of a forecast counts towards its place, by how it was made."""
+"""The weight of a forecast in the ranking, by how it was made."""
 SEVERITY_AS_SAVING_RATIO = {Severity.HIGH: 0.40, Severity.MEDIUM: 0.15, Severity.LOW: 0.05, Severity.INFO: 0.0}
-"""Place of a finding whose harm is no loss of time (memory that fills up): among savings of its severity."""
+"""Rank of a finding whose harm is not lost time (memory that fills up), among savings of its severity."""
 _COMPUTATION = "computation"
 _ANYWHERE = "anywhere"
 _GROUPS = {"forward": _COMPUTATION, "backward": _COMPUTATION, None: _ANYWHERE}
@@ -44,13 +44,14 @@ NOTHING: Four = (0.0, 0.0, 0.0, 0.0)
 
 
 def widen(finding: Finding) -> Finding:
-    """The finding with room above for what its rule cannot time.
+    """The finding, with its range extended upward for effects that its rule cannot time.
 
-    A cost is the time in which something was seen to run or to wait. What it does to the rest of the step (caches,
-    memory, threads that wake late) ends with it and is in no clock. Of 25 savings of 0.10 or more that the zoo's twins
-    realised (state d96d9a4) 14 lay above a range that ended at the cost, none below it, and so did 10 of 21 of a fresh
-    pass whose ranges went beyond their middle alone (4f1b170b4157). All numbers above were chosen from these scripts,
-    which are known since. docs/decisions/006-range-widening.md says what may narrow it again.
+    A cost is the time in which something was seen to run or to wait. Its effect on the rest of the step (caches,
+    memory, threads that wake late) ends with it, and no clock measures it. Of 25 savings of 0.10 or more that the zoo's
+    twins achieved (state d96d9a4), 14 were above a range that ended at the cost, and none below it. The same was true
+    of 10 of 21 in a fresh pass whose ranges were extended beyond their middle alone (4f1b170b4157). All numbers above
+    were chosen from these scripts, which are known since then. docs/decisions/006-range-widening.md says what may
+    narrow the range again.
     """
     saving = finding.saving
     if saving is None:
@@ -60,7 +61,7 @@ def widen(finding: Finding) -> Finding:
 
 
 def upper_end(mid_ratio: float, high_ratio: float, *, is_removal: bool) -> float:
-    """The upper end of a forecast with this middle and, by its rule, this upper end: never less than that.
+    """The upper end of a forecast, from its middle and the upper end that its rule gave; never less than the latter.
 
     >>> upper_end(0.25, 0.26, is_removal=False), upper_end(0.25, 0.4, is_removal=False)
     (0.34, 0.4)
@@ -77,10 +78,10 @@ def upper_end(mid_ratio: float, high_ratio: float, *, is_removal: bool) -> float
 
 
 def share_out(findings: Sequence[Finding], analysis: Analysis) -> tuple[tuple[Finding, ...], tuple[Skipped, ...]]:
-    """The findings in their order, and those of which nothing material is left as skipped.
+    """The findings in their order; those with no material time left are skipped.
 
-    Of each phase, on the rank with most of it, the findings with the stronger basis and the higher low forecast have
-    their time first.
+    Of each phase, on the rank with most of it, findings with a stronger basis and a higher low forecast claim their
+    time first.
     """
     left_ns = {name: float(max(rank.breakdown.mean_ns(name) for rank in analysis.ranks)) for name in PHASES}
     kept: dict[int, Finding] = {}
@@ -136,9 +137,9 @@ def _cut(finding: Finding, share: float, own_ns: dict[str, int]) -> Finding:
 def complete_findings(
     findings: Sequence[Finding], acts: Mapping[str, Act], breakdown: Breakdown | None = None
 ) -> tuple[tuple[Finding, ...], CombinedSaving | None]:
-    """All findings of a report in the order in which to treat them, and what their fixes save together.
+    """All findings of a report in the order in which to fix them, and what their fixes save together.
 
-    Each says what only the others, the other findings of its rule and its fix's act can tell of it.
+    Each also gets what the other findings, those of its own rule, and the technique of its fix add to it.
     """
     linked = [one if (own := rule_of(one)) is None or own.link is None else own.link(one, findings) for one in findings]
     ranked = state_rule_savings(rank_findings(linked), breakdown)
@@ -151,7 +152,7 @@ def rule_of(finding: Finding) -> Rule | None:
 
 
 def sums_up(finding: Finding) -> bool:
-    """Whether other findings own the time that it is about."""
+    """Whether other findings own the time that this finding is about."""
     own = rule_of(finding)
     return own is not None and own.link is not None
 
@@ -159,9 +160,9 @@ def sums_up(finding: Finding) -> bool:
 def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Findings by their expected saving, weighted by its basis; ties in the order of rule ids.
 
-    What rests on a rule of thumb stands behind every fault that was measured or simulated, however large the guess, but
-    for a fault whose low end alone is more than all that the other's forecast expects.
-    Findings of severity info stand last, whatever their expected saving: their low end promises nothing.
+    A finding that rests on a rule of thumb comes after every fault that was measured or simulated, however large the
+    guess, unless it is a fault whose low end alone exceeds everything that the other's forecast expects. Findings of
+    severity info come last, whatever their expected saving: their low end promises nothing.
     """
     found = list(findings)
     graver = [finding for finding in found if finding.severity is not Severity.INFO]
@@ -182,7 +183,7 @@ def _rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     def is_sure(guess: Finding) -> bool:
         return bool(weights) and guess.kind is Kind.FAULT and -_low(guess) < weights[-1]
 
-    # Each sure guess stands before the first known finding that expects less than its low end.
+    # Each certain guess comes before the first known finding that expects less than its low end.
     ahead = [((i, 1), one) for i, one in enumerate(known[:behind])]
     ahead += [((bisect_right(weights, -_low(one)), 0), one) for one in guesses if is_sure(one)]
     rest = sorted((*known[behind:], *(one for one in guesses if not is_sure(one))), key=_place)
@@ -215,15 +216,15 @@ def _weight(finding: Finding) -> float:
 
 @dataclass(slots=True)
 class _Group:
-    """What is saved of one part of the step."""
+    """The saving in one part of the step."""
 
     own: list[Four] = field(default_factory=list)
-    """Of time that one finding alone counts: disjoint parts, so that they add."""
+    """From time that one finding alone counts: disjoint parts, so they add up."""
     shared: list[Four] = field(default_factory=list)
-    """By findings that treat what is there, whoever else does: two may win the same time."""
+    """From findings that treat whatever time is there, so that two may save the same time."""
 
     def together(self, size_ratio: float) -> Four:
-        """The group's saving, where ``size_ratio`` is its part of the step."""
+        """The group's saving, if ``size_ratio`` is its part of the step."""
         low, mid, high, cost = (fsum(values) for values in zip(NOTHING, *self.own, strict=True))
         lows, mids, highs, costs = zip(NOTHING, *self.shared, strict=True)
         return (
@@ -235,13 +236,13 @@ class _Group:
 
 
 def combine_savings(findings: Iterable[Finding], breakdown: Breakdown | None = None) -> CombinedSaving | None:
-    """What the fixes of these findings save together, as fractions of the time per unit; None when nothing has a fix.
+    """What the fixes of these findings save together, as fractions of the time per unit; None if no finding has a fix.
 
-    Time that one finding alone counts (``Finding.time_ns``) is no other's: such savings add. Fixes that treat a whole
-    phase beside them win their share of what is left of it; of two of those one may win the other's time, so that at
-    least the surest of them counts, at most one after the other, and the middle between the larger alone and that is
-    the most likely. The sum never exceeds what the findings say is lost, or the highest upper end of one phase.
-    ``breakdown`` tells how large the phases are; without it each of them counts as the whole step.
+    Time that one finding alone counts (``Finding.time_ns``) belongs to no other, so such savings add up. Fixes that
+    also treat a complete phase save their share of what remains of it. Two of those may save the same time, so at least
+    the most certain of them counts, and at most one after the other; the most likely value is halfway between the
+    larger one alone and that. The sum never exceeds the loss that the findings report, or the highest upper end of one
+    phase. ``breakdown`` gives the size of the phases; without it, each phase counts as the entire step.
     """
     groups: dict[str, _Group] = {}
     techniques: list[str] = []
@@ -256,7 +257,7 @@ def combine_savings(findings: Iterable[Finding], breakdown: Breakdown | None = N
     parts = [group.together(_size_ratio(name, breakdown)) for name, group in groups.items()]
     low, mid, high, cost = (min(1.0, fsum(values)) for values in zip(NOTHING, *parts, strict=True))
     highs = [part[2] for part in parts]
-    # Where more than the step is lost in all, the parts are not disjoint.
+    # If more than the step is lost in total, the parts are not disjoint.
     are_disjoint = fsum(part[3] for part in parts) <= 1.0
     high = min(high, max(cost, *highs, 0.0)) if are_disjoint else _in_turn(highs)
     anywhere.own.append((low, min(mid, high), high, cost))
@@ -270,7 +271,7 @@ def combine_savings(findings: Iterable[Finding], breakdown: Breakdown | None = N
 
 
 def state_rule_savings(findings: Sequence[Finding], breakdown: Breakdown | None = None) -> tuple[Finding, ...]:
-    """The findings; of a rule that has several, each with what the fixes of all of them save together."""
+    """The findings; if a rule has several, each with what the fixes of all of them save together."""
     by_rule: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.saving is not None and finding.saving.mid_ratio > 0:
@@ -293,7 +294,7 @@ def _as_one(findings: Sequence[Finding], breakdown: Breakdown | None) -> Saving 
 
 
 def _add(finding: Finding, saving: Saving, groups: dict[str, _Group]) -> None:
-    """A finding's saving, by the groups in which it has time: in proportion where there are several."""
+    """A finding's saving, by the groups in which it has time: in proportion if there are several."""
     cost_ratio = saving.high_ratio if finding.cost_ratio is None else finding.cost_ratio
     all_of_it: Four = (saving.low_ratio, saving.mid_ratio, saving.high_ratio, cost_ratio)
     whole_ns = sum((finding.time_ns or {}).values())
@@ -324,7 +325,8 @@ def _size_ratio(group: str, breakdown: Breakdown | None) -> float:
 
 
 def _then(first: float, second: float, size_ratio: float) -> float:
-    """Both savings, where the second is had of what the first leaves of a part of the step; never less than either.
+    """Both savings together, if the second applies to what the first leaves of a part of the step; at least each of
+    them.
 
     >>> round(_then(0.3, 0.2, 0.6), 3)
     0.4
@@ -334,7 +336,7 @@ def _then(first: float, second: float, size_ratio: float) -> float:
 
 
 def _in_turn(ratios: Iterable[float]) -> float:
-    """Each wins its share of what is left.
+    """Each saves its share of what remains.
 
     >>> round(_in_turn([0.5, 0.2]), 3)
     0.6

@@ -1,4 +1,4 @@
-"""Analysis -> what rules about the model and its optimizer forecast, for the rules that share time with them."""
+"""Analysis -> the forecasts of rules about the model and its optimizer, for the rules that share time with them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from hotloop.judge.diagnose.measured import (
 FLOOR_RATIO = 0.03
 LEAST_WON_RATIO = 0.005
 MOST_OF_MEDIAN = 2.0
-"""An update is the same work in every step. Where its mean is more than so many times its median, a few steps were held
-up by something else (by other programs mostly), and another form of the update does not win that back."""
+"""An update is the same work in every step. If its mean is more than this many times its median, something else (mostly
+other programs) held up a few steps, and another form of the update does not save that time."""
 DISPATCH_NS = 2_500.0
-"""Host time that one operator costs however little it computes (measured: 2 to 4 us on current CPUs)."""
+"""Host time of one operator, however little it computes (measured: 2 to 4 us on current CPUs)."""
 
 
 def replayed_saving(analysis: Analysis, forecast: Forecast, *, is_sure: bool) -> Saving:
-    """Of forward and backward, from a replay of their operators; nothing sure where other batches may differ."""
+    """The saving in forward and backward, from a replay of their operators; nothing certain if other batches may
+    differ."""
     low_ratio, mid_ratio = forecast.saving_low_ratio * is_sure, forecast.saving_mid_ratio
     most_ratio = min(max(train_share(analysis), mid_ratio), most_saved_ratio(analysis.lead))
     basis = basis_of_replay(low_ratio, mid_ratio)
@@ -31,13 +32,13 @@ def replayed_saving(analysis: Analysis, forecast: Forecast, *, is_sure: bool) ->
 
 
 def compiling_is_unsure(analysis: Analysis) -> bool:
-    """Whether the run shows something at which a compiled model is made anew, or fails."""
+    """Whether the run shows something that makes a compiled model recompile, or fail."""
     ops = analysis.lead.ops
     return batches_vary_in_length(analysis.lead) or bool(ops is not None and ops.get("graded_backward"))
 
 
 def forecast_of_compiled_model(analysis: Analysis) -> Forecast | None:
-    """What uncompiled-model promises with a probe behind it; None when it promises nothing or guesses."""
+    """The forecast of uncompiled-model if a probe supports it; None if it promises nothing or is a guess."""
     forecast = analysis.lead.forecasts.get("compile-model")
     if forecast is None or analysis.lead.compile.used or analysis.lead.model_is_recurrent:
         return None
@@ -52,7 +53,7 @@ def forecast_of_compiled_model(analysis: Analysis) -> Forecast | None:
 
 
 def dispatch_ns(rank: RankAnalysis) -> float:
-    """Host time per step that starting the counted operators takes; 0 where they were not counted."""
+    """Host time per step that it takes to start the counted operators; 0 if they were not counted."""
     return DISPATCH_NS * count_operators(rank)
 
 
@@ -61,7 +62,7 @@ def count_operators(rank: RankAnalysis) -> float:
 
 
 def slow_optimizer_of(analysis: Analysis) -> OptimizerFacts | None:
-    """The largest optimizer where its phase is a material part of usual steps and it is not fused; else None."""
+    """The largest optimizer if its phase is a material part of usual steps and it is not fused; else None."""
     lead = analysis.lead
     phase = lead.breakdown.phases["optimizer"]
     usual_ratio = min(1.0, MOST_OF_MEDIAN * phase.median_ns / phase.mean_ns) if phase.mean_ns else 0.0
@@ -73,13 +74,13 @@ def slow_optimizer_of(analysis: Analysis) -> OptimizerFacts | None:
 
 
 def faster_form(analysis: Analysis) -> Forecast | None:
-    """The better of the probe's two forms, whether it wins or not; None when it measured neither."""
+    """The better of the probe's two forms, whether or not it saves time; None if the probe measured neither."""
     known = [analysis.lead.forecasts.get(name) for name in ("fused-optimizer", "foreach-optimizer")]
     return max((one for one in known if one is not None), key=lambda one: one.saving_mid_ratio, default=None)
 
 
 def forecast_of_faster_optimizer(analysis: Analysis) -> Forecast | None:
-    """What slow-optimizer reports with a measurement behind it; None when it reports nothing or guesses."""
+    """The forecast of slow-optimizer if a measurement supports it; None if it reports nothing or is a guess."""
     if slow_optimizer_of(analysis) is None:
         return None
     forecast = faster_form(analysis)

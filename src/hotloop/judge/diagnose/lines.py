@@ -16,32 +16,32 @@ from hotloop.judge.diagnose.measured import MATERIAL_RATIO, NOISE_MULTIPLE, shar
 
 LOGGING = "logging"
 WEIGHTS = "weights"
-"""A Python loop over parameters or gradients: clipping, decay, averaging by hand."""
+"""A Python loop over parameters or gradients: hand-written clipping, decay, averaging."""
 COLLECTING = "collecting"
 """An explicit garbage collection."""
 BATCH = "batch"
-"""Reading, tokenising, indexing or stacking samples."""
+"""Reading, tokenizing, indexing or stacking samples."""
 IN_PLACE = "in-place"
 """A tensor changed in place: weights or gradients around the optimizer, inputs before the forward."""
 BOOKKEEPING = "bookkeeping"
 """What every loop does: zero_grad, schedulers, clocks, library clipping."""
 SAVING = "saving"
-"""What is done around a save for its sake: fsync, renaming, gathering the state. The checkpoint's, whatever it looks
-like."""
+"""Work around a save and for its sake: fsync, renaming, gathering the state. It counts as the checkpoint's, whatever it
+looks like."""
 EXCHANGING = "exchanging"
-"""What a function that calls collectives does to tensors around them: the exchange's, as DDP would do it instead."""
+"""What a function that calls collectives does to tensors around them; DDP would do it as part of its exchange."""
 VALIDATING = "validating"
-"""What the functions that validate do between their forwards and behind them. The validation's, whatever it looks like.
-"""
+"""What the functions that validate do between and after their forwards. It counts as the validation's, whatever it
+looks like."""
 WAITING = "waiting"
-"""A call that blocks until another thread, process or machine has something, or until a time is over."""
+"""A call that blocks until another thread, process or machine delivers something, or until a time is over."""
 UNKNOWN = "unknown"
 
 _FINISHING_TEXT = re.compile(
     r"\b(f(data)?sync|sync|flush|close|replace|renames?|move|link|symlink|unlink|remove|rmtree|copy2?|copyfile|makedirs"
     r"|mkdir|open)\("
 )
-"""Calls that finish a file which was just written."""
+"""Calls that finish a file that was just written."""
 _LOGGING_TEXT = re.compile(
     r"(?<![\w.])print\(|\badd_(scalars?|histogram|images?|text|figure|embedding)\b|\blog_(metrics?|dict|artifact|params?)\b"
     r"|\b(wandb|mlflow|tensorboard|logger|logging|comet_ml|neptune)\b|\bwriterows?\(|\.write\(|\bsavefig\b|\bfsync\("
@@ -63,13 +63,13 @@ _WAITING_LEAF = re.compile(
 _SLEEP_TEXT = re.compile(r"(?<![\w])(time\.)?sleep\(")
 _LIBRARY_CLIP = re.compile(r"\bclip_grad_(norm|value)_\(|\bget_total_norm\(|\bclip_grads_with_norm_\(")
 _WEIGHTS_TEXT = re.compile(
-    # A call of grad() computes gradients (torch.autograd, torch.func) and handles none.
+    # A call of grad() computes gradients (torch.autograd, torch.func) and does not handle any.
     r"\.grad\b(?!\s*\()|\b(named_)?parameters\(\)|\bparam_groups\b|\bgrads?\b(?!\s*\()"
-    # A state alone on its line is walked over next; one that is saved stands inside a dict or a call.
+    # A state alone on its line is walked over next; one that is saved is inside a dict or a call.
     r"|\bstate_dict\(\)\.(items|values)|=\s*[\w.]+\.state_dict\(\)\s*$"
 )
 _STATE_WALK = re.compile(r"\bstate_dict\(\).*\b(items|values)\(\)|\b(items|values)\(\).*\bstate_dict\(\)")
-"""A loop over the entries of a state, from the names of what it calls, in whatever order they are kept."""
+"""A loop over the entries of a state, recognized by the names of what it calls, in whatever order they are kept."""
 _WEIGHTS_NAME = re.compile(
     r"(clip|grad|decay|(^|_)ema(_|$)|polyak|weight_?norm|average_(model|weights|param))", re.IGNORECASE
 )
@@ -86,7 +86,7 @@ _BATCH_NAME = re.compile(
     re.IGNORECASE,
 )
 _MOMENT_NAME = re.compile(r"^on_\w+_(start|begin|end)$")
-"""A framework's hook says when it is called (``on_train_batch_end``), not that it prepares batches."""
+"""The name of a framework's hook shows when it is called (``on_train_batch_end``), not that it prepares batches."""
 _BATCH_MAKER_NAME = re.compile(r"(^|_)(mini)?(batch\w*|samples?|collate\w*|augment\w*|prepro\w*)(_|$)", re.IGNORECASE)
 _BOOKKEEPING_TEXT = re.compile(
     r"\bzero_grad\(|\.train\(\s*(True|False)?\s*\)|\.eval\(\)|\b\w*sched\w*\.step\(|\bperf_counter(_ns)?\(|\btime\.time\("
@@ -102,9 +102,9 @@ _TRAINING_CALLS = frozenset({"backward", "step", "zero_grad"})
 LEAST_SHARE_RATIO = 0.1
 """Share of a field's samples below which a path from the loop is not named."""
 SHORTEST_STEP_NS = 1_000_000
-"""Below this a sampler sees little of what C code does and lands on loops and calls: lines tell where, not how much."""
+"""Below this, a sampler sees little of C code and lands on loops and calls: lines show where, not how much."""
 FEWEST_SAMPLES = 3
-"""Fewer samples than this are an accident, not a part of the step."""
+"""Fewer samples than this are chance, not a part of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ NOTHING = FieldShare(mean_ns=0.0, low_ns=0.0, high_ns=0.0, samples_count=0, line
 def loop_places(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
     """File and name of the functions that hold the training loop: those that call backward, directly or not.
 
-    Their names say nothing of what one of their lines does: ``train_and_log`` also computes.
+    Such a name says nothing about what one of its lines does: ``train_and_log`` also computes.
     """
     stacks = [line.stack or (line.where,) for line in rank.lines.get("backward_ns", ())]
     outside = (stack[: len(stack) - len(frames_inside_backward(rank, stack))] for stack in stacks)
@@ -148,9 +148,9 @@ def frames_inside_backward(rank: RankAnalysis, stack: tuple[Where, ...]) -> tupl
 
 
 def loop_bodies(rank: RankAnalysis) -> tuple[frozenset[str], ...]:
-    """The names that the statements around each sampled backward call: how the body of the training loop is known.
+    """The names in the statements around each sampled backward call, which identify the body of the training loop.
 
-    A functional step (``loss = step_fn(...)``) has no call of backward by that name.
+    A functional step (``loss = step_fn(...)``) has no call named backward.
     """
     loop = loop_places(rank)
     lines = rank.lines.get("backward_ns", ())
@@ -160,7 +160,7 @@ def loop_bodies(rank: RankAnalysis) -> tuple[frozenset[str], ...]:
 def line_kind(
     line: Line, loop: frozenset[tuple[str, str]] = frozenset(), bodies: tuple[frozenset[str], ...] = ()
 ) -> str:
-    """What a sampled line was doing, read from its text, its innermost frame and the functions below the loop.
+    """What a sampled line was doing, judged by its text, its innermost frame and the functions below the loop.
 
     ``loop`` and ``bodies`` are the functions that hold the training loop and what its body calls.
 
@@ -198,7 +198,7 @@ def line_kind(
 
 
 def is_waiting(line: Line) -> bool:
-    """Whether the samples of a line stand in a call that blocks, by its innermost frame."""
+    """Whether the samples of a line are inside a call that blocks, by its innermost frame."""
     return _WAITING_LEAF.match(line.leaf) is not None or is_sleeping(line)
 
 
@@ -207,9 +207,10 @@ def is_sleeping(line: Line) -> bool:
 
 
 def field_lines(rank: RankAnalysis, field_name: str) -> tuple[tuple[Line, str], ...]:
-    """The lines seen in a time field with their kinds, of which each has one: no time is told as two.
+    """The lines seen in a time field, each with exactly one kind, so that no time is reported as two kinds.
 
-    A helper function's unclear lines take its clear ones' kind. What belongs to a save or to a validation comes first.
+    A helper function's unclear lines get the kind of its clear ones. Lines that belong to a save or a validation come
+    first.
     """
     savers, validators = saving_functions(rank), validating_functions(rank)
     loop, exchangers = loop_places(rank), exchanging_functions(rank)
@@ -254,7 +255,7 @@ def time_of_kinds(rank: RankAnalysis, field_name: str, *kinds: str) -> FieldShar
 
 
 def time_of_lines(rank: RankAnalysis, field_name: str, is_meant: Callable[[Line, str], bool]) -> FieldShare:
-    """The part of a time field that the lines account for of which this holds, by line and kind."""
+    """The part of a time field in lines for which ``is_meant`` holds, by line and kind."""
     lines = tuple(line for line, kind in field_lines(rank, field_name) if is_meant(line, kind))
     return _time_of(rank, field_name, lines)
 
@@ -262,7 +263,7 @@ def time_of_lines(rank: RankAnalysis, field_name: str, is_meant: Callable[[Line,
 def saving_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
     """File and name of the functions that save checkpoints, unless they hold the training loop themselves.
 
-    Where saves were seen, but too short for a sample of each, functions that are named after saving count too.
+    If saves were seen, but too short for a sample of each, functions that are named after saving count too.
     """
     lines = rank.lines.get("checkpoint_ns", ())
     found = {(line.where.file, line.where.function) for line in lines}
@@ -279,7 +280,7 @@ def saving_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
 def validating_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
     """File and name of the functions that the loop calls to validate, and that take no part in training.
 
-    None where most forwards without gradients are no validation (a teacher, rollouts).
+    None if most forwards without gradients are not validation (a teacher, rollouts).
     """
     loop = loop_places(rank)
     if 2 * rank.breakdown.mean_ns("validation") <= rank.mean["nograd_ns"]:
@@ -303,8 +304,8 @@ def validating_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
 
 
 def exchanging_functions(rank: RankAnalysis) -> frozenset[tuple[str, str]]:
-    """File and name of the functions that the loop calls for collectives of its own; not those named after another
-    purpose that needs one (the norm of all ranks' gradients, for clipping)."""
+    """File and name of the functions that the loop calls for its own collectives; not those named after another purpose
+    that needs a collective (the norm of all ranks' gradients, for clipping)."""
     loop = loop_places(rank)
     return frozenset(
         (where.file, where.function)
@@ -320,12 +321,12 @@ def time_between_phases(rank: RankAnalysis, *kinds: str) -> FieldShare:
 
 
 def own_ns(rank: RankAnalysis, field_name: str) -> float:
-    """Mean of a time field per step without what the breakdown counts as validation."""
+    """Mean of a time field per step, without the time that the breakdown counts as validation."""
     return max(0.0, rank.mean[field_name] - rank.validation_ns.get(field_name, 0.0))
 
 
 def add_shares(*shares: FieldShare) -> FieldShare:
-    """Several fields' parts together; their lines by time, largest first."""
+    """The sum of several fields' parts; their lines by time, largest first."""
     weighed = sorted(
         ((part.mean_ns * line.samples / max(1, part.samples_count), line) for part in shares for line in part.lines),
         key=lambda pair: -pair[0],
@@ -349,11 +350,11 @@ def places(lines: tuple[Line, ...], count: int = 3) -> tuple[Where, ...]:
 
 
 def places_in_loop(rank: RankAnalysis, field_name: str, *, beside: str = "") -> tuple[Where, ...]:
-    """Where the training loop starts what a field was spent in, and the helper's line that it gets to; most first.
+    """Where the training loop starts the work of a field, and the helper's line that this leads to; most samples first.
 
-    Samples of a forward lie on the model's own lines, which are right as they are: what is told here is who called the
-    model. Helpers that also hold the field ``beside`` come last: a teacher is called where the student is. Falls back
-    on the sampled lines themselves where no stack goes through the loop.
+    Samples of a forward are in the model's own lines, which are right as they are: this reports who called the model.
+    Helpers that also hold the other field come last: a teacher is called where the student is. Falls back on the
+    sampled lines themselves if no stack goes through the loop.
     """
     loop = loop_places(rank)
     shares = _paths_from_loop(rank, field_name, loop)
@@ -366,7 +367,8 @@ def places_in_loop(rank: RankAnalysis, field_name: str, *, beside: str = "") -> 
 
 
 def later_places_in_loop(rank: RankAnalysis, field_name: str, *, beside: str = "") -> tuple[Where, ...]:
-    """As ``places_in_loop``; of several calls from one function the later one comes first: it repeats, if one does."""
+    """Like ``places_in_loop``, but of several calls from one function, the later one comes first: only it can
+    repeat."""
     found = places_in_loop(rank, field_name, beside=beside)
     loop = loop_places(rank)
     paths: list[list[Where]] = []
@@ -398,10 +400,10 @@ def _paths_from_loop(
 
 
 def time_of_batches_after_acting(rank: RankAnalysis) -> FieldShare:
-    """The part of the time after a forward without gradients in which a function named so makes a batch.
+    """The part of the time after a forward without gradients in which a function with such a name makes a batch.
 
-    An environment's own lines stand in this gap too and look alike, so only a function's name counts. What a function
-    does around forwards of its own (``sample_action``, ``decode_batch``) needs the model and counts as nothing.
+    An environment's own lines are also in this gap and look alike, so only a function's name counts. Work that a
+    function does around its own forwards (``sample_action``, ``decode_batch``) needs the model and does not count.
     """
     loop = loop_places(rank)
     asking = {
@@ -420,13 +422,13 @@ def time_of_batches_after_acting(rank: RankAnalysis) -> FieldShare:
 
 
 def time_of_prefetching(rank: RankAnalysis) -> FieldShare:
-    """The part of the time between forward and backward in which the loop's source says that the next batch is made."""
+    """The part of the time between forward and backward in which, by the loop's source, the next batch is made."""
     of_others = (LOGGING, WEIGHTS, COLLECTING, SAVING, VALIDATING)
     return time_of_lines(rank, "after_forward_ns", lambda line, kind: bool(line.makes_batch) and kind not in of_others)
 
 
 def time_of_unclear_batches(rank: RankAnalysis) -> FieldShare:
-    """The part of that time in functions that are named after making batches, where the source does not tell."""
+    """The part of that time in functions that are named after making batches, if the source does not show their use."""
     loop = loop_places(rank)
     return time_of_lines(
         rank,
@@ -440,10 +442,11 @@ def time_of_unclear_batches(rank: RankAnalysis) -> FieldShare:
 
 
 def _ns_per_share(rank: RankAnalysis, field_name: str, is_validation: bool) -> float:
-    """What a line with every sample of a field stands for.
+    """The time that a line with every sample of a field would have.
 
-    The breakdown counts bursts of validation as such, by the clock. That time comes off the lines of the functions that
-    validate, which keep what is left of theirs (behind the last forward); and off all lines where none is known.
+    The breakdown counts bursts of validation by the clock. That time comes off the lines of the functions that
+    validate, which keep the rest of theirs (after the last forward); if no such function is known, it comes off all
+    lines.
     """
     whole_ns, in_bursts_ns = rank.mean[field_name], rank.validation_ns.get(field_name, 0.0)
     if not is_validation and in_bursts_ns <= 0:
@@ -462,11 +465,11 @@ def _time_of(
     if not lines or field_ns <= 0:
         return NOTHING
     share = min(1.0, sum(line.share_ratio for line in lines))
-    # Each line knows its share and its count, so together they tell how many samples the field had.
+    # Each line knows its share and its count, so together they show how many samples the field had.
     shares_sum = sum(line.share_ratio for line in all_lines)
     total = sum(line.samples for line in all_lines) / shares_sum if shares_sum > 0 else 0.0
     _, high = share_bounds(share, total)
-    # Of a line with several statements one may take all of the time, and it may be another than the one meant.
+    # If a line has several statements, one of them may take all of the time, and it may not be the one that is meant.
     sure = min(1.0, sum(line.share_ratio for line in lines if ";" not in line.text))
     low = share_bounds(sure, total)[0] if sure > 0 and rank.step_mean_ns >= SHORTEST_STEP_NS else 0.0
     if sum(line.samples for line in lines) < FEWEST_SAMPLES:
@@ -481,7 +484,7 @@ def _time_of(
 
 
 def _below_the_loop(line: Line, loop: frozenset[tuple[str, str]]) -> tuple[Where, ...]:
-    """The frames that the training loop called: without its own functions and whatever called them."""
+    """The frames that the training loop called, without its own functions and whatever called them."""
     return _below_in(line.stack or (line.where,), loop)
 
 
@@ -489,15 +492,15 @@ def _below_in(stack: tuple[Where, ...], loop: frozenset[tuple[str, str]]) -> tup
     inside = [i for i, where in enumerate(stack) if (where.file, where.function) in loop]
     if inside:
         return stack[max(inside) + 1 :]
-    # Without a sampled backward the innermost frame may be the loop itself, so only a frame that something
-    # called counts as a helper.
+    # Without a sampled backward, the innermost frame may be the loop itself, so only a frame that something called
+    # counts as a helper.
     return tuple(where for where in stack[1:] if where.name not in ("main", "<module>"))
 
 
 def _calls_around(line: Line, loop: frozenset[tuple[str, str]], bodies: tuple[frozenset[str], ...]) -> str:
-    """What the loop or function around a line calls, unless it is the training loop itself: that one calls all.
+    """The calls in the loop or function around a line, unless that is the training loop itself, which calls everything.
 
-    Of a loop over gradients ``.grad`` as well, which is read and not called.
+    For a loop over gradients, also ``.grad``, which is read and not called.
     """
     called = {call.rsplit(".", 1)[-1] for call in line.calls}
     if (line.where.file, line.where.function) in loop:
@@ -510,7 +513,7 @@ def _calls_around(line: Line, loop: frozenset[tuple[str, str]], bodies: tuple[fr
 
 
 def saving_rank(analysis: Analysis) -> RankAnalysis | None:
-    """The rank that spends most on writing checkpoints; None where that is no material part of its steps."""
+    """The rank that spends most time on checkpoints; None if that is not a material part of its steps."""
     rank = most_saving_rank(analysis)
     written_ratio = rank.breakdown.share("checkpoint")
     if written_ratio < MATERIAL_RATIO:
@@ -525,7 +528,7 @@ def most_saving_rank(analysis: Analysis) -> RankAnalysis:
 
 
 def _saves_alike(rank: RankAnalysis) -> bool:
-    """Whether saves recur, and their mean time exceeds its noise: each was clocked, however uneven the steps are."""
+    """Whether saves recur and their mean time exceeds its noise: each was timed, however uneven the steps are."""
     saves = [ns for ns in rank.columns.get("checkpoint_ns", ()) if ns > 0]
     if len(saves) < 2:
         return False
@@ -533,7 +536,7 @@ def _saves_alike(rank: RankAnalysis) -> bool:
 
 
 def saving_times_ns(rank: RankAnalysis) -> dict[str, float]:
-    """Time field -> what saving takes of it per step: the save itself, and what its functions do around it."""
+    """Time field -> how much of it saving takes per step: the save itself, and what its functions do around it."""
     found = {"checkpoint_ns": rank.mean.get("checkpoint_ns", 0.0)}
     found |= {name: time_of_kinds(rank, name, SAVING).mean_ns for name in GAP_FIELDS if rank.lines.get(name)}
     return {name: time_ns for name, time_ns in found.items() if time_ns > 0}

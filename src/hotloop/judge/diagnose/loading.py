@@ -1,4 +1,4 @@
-"""RankAnalysis -> what its batches cost to make, in which lines, and what the training waits for them."""
+"""RankAnalysis -> the cost of making its batches, the lines that make them, and how long the training waits."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from hotloop.judge.diagnose.measured import (
 )
 
 LEAST_CORE_RATIO = 0.1
-"""Guard, no factor: a thread that seems to have got less of its core was not ready to run."""
+"""A guard, not a factor: a thread that seems to get less of its core than this was not ready to run."""
 LEAST_COMPUTE_RATIO = 0.1
-"""Guard, no factor: a step that does little but load shows too little of its computation to tell what cores that got.
+"""A guard, not a factor: a step that does little but load shows too little computation to judge its share of the cores.
 Seen at 2 %: a fetch that slept, with 3.7 ms of CPU time in 68.6 ms, was taken for 37 ms of computing."""
 PREPARED_LOW_RATIO, PREPARED_MID_RATIO = 0.5, 0.9
-"""Part of the time that makes samples which is won by preparing them ahead of the training; the copy stays.
+"""Part of the time to make samples that is saved by preparing them before training; the copy remains.
 
-Of six such forecasts in the known set 0.73, 1.09, 0.85, 0.53, 1.11 and 1.02 of it was won by the fastest runs: mean
-0.89, all above the low part (leaf_cnn, reviews_gru, birdsong in benchmarks/results/zoo/55f64a285295.jsonl;
-keyword_spotter, molnet and ppm-folder in benchmarks/results/fresh, whose twins make the same samples with less Python).
+The fastest runs of six such forecasts in the known set saved 0.73, 1.09, 0.85, 0.53, 1.11 and 1.02 of it: mean 0.89,
+all above the low part (leaf_cnn, reviews_gru, birdsong in benchmarks/results/zoo/55f64a285295.jsonl; keyword_spotter,
+molnet and ppm-folder in benchmarks/results/fresh, whose twins make the same samples with less Python).
 """
 COMPUTE_FIELDS = (
     "forward_ns",
@@ -61,9 +61,9 @@ COMPUTE_FIELDS = (
     "after_backward_ns",
 )
 FEWEST_COLD_STEPS = 5
-"""Steps that are judged behind the first: workers that fill their queues take fewer."""
+"""Steps after the first that are judged: workers take fewer to fill their queues."""
 COLD_MULTIPLE = 2.0
-"""A first epoch that waits less than this many times the later wait may be slow for what else the machine did."""
+"""A first epoch that waits less than this many times the later wait may be slow because the machine was busy."""
 EPOCH_SLACK_RATIO = 0.1
 RANDOM_NAMES = ("rand", "rng", "shuffle", "augment")
 PICTURE_NAMES = (
@@ -77,7 +77,7 @@ PICTURE_NAMES = (
     "resize",
 )
 LEAST_SAMPLES = 20
-"""Below this many stack samples a share of them is no measurement."""
+"""With fewer stack samples than this, a share of them is not a measurement."""
 TEXT_NAMES = ("tokenize", "tokenizer", "encode_plus", "batch_encode", "detokenize")
 SLOW_TOKENIZERS = ("transformers.tokenization_python:", "transformers.tokenization_utils:", ".tokenization_")
 """Modules of transformers' tokenizers that are written in Python; those in Rust are wrapped by ``*_fast`` and
@@ -88,13 +88,13 @@ FIELDS = ("other_ns", "after_input_ns")
 """Where a loop takes its batch: after the last optimizer step, or before the forward."""
 COMPUTING = ("forward", "backward", "optimizer")
 CROWDED_PARTS = (0.3, 0.6)
-"""Rule of thumb: likely and most of the computation's time that is saved where its cores are its own again."""
+"""Rule of thumb: likely and largest part of the computation's time that is saved once its cores are free again."""
 MOST_IDLE_CORES = 0.25
 LEAST_HELD_RATIO = 0.3
 HELD_PARTS = (0.05, 0.35, 0.7)
-"""Rule of thumb: what is saved of the time in which another thread runs Python; it gives the lock away every 5 ms."""
+"""Rule of thumb: the saving in the time that another thread runs Python; it releases the lock every 5 ms."""
 LOW_RATIO, MID_RATIO = 0.3, 0.8
-"""Rule of thumb: what is won of a wait by whoever makes batches fast enough, or ahead."""
+"""Rule of thumb: the part of a wait that is saved by making batches fast enough, or ahead."""
 CAUSES = (
     ("waits-on-purpose", re.compile(r"sleep"), "a pause on purpose"),
     ("slow-process", re.compile(r"^(multiprocessing|subprocess)"), "another process is too slow"),
@@ -104,7 +104,7 @@ CAUSES = (
 
 
 def main_loader(rank: RankAnalysis) -> LoaderFacts | None:
-    """The loader that feeds the backward pass (the one with most batches), or None when there is none."""
+    """The loader that feeds the backward pass (the one with most batches); None if there is none."""
     feeding = [loader for loader in rank.loaders if loader.feeds_backward]
     candidates = feeding or [loader for loader in rank.loaders if loader.feeds_backward is None]
     return max(candidates, key=lambda loader: loader.batches or 0, default=None)
@@ -114,8 +114,8 @@ def restart_ns(rank: RankAnalysis) -> float:
     """Mean time per step, in ns, that new iterators of a loader with workers cost beyond a usual step's wait.
 
     A restart is over when the queue is full again: the steps that take the first ``num_workers * prefetch_factor``
-    batches count with what they wait longer than later steps do. Zero when the loader has no workers, when the
-    workers persist, or when the steady steps saw fewer than two iterators.
+    batches count with their wait beyond that of later steps. Zero if the loader has no workers, if the workers persist,
+    or if the steady steps saw fewer than two iterators.
     """
     loader = main_loader(rank)
     if loader is None or not loader.num_workers or loader.persistent_workers:
@@ -139,14 +139,14 @@ def restart_ns(rank: RankAnalysis) -> float:
 def restart_slowdown_ns(rank: RankAnalysis) -> float:
     """Mean time per step, in ns, by which computing takes longer in the steps right after the workers were started.
 
-    A fork leaves every page of the parent to be copied at its next write, so that the first steps fault through all
-    that they touch, on cores that the new workers use. Zero where `restart_ns` is.
+    After a fork, every page of the parent is copied at its next write, so the first steps fault on all pages that they
+    touch, on cores that the new workers use. Zero where `restart_ns` is.
     """
     return aftermath_ns(rank, "iterators", COMPUTE_FIELDS) if restart_ns(rank) > 0 else 0.0
 
 
 def has_costly_restarts(rank: RankAnalysis) -> bool:
-    """Whether worker-restart tells of this rank's restarts; else what they take is an ordinary wait for input."""
+    """Whether worker-restart reports this rank's restarts; else their time is an ordinary wait for input."""
     lost_ns = restart_ns(rank) + restart_slowdown_ns(rank)
     return lost_ns > 0 and lost_ns >= rank.step_mean_ns * threshold_ratio(
         rank, judged_fields=("input_wait_ns", "iterator_ns")
@@ -161,20 +161,20 @@ def _steps_to_fill(loader: LoaderFacts, starts: Sequence[int], steps_count: int)
 
 
 def _is_settled(step: int, starts: Sequence[int], filling: int) -> bool:
-    """Whether a step lies behind the filling of the queue that came before it (steps before the first one do)."""
+    """Whether a step comes after the queue was refilled by the start before it (steps before the first start do)."""
     before = bisect_right(starts, step) - 1
     return before < 0 or step - starts[before] >= filling
 
 
 def loading_work(rank: RankAnalysis, loader: LoaderFacts, wait_ns: float) -> LoadingWork | None:
-    """What the batches of a step cost to make; None when neither the loader nor the wait tells."""
+    """The cost of making the batches of a step; None if neither the loader nor the wait shows it."""
     batches = max(1.0, known_mean(rank, "micro_batches") or known_mean(rank, "batches") or 1.0)
     if loader.fetch_ns is not None:
         collate_ns = loader.collate_ns or 0.0
         wall_ns = batches * (loader.fetch_ns + collate_ns)
         fetch_cpu_ns = min(loader.fetch_ns, fetch_work_ns(rank, loader, wait_ns))
         if not loader.num_workers and wait_ns > 0:
-            # In the main process the wait itself is the loading; the sampled parts only tell how it divides.
+            # In the main process, the wait itself is the loading; the sampled parts only show how it divides.
             scale = wait_ns / wall_ns if wall_ns > 0 else 1.0
             return LoadingWork(wall_ns=wait_ns, cpu_ns=min(wait_ns, batches * (fetch_cpu_ns + collate_ns) * scale))
         return LoadingWork(wall_ns=wall_ns, cpu_ns=batches * (fetch_cpu_ns + collate_ns))
@@ -186,7 +186,7 @@ def loading_work(rank: RankAnalysis, loader: LoaderFacts, wait_ns: float) -> Loa
 
 
 def enough_workers(rank: RankAnalysis, loader: LoaderFacts) -> Overlap | None:
-    """The fewest workers from which no more is expected of further ones; None where loading was not measured."""
+    """The fewest workers beyond which no further gain is expected; None if loading was not measured."""
     wait_ns = known_mean(rank, "input_wait_ns") or 0.0
     work, cores = loading_work(rank, loader, wait_ns), cores_per_rank(rank)
     if loader.fetch_ns is None or work is None or cores is None:
@@ -209,7 +209,7 @@ def most_saved_ratio(rank: RankAnalysis) -> float:
 
 
 def fetch_work_ns(rank: RankAnalysis, loader: LoaderFacts, wait_ns: float) -> float:
-    """Time that fetching a batch needs a core for: its CPU time, freed of what other programs took from it."""
+    """Core time that fetching a batch needs: its CPU time, corrected for what other programs took from it."""
     fetch_ns = loader.fetch_ns or 0.0
     if loader.fetch_cpu_ns is None:
         return fetch_ns
@@ -219,7 +219,7 @@ def fetch_work_ns(rank: RankAnalysis, loader: LoaderFacts, wait_ns: float) -> fl
 
 
 def cores_per_rank(rank: RankAnalysis) -> float | None:
-    """Cores that one process of this host may count on; None when the number of cores is unknown."""
+    """Cores that one process of this host may count on; None if the number of cores is unknown."""
     return None if rank.cores is None else max(1.0, rank.cores / max(1, rank.local_world_size or 1))
 
 
@@ -230,9 +230,9 @@ def busy_cores(rank: RankAnalysis, loading_ns: float, loading_cpu_in_process_ns:
 
 
 def taken_cores(rank: RankAnalysis) -> float:
-    """Cores that other programs took while this process trained, in the mean; 0 where that is not known.
+    """Cores that other programs took while this process trained, on average; 0 if that is unknown.
 
-    What is neither idle nor this process's own belongs to others. Not told where processes of the same training run on
+    Whatever is neither idle nor this process's own belongs to others. Unknown if processes of the same training run on
     the same cores: loader workers and other ranks.
     """
     used = _cores_used(rank, 0.0, 0.0)
@@ -244,12 +244,12 @@ def taken_cores(rank: RankAnalysis) -> float:
 
 
 def cpu_availability_ratio(rank: RankAnalysis, loading_ns: float, loading_cpu_in_process_ns: float) -> float:
-    """How much of a core a computing thread of this process really got, 0.1..1.
+    """The part of a core that a computing thread of this process really got, 0.1..1.
 
-    Where other programs compete for the cores, a thread that never sleeps still shows less CPU time than wall time;
-    without this its loading would look like a wait for storage. Ranks that wait for each other and hosts that wait
-    for a device sleep for other reasons, and a step that does little but load has no such thread: nothing is concluded
-    there.
+    If other programs compete for the cores, even a thread that never sleeps shows less CPU time than wall time; without
+    this correction, its loading would look like a wait for storage. Ranks that wait for each other and hosts that wait
+    for a device sleep for other reasons, and a step that does little but load has no such thread: then nothing is
+    concluded.
     """
     computes = rank.step_mean_ns - loading_ns >= LEAST_COMPUTE_RATIO * rank.step_mean_ns
     if rank.world_size > 1 or rank.device_type != "cpu" or not computes:
@@ -268,28 +268,28 @@ def _cores_used(rank: RankAnalysis, loading_ns: float, loading_cpu_in_process_ns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdStart:
-    """Steps at the start of a run whose batches came late, its first step, which has costs of its own, left out."""
+    """Steps at the start of a run whose batches came late, without its first step, which has costs of its own."""
 
     steps_count: int
-    """With the first step."""
+    """Including the first step."""
     is_epoch: bool
-    """They are the first pass over the data, as far as a tenth of it."""
+    """Whether they are the first pass over the data, to within a tenth of it."""
     wait_ns: float
-    """Mean per step of them."""
+    """Their mean per step."""
     later_wait_ns: float
-    """Mean per step of those behind them."""
+    """Mean per step of the steps after them."""
     beyond_ns: float
-    """What they wait longer than later ones, all together."""
+    """Their wait beyond that of later steps, in total."""
     run_ratio: float
     """The same as a share of the run, 0..1."""
     steady_ns: float
-    """The part of it that lies in steady steps, in the mean over all steady steps."""
+    """The part of it in steady steps, averaged over all steady steps."""
 
 
 def find_cold_start(rank: RankAnalysis) -> ColdStart | None:
-    """What this rank waits for batches at the start beyond later; None where that is no material part of the run.
+    """This rank's extra wait for batches at the start; None if that is not a material part of the run.
 
-    The first epoch is compared with the later ones where both are known, else the warm-up with the steady steps.
+    Compares the first epoch with later ones if both are known, else the warm-up with the steady steps.
     """
     if not rank.warmup_columns or not rank.columns:
         return None
@@ -320,7 +320,7 @@ def find_cold_start(rank: RankAnalysis) -> ColdStart | None:
 
 
 def batches_of_an_epoch(loader: LoaderFacts | None) -> int | None:
-    """Batches that one pass of the training takes: the loader's length, or fewer where the passes end early."""
+    """Batches that one pass of the training takes: the loader's length, or fewer if the passes end early."""
     if loader is None:
         return None
     batches, passes = loader.batches or 0, loader.iterators or 0
@@ -331,8 +331,8 @@ def batches_of_an_epoch(loader: LoaderFacts | None) -> int | None:
 
 
 def _steps_of_first_epoch(rank: RankAnalysis) -> int | None:
-    """How many steps took all their batches from the first pass; None where that is not known, or there was no other
-    pass. Columns that were drawn from a longer run do not tell."""
+    """How many steps took all their batches from the first pass; None if that is unknown, if there was no other pass,
+    or if the columns were sampled from a longer run."""
     batches = batches_of_an_epoch(main_loader(rank))
     if batches is None or len(rank.columns["micro_batches"]) != rank.steady_count:
         return None
@@ -342,15 +342,15 @@ def _steps_of_first_epoch(rank: RankAnalysis) -> int | None:
 
 
 def _waits(columns: Mapping[str, Sequence[int]]) -> list[int]:
-    """What every step waits for batches of the training: those of a burst of forwards without gradients are not."""
+    """Each step's wait for training batches, without the waits of a burst of forwards without gradients."""
     names = ("input_wait_ns", "iterator_ns", "burst_input_ns")
     return [max(0, wait + start - burst) for wait, start, burst in zip(*(columns[n] for n in names), strict=True)]
 
 
 def draws_random(rank: RankAnalysis, loader: LoaderFacts) -> bool | None:
-    """Whether reading samples draws random numbers: seen, or named in their code; None when that is not known.
+    """Whether reading samples draws random numbers: seen, or named in their code; None if that is unknown.
 
-    Where no global generator moved, the code may name one of its own, which may be seeded by the sample or not.
+    If no global generator moved, the code may name its own generator, which may or may not be seeded by the sample.
     """
     if loader.draws_random or not _calls_any(rank, RANDOM_NAMES):
         return loader.draws_random
@@ -358,7 +358,7 @@ def draws_random(rank: RankAnalysis, loader: LoaderFacts) -> bool | None:
 
 
 def before_draws_ratio(rank: RankAnalysis) -> float | None:
-    """Share of the wait in which a sample was read before its first random number; None where few stacks were seen."""
+    """Share of the wait in which a sample was read before its first random number; None if few stacks were seen."""
     lines = sample_lines(rank)
     if sum(line.samples for line in lines) < LEAST_SAMPLES:
         return None
@@ -366,16 +366,16 @@ def before_draws_ratio(rank: RankAnalysis) -> float | None:
 
 
 def describe_preparation(rank: RankAnalysis) -> str:
-    """What a user of such samples would do ahead of the training."""
+    """What a user with such samples would do before training."""
     if _calls_any(rank, PICTURE_NAMES):
         return "decode and resize the images once, and store the results"
     if _calls_any(rank, TEXT_NAMES):
-        return "tokenise the text once, and store the token ids"
+        return "tokenize the text once, and store the token ids"
     return "store what is the same in every epoch"
 
 
 def slow_tokenizer(lines: Iterable[Line]) -> str | None:
-    """The module of a tokenizer written in Python that these lines were seen in; None when there is none."""
+    """The module of a tokenizer written in Python that these lines were seen in; None if there is none."""
     for line in lines:
         module = f"{line.leaf.partition(':')[0]}:"
         is_slow = module.startswith("transformers.") and any(name in module for name in SLOW_TOKENIZERS)
@@ -397,8 +397,8 @@ def sample_lines(rank: RankAnalysis) -> tuple[Line, ...]:
 def batch_places(rank: RankAnalysis) -> tuple[Where, ...]:
     """Where the DataLoader that feeds the training was built; without one, what the loop calls to make a batch.
 
-    For the latter the statement of the loop is read from the source, and the line below it that samples were seen in
-    comes first. Empty where neither is known.
+    For the latter, the loop's statement is read from the source, and the line below it with stack samples comes first.
+    Empty if neither is known.
     """
     loader = main_loader(rank)
     if loader is not None:
@@ -407,7 +407,7 @@ def batch_places(rank: RankAnalysis) -> tuple[Where, ...]:
 
 
 def _sampled_maker(rank: RankAnalysis) -> Where | None:
-    """The line below the loop's own statement that makes the batch, seen in most samples; None without samples."""
+    """The line with most samples below the loop's own statement that makes the batch; None without samples."""
     if rank.batch_where is None:
         return None
     counts: dict[Where, int] = {}
@@ -433,7 +433,7 @@ def find_wait(rank: RankAnalysis) -> Finding | None:
     line = part.lines[0]
     cause, text = _cause_of(line)
     sure_ratio = part.low_ns / rank.step_mean_ns
-    # What makes the batches on the training's own cores also slows down its computation.
+    # Making the batches on the training's own cores also slows down its computation.
     crowded_ratio = sum(map(rank.breakdown.share, COMPUTING)) if _is_crowded(rank, cause) else 0.0
     whole_ratio = min(1.0, cost_ratio + CROWDED_PARTS[1] * crowded_ratio)
     mid_ratio = MID_RATIO * cost_ratio + CROWDED_PARTS[0] * crowded_ratio
@@ -458,7 +458,8 @@ def find_wait(rank: RankAnalysis) -> Finding | None:
 
 
 def _is_crowded(rank: RankAnalysis, cause: str) -> bool:
-    """Whether no core is free while something on this machine makes the batches, and all cores are to compute."""
+    """Whether no core is free while something on this machine makes the batches, and the computation needs all
+    cores."""
     idle, threads, cores = rank.idle_cores, rank.torch_threads, rank.cores
     if cause not in ("slow-process", "slow-producer") or idle is None or not threads or not cores:
         return False
@@ -466,7 +467,7 @@ def _is_crowded(rank: RankAnalysis, cause: str) -> bool:
 
 
 def _find_lock_holder(rank: RankAnalysis) -> Finding | None:
-    """A thread of the script's that makes the batches in Python: the loop hardly waits for them, but each of its lines
+    """A thread of the script that makes the batches in Python: the loop hardly waits for them, but each of its lines
     and operators waits for the interpreter's lock."""
     if not any(is_waiting(line) for name in FIELDS for line in rank.lines.get(name, ())):
         return None
@@ -479,8 +480,8 @@ def _find_lock_holder(rank: RankAnalysis) -> Finding | None:
     low, mid, high = (part * held_ratio for part in HELD_PARTS)
     line = python[0]
     return Finding(
-        title=f"a thread of yours makes the batches and runs Python for {format_share(held_ratio)} of the time, in "
-        f"{line.where.function}: the training loop waits for the interpreter's lock in all that it does",
+        title=f"one of your threads makes the batches and runs Python for {format_share(held_ratio)} of the time, in "
+        f"{line.where.function}: everything in the training loop waits for the interpreter's lock",
         cost_ratio=high,
         saving=saving_within(high, low, mid, high, Basis.RULE_OF_THUMB),
         evidence={"cause": "thread-holds-lock", "held_ratio": round(held_ratio, 3), "samples": seen},
@@ -490,7 +491,7 @@ def _find_lock_holder(rank: RankAnalysis) -> Finding | None:
 
 
 def _own_lines(rank: RankAnalysis) -> tuple[Line, ...]:
-    """Lines of other threads that no function of a library was called from: they run the script's own Python."""
+    """Lines of other threads from which no library function was called: they run the script's own Python."""
     return tuple(line for line in rank.thread_lines if line.leaf.startswith("__main__:"))
 
 

@@ -1,4 +1,4 @@
-"""RankAnalysis -> means that tell unknown from zero, what counts as material, and the words for these numbers."""
+"""RankAnalysis -> means that distinguish unknown from zero, the test for material costs, and formatted numbers."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from hotloop.core.recording import TIME_FIELDS
 
 FEWEST_BATCHES, MOST_BATCHES = 5, 32
 NARROW_RATIO = 0.25
-"""A forecast that promises less than this part of its middle is told by its middle alone."""
+"""If a forecast promises less than this part of its middle, only its middle is reported."""
 MEDIUM_RATIO = 0.05
 """The low forecast from which a finding is of medium severity."""
 MATERIAL_RATIO = 0.01
 """A cost below one percent of the step is not worth a reader's minute."""
 RARE_FIELDS = ("checkpoint_ns", "nograd_ns")
-"""Saves, and forwards without gradients (validation, rollouts): told apart already, and usually in bursts."""
+"""Saves, and forwards without gradients (validation, rollouts): measured separately, and usually in bursts."""
 UNEVEN_RATIO = 0.25
-"""What usually comes so much sooner or later than in the mean is told as an average."""
+"""If the usual interval differs from the mean by more than this, it is reported as an average."""
 NOISE_MULTIPLE = 2.0
 """A cost must exceed this many standard errors of the mean step (about 95 % confidence)."""
 Z_OF_90_PERCENT = 1.64
 """Standard errors that hold 90 % of a normal distribution."""
 MATERIAL_RUN_RATIO = 0.05
-"""From this share of the run on, what is paid once is told: half of what makes the left-out part a warning."""
+"""From this share of the run on, a one-time cost is reported: half of the left-out share that causes a warning."""
 LOWERED = {
     Severity.HIGH: Severity.MEDIUM,
     Severity.MEDIUM: Severity.LOW,
@@ -40,11 +40,11 @@ WORK_FIELDS = ("forward_ns", "backward_ns", "optimizer_ns")
 FEWEST_EVENTS = 2
 STANDARD_ERRORS = 2.0
 SURE_RATIO = 0.01
-"""With a low forecast below this, what was measured does not rule out that nothing is won, and titles say so."""
+"""With a low forecast below this, the measurement does not rule out that nothing is saved, and titles say so."""
 
 
 def known_mean(rank: RankAnalysis, field: str) -> float | None:
-    """Mean per steady step of a row field over the steps in which it was known; None when it never was."""
+    """Mean per steady step of a row field over the steps in which it was known; None if it never was."""
     column = rank.columns.get(field)
     if column:
         known = [value for value in column if value >= 0]
@@ -59,21 +59,21 @@ def has_loader(rank: RankAnalysis) -> bool:
 
 
 def add_columns(columns: Mapping[str, Sequence[int]], names: Iterable[str]) -> list[int]:
-    """The sum of some fields in every step; what was not recorded counts as nothing."""
+    """The sum of some fields in every step; fields that were not recorded count as nothing."""
     known = [columns[name] for name in names if columns.get(name)]
     return [sum(max(0, value) for value in values) for values in zip(*known, strict=True)]
 
 
 def known_count(rank: RankAnalysis, field: str) -> float:
-    """Mean count per steady step of a row field; 0 when it is not there."""
+    """Mean count per steady step of a row field; 0 if it is missing."""
     return known_mean(rank, field) or 0.0
 
 
 def basis_of_replay(low_ratio: float, mid_ratio: float) -> Basis:
     """The basis of a saving that is computed from the step's operators, run again or timed in parts.
 
-    The change itself was not timed, so it is simulated at best. Where the range is wide and promises little, its middle
-    is no better than a guess: it must not stand before what was found with a promise. A medium promise is none.
+    The change itself was not timed, so it is simulated at best. If the range is wide and promises little, its middle is
+    no better than a guess, and must not come before a finding with a promise. A medium promise is not a guess.
     """
     if low_ratio >= MEDIUM_RATIO or low_ratio >= max(SURE_RATIO, NARROW_RATIO * mid_ratio):
         return Basis.SIMULATED
@@ -81,18 +81,18 @@ def basis_of_replay(low_ratio: float, mid_ratio: float) -> Basis:
 
 
 def describe_probed(forecast: Forecast, mid_ratio: float, verb: str = "was") -> str:
-    """What a probe says of a change, as a predicate: measured only where the probe resembles the run."""
+    """A probe's result for a change, as a predicate: measured only if the probe resembles the run."""
     verb_text = f"{verb} measured to save" if forecast.basis is Basis.MEASURED else "may save"
     return f"{verb_text} {format_share(mid_ratio)}"
 
 
 def evidence_of(forecast: Forecast) -> dict[str, Value]:
-    """The probe's figures, with the reason to doubt them where there is one."""
+    """The probe's figures, with the reason to doubt them if there is one."""
     return {**forecast.evidence, **({"doubt": forecast.doubt} if forecast.doubt else {})}
 
 
 def batches_vary_in_length(rank: RankAnalysis) -> bool:
-    """Whether the sampled batches come in many lengths (tokens with padding), so that one step's shapes are not all."""
+    """Whether the sampled batches have many lengths (tokens with padding), so one step's shapes are not all shapes."""
     columns = (rank.columns.get("tokens", ()), rank.columns.get("padding_tokens", ()))
     totals = [tokens + padding for tokens, padding in zip(*columns, strict=True) if tokens >= 0 and padding >= 0]
     totals = totals[:: -(-len(totals) // MOST_BATCHES) or 1]
@@ -102,8 +102,8 @@ def batches_vary_in_length(rank: RankAnalysis) -> bool:
 def phase_noise_ratio(rank: RankAnalysis, without: Iterable[str] = ()) -> float:
     """Standard error of the mean step, over the mean step, once the fields ``without`` are taken out.
 
-    A cost that comes in rare bursts makes the whole step noisy by itself; it is judged against the rest.
-    Falls back on the noise of the whole step when the recording has no columns.
+    A cost that comes in rare bursts makes the step noisy by itself, so it is judged against the rest.
+    Falls back on the noise of the full step if the recording has no columns.
     """
     removed = set(without)
     kept = [rank.columns[name] for name in TIME_FIELDS if name not in removed and rank.columns.get(name)]
@@ -120,10 +120,10 @@ def phase_noise_ratio(rank: RankAnalysis, without: Iterable[str] = ()) -> float:
 
 
 def spread_of_own_ratio(rank: RankAnalysis, fields: Iterable[str]) -> float:
-    """Plain standard error of the mean of what ``fields`` hold together, over the mean step.
+    """Plain standard error of the mean of the sum of ``fields``, over the mean step.
 
-    For costs that lie in these fields: a single long step can be all there is to such a cost, so here it counts.
-    Falls back on the noise of the step when the recording has no columns.
+    For costs in these fields: such a cost can consist of a single long step, so that step counts here.
+    Falls back on the noise of the step if the recording has no columns.
     """
     sums = add_columns(rank.columns, fields)
     if len(sums) < 2 or rank.step_mean_ns <= 0:
@@ -133,7 +133,7 @@ def spread_of_own_ratio(rank: RankAnalysis, fields: Iterable[str]) -> float:
 
 
 def train_share(analysis: Analysis) -> float:
-    """Share of the step in forward and backward, 0..1, mean over ranks; validation is not in it."""
+    """Share of the step in forward and backward, 0..1, mean over ranks, without validation."""
     return analysis.share("forward") + analysis.share("backward")
 
 
@@ -160,9 +160,9 @@ def threshold_ratio(
 ) -> float:
     """The smallest share of the step, 0..1, that a rule may call a cost on this rank.
 
-    The noise is that of the step without ``judged_fields``: a checkpoint that stops every tenth step makes the
-    steps uneven, and that unevenness is the fault itself, not noise that could hide it. Nor may one kind of work that
-    comes now and then hide another: an evaluation is no noise to the logging that is done beside it.
+    The noise is that of the step without ``judged_fields``: a checkpoint that stops every tenth step makes the steps
+    uneven, and that unevenness is the fault itself, not noise that could hide it. Nor may one kind of occasional work
+    hide another: an evaluation does not count as noise when the logging around it is judged.
     """
     return max(floor_ratio, NOISE_MULTIPLE * _noise_ratio(rank, tuple(judged_fields)))
 
@@ -172,8 +172,8 @@ def is_material(
 ) -> bool:
     """Whether a share of the step exceeds the floor and the noise of the lead rank (see threshold_ratio).
 
-    The noise leaves outliers out. Where the cost itself lies in ``own_fields`` and one long step could be all there is
-    to it, it must also exceed the noise of these fields with every outlier in them.
+    The noise excludes outliers. If the cost itself is in ``own_fields`` and could consist of one long step, it must
+    also exceed the noise of these fields with every outlier in them.
     """
     if own_fields and cost_ratio < NOISE_MULTIPLE * spread_of_own_ratio(analysis.lead, own_fields):
         return False
@@ -181,10 +181,10 @@ def is_material(
 
 
 def is_material_span(analysis: Analysis, cost_ratio: float, field: str) -> bool:
-    """Whether a span that was timed by itself exceeds the floor and the noise of its own mean on the lead rank.
+    """Whether a separately timed span exceeds the floor and the noise of its own mean on the lead rank.
 
-    What was clocked inside each step is known better than the step around it: how uneven the rest is says nothing
-    of it. Without a column of the field the step's noise has to do.
+    A time that was measured inside each step is known better than the step around it, whose unevenness says nothing
+    about it. Without a column of the field, the step's noise is used.
     """
     column = [value for value in analysis.lead.columns.get(field, ()) if value >= 0]
     if len(column) < 2:
@@ -217,7 +217,7 @@ def share_bounds(share_ratio: float, samples_count: float) -> tuple[float, float
 def steps_between(column: Sequence[int]) -> float | None:
     """Mean number of steps from one occurrence to the next; None with fewer than two of them.
 
-    It goes with means per step: what happens in a part of the steps only is divided by all of them.
+    It goes with means per step: an event in only some of the steps is divided by all of them.
 
     >>> steps_between([0, 0, 1] * 20), steps_between([0] * 40 + [0, 0, 0, 1] * 5)
     (3.0, 12.0)
@@ -231,7 +231,7 @@ def steps_between(column: Sequence[int]) -> float | None:
 
 
 def recurs_unevenly(column: Sequence[int]) -> bool:
-    """Whether the usual gap between two occurrences is another one than the mean of steps_between."""
+    """Whether the usual gap between two occurrences differs from the mean of steps_between."""
     happened = [step for step, count in enumerate(column) if count > 0]
     mean = steps_between(column)
     if mean is None:
@@ -241,14 +241,14 @@ def recurs_unevenly(column: Sequence[int]) -> bool:
 
 
 def _noise_ratio(rank: RankAnalysis, judged_fields: tuple[str, ...]) -> float:
-    """Never more than the run's plain noise: taking a part out of the step is meant to forgive, not to punish."""
+    """Never more than the run's plain noise: taking out a part of the step is meant to forgive, not to punish."""
     if not judged_fields:
         return rank.step_noise_ratio
     return min(rank.step_noise_ratio, phase_noise_ratio(rank, (*judged_fields, *RARE_FIELDS)))
 
 
 def severity_once(run_ratio: float) -> Severity:
-    """One level below that of the same share lost in every step: a longer training makes it smaller.
+    """One level below that of the same share lost in every step, because a longer training makes the share smaller.
 
     >>> severity_once(0.9).value, severity_once(0.1).value
     ('medium', 'low')
@@ -258,13 +258,13 @@ def severity_once(run_ratio: float) -> Severity:
 
 
 def settling_column(rank: RankAnalysis, *names: str) -> Sequence[int]:
-    """The sum of some fields in every warm-up step behind the first, which has costs of its own that no one can avoid;
-    empty where the recording does not show them."""
+    """The sum of some fields in every warm-up step after the first, which has unavoidable costs of its own; empty if
+    the recording does not show them."""
     return add_columns(rank.warmup_columns or {}, names)[1:]
 
 
 def run_ratio(rank: RankAnalysis, part_ns: float) -> float:
-    """A time's share of the run from its first step to its end, 0..1; 0 where the run is not known."""
+    """A time's share of the run from its first step to its end, 0..1; 0 if the run is unknown."""
     run_ns = 0 if rank.excluded is None else rank.excluded.run_ns
     return min(1.0, part_ns / run_ns) if run_ns else 0.0
 
@@ -272,11 +272,11 @@ def run_ratio(rank: RankAnalysis, part_ns: float) -> float:
 def aftermath_ns(rank: RankAnalysis, events: str, fields: Iterable[str] = WORK_FIELDS) -> float:
     """Mean ns per step by which ``fields`` take longer in the steps that an event of this column slows down.
 
-    After an event the caches hold something else, pages are copied or fetched anew, and what was written goes to the
-    disk. The mean of the first step after the events is compared with that of the undisturbed steps (those in the later
-    half of the way to the next event), then that of the second, until one no longer differs by more than its noise. So
-    a slowdown after a part of the events counts as what it costs, and a single long step does not. 0.0 where fewer than
-    FEWEST_EVENTS say it.
+    After an event, the caches hold something else, pages are copied or fetched again, and written data goes to the
+    disk. The mean of the first step after the events is compared with that of the undisturbed steps (those in the
+    second half of the interval to the next event), then the mean of the second step, until the difference is within its
+    noise. A slowdown after some of the events therefore counts with what it costs, and a single long step does not
+    count. 0.0 if fewer than FEWEST_EVENTS show it.
     """
     happened = rank.columns.get(events, ())
     work = [sum(values) for values in zip(*(rank.columns[name] for name in fields), strict=True)]
@@ -286,7 +286,7 @@ def aftermath_ns(rank: RankAnalysis, events: str, fields: Iterable[str] = WORK_F
 
 
 def excess_after(work: Sequence[float], starts: Sequence[int]) -> tuple[float, ...]:
-    """By how much the step of an event, the one after it and so on take longer than undisturbed ones, in the mean.
+    """How much longer the step of an event, the next one and so on take than undisturbed steps, on average.
 
     >>> steps = [10, 10, 10, 10, 10, 10, 40, 20, 10, 10, 10, 10, 40, 20, 10, 10, 10, 10, 40, 20, 10, 10, 10, 10]
     >>> excess_after(steps, [6, 12, 18])
@@ -313,7 +313,7 @@ def excess_after(work: Sequence[float], starts: Sequence[int]) -> tuple[float, .
 
 
 def _since(step: int, starts: Sequence[int]) -> int:
-    """Steps since the last event; as many as there can be before the first one."""
+    """Steps since the last event; the largest possible number before the first event."""
     before = bisect_right(starts, step) - 1
     return step - starts[before] if before >= 0 else step + 1_000_000
 
@@ -358,12 +358,12 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def show_code(line: Line) -> str:
-    """A sampled line's source behind its place, in brackets; empty where it is not known."""
+    """A sampled line's source in brackets, to follow its place; empty if it is unknown."""
     return f" ({shorten_code(line.text)})" if line.text.strip() else ""
 
 
 def shorten_code(text: str, most_count: int = 60) -> str:
-    """A line of code, cut behind a whole word where it is too long, with dots in place of the rest.
+    """A line of code, cut after a complete word if it is too long, with dots in place of the rest.
 
     >>> shorten_code("  total += p.grad.norm().item() ** 2"), shorten_code("mean = decay * mean + value", 20)
     ('total += p.grad.norm().item() ** 2', 'mean = decay * ...')

@@ -1,4 +1,4 @@
-"""What held the memory of a process, and what is known of its training -> remedies by bytes saved and time lost."""
+"""What held the memory of a process, and what is known about its training -> remedies by bytes saved and time lost."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hotloop.core.trace_analysis import TraceRank
 from hotloop.judge.diagnose.loading import main_loader
 
 NOISE_MULTIPLE = 3.0
-"""A growth below so many standard errors is noise."""
+"""Growth below this many standard errors is noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySituation:
-    """What decides which remedies apply; None where it is not known."""
+    """The facts that decide which remedies apply; None if unknown."""
 
     growth_bytes: float | None = None
-    """That memory grew by in all, beyond noise."""
+    """Total growth of memory, beyond noise."""
     samples_count: float | None = None
     """Of a micro-batch."""
     recomputes: bool | None = None
@@ -34,18 +34,18 @@ class MemorySituation:
 class MemoryRemedy:
     fix: Fix
     saved_bytes: float | None
-    """At most; None when what it would save was not measured."""
+    """Upper bound; None if the saving was not measured."""
     time_cost_ratio: float | None = None
-    """Of the step's time; None when not known."""
+    """Of the step's time; None if unknown."""
 
     @property
     def worth(self) -> tuple[bool, float]:
-        """Bytes, less the share of the time that they cost; what is unknown comes last."""
+        """Bytes, less the share of the time that they cost; unknown values come last."""
         return self.saved_bytes is None, -(self.saved_bytes or 0.0) * (1.0 - (self.time_cost_ratio or 0.0))
 
 
 def describe_situation(rank: RankAnalysis | None) -> MemorySituation:
-    """Of a recorded process; ``rank`` is None where it completed no step."""
+    """Of a recorded process; ``rank`` is None if it completed no step."""
     if rank is None:
         return MemorySituation()
     growth, loader = growth_per_step(rank), main_loader(rank)
@@ -84,7 +84,8 @@ def rest_bytes(held: MemoryFailure) -> int | None:
 def held_by_category(
     category_bytes: Mapping[str, int] | None, device: str, world_size: int, total_bytes: int | None = None
 ) -> MemoryFailure:
-    """A peak by memory_snapshot.TIMELINE_CATEGORIES as what a process held; what no event told is unknown, not zero."""
+    """A peak by memory_snapshot.TIMELINE_CATEGORIES, as what a process held; a value without events is unknown, not
+    zero."""
     told = category_bytes or {}
     untold = category_bytes is None or told.get("unknown", 0) > 0
 
@@ -108,7 +109,7 @@ def held_by_category(
 
 
 def list_failures(file: MemoryFile) -> tuple[MemoryFailure, ...]:
-    """Allocations of a snapshot that failed. By category is what the device held at its peak."""
+    """Allocations of a snapshot that failed. The categories are what the device held at its peak."""
     peaks = {one.device: one.peak for one in file.devices}
     failures = []
     for one in file.out_of_memory:
@@ -128,7 +129,7 @@ def list_failures(file: MemoryFile) -> tuple[MemoryFailure, ...]:
 
 
 def rank_remedies(held: MemoryFailure, known: MemorySituation) -> list[MemoryRemedy]:
-    """What applies, most bytes for the least time first; in the order of preference where nothing tells them apart."""
+    """The remedies that apply, most bytes for the least time first; ties in the order of preference."""
     found = []
 
     def offer(technique: str, saved: float | None, cost: float | None = None) -> None:

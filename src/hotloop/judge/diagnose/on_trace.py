@@ -1,4 +1,5 @@
-"""TraceAnalysis -> what several rules ask of a profiler's files: shares of the device window, and forecasts."""
+"""TraceAnalysis -> values from a profiler's files that several rules need: shares of the device window, and
+forecasts."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from hotloop.judge.diagnose.measured import format_time
 
 NO_DEVICE = "the trace shows no work of an accelerator"
 MATERIAL_RATIO = 0.02
-"""Below two percent of the window there is nothing to win."""
+"""Below two percent of the window, there is nothing to save."""
 
 
 def device_ranks(analysis: TraceAnalysis) -> tuple[TraceRank, ...]:
@@ -28,9 +29,9 @@ class WorstRank:
     rank: TraceRank
     cost_ratio: float
     whose: str
-    """For a title: ``" of rank 3"``; empty where there is one rank."""
+    """For a title: ``" of rank 3"``; empty if there is only one rank."""
     ranks: tuple[int, ...]
-    """Numbers of the ranks that lose nearly as much; none when all do."""
+    """Numbers of the ranks that lose nearly as much; empty if all do."""
 
     @property
     def cost_ns(self) -> int:
@@ -39,7 +40,7 @@ class WorstRank:
 
 
 def find_worst(ranks: Sequence[TraceRank], lost_ns: Callable[[TraceRank], float]) -> WorstRank | None:
-    """By what is lost per window of each rank with device work; None where that is not material."""
+    """By loss per window of each rank with device work; None if that is not material."""
     ratios = [lost_ns(rank) / window_ns(rank) for rank in ranks]
     cost_ratio = max(ratios)
     if cost_ratio < MATERIAL_RATIO:
@@ -67,12 +68,12 @@ def idle_of(rank: TraceRank) -> IdleCauses:
 
 
 def steps_in(rank: TraceRank) -> int:
-    """Steps that this time holds, at least 1."""
+    """Steps in this window, at least 1."""
     return max(1, rank.judged_steps_count)
 
 
 def saving_from(forecast: Forecast | None, cost_ratio: float, low: float, mid: float, high: float) -> Saving:
-    """The re-timed graph's forecast where there is one; else the given shares of the cost, by rule of thumb."""
+    """The re-timed graph's forecast if there is one; else the given shares of the cost, by rule of thumb."""
     if forecast is None:
         return saving_within(cost_ratio, low * cost_ratio, mid * cost_ratio, high * cost_ratio, Basis.RULE_OF_THUMB)
     return saving_within(

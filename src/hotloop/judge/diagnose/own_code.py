@@ -1,8 +1,8 @@
-"""Findings -> the lines of the script's own code that none of them names, and what they leave of each phase.
+"""Findings -> the lines of the script's own code that no finding names, and the time that findings leave of each phase.
 
-A line of the script's is its own code where no finding names it. Between phases that is every line but what each loop
-does (``zero_grad``, a scheduler); inside a phase and between forward and backward, where the loss is computed, only a
-line that runs Python alone: all else there counts as the model's own work.
+A line of the script is its own code if no finding names it. Between phases, that is every line except what each loop
+does (``zero_grad``, a scheduler). Inside a phase, and between forward and backward, where the loss is computed, it is
+only a line that runs nothing but Python: everything else there counts as the model's own work.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OwnLine:
 
 
 def own_code(rank: RankAnalysis, findings: Sequence[Finding]) -> tuple[OwnLine, ...]:
-    """The lines that no finding names, largest first; together no more of a phase than the findings leave of it."""
+    """The lines that no finding names, largest first; their sum is at most what the findings leave of a phase."""
     left_ns = unnamed_ns(rank, findings)
     lines = list(_unnamed_lines(rank, findings))
     kept = []
@@ -69,7 +69,7 @@ def unnamed_ns(rank: RankAnalysis, findings: Sequence[Finding]) -> dict[str, flo
     others = [finding for finding in _specific(findings) if not finding.time_ns]
     of_timed, of_others = _Places(rank, timed), _Places(rank, others)
     held = [one for one, _ in _lines(rank) if of_others.hold(one.line) and not of_timed.hold(one.line)]
-    # Such a finding names no more of these lines' time than it says to cost: they do other work too.
+    # Such a finding claims at most its own cost from these lines, because they do other work too.
     scale = min(1.0, sum(finding.cost_ns or 0 for finding in others) / max(1.0, sum(one.ns for one in held)))
     for one in held:
         named_ns[one.phase] += scale * one.ns
@@ -97,7 +97,7 @@ def _unnamed_lines(rank: RankAnalysis, findings: Sequence[Finding]) -> Iterator[
 
 
 class _Places:
-    """Where some findings lie: their lines, and their functions but for those that hold the training loop."""
+    """The places of some findings: their lines, and their functions except those that hold the training loop."""
 
     def __init__(self, rank: RankAnalysis, findings: Sequence[Finding]) -> None:
         self._lines = {(where.file, where.line) for one in findings for where in one.where}
@@ -111,12 +111,12 @@ class _Places:
 
 
 def _specific(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Those that name a cause of time in the steady step."""
+    """The findings that name a cause of time in the steady step."""
     return (one for one in findings if one.kind is Kind.FAULT and one.base == "steady" and (one.time_ns or one.cost_ns))
 
 
 def entry_of(line: Line, loop: frozenset[tuple[str, str]]) -> Where:
-    """What the training loop called to get to the line; the line itself where it stands in the loop."""
+    """What the training loop called to get to the line; the line itself if it is in the loop."""
     stack = line.stack or (line.where,)
     inside = [index for index, where in enumerate(stack) if (where.file, where.function) in loop]
     return stack[min(len(stack) - 1, inside[-1] + 1)] if inside else stack[-1]

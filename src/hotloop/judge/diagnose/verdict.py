@@ -1,4 +1,4 @@
-"""Findings -> what is left of a step without them, and one line: what the training waits for."""
+"""Findings -> the part of a step that they do not explain, and one line: what the training waits for."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from hotloop.judge.diagnose.measured import format_bytes, format_time
 from hotloop.judge.diagnose.own_code import own_code, unnamed_ns
 
 WAITS = {"input_wait": "input_wait_ns", "checkpoint": "checkpoint_ns", "validation": "nograd_ns"}
-"""Phases that are no work of the model's, and the field whose samples tell the line that they stand at."""
+"""Phases that are not work of the model, and the field whose samples show their line."""
 UNKNOWN_RATIO = 0.05
-"""Of the step: more without any evidence is a fault of ours."""
+"""Share of the step; if more than this is without any evidence, the fault is ours."""
 _SERIOUS = (Severity.HIGH, Severity.MEDIUM)
 LARGE_RATIO = 0.3
-"""From this share on, time outside the model or of a fault is not passed over, whether or not a fix is sure to win."""
+"""From this share on, time outside the model or of a fault is reported, whether or not a fix is certain to save
+time."""
 MOST_RATIO = 0.5
 IDLE_RATIO = 0.3
 """A device that idles more than this is not called healthy, whether or not a rule can name the fault."""
@@ -60,7 +61,7 @@ def explain_step(rank: RankAnalysis, findings: Sequence[Finding]) -> Explained |
 
 
 def divide_run(rank: RankAnalysis) -> RunParts | None:
-    """The five parts of one rank's run; None where its start is not known."""
+    """The five parts of one rank's run; None if its start is unknown."""
     left_out = rank.excluded
     if rank.start is None or left_out is None or not left_out.run_ns:
         return None
@@ -86,19 +87,19 @@ def divide_run(rank: RankAnalysis) -> RunParts | None:
 
 
 def warn_of_unknown(explained: Explained | None, rank: RankAnalysis) -> tuple[Health, ...]:
-    """A warning where more of the step than UNKNOWN_RATIO has no evidence, with what was missing."""
+    """A warning if more of the step than UNKNOWN_RATIO has no evidence, with what was missing."""
     if explained is None or explained.unknown_ratio <= UNKNOWN_RATIO:
         return ()
     samples = sum(line.samples for name in GAP_FIELDS for line in rank.lines.get(name, ()))
     message = (
-        f"{explained.unknown_ratio:.0%} of the step is not explained: between its phases {samples} stack samples show "
-        "a line of yours, too few to divide that time; a longer run has more"
+        f"{explained.unknown_ratio:.0%} of the step is not explained: between its phases, only {samples} stack samples "
+        "show a line of yours, too few to divide that time; record a longer run"
     )
     return (Health(level="warning", message=message),)
 
 
 def _unseen_ns(rank: RankAnalysis) -> float:
-    """Of the gaps: the time of samples that no line of the user's was seen in, and of gaps without samples."""
+    """In the gaps: the time of samples without a line of the user's code, and of gaps without samples."""
     return sum(
         own_ns(rank, name) * (1.0 - min(1.0, sum(line.share_ratio for line in rank.lines.get(name, ()))))
         for name in GAP_FIELDS
@@ -108,7 +109,7 @@ def _unseen_ns(rank: RankAnalysis) -> float:
 def describe_verdict(
     findings: Sequence[Finding], breakdown: Breakdown, step: StepSummary, lines: Sequence[LineShare] = ()
 ) -> str:
-    """The first serious fault, else the first serious opportunity (unless much of the step lies outside the model), a
+    """The first serious fault, else the first serious opportunity (unless much of the step is outside the model), a
     likely or a large fault, or where the time goes.
 
     ``lines`` are the lines of every phase, largest share first.
@@ -129,7 +130,7 @@ def describe_verdict(
     if other >= LARGE_RATIO:
         line = next((one for one in lines if one.phase == "other" and one.share_ratio >= MOST_RATIO), None)
         place = "" if line is None else f", most of it at {os.path.basename(line.file)}:{line.line}"
-        return f"{other:.0%} of every step is spent outside the model{place}; no rule can tell whether it is needed"
+        return f"{other:.0%} of every step is spent outside the model{place}; no rule can judge whether it is needed"
     own = next((one for one in findings if _is_of_the_rest(one)), None)
     few = (
         f" (only {step.steady_count} steady step{'s' if step.steady_count != 1 else ''})"
@@ -142,7 +143,7 @@ def describe_verdict(
 
 
 def _describe_excluded(left_out: Excluded) -> str:
-    """Most of the run was not judged: which part of it is the longest, and what it was spent on."""
+    """Most of the run was not judged: the longest part of it, and what it was spent on."""
     parts = {
         f"the first {_format_steps(left_out.warmup_count)} took": left_out.warmup_ns,
         f"{_format_steps(left_out.later_count)} that were recorded in detail took": left_out.later_ns,
@@ -171,7 +172,7 @@ def describe_trace_verdict(
 ) -> str:
     """The same for a profiler's files: without a serious finding, what the device and the host did.
 
-    ``idle`` has the causes of the lead rank's idle time; ``in_steps`` when both are of the complete steps alone.
+    ``idle`` has the causes of the lead rank's idle time; ``in_steps`` is set if both are of only the complete steps.
     """
     serious = first_serious(findings)
     if serious is not None:
@@ -198,14 +199,14 @@ def describe_trace_verdict(
 
 
 def describe_unseen_verdict(findings: Sequence[Finding]) -> str:
-    """Of a command in which no training was seen: what ended it, where that is known."""
+    """For a command in which no training was seen: what ended it, if that is known."""
     if findings:
         return f"{findings[0].rule}: {findings[0].title}"
     return "no training was seen in this command: no process completed a backward or an optimizer step"
 
 
 def describe_memory_verdict(file: MemoryFile) -> str:
-    """Of a memory snapshot or timeline: where the memory is."""
+    """For a memory snapshot or timeline: where the memory is."""
     if file.kind == "timeline":
         largest = f", most of it {file.categories[0].category}" if file.categories else ""
         return f"memory peaks at {format_bytes(file.peak_bytes or 0)}{largest}"
@@ -221,8 +222,8 @@ def describe_memory_verdict(file: MemoryFile) -> str:
 
 
 def first_serious(findings: Sequence[Finding]) -> Finding | None:
-    """What the verdict names: the first fault of severity high or medium, else the first such opportunity, else what
-    sums up others."""
+    """The finding that the verdict names: the first fault of severity high or medium, else the first such opportunity,
+    else the finding that sums up others."""
     serious = [finding for finding in findings if finding.severity in _SERIOUS]
     sums = [finding for finding in serious if sums_up(finding)]
     faults = [one for one in serious if one.kind is Kind.FAULT and one not in sums]
@@ -230,7 +231,8 @@ def first_serious(findings: Sequence[Finding]) -> Finding | None:
 
 
 def first_likely(findings: Sequence[Finding]) -> Finding | None:
-    """The first fault that would be of severity high by the most likely saving, though its low end promises little."""
+    """The first fault that would be of severity high by its most likely saving, although its low end promises
+    little."""
     for one in findings:
         saving = one.saving if one.kind is Kind.FAULT else None
         if saving is not None and severity_of(replace(saving, low_ratio=saving.mid_ratio)) is Severity.HIGH:

@@ -1,12 +1,12 @@
 """Steps and host events -> the nine phases of every step on the host, and the phase of every device event.
 
-Time on the main thread belongs to the innermost thing that names a phase: a range of torch or of the user whose name
-is in the tables below, a collective, a copy from the host, a backward pass. Autograd runs its pass on another thread
-while the main one is blocked, so the pass covers the main thread from its first to its last operator. After the
-pass, time in which the main thread runs nothing while a collective of the host (gloo) runs elsewhere is communication.
-Where nothing draws the forward, it is what lies from the first to the last operator between the input and a backward
-pass; without any backward pass only the frames of nn.Modules tell a forward. Clearing the gradients belongs to the
-optimizer. What nothing names stays ``other``.
+Time on the main thread belongs to the innermost thing that names a phase: a range of torch or of the user whose name is
+in the tables below, a collective, a copy from the host, a backward pass. Autograd runs its pass on another thread while
+the main thread is blocked, so the pass covers the main thread from its first to its last operator. After the pass, time
+in which the main thread runs nothing while a collective of the host (gloo) runs elsewhere is communication. If nothing
+draws the forward, it is the span from the first to the last operator between the input and a backward pass; without any
+backward pass, only the frames of nn.Modules show a forward. Clearing the gradients belongs to the optimizer. Anything
+that nothing names stays ``other``.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ PHRASE_PHASES: dict[str, str] = {
     "training step": "other",
     "iteration": "other",
 }
-"""Whole words, in any case, of a user's range. Of several the one that comes first in the name counts, the longest
-where two begin together; 'other' stops a range from taking the phase of what is around it."""
+"""Whole words, in any case, of a user's range. Of several, the one that comes first in the name counts, and of those
+that begin together, the longest; 'other' stops a range from taking the phase of what is around it."""
 
 WHOLE_NAME_PHASES: dict[str, str] = {
     "data": "input_wait",
@@ -136,8 +136,8 @@ WHOLE_NAME_PHASES: dict[str, str] = {
     "adamw": "optimizer",
     "step": "other",
 }
-"""Words that stand for a phase only when they are the whole name: 'data' in 'sparse data dist' is no loader, and a
-'checkpoint' in a longer name may be activation checkpointing."""
+"""Words that name a phase only as the complete name: 'data' in 'sparse data dist' is not a loader, and a 'checkpoint'
+in a longer name may be activation checkpointing."""
 
 HOST_COPY = re.compile(r"HtoD|HostToDevice|Host2Device", re.IGNORECASE)
 DEVICE_TO_HOST_COPY = re.compile(r"DtoH|DeviceToHost|Device2Host", re.IGNORECASE)
@@ -148,7 +148,7 @@ BACKWARD_FRAME = re.compile(
 )
 MODULE_FRAME = re.compile(r"^nn\.Module: ")
 HOST_COLLECTIVE = re.compile(r"^(?:gloo|mpi|ucc):")
-"""Collectives that a thread of the host carries out; of NCCL's only the launch is on the host."""
+"""Collectives that a thread of the host carries out; of NCCL's, only the launch is on the host."""
 CHECKPOINT_FRAME = re.compile(r"(?:torch/serialization\.py|torch/distributed/checkpoint/.*\.py)\(\d+\): _?save")
 
 _WORD = re.compile(r"[a-z]+\d*[a-z]*|\d+")
@@ -191,7 +191,7 @@ class _Marks:
 
 
 def name_phase(name: str) -> str | None:
-    """The phase that a range's name stands for; None when it takes the phase of what is around it.
+    """The phase that a range's name means; None if it takes the phase of what is around it.
 
     >>> name_phase("## forward:sparse ##"), name_phase("DATA_LOADING"), name_phase("my block")
     ('forward', 'input_wait', None)
@@ -259,7 +259,7 @@ def split_steps(phases: HostPhases, steps: StepWindows) -> NDArray[np.int64]:
         windows = Intervals(steps.start_ns, steps.end_ns)
         pieces = overlap_pieces(windows, segments)
         np.add.at(table, (pieces.of_a, phases.phase[pieces.of_b]), pieces.length_ns)
-    # Where the main thread says nothing at all, nothing is known: other.
+    # If the main thread shows nothing at all, nothing is known: other.
     table[:, OTHER] += (steps.end_ns - steps.start_ns) - table.sum(axis=1)
     if table.min() < 0:
         raise InvariantError("the phases of a step are longer than the step")
@@ -267,7 +267,7 @@ def split_steps(phases: HostPhases, steps: StepWindows) -> NDArray[np.int64]:
 
 
 def build_breakdown(table: NDArray[np.int64], complete: NDArray[np.bool_]) -> Breakdown | None:
-    """The breakdown of the complete steps (of all of them where none is complete); None without time."""
+    """The breakdown of the complete steps (of all steps if none is complete); None without time."""
     kept = table[complete] if complete.any() else table
     total = int(kept.sum())
     if total == 0:
@@ -277,7 +277,7 @@ def build_breakdown(table: NDArray[np.int64], complete: NDArray[np.bool_]) -> Br
 
 
 def find_work_phases(trace: Trace, links: Links, classes: Classes, phases: HostPhases) -> Int64s:
-    """Index in PHASES of every device work; NONE where its launch is unknown and its class does not tell.
+    """Index in PHASES of every piece of device work; NONE if its launch is unknown and its class does not determine it.
 
     comm is communication, a copy from the host is h2d, the rest has the phase of the host at its launch.
     """
@@ -336,7 +336,8 @@ def _mark_ranges(trace: Trace, ranges: Nesting, main: int) -> tuple[_Marks, set[
         text = trace.names[one]
         if PROFILER_STEP.match(text):
             continue
-        # An operator is no range of the user: only torch's own names count ('aten::linear_backward' is one operator).
+        # An operator is not a range of the user: only torch's own names count ('aten::linear_backward' is one
+        # operator).
         # Old releases record torch's ranges as operators.
         known = any(text.startswith(prefix) for prefix, _ in PREFIX_PHASES) or COLLECTIVE_RANGE.search(text)
         phase = name_phase(text) if known or is_range[one] else None
@@ -368,7 +369,7 @@ def _mark_copies(trace: Trace, links: Links, main: int) -> _Marks:
 
 
 def _mark_frames(trace: Trace, main: int) -> _Marks:
-    """Python functions of the main thread that stand for a phase: backward() and saving a checkpoint."""
+    """Python functions of the main thread that identify a phase: backward() and saving a checkpoint."""
     rows = np.flatnonzero((trace.category == Category.PYTHON) & (trace.thread == main))
     name = trace.name[rows]
     backward = match_names(trace, name, BACKWARD_FRAME)
@@ -397,7 +398,7 @@ def _find_backward_passes(
     busy = unite(np.concatenate(starts), np.concatenate(ends))
     if len(busy) == 0:
         return _no_marks()
-    # What the main thread starts between two backward operators ends the pass, unless a backward operator holds it.
+    # Anything that the main thread starts between two backward operators ends the pass, unless one of them encloses it.
     inside = np.zeros(len(ranges), dtype=bool)
     inside[low:high] = ranges.find_nearest(mine)[low:high] >= 0
     main_starts = ranges.start_ns[on_main & ~inside]
@@ -442,8 +443,8 @@ def _no_marks() -> _Marks:
 
 
 def _infer_forward(trace: Trace, links: Links, main: int, steps: StepWindows, marks: _Marks) -> _Marks:
-    """From the first to the last operator of each stretch without marks, where a backward pass of the same step
-    follows. A trace without any backward pass has a forward only where nn.Modules ran."""
+    """From the first to the last operator of each stretch without marks, if a backward pass of the same step follows. A
+    trace without any backward pass has a forward only where nn.Modules ran."""
     backward = marks.phase == PHASE["backward"]
     if not backward.any():
         return _mark_modules(trace, main)
@@ -474,7 +475,7 @@ def _infer_forward(trace: Trace, links: Links, main: int, steps: StepWindows, ma
     start, end, step = free.start_ns[keep], free.end_ns[keep], step[keep]
     if len(start) == 0:
         return _no_marks()
-    # Join neighbours with nothing marked between them: the Python between two operators of a forward is forward.
+    # Join neighbors with nothing marked between them: the Python between two operators of a forward is forward.
     border = np.searchsorted(marked.start_ns, end[:-1], side="left") < np.searchsorted(
         marked.start_ns, start[1:], side="right"
     )

@@ -1,7 +1,7 @@
 """Device work -> compute, comm or mem, and the partition of any window: compute, exposed comm, exposed mem, idle.
 
-Copies and sets are mem; a kernel is comm when the file describes a collective on it, when the innermost operator or
-range around its launch is a collective, or, failing both, when its name is one that only communication has.
+Copies and sets are mem. A kernel is comm if the file describes a collective on it, if the innermost operator or range
+around its launch is a collective, or, failing both, if only communication has such a name.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ COLLECTIVE_RANGE = re.compile(
     r"^(?:record_param_comms$|c10d::|_?c10d_functional::|nccl:|rccl:|gloo:|mpi:|ucc:|hccl:|xccl:|symm_mem::(?!fused_)"
     r"|deep_ep::|DeepEP)"
 )
-"""Operators and ranges whose own kernels move data between ranks. A kernel of an operator nested in them is not meant:
-the copies around a collective are launched by aten operators."""
+"""Operators and ranges whose own kernels move data between ranks. This does not include kernels of operators nested in
+them: aten operators launch the copies around a collective."""
 
 COMM_NAME = re.compile(
     r"^(?:void\s+)?(?:nccl|rccl|msccl|mscclpp|oneccl|hccl|xccl)(?:[A-Z_:]|pp)"
@@ -51,7 +51,7 @@ class Classes:
     kind: Int8s
     """COMPUTE, COMM or MEM."""
     source: Int8s
-    """What told that it is comm: BY_METADATA, BY_NAME; BY_NONE for the rest."""
+    """How it was recognized as comm: BY_METADATA, BY_NAME; BY_NONE for the rest."""
 
 
 def classify_work(trace: Trace, links: Links) -> Classes:
@@ -76,7 +76,7 @@ def classify_work(trace: Trace, links: Links) -> Classes:
 
 
 def list_comm_groups(trace: Trace, links: Links, classes: Classes) -> tuple[CommGroup, ...]:
-    """The communication kernels by name and by what told them, the longest in total first."""
+    """The communication kernels by name and by how they were recognized, the longest in total first."""
     at = np.flatnonzero(classes.kind == COMM)
     key = trace.name[links.device_rows[at]].astype(np.int64) * 4 + classes.source[at]
     groups = []
@@ -95,7 +95,7 @@ def list_comm_groups(trace: Trace, links: Links, classes: Classes) -> tuple[Comm
 
 @dataclass(frozen=True, slots=True)
 class DeviceCover:
-    """When one device did what. The five unions that every partition is made of."""
+    """When one device did what: the five unions that every partition is made of."""
 
     device: int
     work: Int64s

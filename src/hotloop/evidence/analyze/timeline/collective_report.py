@@ -1,13 +1,13 @@
 """RankCollectives of all ranks -> their clocks aligned, and who waits for whom.
 
 A collective begins on a rank when its kernel (or, with gloo, its range) begins there, and nobody can leave before the
-last one has come. So wait = latest start - own start, transfer = latest end - latest start. This holds for all-reduce,
-all-gather, reduce-scatter, all-to-all and barrier; a broadcast's root may leave early, so rooted collectives stand in
-no sum.
+last rank has arrived. So wait = latest start - own start, transfer = latest end - latest start. This holds for
+all-reduce, all-gather, reduce-scatter, all-to-all and barrier; a broadcast's root may leave early, so rooted
+collectives count in no sum.
 
-Clocks: all leave a synchronising collective within its last transfer, so the median difference of the ends of two ranks
-is the difference of their clocks. Ranks of one host share a clock: there it is never applied. How the clocks of two
-hosts drift apart in the seconds that a trace holds is not told from that.
+Clocks: all ranks leave a synchronizing collective within its last transfer, so the median difference of the ends of two
+ranks is the difference of their clocks. Ranks of one host share a clock, so no correction applies there. This does not
+show how the clocks of two hosts drift apart in the seconds of a trace.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .intervals import Int64s
 from .links import NONE
 
 FEW = 4
-"""With fewer common collectives the spread of their ends says nothing; their shortest duration bounds it."""
+"""With fewer common collectives, the spread of their ends says nothing; their shortest duration bounds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +38,18 @@ class RankClock:
     rank: int | None
     host: str | None
     uncertainty_ns: int | None
-    """Half of the middle half of the differences plus the unit of the clocks; sums along the way to the reference."""
+    """Half the interquartile range of the differences plus the unit of the clocks; sums along the way to the
+    reference."""
     collectives_count: int
     applied_ns: int
-    """What is subtracted from the rank's instants: 0 on the reference's host, and where it does not exceed the
-    uncertainty."""
+    """Subtract this from the rank's instants: 0 on the reference's host, and if it does not exceed the uncertainty."""
     shift_ns: int
-    """Add it to an instant of the rank's trace to get it on the first rank's clock."""
+    """Add this to an instant of the rank's trace to convert to the first rank's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """The k synchronising collectives that the same m ranks share."""
+    """The k synchronizing collectives that the same m ranks share."""
 
     members: tuple[int, ...]
     """Places of the ranks."""
@@ -75,7 +75,7 @@ def align_clocks(
     shared = _list_shared(ranks, matches, is_synchronising)
     measured = {0: _Offset(0, 0, 0)}
     while candidates := [offset for one in shared for offset in _measure_offsets(ranks, one, measured)]:
-        # The surest of all that can be joined to a rank with a measure.
+        # The most certain of all that can be joined to a rank with a measure.
         place, offset = min(candidates, key=lambda candidate: candidate[1].uncertainty_ns)
         measured[place] = offset
     return tuple(_choose_clock(ranks, place, measured) for place in range(len(ranks)))
@@ -102,7 +102,7 @@ def _list_shared(
 def _measure_offsets(
     ranks: Sequence[RankCollectives], shared: _Shared, measured: Mapping[int, _Offset]
 ) -> Iterator[tuple[int, _Offset]]:
-    """(place, offset) of every rank without a measure, against the surest of those that have one."""
+    """(position, offset) of every rank without a measure, against the most certain of those that have one."""
     anchors = [column for column, place in enumerate(shared.members) if place in measured]
     if not anchors:
         return
@@ -144,7 +144,7 @@ def _choose_clock(ranks: Sequence[RankCollectives], place: int, measured: Mappin
 
 
 def describe_hosts(clocks: Sequence[RankClock]) -> tuple[HostClock, ...]:
-    """The hosts in the order of their ranks, against the first's; none where a file does not name its host."""
+    """The hosts in the order of their ranks, against the first; empty if a file does not name its host."""
     by_host: dict[str, list[RankClock]] = {}
     for clock in clocks:
         if clock.host is None:
@@ -177,7 +177,7 @@ SIZED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "b
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Matched collectives of all ranks; entries of one collective are neighbours, ordered by rank."""
+    """Matched collectives of all ranks; entries of one collective are adjacent, ordered by rank."""
 
     rank: Int64s
     """Place of the rank."""
@@ -210,8 +210,8 @@ class Matches:
 def match_collectives(ranks: Sequence[RankCollectives]) -> Matches:
     """Join the ranks' collectives by process group, kind, size, and sequence number or order.
 
-    Without sequence numbers the order within a step counts (within the trace where steps have no numbers), and only
-    where all members have the same number of such collectives: otherwise nobody knows which belong together.
+    Without sequence numbers, the order within a step counts (within the trace if steps have no numbers), and only if
+    all members have the same number of such collectives: otherwise nobody knows which belong together.
     """
     members, group_of = _join_groups(ranks)
     parts: list[NDArray[np.int64]] = []
@@ -225,7 +225,7 @@ def match_collectives(ranks: Sequence[RankCollectives]) -> Matches:
         usable = ~np.isin(op, (OP["point_to_point"], OP["unknown"])) & ~_unknown_members(one, len(ranks))
         parts.append(table[usable])
     table = np.concatenate(parts)
-    # By rank and key first, to number what has the same key on one rank in its order.
+    # By rank and key first, to number in its order what has the same key on one rank.
     table = table[np.lexsort((table[:, 6], table[:, 5], *table[:, 4::-1].T))]
     run = np.flatnonzero(_differs(table[:, :6]))
     number = np.arange(len(table)) - np.repeat(run, np.diff(np.append(run, len(table))))
@@ -235,7 +235,7 @@ def match_collectives(ranks: Sequence[RankCollectives]) -> Matches:
     count = np.diff(np.append(first, len(table)))
     expected = np.array([len(m) for m in members], dtype=np.int64)[table[first, 0]]
     complete = count == expected
-    # Where the order is all there is, a key that some rank has more often than another is in doubt as a whole.
+    # If the order is all there is, a key that some rank has more often than another is entirely in doubt.
     by_order = table[first, 4] < 0
     family = np.cumsum(_differs(table[first][:, :5])) - 1
     broken = np.zeros(int(family[-1]) + 1 if len(family) else 0, dtype=bool)
@@ -283,10 +283,10 @@ def _unknown_members(one: RankCollectives, present: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveReport:
-    """What the ranks' collectives say together."""
+    """The combined results of the ranks' collectives."""
 
     waits: tuple[RankWait, ...]
-    """One a rank; empty when nothing could be matched."""
+    """One per rank; empty if nothing could be matched."""
     matched_count: int
     clocks: tuple[RankClock, ...]
     transfer_ns: int
@@ -311,15 +311,15 @@ class _Timed:
     end_ns: Int64s
     """Latest end."""
     last: Int64s
-    """Place of the rank that came last; the lowest of several."""
+    """Position of the rank that came last; the lowest if there are several."""
     is_synchronising: NDArray[np.bool_]
     is_doubtful: NDArray[np.bool_]
-    """A rank left before the last one came, by more than the clocks' uncertainty: not the same collective, or clocks
-    that are further apart than stated."""
+    """A rank left before the last one came, by more than the clocks' uncertainty: the collectives are not the same, or
+    the clocks are further apart than stated."""
 
     @property
     def is_counted(self) -> NDArray[np.bool_]:
-        """Stands in the sums."""
+        """Whether it counts in the sums."""
         return self.is_synchronising & ~self.is_doubtful
 
 
@@ -350,7 +350,7 @@ def _time_matches(ranks: Sequence[RankCollectives]) -> _Timed:
 
 
 def compare_ranks(ranks: Sequence[RankCollectives]) -> CollectiveReport | None:
-    """What the collectives of all ranks say together; None with fewer than two ranks."""
+    """The combined results of the collectives of all ranks; None with fewer than two ranks."""
     if len(ranks) < 2:
         return None
     timed = _time_matches(ranks)
@@ -406,7 +406,7 @@ def _column(ranks: Sequence[RankCollectives], matches: Matches, field: str) -> N
 
 
 def list_waits(ranks: Sequence[RankCollectives]) -> tuple[Int64s, ...]:
-    """What each rank waits in each of its collectives, ns; -1 where it could not be matched, or stands in no sum."""
+    """The wait of each rank in each of its collectives, ns; -1 if it could not be matched, or counts in no sum."""
     waits = tuple(np.full(len(one), NONE, dtype=np.int64) for one in ranks)
     timed = _time_matches(ranks)
     counted = timed.is_counted[timed.matches.of_entry]

@@ -1,8 +1,8 @@
 """Trace -> RankCollectives: the collectives of one rank, with group, kind, size and times, as compact columns.
 
 What the file says about a collective counts first (its kernel's own facts, then those of record_param_comms around the
-launch), then the range that launched it, then the kernel's name. Collectives of gloo, MPI and UCC are ranges on threads
-of the library; they have no device work.
+launch), then the range that launched it, then the kernel's name. Collectives of gloo, MPI and UCC are ranges on the
+library's threads; they have no device work.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def name_op(text: str) -> str:
 def collect_collectives(
     trace: Trace, links: Links, classes: Classes, steps: StepWindows, limit: int = MAX_COLLECTIVES
 ) -> RankCollectives:
-    """The collectives of one rank, from device events where there are any and from ranges of gloo, MPI and UCC."""
+    """The collectives of one rank, from device events if there are any and from ranges of gloo, MPI and UCC."""
     table = np.concatenate([_from_device(trace, links, classes), _from_host(trace, links)], axis=1)
     left_out_count = max(0, table.shape[1] - limit)
     start, end, launch, *sources = table[:, np.argsort(table[0], kind="stable")[:limit]]
@@ -91,16 +91,17 @@ def collect_collectives(
 
 
 def _from_device(trace: Trace, links: Links, classes: Classes) -> Int64s:
-    """One collective for each range that launched communication; a kernel without such a range stands alone.
+    """One collective for each range that launched communication; a kernel without such a range counts separately.
 
     Six rows, a column for each collective: its start, end and launch in ns, and three rows of the trace that may
-    describe it, the nearest first: its own, that of record_param_comms, and the range of its library; NONE without.
+    describe it, the nearest first: its own, that of record_param_comms, and the range of its library; NONE if there is
+    none.
     """
     ranges = links.ranges
     work = np.flatnonzero(classes.kind == COMM)
     place = links.op_place[work]
     name = trace.name[ranges.rows]
-    # A place of -1 takes what stands behind the last range.
+    # A position of -1 takes the entry after the last range.
     inner = np.append(ranges.find_nearest(match_names(trace, name, COLLECTIVE_RANGE)), NONE)[place]
     outer = np.append(ranges.find_nearest(match_names(trace, name, _PARAM_COMMS)), NONE)[place]
     owner = np.where(outer >= 0, outer, inner).astype(np.int64)
@@ -126,7 +127,7 @@ def _from_host(trace: Trace, links: Links) -> Int64s:
 
 
 def _name_kinds(trace: Trace, sources: Sequence[Int64s]) -> NDArray[np.int8]:
-    """Index into OPS of each collective: by what is said of it, by its range, by its kernel."""
+    """Index into OPS of each collective: by its facts, by its range, by its kernel."""
     named = _first_text(trace, "collective", sources)
     by_range, by_kernel = (
         [trace.names[trace.name[row]] if row >= 0 else "" for row in source.tolist()]
@@ -157,7 +158,7 @@ def _first_text(trace: Trace, fact: str, sources: Sequence[Int64s]) -> list[str]
 
 
 def _first_of(rows: Int64s, values: NDArray[Any], sources: Sequence[Int64s]) -> Int64s:
-    """The fact that stands nearest to each collective; NONE without. ``rows`` have it, ascending."""
+    """The fact nearest to each collective; NONE if there is none. ``rows`` have it, ascending."""
     nearest = np.full(len(sources[0]), NONE, dtype=np.int64)
     for source in sources if len(rows) else ():
         at = np.minimum(np.searchsorted(rows, source), len(rows) - 1)
@@ -167,7 +168,7 @@ def _first_of(rows: Int64s, values: NDArray[Any], sources: Sequence[Int64s]) -> 
 
 
 def count_elements(shapes: str) -> int:
-    """Elements of all tensors of an 'Input Dims' text; -1 when it has none."""
+    """Elements of all tensors of an 'Input Dims' text; -1 if it has none."""
     try:
         dims = json.loads(shapes)
     except ValueError:

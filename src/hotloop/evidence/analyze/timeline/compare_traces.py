@@ -32,7 +32,7 @@ from .reduce import ReduceOptions, lay_groundwork, merge_notes, reduce_trace
 TABLE_ROWS = 2_000
 """Kernels and operators of each rank that are compared."""
 SAME_RATIO = 0.02
-"""Kernels and operators whose time per step changes by less of itself are the same."""
+"""Kernels and operators whose time per step changes by less than this share count as the same."""
 DEVICE_PARTS = ("compute", "exposed_comm", "exposed_mem", "idle")
 _HASH = re.compile(r"(?:_[0-9a-f]{8,})+(?=_|$)|0x[0-9a-f]+", re.IGNORECASE)
 _TRITON_NUMBER = re.compile(r"^(triton_\w+?)(?:_\d+)+(?:_?\d+[dc][0-9dce]*)?$|^(triton_\w+?)_(?:\d+[dc])[0-9dce]*$")
@@ -41,7 +41,7 @@ _NUMBERED_RANGE = re.compile(r"#\d+\b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReducedForDiff:
-    """What a worker sends back of one file."""
+    """What a worker returns about one file."""
 
     timeline: RankTimeline
     collectives: RankCollectives
@@ -64,7 +64,7 @@ Side = ReducedTraces[ReducedForDiff]
 
 
 def compare_traces(names: tuple[str, str], reduced: tuple[Side, Side]) -> Comparison:
-    """Traces as the user names them; a side that is given twice is compared with itself. Raises RecordingError where
+    """Traces as the user names them; a side that is given twice is compared with itself. Raises RecordingError if
     the sides show nothing in common."""
     same = reduced[0] is reduced[1]
     timelines = [[one.result.timeline for one in side.traces] for side in reduced]
@@ -114,13 +114,13 @@ def compare_traces(names: tuple[str, str], reduced: tuple[Side, Side]) -> Compar
 
 
 def _sum_changes(name: str, labels: Sequence[str], sides: Sequence[SideSteps | None]) -> DiffTerms | None:
-    """None where a side does not show them."""
+    """None if a side does not show them."""
     before, after = sides
     return None if before is None or after is None else sum_terms(name, labels, before, after)
 
 
 def _compare_tables(sides: Sequence[Sequence[RankTimeline]]) -> tuple[list[str], list[str]]:
-    """Warnings and notes on what the timelines of the sides hold."""
+    """Warnings and notes about the timelines of the sides."""
     warnings, notes = [], []
     for which, ranks in zip(("before", "after"), sides, strict=True):
         if any(one.step_source == "whole trace" for one in ranks):
@@ -162,14 +162,14 @@ def _describe_traces(name: str, side: Side) -> DiffSide:
 
 
 def _collect_notes(side: Side) -> list[TraceNote]:
-    """What is wrong with the files themselves."""
+    """Problems with the files themselves."""
     several = [[n for n in (*one.notes, *one.result.timeline.notes) if n.level != "info"] for one in side.traces]
     guessed = [note for note in side.notes if note.code != "guessed-ranks" or len(side.traces) > 1]
     return [*guessed, *merge_notes(several)]
 
 
 def host_steps(ranks: Sequence[RankTimeline]) -> SideSteps | None:
-    """The complete steps by phase of the host; None where a rank shows no host activity."""
+    """The complete steps by phase of the host; None if a rank shows no host activity."""
     found = []
     for one in ranks:
         steps = tuple(s for s in one.steps if s.is_complete) or one.steps
@@ -180,7 +180,7 @@ def host_steps(ranks: Sequence[RankTimeline]) -> SideSteps | None:
 
 
 def device_steps(ranks: Sequence[RankTimeline]) -> SideSteps | None:
-    """The device windows by part; None where a rank has none."""
+    """The device windows by part; None if a rank has none."""
     found = []
     for one in ranks:
         held = [s for s in one.steps if s.partition is not None]
@@ -203,7 +203,7 @@ def _rank_steps(steps: Sequence[StepWindow], parts: Sequence[Sequence[int]]) -> 
 # ---- kernels and operators
 
 Key = tuple[str, str | None]
-"""Name and, where both sides have them, shapes."""
+"""Name and, if both sides have them, shapes."""
 
 
 @dataclass(slots=True)
@@ -220,10 +220,10 @@ def _diff_kernels(sides: Sequence[Sequence[RankTimeline]]) -> tuple[DiffRow, ...
 
 
 def _diff_ops(sides: Sequence[Sequence[RankTimeline]]) -> tuple[DiffRow, ...]:
-    """By self time: of the device where both sides have one, else of the host."""
+    """By self time: of the device if both sides have one, else of the host."""
     every = [one for side in sides for one in side]
     self_time = "device_self_ns" if all(one.devices for one in every) else "host_self_ns"
-    # Without shapes on one side, names must do on both.
+    # Without shapes on one side, both sides are compared by names only.
     shaped = all(any(row.shapes is not None for row in one.ops) for one in every)
 
     def list_rows(one: RankTimeline) -> list[tuple[Key, int, int]]:
@@ -236,7 +236,7 @@ def _diff_ops(sides: Sequence[Sequence[RankTimeline]]) -> tuple[DiffRow, ...]:
 def _sum_rows(
     ranks: Sequence[RankTimeline], list_rows: Callable[[RankTimeline], Sequence[tuple[Key, int, int]]]
 ) -> dict[Key, _Sum]:
-    """Calls and ns per step and rank, by what is the same in two builds."""
+    """Calls and ns per step and rank, by what stays the same in two builds."""
     table: dict[Key, _Sum] = {}
     for timeline in ranks:
         share = max(1, len(timeline.steps)) * len(ranks)
@@ -248,8 +248,8 @@ def _sum_rows(
 
 
 def normalize_name(name: str) -> str:
-    """The name without what differs between two builds of the same thing: hashes, addresses, numbers of Triton kernels
-    and of ranges.
+    """The name without the parts that differ between two builds of the same thing: hashes, addresses, numbers of Triton
+    kernels and of ranges.
 
     >>> normalize_name("triton_poi_fused_add_relu_12"), normalize_name("ProfilerStep#4")
     ('triton_poi_fused_add_relu', 'ProfilerStep')

@@ -1,7 +1,7 @@
 """StepGraph -> StepPath: what would have to be faster for a step to be shorter.
 
-The path is walked back from the end of the step: from every instant to the one that held it last. Its stretches lie end
-to end from the beginning of the step to its end, so what bounds it sums to the step exactly.
+The path is traced back from the end of the step: from every instant to the one that held it last. Its stretches are
+contiguous from the start of the step to its end, so the parts that bound it sum to the step exactly.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Stretches:
     kind: Int64s
     """Index into BOUND_KINDS."""
     row: Int64s
-    """Of the trace; -1 where no event covers a piece."""
+    """Row of the trace; -1 if no event covers a piece."""
 
 
 def choose_step(steps: StepWindows) -> int:
-    """Place of the step to look at: the complete one of median length; the first of several."""
+    """Position of the step to look at: the complete one of median length; the first if there are several."""
     if len(steps) == 0:
         raise UsageError("the trace contains no events for a critical path")
     length = steps.end_ns - steps.start_ns
@@ -73,7 +73,7 @@ def find_critical_path(
         shown = open_at(max(0, at - 1))
         graph = shown.graph
         mine = np.flatnonzero(graph.work_step == at - shown.first)
-        # The work of a step that begins the trace has nothing before it: its own beginning counts.
+        # The work of a step that begins the trace has nothing before it: its own start counts.
         start = int(seen[at - 1]) if at > 0 else graph.low_ns
         if len(mine) and int(seen[at]) > start >= 0:
             end_node = int(graph.work_end[mine[np.argmax(graph.time_ns[graph.work_end[mine]])]])
@@ -84,7 +84,7 @@ def find_critical_path(
 
 
 BEHIND_RATIO = 0.05
-"""The device falls behind when its lag grows by more than this share of a step at every step."""
+"""The device's lag counts as growing if it grows by more than this share of a step at every step."""
 
 
 def find_device_ends(links: Links, trace: Trace, steps: StepWindows) -> Int64s:
@@ -97,7 +97,7 @@ def find_device_ends(links: Links, trace: Trace, steps: StepWindows) -> Int64s:
 
 
 def falls_behind(trace: Trace, links: Links, steps: StepWindows) -> bool:
-    """Whether the host runs ahead of a device that needs longer for a step. Of a single step: whether the device needs
+    """Whether the host runs ahead of a device that needs longer for a step. For a single step: whether the device needs
     longer for its work than the host for the step."""
     ends = find_device_ends(links, trace, steps)
     if len(steps) == 0 or ends[0] < 0:
@@ -133,12 +133,12 @@ def describe_path(trace: Trace, graph: StepGraph, step: int, paced_by: str, end_
 
 
 def _find_holders(graph: StepGraph) -> Int64s:
-    """The edge that holds each node longest; of several the first that does more than keep an order. -1 without."""
+    """The edge that holds each node longest; of several, the first that does more than keep an order. -1 without."""
     reach = graph.time_ns[graph.source] + graph.weight_ns
     latest = np.full(len(graph.time_ns), np.iinfo(np.int64).min, dtype=np.int64)
     np.maximum.at(latest, graph.target, reach)
     holder = np.full(len(graph.time_ns), NONE, dtype=np.int64)
-    # Of edges that are assigned to one node the last one stays, so the first comes last.
+    # Of edges that are assigned to one node, the last one stays, so the first comes last.
     holding = np.flatnonzero(reach == latest[graph.target])[::-1]
     holder[graph.target[holding]] = holding
     holding = holding[graph.role[holding] != ROLE["idle"]]
@@ -147,7 +147,7 @@ def _find_holders(graph: StepGraph) -> Int64s:
 
 
 def _walk_back(graph: StepGraph, node: int, floor_ns: int) -> Stretches:
-    """From ``node`` back along what held each node, to ``floor_ns``."""
+    """From ``node`` back along the edges that held each node, to ``floor_ns``."""
     holder = _find_holders(graph)
     time = graph.time_ns.tolist()
     before = np.where(holder >= 0, graph.source[holder] if len(graph.source) else NONE, NONE).tolist()
@@ -164,7 +164,7 @@ def _walk_back(graph: StepGraph, node: int, floor_ns: int) -> Stretches:
     late = np.minimum(end - source - graph.weight_ns[edges], end - begin)
     kind, row = graph.kind[edges].astype(np.int64), graph.row[edges]
     if at == 0 and time[0] > floor_ns:
-        # What lies before the graph is not explained by it.
+        # Anything before the graph is not explained by it.
         first, none = np.array([floor_ns]), np.array([NONE])
         begin, end = np.concatenate([first, begin]), np.concatenate([np.array([time[0]]), end])
         late, kind = np.concatenate([end[:1] - first, late]), np.concatenate([np.array([KIND["sync"]]), kind])

@@ -2,21 +2,21 @@
 
 A node is an instant: where something on a host thread begins or ends, and where a piece of device work begins and ends.
 An edge says that its target comes at least ``weight_ns`` after its source. Nothing else moves a node, so replaying the
-graph with other weights re-times the steps (what_if), and walking back along the edges that hold finds what the step
+graph with other weights re-times the steps (what_if), and tracing back along the edges that hold finds what the step
 waited for (critical_path).
 
     thread         one node after the other; the weight is the time that it took. A call that waits for the device
                    weighs only what it took after the device was done.
-    launch         start of the launching call -> begin of the work
-    stream         end of the work -> begin of the next one on the stream
+    launch         start of the launching call -> start of the work
+    stream         end of the work -> start of the next work on the stream
     stream wait    last work before the recorded event -> first work after the wait
     host wait      last work of the stream, event or device -> end of the call that waits for it
-    full queue     begin of the work that made room -> end of the launching call that found no place
-    full device    work that fills the device -> begin of a kernel on another stream that found no room beside it
-    pass           the main thread stands still while a backward thread works: -> its first operator, its last ->
+    full queue     start of the work that made room -> end of the launching call that found no room
+    full device    work that fills the device -> start of a kernel on another stream that found no room next to it
+    pass           the main thread waits while a backward thread works: -> its first operator, its last ->
 
-Where the recording lacks the waits (no cuda_sync events), targets are inferred from times, and counted as such. What
-no edge explains within JITTER_NS stays unexplained: it is reported, not made up.
+If the recording lacks the waits (no cuda_sync events), targets are inferred from times, and counted as such. Anything
+that no edge explains within JITTER_NS stays unexplained: it is reported, not made up.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _KIND_OF_ROLE = {
 _KIND_BY_ROLE = np.array([KIND[_KIND_OF_ROLE.get(name, "host")] for name in ROLES], dtype=np.int8)
 
 JITTER_NS = 20_000
-"""Delays up to this are the usual way from cause to effect; longer ones need a cause of their own."""
+"""Delays up to this are usual between cause and effect; longer ones need a cause of their own."""
 DEFAULT_LATENCY_NS = 3_000
 CALL_TAIL_NS = 10_000
-"""What a call takes at most that waits for nothing."""
+"""The longest duration of a call that waits for nothing."""
 INFERRED_WAIT_NS = 50_000
-"""Work that waited for another stream begins within this after that one's work ended."""
+"""Work that waited for another stream begins within this after that stream's work ended."""
 FULL_DEVICE_NS = 200_000
-"""Work that found no room beside another stream's begins at most this before that one's last blocks end."""
+"""Work that found no room next to another stream's begins at most this before the last blocks of that work end."""
 QUEUE_COUNT = 1000
-"""Launched and not yet begun: from about here on CUDA makes the launching call wait."""
+"""Launched and not yet begun: from about this number on, CUDA makes the launching call wait."""
 MAX_GRAPH_ROWS = 400_000
 
 _MOVING_CALL = re.compile(r"Launch|Memcpy|Memset|MemPrefetch", re.IGNORECASE)
@@ -110,24 +110,24 @@ class _Thread:
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """What was launched into a stream, or by a thread, in the order of the calls."""
+    """The launches into a stream, or by a thread, in the order of the calls."""
 
     called_ns: Int64s
     work: Int64s
 
     def last_until(self, time_ns: int) -> int:
-        """The work that was called last until then; NONE without."""
+        """The last work that was called until then; NONE if there is none."""
         at = int(np.searchsorted(self.called_ns, time_ns, side="right")) - 1
         return int(self.work[at]) if at >= 0 else NONE
 
 
 def build_graph(trace: Trace, links: Links, classes: Classes, steps: StepWindows, first: int, last: int) -> StepGraph:
-    """The graph of the steps at places ``first`` to ``last``, both included."""
+    """The graph of the steps at positions ``first`` to ``last``, both included."""
     return _Builder(trace, links, classes, steps, first, last).build()
 
 
 def count_rows(trace: Trace, steps: StepWindows, first: int, last: int) -> int:
-    """Rows that begin in the window: what a graph of it costs."""
+    """Rows that begin in the window: the cost of its graph."""
     low, high = np.searchsorted(trace.start_ns, [int(steps.start_ns[first]), int(steps.end_ns[last])])
     return int(high - low)
 
@@ -188,7 +188,7 @@ class _Builder:
             time = np.unique(np.concatenate(edges))
             node = self._add_nodes(time)
             place = self.host.find_innermost(np.full(len(time) - 1, thread, dtype=np.int32), time[:-1])
-            # A place of -1 takes what stands behind the last range.
+            # A position of -1 takes the entry after the last range.
             segment_role = np.append(role, np.int8(ROLE["host"]))[place]
             row = np.append(self.host.rows, NONE)[place]
             self.threads[thread] = _Thread(thread, time, node, place, np.diff(time), segment_role, row)
@@ -221,7 +221,7 @@ class _Builder:
         ).astype(np.int8)
         rows = self.links.device_rows[work]
         self.edges.add(self.begin_node, self.end_node, self.end - self.start, "work", kind, rows)
-        # In the order of each stream; work that the trace draws over the previous one only keeps its order.
+        # In the order of each stream; work that the trace draws over the previous work only keeps its order.
         order = np.lexsort((self.end, self.start, self.stream))
         after, before = order[1:], order[:-1]
         same = self.stream[after] == self.stream[before]
@@ -252,7 +252,7 @@ class _Builder:
         has = self.previous >= 0
         overlapping = has & (self.end[previous] > self.start)
         chained = has & ~overlapping
-        # Weights that are feasible (never later than measured), then the one that binds takes what is missing.
+        # Weights that are feasible (never later than measured); then the edge that binds takes the missing time.
         prior_end = np.where(chained, self.end[previous], far)
         gap = np.where(chained, np.minimum(usual_gap, self.start - prior_end), 0)
         launchable = self.known & (self.called <= self.start)
@@ -305,15 +305,15 @@ class _Builder:
             extra = int(missing[t]) if by_wait[t] and int(self.end[s]) + weight == int(ready_wait[t]) else 0
             nodes = [int(self.end_node[s])], [int(self.begin_node[t])]
             self.edges.add(*nodes, [weight + extra], "stream_wait", inferred=inferred)
-        # What was launched before the window, or by nobody that the trace shows, and follows nothing, stays in place.
+        # Work that was launched before the window, or by no call in the trace, and follows nothing, stays in place.
         alone = np.flatnonzero(~explained & ~overlapping)
         self.edges.add(
             np.zeros(len(alone), dtype=np.int64), self.begin_node[alone], self.start[alone] - self.low, "anchor"
         )
 
     def _infer_stream_waits(self, delayed: Int64s) -> dict[int, int]:
-        """For work that begins late, the work on another stream that it waited for: what ended just before and was
-        launched earlier, else what filled the device and was about to end."""
+        """For work that begins late, the work on another stream that it waited for: work that ended just before and was
+        launched earlier, else work that filled the device and was about to end."""
         found: dict[int, int] = {}
         if len(delayed) == 0:
             return found
@@ -345,7 +345,7 @@ class _Builder:
         return found
 
     def _link_full_queues(self) -> None:
-        """Launching calls that found no place in the queue return when earlier work begins."""
+        """Launching calls that found no room in the queue return when earlier work begins."""
         known = np.flatnonzero(self.known)
         if len(known) <= QUEUE_COUNT:
             return
@@ -376,7 +376,7 @@ class _Builder:
                 nodes = [int(self.begin_node[made_room])], [int(holder.node[place + 1])]
                 self.edges.add(*nodes, [weight], "host_wait", row=calls[i : i + 1], inferred=True)
 
-    # ---- recorded and inferred synchronisation
+    # ---- recorded and inferred synchronization
 
     def _read_syncs(self) -> None:
         """The cuda_sync rows by correlation, and the calls that recorded events."""
@@ -435,7 +435,7 @@ class _Builder:
         self.stream_waits = list(waits)
 
     def _link_host_waits(self) -> None:
-        """Calls that return when the device is done."""
+        """Calls that return once the device is done."""
         trace, host = self.trace, self.host
         unit = trace.facts.time_unit_ns
         for place in np.flatnonzero(self.is_sync).tolist():
@@ -485,7 +485,7 @@ class _Builder:
             one.weight[at] = min(int(one.weight[at]), max(0, end - last))
         done = self.end[works]
         tail = np.where(done > begin, np.maximum(end - done, 0), min(end - begin, CALL_TAIL_NS))
-        # Of several streams that of the last work held the call: the others would have let it go after the same tail.
+        # Of several streams, that of the last work held the call: the others would have let it go after the same tail.
         holds = (done <= begin) | (done == last)
         weight = np.where(holds, np.minimum(tail, end - done), max(0, end - last))
         count = len(works)
@@ -495,9 +495,9 @@ class _Builder:
     # ---- host threads among each other
 
     def _link_passes(self) -> None:
-        """Backward passes on their own threads, while the main thread stands still."""
+        """Backward passes on their own threads, while the main thread waits."""
         main = self.threads[self.main]
-        # Where nothing but ranges of the user is open on the main thread.
+        # Only where nothing but ranges of the user is open on the main thread.
         soft = np.flatnonzero(np.append(self.is_soft, True)[main.place])
         for thread, one in self.threads.items():
             if thread == self.main or len(one.time_ns) == 0 or self._is_comm_thread(thread):
@@ -509,7 +509,7 @@ class _Builder:
             start, end = self.host.start_ns[top], np.minimum(self.host.end_ns[top], self.high)
             segment = soft[np.maximum(np.searchsorted(main.time_ns[soft], start, side="right") - 1, 0)]
             inside = (main.time_ns[segment] <= start) & (end <= main.time_ns[segment + 1])
-            # One pass for each segment of the main thread that holds some of this thread's work.
+            # One pass for each segment of the main thread that contains some of this thread's work.
             for s in np.unique(segment[inside]).tolist():
                 mine = np.flatnonzero(inside & (segment == s))
                 begun, done = int(start[mine[0]]), int(end[mine].max())
@@ -534,7 +534,7 @@ class _Builder:
         return len(rows) > 0 and bool(match_names(self.trace, self.trace.name[rows], _HOST_COMM).all())
 
     def _find_nodes(self, thread: NDArray[np.int32], time_ns: Int64s) -> Int64s:
-        """Node of each (thread, instant); -1 where its thread has none there."""
+        """Node of each (thread, instant); -1 if its thread has none there."""
         found = np.full(len(time_ns), NONE, dtype=np.int64)
         for number, mine in split_by_thread(thread):
             if number not in self.threads:
@@ -544,7 +544,7 @@ class _Builder:
             found[mine] = np.where(one.time_ns[at] == time_ns[mine], one.node[at], NONE)
         return found
 
-    # ---- the whole
+    # ---- the complete graph
 
     def _finish(self) -> StepGraph:
         time = np.concatenate(self.nodes)

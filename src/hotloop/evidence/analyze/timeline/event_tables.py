@@ -13,7 +13,7 @@ from .reduce import Groundwork, describe_steps, lay_groundwork
 from .steps import DeviceSteps, assign_device_work
 
 ON_THE_DEVICE = (Category.SYNC, Category.DEVICE_ANNOTATION)
-"""Drawn on the device, launched by nothing: which step they belong to is not known."""
+"""Drawn on the device, launched by nothing: the step that they belong to is unknown."""
 
 
 def tabulate_events(trace: Trace) -> EventTables:

@@ -1,8 +1,8 @@
 """An operator's name and shapes -> the work of one call; a device's name -> its published peaks.
 
 Counted: multiplications and additions of matrix products, convolutions, recurrent layers and attention (2 each), as in
-torch.utils.flop_counter. Pointwise work is not counted. Operators that only pass on to another counted one
-(aten::linear, aten::conv2d, aten::matmul) get figures of their own row but none of the trace's total.
+torch.utils.flop_counter. Pointwise work is not counted. Operators that only forward to another counted operator
+(aten::linear, aten::conv2d, aten::matmul) get figures of their own row but add nothing to the trace's total.
 
 Peaks are dense figures without sparsity, from the makers' data sheets: NVIDIA V100 (2020), A100 (2021),
 H100 SXM (2023), H200 (2024), B200 (2024), L40S and L4 (2023), A10 (2021), T4 (2019); AMD MI210 and MI250X (2022),
@@ -20,7 +20,7 @@ from typing import Any
 from hotloop.core.operators import PRODUCTS
 
 LEAVES = PRODUCTS - {"aten::convolution"}
-"""Those of a trace, which shows convolution and what it calls."""
+"""Those of a trace, which shows convolution and the operators that it calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Work:
 
 
 def count_work(name: str, shapes: str | None, concrete: str | None = None) -> Work | None:
-    """The work of one call from 'Input Dims' and 'Concrete Inputs' as JSON; None where unknown.
+    """The work of one call from 'Input Dims' and 'Concrete Inputs' as JSON; None if unknown.
 
     >>> count_work("aten::mm", "[[128,64],[64,32]]")
     Work(flops=524288, again=0)
@@ -47,7 +47,7 @@ def count_work(name: str, shapes: str | None, concrete: str | None = None) -> Wo
 
 
 def count_call(name: str, dims: Any, values: Any) -> Work | None:
-    """The same from lists with one entry per argument: its shape, and its value where it is no tensor."""
+    """The same from lists with one entry per argument: its shape, and its value if it is not a tensor."""
     try:
         flops = _count(name.removeprefix("aten::"), dims, values)
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
@@ -91,8 +91,8 @@ def _count(name: str, dims: Any, values: Any) -> int | None:
 
 
 def _count_attention(query: Any, key: Any, value: Any) -> int:
-    """Q (b, h, s_q, d) x K (b, h, s_k, d) and scores x V (b, h, s_k, d_v): 2 b h s_q s_k (d + d_v). A causal mask
-    is not taken off: not all releases record it."""
+    """Q (b, h, s_q, d) x K (b, h, s_k, d) and scores x V (b, h, s_k, d_v): 2 b h s_q s_k (d + d_v). A causal mask is
+    not subtracted: not all releases record it."""
     b, h, s_q, d = query
     return int(2 * b * h * s_q * key[2] * (d + value[3]))
 
@@ -152,7 +152,7 @@ def _parse(text: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """What an element type can reach at most."""
+    """The most that an element type can reach."""
 
     kind: str
     flops_per_s: float
@@ -160,7 +160,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Peaks of one device. A type that the device has no matrix unit for is absent."""
+    """Peaks of one device. A type is missing if the device has no matrix unit for it."""
 
     flops_per_s: dict[str, float]
     """By element type: 'float64', 'float32' (without TF32), 'tf32', 'float16', 'bfloat16'."""
@@ -175,7 +175,7 @@ class Peaks:
 
 
 def name_type(types: str) -> str | None:
-    """The element type that a product computes in; None for none that is known.
+    """The element type that a product computes in; None if it is unknown.
 
     >>> name_type('["float", "float"]'), name_type("c10::Half"), name_type("long int")
     ('float32', 'float16', None)
@@ -201,7 +201,7 @@ _TABLE: tuple[tuple[str, dict[str, float]], ...] = (
     ),
     ("MI210", {"float64": 45.3e12, "float32": 45.3e12, "float16": 181e12, "bfloat16": 181e12}),
 )
-"""FLOPs a second by what the device's name holds; of several the first."""
+"""FLOPs per second by a part of the device's name; the first match counts."""
 
 
 def find_peaks(device_name: str | None) -> Peaks | None:

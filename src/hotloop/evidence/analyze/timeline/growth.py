@@ -1,8 +1,8 @@
 """Work and collectives of the ranks of two sides -> GrowthSplit: wait, transfer, and a rest.
 
-Of every window of a step (on the device; without one, the backward pass on the host with the communication behind it):
+Of every window of a step (on the device; without one, the backward pass on the host with the communication after it):
 
-* wait: communication ran, no own work did, and every collective that ran was waiting for another rank to come;
+* wait: communication ran, no own work did, and every collective that ran was waiting for another rank to arrive;
 * transfer: communication ran, no own work did, and at least one collective had all its ranks;
 * the rest: own work, communication that could not be matched, copies, and time in which nothing ran.
 
@@ -29,7 +29,7 @@ from .links import Links, match_names
 from .steps import StepWindows, assign_device_work
 
 MAX_UNMATCHED_RATIO = 0.1
-"""Where more of the exposed communication of a side than this is not matched, its wait and transfer are not known."""
+"""If more than this share of a side's exposed communication is not matched, its wait and transfer are unknown."""
 LEAVES = ("wait", "transfer", *REST_TERMS)
 
 
@@ -60,7 +60,7 @@ class SideWork:
 
 
 def collect_work(trace: Trace, links: Links, classes: Classes, steps: StepWindows) -> RankWork | None:
-    """What ``split_growth`` needs of one rank; None without device work and without a backward pass."""
+    """The input of ``split_growth`` from one rank; None without device work and without a backward pass."""
     covers = cover_devices(trace, links, classes)
     index = np.array(steps.index, dtype=np.int64)
     if not covers:
@@ -89,7 +89,7 @@ def _collect_host(trace: Trace, links: Links, steps: StepWindows, index: Int64s)
     ranges = links.ranges
     is_comm = match_names(trace, trace.name[ranges.rows], COLLECTIVE_RANGE)
     is_op = (trace.category[ranges.rows] == Category.CPU_OP) & np.isin(ranges.thread, threads)
-    # What a collective's operator calls is no own work.
+    # What a collective's operator calls is not its rank's own work.
     own = is_op & (ranges.find_nearest(is_op & is_comm) < 0)
     library = is_comm & ~np.isin(ranges.thread, threads)
     work = unite(ranges.start_ns[own], ranges.end_ns[own])
@@ -99,8 +99,8 @@ def _collect_host(trace: Trace, links: Links, steps: StepWindows, index: Int64s)
 
 
 def split_growth(before: SideWork, after: SideWork) -> tuple[GrowthSplit | None, str]:
-    """Why the window of ``after`` is longer or shorter; None, and why, where that cannot be told: windows of different
-    kinds, or a side whose exposed communication is for the larger part not matched over its ranks."""
+    """Why the window of ``after`` is longer or shorter; None, and why, if that is unknown: windows of different kinds,
+    or a side with most of its exposed communication not matched over its ranks."""
     every = (*before.work, *after.work)
     if len({one.window for one in every}) > 1:
         return None, "only one side contains device work"

@@ -1,12 +1,12 @@
 """Gaps of one device -> IdleCauses and a StepIdle for each step: why it waited, and what the host did in the meantime.
 
-A gap belongs to the event that ends it and to that event's launching call. Was the call made after the gap had begun
-(or did it return late, so that it was slow itself), the host was late: *sync-drained* when the host had been waiting
-for the device until it was empty, else *launch-late*. Of a sync-drained gap, what the host spent waiting for a batch,
-collecting garbage or allocating is launch-late all the same: without the synchronisation it would still be waited for.
-Was the call made in time, the event waited in its queue: *launch latency* under 10 us, else *queue-dependent*: behind
-communication, behind an event of another stream, inside a graph, or untold. A wait for an event is recorded as such
-(cuda_sync), or else it was asked for by the launching thread after its last launch.
+A gap belongs to the event that ends it and to that event's launching call. If the call was made after the gap had begun
+(or returned late, so that it was slow itself), the host was late: *sync-drained* if the host had been waiting for the
+device until it was empty, else *launch-late*. The part of a sync-drained gap in which the host waited for a batch,
+collected garbage or allocated is still launch-late: without the synchronization, the device would wait for it all the
+same. If the call was made in time, the event waited in its queue: *launch latency* under 10 us, else *queue-dependent*:
+after communication, after an event of another stream, inside a graph, or for an unknown reason. A wait for an event is
+recorded as such (cuda_sync), or else the launching thread requested it after its last launch.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from .links import NONE, TORCH_RANGE, Links, Nesting, find_categories, flatten, 
 from .steps import LOADER_NEXT, PROFILER_STEP, DeviceSteps
 
 LAUNCH_LATENCY_NS = 10_000
-"""A queued kernel starts within this after the one before it; 2 to 8 us are usual on current devices."""
+"""A queued kernel starts within this after the previous kernel; 2 to 8 us are usual on current devices."""
 
 LONG_GAP_NS = 1_000_000
-"""No launch takes so long, with the operators that lead to it: tens of microseconds are usual, hundreds are slow."""
+"""No launch takes this long, with the operators that lead to it: tens of microseconds are usual, hundreds are slow."""
 
 SYNC_CALL = re.compile(
     r"(?:Device|Stream|Event|Ctx)Synchronize(?:_ptsz)?(?:_v\d+)?$"
     r"|^(?:cuda|hip)Memcpy(?:2D|3D|ToSymbol|FromSymbol)?(?:_ptds)?(?:_v\d+)?$"
     r"|^(?:cu|hip)Memcpy(?:HtoD|DtoH)(?:_v\d+)*$|^hipMemcpyWithStream$",
 )
-"""Calls that return when the device is done."""
+"""Calls that return once the device is done."""
 PAGEABLE_TO_HOST = re.compile(r"DtoH.*Pageable", re.IGNORECASE)
 ALLOCATOR_CALL = re.compile(
     r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostFree|HostMalloc|MallocHost|FreeHost|HostRegister|HostUnregister)"
@@ -166,9 +166,9 @@ def _sum_parts(kind: NDArray[np.int8], size: Int64s, drained_ns: Int64s, data_ns
 
 
 def _cut_at_steps(gaps: Intervals, seen: DeviceSteps) -> Pieces:
-    """The gaps cut where a step's window begins or ends: pieces by gap and step (NONE outside of all).
+    """The gaps, cut at the start and the end of each step's window: pieces by gap and step (NONE outside of all).
 
-    A window begins with an event, so it can only cut a gap where that event has no length.
+    A window begins with an event, so it can only cut a gap if that event has no length.
     """
     edges = np.unique(np.concatenate([seen.start_ns[seen.has_window], seen.end_ns[seen.has_window]]))
     at = np.searchsorted(gaps.start_ns, edges, side="right") - 1
@@ -182,7 +182,7 @@ def _cut_at_steps(gaps: Intervals, seen: DeviceSteps) -> Pieces:
 
 
 def _find_windows(seen: DeviceSteps, time_ns: Int64s) -> Int64s:
-    """The step whose device window holds each instant; NONE outside of all."""
+    """The step whose device window contains each instant; NONE outside of all."""
     holders = np.flatnonzero(seen.has_window & (seen.end_ns > seen.start_ns))
     if len(holders) == 0:
         return np.full(len(time_ns), NONE, dtype=np.int64)
@@ -195,7 +195,7 @@ def _find_windows(seen: DeviceSteps, time_ns: Int64s) -> Int64s:
 def _split_queued(
     trace: Trace, links: Links, classes: Classes, cover: DeviceCover, begin_ns: Int64s, work: Int64s
 ) -> NDArray[np.int8]:
-    """What each queued piece of work waited behind, when the device went idle at ``begin_ns``."""
+    """What each queued piece of work waited for, if the device went idle at ``begin_ns``."""
     found = np.full(len(work), _UNTOLD, dtype=np.int8)
     if len(work) == 0:
         return found
@@ -204,7 +204,7 @@ def _split_queued(
     linked = np.flatnonzero(links.launch_row >= 0)
     waits = _list_stream_waits(trace)
     key = stream if waits.is_recorded else trace.thread[np.maximum(links.launch_row, 0)]
-    # What ended last before the gap is what an event can have stood for.
+    # The work that ended last before the gap is what an event can have represented.
     by_end = cover.work[np.argsort(links.end_ns[cover.work], kind="stable")]
     ended = by_end[np.maximum(np.searchsorted(links.end_ns[by_end], begin_ns, side="right") - 1, 0)]
     after_comm = (classes.kind[ended] == COMM) & (stream[ended] != stream[work])
@@ -227,7 +227,7 @@ class _StreamWaits:
     """Waits of streams for events, in the order of time."""
 
     key: NDArray[np.int32]
-    """The stream; where the trace does not record it, the thread that asked for the wait."""
+    """The stream; if the trace does not record it, the thread that requested the wait."""
     asked_ns: Int64s
     is_recorded: bool
 
@@ -243,7 +243,7 @@ def _list_stream_waits(trace: Trace) -> _StreamWaits:
 
 
 def _find_next_work(trace: Trace, links: Links, cover: DeviceCover, gaps: Intervals) -> Int64s:
-    """Work number of the event that ends each gap. Of several events that start together, the one launched first."""
+    """Work number of the event that ends each gap. If several events start together, the one launched first."""
     work = cover.work
     start, launch = links.start_ns[work], links.launch_row[work]
     at = np.searchsorted(start, gaps.end_ns, side="left")
@@ -269,11 +269,11 @@ def _judge(trace: Trace, gaps: Intervals, call: Int64s) -> NDArray[np.int8]:
 
 
 def _find_draining_calls(trace: Trace, links: Links, gaps: Intervals, call: Int64s, main_thread: int | None) -> Int64s:
-    """Row of the synchronising call that was open when each gap began and returned in it, before the launch; on the
-    thread that launched, or on the main one: what others wait for keeps nobody.
+    """Row of the synchronizing call that was open when each gap began and returned in it, before the launch; on the
+    thread that launched, or on the main thread: waits of other threads delay nobody.
 
-    A copy to pageable memory waits too, whatever the name of its call says. What comes after such a gap is late as
-    well until the host is ahead again, so the time told here is the least that a synchronisation costs.
+    A copy to pageable memory waits too, whatever the name of its call says. Work after such a gap is also late until
+    the host is ahead again, so the reported time is the least that a synchronization costs.
     """
     rows = np.flatnonzero(trace.category == Category.RUNTIME)
     rows = rows[match_names(trace, trace.name[rows], SYNC_CALL)]
@@ -308,8 +308,8 @@ def _find_draining_calls(trace: Trace, links: Links, gaps: Intervals, call: Int6
 def _find_waits(
     trace: Trace, links: Links, gaps: Intervals, thread: NDArray[np.int32], main_thread: int | None
 ) -> Int64s:
-    """(3, n) ns of each of the n gaps that the host spent waiting for a batch, collecting garbage, allocating. Where
-    they meet, the first of them counts."""
+    """(3, n) ns of each of the n gaps that the host spent waiting for a batch, collecting garbage, allocating. If they
+    overlap, the first of them counts."""
     ranges = links.ranges
     loader = match_names(trace, trace.name[ranges.rows], LOADER_NEXT)
     python = np.flatnonzero(trace.category == Category.PYTHON)
@@ -352,10 +352,10 @@ class _Blame:
     length_ns: Int64s
     gap: Int64s
     name: Int64s
-    """NONE where nothing was recorded."""
+    """NONE if nothing was recorded."""
     is_drained: NDArray[np.bool_]
     kinds: Mapping[int, str]
-    """By name; 'python' for what is not in it."""
+    """By name; 'python' for the others."""
 
     def list_rows(self, trace: Trace, group: Int64s) -> Iterator[tuple[int, BlameRow]]:
         """(group, row by name and cause), by group; pieces of a group below 0 are left out."""
@@ -395,7 +395,7 @@ class _HostBlame:
         """What covered the late gaps, exactly: every nanosecond goes to the innermost operator, range or call that the
         launching thread had open, else the main thread, else to nothing recorded."""
         trace, ranges = self.trace, self.ranges
-        # A batch that is waited for is blamed as such, not on the operators with which the loader makes it.
+        # Waiting for a batch is blamed as such, not on the operators with which the loader makes the batch.
         loader = match_names(trace, trace.name[ranges.rows], LOADER_NEXT)
         hidden = (ranges.find_nearest(loader) >= 0) & ~loader
         hidden |= match_names(trace, trace.name[ranges.rows], PROFILER_STEP)
@@ -414,7 +414,8 @@ class _HostBlame:
         return self._split(rows, longest, {}, with_nothing=False)
 
     def _split(self, rows: Int64s, gaps: Int64s, kinds: Mapping[int, str], *, with_nothing: bool) -> _Blame:
-        """Some gaps by the innermost of these rows; ``with_nothing`` keeps under no name what none of them covers."""
+        """Some gaps by the innermost of these rows; ``with_nothing`` keeps, without a name, what none of them
+        covers."""
         segments: dict[int, tuple[Intervals, Int64s]] = {}
         parts = [np.empty((4, 0), dtype=np.int64)]
         for one, mine in split_by_thread(self.thread[gaps]):

@@ -94,7 +94,7 @@ def overlap_pieces(a: Intervals, b: Intervals) -> Pieces:
 
 
 def find_gaps(a: Intervals, low_ns: int, high_ns: int) -> Intervals:
-    """What of the window [low, high) is not in the set."""
+    """The part of the window [low, high) that is not in the set."""
     inside = clip(a, low_ns, high_ns)
     start = np.concatenate([np.array([low_ns], dtype=np.int64), inside.end_ns])
     end = np.concatenate([inside.start_ns, np.array([high_ns], dtype=np.int64)])
@@ -103,7 +103,7 @@ def find_gaps(a: Intervals, low_ns: int, high_ns: int) -> Intervals:
 
 
 def cut(a: Intervals, b: Intervals) -> Pieces:
-    """What of each interval of ``a`` is not in ``b``; ``of_b`` is the gap of ``b`` that it lies in."""
+    """The parts of each interval of ``a`` that are not in ``b``; ``of_b`` is the gap of ``b`` around each part."""
     low_ns, high_ns = (int(a.start_ns[0]), int(a.end_ns[-1])) if len(a) else (0, 0)
     return overlap_pieces(a, find_gaps(b, low_ns, high_ns))
 
@@ -115,7 +115,7 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 
 def clip(a: Intervals, low_ns: int, high_ns: int) -> Intervals:
-    """What of the set lies in the window [low, high)."""
+    """The part of the set inside the window [low, high)."""
     first = int(np.searchsorted(a.end_ns, low_ns, side="right"))
     last = int(np.searchsorted(a.start_ns, high_ns, side="left"))
     if first >= last:

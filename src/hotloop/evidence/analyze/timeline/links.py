@@ -24,7 +24,7 @@ TORCH_RANGE = re.compile(
 
 
 def match_names(trace: Trace, name: NDArray[np.int32], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    """Whether the pattern occurs in each name; every distinct name is looked at once."""
+    """Whether the pattern occurs in each name; every distinct name is searched once."""
     used = np.zeros(len(trace.names), dtype=bool)
     used[name] = True
     hit = np.zeros(len(trace.names), dtype=bool)
@@ -40,28 +40,28 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class Nesting:
-    """Ranges ordered by (thread, start, longest first); indices below are places in this order, not rows.
+    """Ranges ordered by (thread, start, longest first); indices below are positions in this order, not rows.
 
-    A range and all that it encloses are neighbours in this order: place ``i`` up to ``after[i]``.
+    A range and everything that it encloses are adjacent in this order: position ``i`` up to ``after[i]``.
     """
 
     rows: Int64s
-    """Row of the trace at each place."""
+    """Row of the trace at each position."""
     thread: Int32s
     start_ns: Int64s
     end_ns: Int64s
     parent: Int32s
-    """Place of the range that directly encloses this one; NONE at the top."""
+    """Position of the range that directly encloses this one; NONE at the top."""
     after: Int32s
-    """First place that is not inside this range; ends beyond that of the parent are cut for it."""
+    """First position that is not inside this range; ends beyond that of the parent are cut for it."""
     bounds: dict[int, tuple[int, int]]
-    """Places of each thread, as [first, last)."""
+    """Positions of each thread, as [first, last)."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def find_innermost(self, thread: Int32s, time_ns: Int64s) -> Int64s:
-        """Place of the innermost range that is open at each (thread, instant); NONE where there is none."""
+        """Position of the innermost range that is open at each (thread, instant); NONE if there is none."""
         found = np.full(len(time_ns), NONE, dtype=np.int64)
         for one, mine in split_by_thread(thread):
             if one not in self.bounds:
@@ -73,7 +73,8 @@ class Nesting:
         return found
 
     def find_innermost_of_all(self, time_ns: Int64s) -> Int64s:
-        """Place of the innermost range that is open on any thread at each instant, the latest begun; NONE without."""
+        """Position of the innermost range that is open on any thread at each instant, the latest begun; NONE
+        without."""
         best = np.full(len(time_ns), NONE, dtype=np.int64)
         for thread in self.bounds:
             place = self.find_innermost(np.full(len(best), thread, dtype=np.int32), time_ns)
@@ -82,7 +83,7 @@ class Nesting:
         return best
 
     def _climb_while_ended(self, place: Int64s, time_ns: Int64s) -> Int64s:
-        """From each place up to the first enclosing range that is still open at the instant."""
+        """From each position up to the first enclosing range that is still open at the instant."""
         place = place.copy()
         open_ = np.flatnonzero(place >= 0)
         while len(open_):
@@ -103,14 +104,14 @@ class Nesting:
         return result
 
     def sum_inside(self, value: Int64s) -> Int64s:
-        """Sum of ``value`` (one per place) over every range and all that it encloses."""
+        """Sum of ``value`` (one per position) over every range and everything that it encloses."""
         total = np.zeros(len(self) + 1, dtype=np.int64)
         np.cumsum(value, out=total[1:])
         result: Int64s = total[self.after] - total[:-1]
         return result
 
     def climb_within(self, place: Int64s, wanted: NDArray[np.bool_]) -> Int64s:
-        """From each wanted place up as long as what encloses it is wanted too; NONE from others."""
+        """From each wanted position up as long as the enclosing range is wanted too; NONE from others."""
         held, above_of = np.append(wanted, False), np.append(self.parent, NONE)
         place = np.where(held[place], place, NONE)
         while True:
@@ -121,7 +122,7 @@ class Nesting:
             place = np.where(climbing, above, place)
 
     def find_nearest(self, wanted: NDArray[np.bool_]) -> Int32s:
-        """For every place, itself when wanted, else the nearest enclosing wanted place; NONE without."""
+        """For every position, itself if wanted, else the nearest enclosing wanted position; NONE if there is none."""
         nearest = np.where(wanted, np.arange(len(self), dtype=np.int32), self.parent)
         while True:
             climbing = np.flatnonzero((nearest >= 0) & ~wanted[np.maximum(nearest, 0)])
@@ -132,7 +133,7 @@ class Nesting:
 
 
 def find_outermost(nesting: Nesting, key: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """True for every place that no range of the same key encloses."""
+    """True for every position that no range of the same key encloses."""
     result = np.zeros(len(nesting), dtype=bool)
     order = np.lexsort((nesting.thread, key))
     new = (np.diff(key[order]) != 0) | (np.diff(nesting.thread[order]) != 0)
@@ -144,17 +145,17 @@ def find_outermost(nesting: Nesting, key: NDArray[np.integer]) -> NDArray[np.boo
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Ranges by key; of nested ones of one key the time of the outermost counts."""
+    """Ranges by key; of nested ones of one key, the time of the outermost counts."""
 
     key: Int64s
-    """Ascending; the other columns stand beside it."""
+    """Ascending; the other columns are parallel to it."""
     count: Int64s
     host_ns: Int64s
     device_ns: Int64s
 
 
 def sum_outermost(nesting: Nesting, key: NDArray[np.integer], launched_ns: Int64s) -> Totals:
-    """``key`` of each place, below 0 for what counts nowhere; ``launched_ns`` is what each place itself launched."""
+    """``key`` of each position, below 0 for those that count nowhere; ``launched_ns`` is what each launched itself."""
     at = np.flatnonzero(key >= 0)
     keys, group = np.unique(key[at], return_inverse=True)
     is_outermost = find_outermost(nesting, key)[at]
@@ -199,7 +200,7 @@ class Flat:
     edge_ns: Int64s
     """(n + 1) Ascending."""
     innermost: Int64s
-    """(n) The innermost event of each stretch, by its number; NONE where none is open."""
+    """(n) The innermost event of each stretch, by its number; NONE if none is open."""
 
 
 def flatten(start_ns: Int64s, end_ns: Int64s) -> Flat:
@@ -222,7 +223,7 @@ def split_by_thread(thread: Int32s) -> Iterator[tuple[int, Int64s]]:
 
 
 def _clip_to_parents(end: Int64s, parent: Int32s) -> Int64s:
-    """The ends, none after that of an enclosing range; a parent below 0 is none."""
+    """The ends, none of them after that of an enclosing range; a parent below 0 means no parent."""
     held = np.flatnonzero(parent >= 0)
     late = held[end[held] > end[parent[held]]]
     if len(late) == 0:
@@ -235,10 +236,10 @@ def _clip_to_parents(end: Int64s, parent: Int32s) -> Int64s:
 
 
 def _find_parents(start: Int64s, end: Int64s) -> Int32s:
-    """The place of the enclosing range of each range of one thread; NONE without.
+    """The position of the enclosing range of each range of one thread; NONE if there is none.
 
-    The depth of a range is the number of earlier ones less the number of ends until its start. The parent is then the
-    latest earlier range that is one less deep. Where ranges overlap without nesting, that one may have ended already:
+    The depth of a range is the number of earlier ranges less the number of ends until its start. The parent is then the
+    latest earlier range that is one less deep. If ranges overlap without nesting, that range may have ended already:
     the search goes on from there upwards.
     """
     lasting = end > start
@@ -283,11 +284,11 @@ class Links:
     start_ns: Int64s
     end_ns: Int64s
     launch_row: Int64s
-    """Row of the launching call of each work; NONE where the trace does not tell."""
+    """Row of the launching call of each work; NONE if the trace does not show it."""
     op_place: Int64s
     """Place in ``ranges`` of the innermost operator or user range around the launching call; NONE without."""
     by_graph: Bools
-    """True where the launching call launched a whole graph."""
+    """True if the launching call launched a whole graph."""
     ranges: Nesting
     """Operators and user ranges of all host threads."""
 
@@ -326,7 +327,7 @@ def find_categories(trace: Trace, categories: tuple[Category, ...]) -> Int64s:
 
 
 def find_launch_rows(trace: Trace, device_rows: Int64s) -> Int64s:
-    """Row of the runtime call with the same correlation as each device row; the earliest where several have it."""
+    """Row of the runtime call with the same correlation as each device row; the earliest if several have it."""
     calls = np.flatnonzero((trace.category == Category.RUNTIME) & (trace.correlation > 0))
     wanted = trace.correlation[device_rows]
     found = np.full(len(device_rows), NONE, dtype=np.int64)
@@ -342,7 +343,7 @@ def find_launch_rows(trace: Trace, device_rows: Int64s) -> Int64s:
 
 
 def _find_operators(trace: Trace, ranges: Nesting, calls: Int64s) -> Int64s:
-    """The innermost range around each call by thread and time; by external id where the threads do not match."""
+    """The innermost range around each call by thread and time; by external id if the threads do not match."""
     place = ranges.find_innermost(trace.thread[calls], trace.start_ns[calls])
     lost = np.flatnonzero(place < 0)
     external = trace.external_id[calls[lost]]

@@ -1,9 +1,9 @@
 """Memory events of a trace -> DeviceMemoryTimeline for every device.
 
-The events tell the allocator's totals after each of them where torch recorded those; else levels are relative to the
-beginning of the trace. An allocation belongs to the innermost operator that was open on any thread, the latest begun:
-the events name no thread. What it is for follows from the ranges around it, else from the host's phase at that instant,
-and from how long it lived.
+The events contain the allocator's totals after each of them if torch recorded those; otherwise levels are relative to
+the start of the trace. An allocation belongs to the innermost operator that was open on any thread, the latest begun:
+the events name no thread. Its purpose follows from the ranges around it, else from the host's phase at that instant,
+and from its lifetime.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 13: "mps", 14: "meta",
 OPS_COUNT = 40
 OUTSIDE = "outside of operators"
 CATEGORIZED_COUNT = 1_000_000
-"""More allocations than these are not told by category: each costs a microsecond or two."""
+"""More allocations than these are not classified by category: each takes a microsecond or two."""
 
 ORIGIN_RANGES = (
     (re.compile(r"^enumerate\(DataLoader\)"), Origin.INPUT),
@@ -36,7 +36,7 @@ ORIGIN_RANGES = (
     (re.compile(r"^autograd::engine::evaluate_function: CheckpointFunctionBackward"), Origin.RECOMPUTE),
     (re.compile(r"^autograd::engine::evaluate_function"), Origin.BACKWARD),
 )
-"""Ranges that torch draws; the innermost one around an allocation counts, of a name the first here."""
+"""Ranges that torch draws; the innermost range around an allocation counts, and of its names the first in this list."""
 PHASE_ORIGINS = {
     "input_wait": Origin.INPUT,
     "forward": Origin.FORWARD,
@@ -48,7 +48,7 @@ PHASE_ORIGINS = {
 def describe_memory(
     trace: Trace, links: Links, steps: StepWindows, phases: HostPhases
 ) -> tuple[DeviceMemoryTimeline, ...]:
-    """One value for each device with memory events, accelerators first; empty when the trace has none."""
+    """One value for each device with memory events, accelerators first; empty if the trace has none."""
     memory = trace.memory
     if memory is None or len(memory.time_ns) == 0:
         return ()
@@ -89,7 +89,7 @@ def find_origins(
 
 
 def find_freed(address: Int64s, change: Int64s) -> Int64s:
-    """For each allocation the event that ends it: the next one of its address; -1 without, and for what frees."""
+    """For each allocation, the event that ends it: the next event of its address; -1 without one, and for frees."""
     order = np.lexsort((np.arange(len(address)), address))
     same = address[order[1:]] == address[order[:-1]]
     freed = np.full(len(address), NONE, dtype=np.int64)

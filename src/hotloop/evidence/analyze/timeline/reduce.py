@@ -1,6 +1,6 @@
-"""Trace -> RankTimeline: all that one rank's trace tells without the others, in one pass, small enough to send.
+"""Trace -> RankTimeline: everything that one rank's trace shows without the others, in one pass, small enough to send.
 
-With what else is sent of a file it is a ReducedRank; those of all ranks make the TraceAnalysis.
+Together with the rest that is sent about a file, it is a ReducedRank; those of all ranks make the TraceAnalysis.
 """
 
 from __future__ import annotations
@@ -63,12 +63,13 @@ NAME_LENGTH = 400
 
 
 NEARLY_ALL = 0.98
-"""Complete steps that fill this much of a device's window are the trace: what else there is changes no share."""
+"""Complete steps that fill this much of a device's window count as the trace: the rest changes no share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReduceOptions:
-    """What of a trace is kept. ``top`` counts rows of every table; what is cut is counted where that is said."""
+    """The parts of a trace that are kept. ``top`` counts rows of every table; cut rows are counted if that is
+    stated."""
 
     top: int = 200
     blame_top: int = 30
@@ -79,7 +80,7 @@ class ReduceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groundwork:
-    """What nearly every analysis of a trace begins with."""
+    """The start of nearly every analysis of a trace."""
 
     links: Links
     classes: Classes
@@ -144,7 +145,7 @@ def reduce_trace(trace: Trace, options: ReduceOptions | None = None, ground: Gro
 def _measure_steps(
     trace: Trace, ground: Groundwork, cover: DeviceCover, seen: DeviceSteps, main_thread: int | None, top: int
 ) -> StepsDevice | None:
-    """What the device did in the windows of the complete steps; None where that is nearly all of it, or nothing."""
+    """The device's work in the windows of the complete steps; None if that is nearly all of it, or nothing."""
     links, classes = ground.links, ground.classes
     chosen = seen.has_window & ground.steps.is_complete
     start, end = seen.start_ns[chosen], seen.end_ns[chosen]
@@ -174,7 +175,7 @@ def describe_steps(
     seen: DeviceSteps | None,
     idle: Sequence[StepIdle | None] = (),
 ) -> tuple[StepWindow, ...]:
-    """The steps on the host and, where there is a device, on the one of ``cover``."""
+    """The steps on the host and, if there is a device, on the one of ``cover``."""
     partitions: dict[int, DevicePartition] = {}
     if cover is not None and seen is not None:
         at = np.flatnonzero(seen.has_window)
@@ -272,12 +273,12 @@ def _shorten_text(text: str | None) -> str | None:
     return None if text is None else _shorten(text)
 
 
-# ---- what is sent back of a file, and all ranks together
+# ---- the results for a file, and all ranks together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReducedRank:
-    """What a worker sends back of one file."""
+    """What a worker returns about one file."""
 
     rank: TraceRank
     collectives: RankCollectives
@@ -288,9 +289,9 @@ class ReducedRank:
 def describe_rank(
     trace: Trace, options: ReduceOptions, list_asked: Callable[[TraceRank], frozenset[str]]
 ) -> ReducedRank:
-    """One file alone; everything that needs the other ranks comes after.
+    """One file alone; everything that needs the other ranks comes later.
 
-    ``list_asked`` names what must be forecast of a rank, for the rules that find something in it.
+    ``list_asked`` names the forecasts that a rank needs, for the rules that find something in it.
     """
     ground = lay_groundwork(trace)
     parts = (trace, ground.links, ground.classes, ground.steps)
@@ -320,10 +321,10 @@ def describe_rank(
 
 
 def join_ranks(reduced: ReducedTraces[ReducedRank]) -> tuple[TraceAnalysis, tuple[TraceNote, ...]]:
-    """All ranks together, and what has to be said of their files."""
+    """All ranks together, and the notes about their files."""
     ranks = tuple(replace(one.result.rank, facts=one.facts) for one in reduced.traces)
     answers = tuple(replace(answer, rank=one.facts.rank) for one in reduced.traces for answer in one.result.what_if)
-    # Both ends may count the same thing; what the analyses say names its consequence.
+    # Both ends may count the same thing; the notes of the analyses name its consequence.
     several = [(*one.notes, *one.result.rank.timeline.notes, *one.result.notes) for one in reduced.traces]
     merged = [*reduced.notes, *merge_notes(several)]
     notes = tuple(sorted(merged, key=lambda note: _LEVELS.index(note.level)))
@@ -344,7 +345,7 @@ def join_ranks(reduced: ReducedTraces[ReducedRank]) -> tuple[TraceAnalysis, tupl
 
 
 def merge_notes(several: Sequence[Sequence[TraceNote]]) -> list[TraceNote]:
-    """The notes of files; what several files have in common is said once, with their number. Of one code the last."""
+    """The notes of files; a note that several files share appears once, with their number. Of one code, the last."""
     groups: dict[tuple[str, str], list[str]] = {}
     for notes in several:
         for note in {note.code: note for note in notes}.values():

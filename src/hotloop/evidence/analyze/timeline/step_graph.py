@@ -1,7 +1,7 @@
-"""StepGraph: instants of a few steps and what must lie between them; replaying it with any weights.
+"""StepGraph: instants of a few steps and the constraints between them; it can be replayed with any weights.
 
-A node is an instant, an edge says that its target comes at least ``weight_ns`` after its source. How a trace becomes
-such a graph stands in dependencies.
+A node is an instant, an edge says that its target comes at least ``weight_ns`` after its source. dependencies.py says
+how a trace becomes such a graph.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROLES = (
     "anchor",
     "idle",
 )
-"""What an edge stands for. idle: a thread that waits; the edge only keeps its order."""
+"""What an edge represents. idle: a thread that waits; the edge only keeps its order."""
 ROLE = {name: i for i, name in enumerate(ROLES)}
 FAR_BACK_NS = -(1 << 62)
 """Earlier than anything."""
@@ -41,21 +41,21 @@ FAR_BACK_NS = -(1 << 62)
 
 @dataclass(frozen=True, slots=True)
 class StepGraph:
-    """The graph of a window: n nodes, e edges, w pieces of device work. Node 0 is the window's beginning on the main
+    """The graph of a window: n nodes, e edges, w pieces of device work. Node 0 is the window's start on the main
     thread."""
 
     low_ns: int
     time_ns: Int64s
     """(n) Measured instant of each node."""
     source: Int64s
-    """(e) Edges stand in an order in which each comes after all that lead to its source (order_edges)."""
+    """(e) Edges are in an order in which each comes after all that lead to its source (order_edges)."""
     target: Int64s
     weight_ns: Int64s
     role: Int8s
     kind: Int8s
     """Index into BOUND_KINDS."""
     row: Int64s
-    """Row of the trace whose time the edge is; -1 without."""
+    """Row of the trace whose time the edge is; -1 if there is none."""
     work: Int64s
     """(w) Work numbers of Links in the graph."""
     work_begin: Int64s
@@ -72,7 +72,7 @@ class StepGraph:
 
 @dataclass(frozen=True, slots=True)
 class StepWindowGraph:
-    """The graph of the steps at places ``first`` to ``last``, both included."""
+    """The graph of the steps at positions ``first`` to ``last``, both included."""
 
     first: int
     last: int
@@ -82,8 +82,8 @@ class StepWindowGraph:
 def order_edges(time_ns: Int64s, source: Int64s, target: Int64s) -> Int64s:
     """Edges (by their numbers) in an order in which each comes after all that lead to its source.
 
-    The order of time is such an order, but for edges within one instant or back by a tick of the clock. Only these can
-    form a ring; the edge that closes one is left out.
+    The order of time is such an order, except for edges within one instant or back by a tick of the clock. Only these
+    can form a ring; the edge that closes a ring is left out.
     """
     count = len(time_ns)
     by_target = np.argsort(target, kind="stable")
@@ -107,7 +107,7 @@ def order_edges(time_ns: Int64s, source: Int64s, target: Int64s) -> Int64s:
 
 
 def replay(graph: StepGraph, weight_ns: Int64s, late_ns: Int64s | None = None) -> Int64s:
-    """(n) Instants of all nodes when every edge weighs ``weight_ns`` (e); ``late_ns`` (n) is added to each node on
+    """(n) Instants of all nodes if every edge weighs ``weight_ns`` (e); ``late_ns`` (n) is added to each node on
     top."""
     weights = weight_ns if late_ns is None else weight_ns + late_ns[graph.target]
     time = [FAR_BACK_NS] * len(graph.time_ns)

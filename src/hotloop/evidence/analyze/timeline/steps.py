@@ -28,10 +28,10 @@ BACKWARD_NAME = re.compile(
 DistributedDataParallel's reducer works at the end of the pass."""
 
 HOST_ACTIVITY = (Category.CPU_OP, Category.RUNTIME, Category.ANNOTATION, Category.PYTHON)
-"""What a host did. The span that the profiler draws around its own run is none of it."""
+"""The work of a host. The span that the profiler draws around its own run is not part of it."""
 
 MIN_INFERRED_STEPS = 2
-"""One range or one optimizer step tells nothing about a rhythm."""
+"""One range or one optimizer step shows no rhythm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class StepWindows:
         return len(self.start_ns)
 
     def find_step(self, time_ns: Int64s) -> Int64s:
-        """Place of the step whose window holds each instant; NONE between and outside of the windows."""
+        """Position of the step whose window contains each instant; NONE between and outside of the windows."""
         at = np.searchsorted(self.start_ns, time_ns, side="right") - 1
         held = np.maximum(at, 0)
         inside = (at >= 0) & (time_ns < self.end_ns[held]) if len(self) else np.zeros(len(time_ns), dtype=bool)
@@ -61,7 +61,7 @@ class DeviceSteps:
     """The steps as one device saw them; one entry for each step."""
 
     of_work: Int64s
-    """Step of each work number of the device; NONE for what no step launched."""
+    """Step of each work number of the device; NONE if no step launched it."""
     start_ns: Int64s
     """-1 for a step without a device window."""
     end_ns: Int64s
@@ -83,8 +83,8 @@ def find_steps(trace: Trace, links: Links) -> StepWindows:
 
 
 def find_main_thread(trace: Trace, links: Links) -> int | None:
-    """The interned thread that drives the training: that of the step ranges, loaders and optimizers where there are
-    any, else the one with the most operators that are not of a backward pass; None without host ranges."""
+    """The interned thread that drives the training: that of the step ranges, loaders and optimizers if there are any,
+    else the one with the most operators that are not of a backward pass; None without host ranges."""
     ranges = links.ranges
     if len(ranges) == 0:
         return None
@@ -94,20 +94,21 @@ def find_main_thread(trace: Trace, links: Links) -> int | None:
         if marked.any():
             return _find_most_common(ranges.thread[marked])
     forward = ~match_names(trace, name, BACKWARD_NAME)
-    # A thread that only runs what autograd hands it has a backward node around everything.
+    # A thread that only runs what autograd gives it has a backward node around everything.
     top = (ranges.parent < 0) & forward
     chosen = top if top.any() else np.ones(len(ranges), dtype=bool)
     return _find_most_common(ranges.thread[chosen])
 
 
 def _find_most_common(thread: NDArray[np.int32]) -> int:
-    """The thread that occurs most; the lowest of several. An unknown thread is -1, and one like the others."""
+    """The thread that occurs most; the lowest if there are several. An unknown thread is -1, and counts like the
+    others."""
     found, count = np.unique(thread, return_counts=True)
     return int(found[np.argmax(count)])
 
 
 def _match_ranges(trace: Trace, links: Links) -> list[tuple[str, Int64s]]:
-    """(source, places in the nesting) of everything that could mark steps, the best first: ranges that take no time
+    """(source, positions in the nesting) of everything that could mark steps, the best first: ranges that take no time
     mark none."""
     ranges = links.ranges
     name = trace.name[ranges.rows]
@@ -121,7 +122,7 @@ def _match_ranges(trace: Trace, links: Links) -> list[tuple[str, Int64s]]:
     found += _group_iterations(trace, links, iteration)
     optimizer = np.flatnonzero(lasts & match_names(trace, name, OPTIMIZER_STEP))
     if len(optimizer):
-        # With several optimizers a step ends with the one that steps least often: the others run inside it.
+        # With several optimizers, a step ends with the one that steps least often: the others run inside it.
         kinds, count = np.unique(name[optimizer], return_counts=True)
         enough = count >= MIN_INFERRED_STEPS
         if enough.any():
@@ -161,8 +162,8 @@ def _steps_from_spans(trace: Trace, links: Links, places: Int64s, source: str) -
 
 
 def _steps_between(trace: Trace, links: Links, places: Int64s, source: str, *, are_ends: bool) -> StepWindows:
-    """Windows that end, or begin, with each marker. The first begins, or the last ends, where the recording of the
-    thread does, so it may be cut."""
+    """Windows that end, or begin, with each marker. The first begins, or the last ends, where the thread's recording
+    does, so it may be cut."""
     ranges = links.ranges
     thread = _find_most_common(ranges.thread[places])
     places = _keep_disjoint(links, places[ranges.thread[places] == thread])
@@ -195,7 +196,7 @@ def _extent_of_thread(trace: Trace, thread: int) -> tuple[int, int]:
 
 
 def _keep_disjoint(links: Links, places: Int64s) -> Int64s:
-    """The places whose range begins after the kept ones before it have ended (bounded: one range per step)."""
+    """The positions whose range begins after the previously kept ones have ended (bounded: one range per step)."""
     start, end = links.ranges.start_ns, links.ranges.end_ns
     order = places[np.argsort(start[places], kind="stable")]
     kept, reach = [], None
@@ -207,8 +208,8 @@ def _keep_disjoint(links: Links, places: Int64s) -> Int64s:
 
 
 def assign_device_work(trace: Trace, links: Links, work: Int64s, steps: StepWindows) -> DeviceSteps:
-    """The step of each work of one device: that of its launching call. Unlinked work goes by its own start to the
-    device window that holds it, and is counted."""
+    """The step of each work of one device: that of its launching call. Unlinked work belongs to the device window that
+    contains its own start, and is counted."""
     launch = links.launch_row[work]
     linked = launch >= 0
     step = np.full(len(work), NONE, dtype=np.int64)
@@ -222,7 +223,7 @@ def assign_device_work(trace: Trace, links: Links, work: Int64s, steps: StepWind
     last = np.full(len(steps), NONE, dtype=np.int64)
     mine = step >= 0
     if not mine.any() and len(steps) and not linked.any():
-        # No launches at all (only the device was recorded): the host windows are the only guide there is.
+        # No launches at all (only the device was recorded): only the host windows can guide the assignment.
         step = steps.find_step(start_ns)
         mine = step >= 0
     np.minimum.at(first, step[mine], start_ns[mine])

@@ -48,7 +48,7 @@ class OpTable:
     left_out_count: int
     flops: int | None
     calls: LeafCalls | None
-    """What ``flops`` is the sum of."""
+    """The calls that ``flops`` sums up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class LeafCalls:
     flops: Int64s
     """Of the call."""
     again: Int64s
-    """Part of them that was computed before, as far as the operator itself does that."""
+    """Part of them that was computed before, if the operator itself recomputes."""
     types: tuple[str, ...]
     """Of its arguments, as the file has them."""
 
@@ -128,7 +128,8 @@ def tabulate_ops(trace: Trace, links: Links, *, top: int | None = None, sort: st
     dev_self = sum_groups(inverse, launched_ns[at], size)
     flops, calls = _count_flops(trace, rows_at, inverse, groups, count, texts)
     keys = {
-        # What an operator launched itself: of nested ones each would else be listed with the same kernels again.
+        # What an operator launched itself: otherwise, each of nested operators would be listed with the same kernels
+        # again.
         "device_time": dev_self,
         "host_self": own,
         "flops": np.array([f or 0 for f in flops], dtype=np.float64),
@@ -162,7 +163,7 @@ def _group_operators(trace: Trace, rows: Int64s) -> tuple[Int64s, Int32s, tuple[
     dtype, dtype_table = _read_texts(trace, "dtypes", rows)
     value, value_table = _read_texts(trace, "concrete_inputs", rows)
     counted = np.array([_may_count(trace.names[i]) for i in range(int(name.max()) + 1)])
-    # Other inputs matter only where the flops depend on them: a learning rate must not split a row.
+    # Other inputs matter only if the flops depend on them: a learning rate must not split a row.
     value[~counted[name]] = NONE
     groups, inverse = _group((name, shape, dtype, value))
     return groups, inverse, (shape_table, dtype_table, value_table)
@@ -261,7 +262,7 @@ def _group(columns: tuple[Int32s, ...]) -> tuple[Int64s, Int32s]:
 
 
 def _rank_names(trace: Trace, name: Int64s) -> Int64s:
-    """The place of each name in the alphabet, so that equal rows stand in the same order whatever read the file."""
+    """The position of each name in the alphabet, so that equal rows are in the same order whatever read the file."""
     distinct, inverse = np.unique(name, return_inverse=True)
     order = sorted(range(len(distinct)), key=lambda i: trace.names[int(distinct[i])])
     rank = np.empty(len(distinct), dtype=np.int64)
@@ -271,7 +272,7 @@ def _rank_names(trace: Trace, name: Int64s) -> Int64s:
 
 
 def _read_texts(trace: Trace, fact: str, rows: Int64s) -> tuple[Int32s, Sequence[str]]:
-    """Index into the table for each row; NONE without."""
+    """Index into the table for each row; NONE if there is none."""
     with_fact, indices, table = trace.texts(fact)
     of_row = np.full(len(trace.start_ns), NONE, dtype=np.int32)
     of_row[with_fact] = indices
@@ -281,7 +282,7 @@ def _read_texts(trace: Trace, fact: str, rows: Int64s) -> tuple[Int32s, Sequence
 def _weigh_numbers(
     trace: Trace, fact: str, rows: Int64s, group: Int64s, duration: Int64s, size: int
 ) -> list[float | None]:
-    """Mean of a fact in each group, weighted by duration (evenly where all durations are 0)."""
+    """Mean of a fact in each group, weighted by duration (evenly if all durations are 0)."""
     with_fact, values = trace.numbers(fact)
     at = np.searchsorted(rows, with_fact)
     hit = (at < len(rows)) & (rows[np.minimum(at, len(rows) - 1)] == with_fact) & np.isfinite(values)
@@ -293,7 +294,7 @@ def _weigh_numbers(
 
 
 SHORT_KERNEL_NS = 10_000
-"""About what launching a kernel costs the host: below it, the host cannot keep a device busy with single launches."""
+"""The host's approximate cost to launch a kernel: below it, single launches cannot keep a device busy."""
 
 
 def measure_launches(trace: Trace, links: Links, cover: DeviceCover) -> LaunchStats:

@@ -24,11 +24,11 @@ from .tables import MATRIX_KERNEL, NO_MATRIX_KERNEL, LeafCalls
 PAGEABLE = re.compile(r"Pageable", re.IGNORECASE)
 PINNED = re.compile(r"Pinned", re.IGNORECASE)
 RECOMPUTE_ANCHOR = re.compile(r"(?:Checkpoint\w*Backward)$")
-"""The backward of a reentrant checkpoint: what it calls that has a forward's sequence number is computed again."""
+"""The backward of a reentrant checkpoint: calls from it with a forward's sequence number are computed again."""
 
 
 def measure_ratios(trace: Trace, links: Links, cover: DeviceCover | None, steps: StepWindows) -> Ratios:
-    """What was computed again over the device window of the whole trace; without a device, over the complete steps."""
+    """The recomputed part of the device window of the entire trace; without a device, of the complete steps."""
     recompute, ranges = find_recompute(trace, links), links.ranges
     pageable = None if cover is None else find_pageable_copies(trace, links, cover)
     again_ns: int | None = None
@@ -48,7 +48,7 @@ def measure_ratios(trace: Trace, links: Links, cover: DeviceCover | None, steps:
 
 
 def find_pageable_copies(trace: Trace, links: Links, cover: DeviceCover) -> Intervals | None:
-    """When a device copied from or to pageable memory of the host; None where the names of the copies do not tell."""
+    """When a device copied from or to pageable memory of the host; None if the names of the copies do not show it."""
     work = cover.work[trace.category[links.device_rows[cover.work]] == Category.MEMCPY]
     name = trace.name[links.device_rows[work]]
     crosses = match_names(trace, name, HOST_COPY) | match_names(trace, name, DEVICE_TO_HOST_COPY)
@@ -60,8 +60,9 @@ def find_pageable_copies(trace: Trace, links: Links, cover: DeviceCover) -> Inte
 
 
 def find_recompute(trace: Trace, links: Links) -> NDArray[np.bool_] | None:
-    """Ranges that a backward pass computed again: what runs inside a checkpoint's backward and is no backward itself,
-    or forward operators (with a sequence number of their own) inside a backward node; None without backward passes."""
+    """Ranges that a backward pass computed again: ranges inside a checkpoint's backward that are not a backward
+    themselves, or forward operators (with their own sequence number) inside a backward node; None without backward
+    passes."""
     ranges = links.ranges
     name = trace.name[ranges.rows]
     backward = match_names(trace, name, BACKWARD_NAME)
@@ -70,7 +71,7 @@ def find_recompute(trace: Trace, links: Links) -> NDArray[np.bool_] | None:
     anchor = match_names(trace, name, RECOMPUTE_ANCHOR)
     holder = ranges.find_nearest(backward)
     inside = (holder >= 0) & ~backward
-    # In a backward node the operators of its own run without autograd; those that autograd records are a forward.
+    # In a backward node, its own operators run without autograd; those that autograd records are a forward.
     rows, _ = trace.integers("sequence_number")
     joined, forward_thread = trace.integers("forward_thread")
     recorded = np.isin(ranges.rows, rows) & ~np.isin(ranges.rows, joined[forward_thread > 0])
@@ -83,13 +84,13 @@ def find_recompute(trace: Trace, links: Links) -> NDArray[np.bool_] | None:
 
 NO_DEVICE = "the trace shows no work of an accelerator"
 NO_FLOPS = (
-    "the FLOPs of a step are unknown: the trace has no shapes of operators (record_shapes=True), or holds products "
-    "whose work cannot be told, as of compiled code"
+    "the FLOPs of a step are unknown: the trace has no shapes of operators (record_shapes=True), or contains products "
+    "whose work is unknown, as in compiled code"
 )
 MOST_UNCOUNTED_RATIO = 0.05
-"""Of the time of matrix kernels: more would make MFU too small by as much."""
+"""Share of the time of matrix kernels: more would make MFU too small by as much."""
 LOOK_UP = re.compile("fbgemm|embedding", re.IGNORECASE)
-"""Kernels of a library of products that only move rows."""
+"""Kernels of a library for matrix products that only move rows."""
 NO_PEAK = "the trace does not name a device whose peak rate is known"
 
 
@@ -101,7 +102,8 @@ def measure_utilization(
     seen: DeviceSteps | None,
     calls: LeafCalls | None,
 ) -> Utilization:
-    """Over the device windows of the whole steps (StepWindow.is_whole_on_device); over the whole trace without any."""
+    """Over the device windows of the complete steps (StepWindow.is_whole_on_device); over the entire trace without
+    any."""
     if cover is None or seen is None:
         return Utilization(unknown=dict.fromkeys(_FIELDS, NO_DEVICE))
     start_ns, end_ns, chosen = _windows(links, steps, cover, seen)
@@ -110,7 +112,7 @@ def measure_utilization(
     unknown = {"utilization_ratio": "NVML was not asked: the trace is of one program"}
     active_ns = _measure_sm_active(trace, links, cover, start_ns, end_ns)
     if active_ns is None:
-        unknown["sm_active_ratio"] = "the trace does not tell the blocks per SM of its kernels"
+        unknown["sm_active_ratio"] = "the trace does not contain the blocks per SM of its kernels"
     values: dict[str, Any] = {
         "busy_ratio": sum(part.busy_ns for part in parts) / window_ns,
         "sm_active_ratio": None if active_ns is None else active_ns / window_ns,
@@ -143,7 +145,7 @@ _FIELDS = ("utilization_ratio", "busy_ratio", "sm_active_ratio", "mfu_ratio", "h
 def _windows(
     links: Links, steps: StepWindows, cover: DeviceCover, seen: DeviceSteps
 ) -> tuple[Int64s, Int64s, NDArray[np.bool_] | None]:
-    """Device windows, and which steps they are of; of the whole trace None."""
+    """Device windows, and the steps that they belong to; for the entire trace, None."""
     chosen = seen.has_window & steps.is_complete
     chosen[np.flatnonzero(seen.has_window)[-1:]] = False  # it ends with its last event: its closing idle time is unseen
     if chosen.any():
@@ -155,10 +157,10 @@ def _windows(
 def _measure_sm_active(
     trace: Trace, links: Links, cover: DeviceCover, start_ns: Int64s, end_ns: Int64s
 ) -> float | None:
-    """Time in the windows weighted by min(1, blocks per SM) of the kernels that run, ns; those of kernels that run side
-    by side add up. It is an upper bound: blocks need not be spread evenly. None where a kernel tells no blocks.
+    """Time in the windows weighted by min(1, blocks per SM) of the kernels that run, ns; those of concurrent kernels
+    add up. It is an upper bound: blocks need not be spread evenly. None if a kernel has no number of blocks.
 
-    The estimate of TensorBoard's profiler plugin, "Est. SM Efficiency" (pytorch/kineto,
+    This is the estimate of TensorBoard's profiler plugin, "Est. SM Efficiency" (pytorch/kineto,
     tb_plugin/docs/gpu_utilization.md), which takes kernels one by one.
     """
     rows = links.device_rows[cover.work]
@@ -177,8 +179,9 @@ def _measure_sm_active(
 
 
 def _name_uncounted(trace: Trace, links: Links, cover: DeviceCover, calls: LeafCalls) -> str | None:
-    """The longest matrix kernel that no counted operator launched, where these take more than MOST_UNCOUNTED_RATIO of
-    the time of matrix kernels: compiled code, and operators of other libraries. Kernels without a launch tell nothing.
+    """The longest matrix kernel that no counted operator launched, if such kernels take more than MOST_UNCOUNTED_RATIO
+    of the time of matrix kernels: compiled code, and operators of other libraries. Kernels without a launch show
+    nothing.
     """
     work = cover.work[links.op_place[cover.work] >= 0]
     rows = links.device_rows[work]

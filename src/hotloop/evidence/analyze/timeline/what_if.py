@@ -1,10 +1,10 @@
 """StepGraph with a set of changes -> WhatIf: the step time after them, with the next bottleneck taking over.
 
-The graph of some consecutive steps is replayed unchanged first. When that misses the measured step by more than 2 %,
-the graph does not know what the steps wait for, and its forecasts are rules of thumb. Then the changes set edges to
-new weights, and the graph is replayed again: whatever is slowest then decides. A change sees both clocks: the host may
-run ahead of the device, but steps cannot end faster on one of them than on the other for long, so the longer period of
-the two counts.
+The graph of some consecutive steps is replayed unchanged first. If that misses the measured step by more than 2 %, the
+graph does not know what the steps wait for, and its forecasts are rules of thumb. Then the changes set edges to new
+weights, and the graph is replayed again: whatever is slowest then decides. A change sees both clocks: the host may run
+ahead of the device, but steps cannot end faster on one of them than on the other for long, so the longer of the two
+periods counts.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ GRAPH_ROWS = 60_000
 """Steps are added to a graph up to this many events; a single step may have more."""
 MAX_STEPS = 1000
 FEW_STEPS = 3
-"""What every report re-times: the median step and its neighbours, of which the first one only leads in."""
+"""What every report re-times: the median step and its neighbors, of which the first only leads in."""
 TYPICAL_RATIO = 0.1
-"""Costs are of the mean step. Where every fifth step waits for its batch, those around the median do not."""
+"""Costs are of the mean step. If every fifth step waits for its batch, those around the median do not."""
 UNLIKE = "the steps vary a lot in length, and those around the median differ from the mean: savings are rules of thumb"
 _GONE = -(1 << 61)
 
@@ -98,7 +98,7 @@ def answer_asked(
     steps: StepWindows,
     asked: Sequence[str],
 ) -> tuple[tuple[WhatIf, ...], tuple[TraceNote, ...]]:
-    """(every change alone, then all together, on as many steps as fit; why some of them have no answer)."""
+    """(every change alone, then all together, on as many steps as fit; why some of them have no result)."""
     sets = [(one,) for one in asked] + ([tuple(asked)] if len(asked) > 1 else [])
     answers: list[WhatIf] = []
     notes: list[TraceNote] = []
@@ -143,11 +143,11 @@ ASKED: Mapping[str, Change] = {
     "no-host-time": Change(kind="no-host-time"),
     "hidden-communication": Change(kind="free-communication"),
 }
-"""What rules ask for, by the name under which they do."""
+"""The forecasts that rules ask for, by the name that they use."""
 
 
 def can_replay(links: Links, steps: StepWindows) -> bool:
-    """Whether there are steps to re-time, and work of a device that something launched."""
+    """Whether there are steps to re-time, and device work that something launched."""
     return steps.source != "whole trace" and bool(np.any(links.launch_row >= 0))
 
 
@@ -159,7 +159,7 @@ def is_typical(steps: StepWindows, first: int, last: int) -> bool:
 
 
 def open_typical_window(trace: Trace, links: Links, classes: Classes, steps: StepWindows) -> StepWindowGraph:
-    """The graph of FEW_STEPS around the median one, or of all that fit where these are not like the others."""
+    """The graph of FEW_STEPS around the median one, or of all that fit if these are not like the others."""
     first, last = choose_steps(trace, steps, FEW_STEPS)
     return open_window(trace, links, classes, steps, FEW_STEPS if is_typical(steps, first, last) else MAX_STEPS)
 
@@ -167,7 +167,7 @@ def open_typical_window(trace: Trace, links: Links, classes: Classes, steps: Ste
 def open_window(
     trace: Trace, links: Links, classes: Classes, steps: StepWindows, most: int = MAX_STEPS
 ) -> StepWindowGraph:
-    """The graph of the steps around the median one. Raises UsageError when even that one is too large."""
+    """The graph of the steps around the median one. Raises UsageError if even that step is too large."""
     first, last = choose_steps(trace, steps, most)
     return StepWindowGraph(first, last, build_graph(trace, links, classes, steps, first, last))
 
@@ -216,8 +216,8 @@ def forecast_for_rules(
 
 
 def choose_steps(trace: Trace, steps: StepWindows, most: int = MAX_STEPS) -> tuple[int, int]:
-    """First and last place of the complete steps to replay: all of them, or as many around the median one as make
-    GRAPH_ROWS, at most ``most``. Raises UsageError when even one is too large."""
+    """First and last position of the complete steps to replay: all of them, or as many around the median one as make
+    GRAPH_ROWS, at most ``most``. Raises UsageError if even one step is too large."""
     middle = choose_step(steps)
     first = last = middle
     if count_rows(trace, steps, middle, middle) > MAX_GRAPH_ROWS:
@@ -251,7 +251,7 @@ def _forecast_one(
     if not period:
         raise UsageError("the steps have no length, so nothing can be forecast")
     miss = abs(replayed - period) / period
-    # Where the host sets the pace, the device's longer period in so few steps is only what it has fallen behind.
+    # If the host sets the pace, the device's longer period in so few steps is only its accumulated lag.
     behind = max(0, unchanged.period("device") - unchanged.period("host")) if paced_by == "host" else 0
     new, bound_by = _slowest(after, behind)
     slow, _ = _slowest(worst, behind)
@@ -306,7 +306,8 @@ def _check(changes: Sequence[Change]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Periods:
-    """Lengths of the steps on both clocks, the first step left out where there are several (its lead is another's)."""
+    """Lengths of the steps on both clocks, without the first step if there are several (its lead belongs to
+    another)."""
 
     host_ns: Int64s
     device_ns: Int64s
@@ -328,7 +329,7 @@ def _measure(graph: StepGraph, time: Int64s) -> _Periods:
         return _Periods(np.diff(ends), np.diff(done) if has else np.empty(0, dtype=np.int64))
     device = np.empty(0, dtype=np.int64)
     if len(mine):
-        # Of a single step nothing tells how far the device was behind before: its own work counts.
+        # With a single step, nothing shows how far the device was behind before: its own work counts.
         device = np.array([int(done[0]) - int(time[graph.work_begin[mine]].min())], dtype=np.int64)
     return _Periods(ends - graph.low_ns, device)
 
@@ -342,7 +343,7 @@ def _slowest(after: _Periods, behind: int) -> tuple[int, str]:
 
 def _spread(unchanged: _Periods, after: _Periods, bound_by: str) -> float:
     """Two standard errors of the mean changed step, ns, by the steps themselves or by their differences to the
-    unchanged ones, whichever vary less; 0 for a single step, of which nothing is known."""
+    unchanged ones, whichever vary less; 0 for a single step, about which nothing is known."""
     clock = "device" if bound_by == "device" else "host"
     before, now = (getattr(one, f"{clock}_ns") for one in (unchanged, after))
     if len(now) < 2 or len(now) != len(before):
@@ -369,7 +370,7 @@ def _apply(at: Situation, changes: Sequence[Change]) -> Int64s:
 
 
 def _find_edges(at: Situation, change: Change) -> Bools:
-    """The edges whose weight a change sets to nothing, or divides by its factor."""
+    """The edges whose weight a change sets to zero, or divides by its factor."""
     graph, trace = at.graph, at.trace
     edges: Bools
     match change.kind:
@@ -382,12 +383,12 @@ def _find_edges(at: Situation, change: Change) -> Bools:
         case "free-launches":
             edges = np.isin(graph.role, [ROLE["call"], ROLE["latency"]])
         case "no-host-time":
-            # Operators and launching calls; Python, the loader and whatever else the host does stay.
+            # Operators and launching calls; Python, the loader and everything else that the host does stay.
             is_op = np.isin(trace.category[np.maximum(graph.row, 0)], [Category.CPU_OP, Category.RUNTIME])
             is_op &= (graph.row >= 0) & np.isin(graph.role, [ROLE["host"], ROLE["call"]])
             edges = is_op | (graph.role == ROLE["latency"])
         case "no-host-syncs":
-            # A full queue, which ends with the begin of a piece of work, is no wait that the program asked for.
+            # A full queue, which ends with the start of a piece of work, is not a wait that the program requested.
             edges = (graph.role == ROLE["host_wait"]) & ~np.isin(graph.source, graph.work_begin)
         case "faster-matmuls":
             kernels = _kernels_named(at, MATRIX_KERNEL) & ~_kernels_named(at, NO_MATRIX_KERNEL)
@@ -416,7 +417,7 @@ def _work_of_ops(at: Situation, pattern: re.Pattern[str]) -> Bools:
 
 
 def _host_ops_without_work(at: Situation, pattern: re.Pattern[str]) -> Bools:
-    """Host time inside operators of that name which launch nothing: those that compute on the CPU."""
+    """Host time inside operators of that name that launch nothing: those that compute on the CPU."""
     graph, links, trace = at.graph, at.links, at.trace
     ranges = links.ranges
     launches = np.bincount(links.op_place[links.op_place >= 0], minlength=len(ranges))

@@ -1,9 +1,9 @@
 """A Chrome trace of torch.profiler (Kineto), plain or gzip -> Trace, in windows and bounded memory.
 
-Reads what Kineto wrote since 2021: times in whole microseconds or with decimals, a header or a bare list, and the older
-names of categories (Operator, Runtime, Kernel, ...). Times are parsed from their decimal text. Flow arrows are skipped,
-because correlation ids say the same. ``mtia_ccp_events`` and ``hpu_op`` are taken for kernels as Kineto's sources call
-them device activities; no real file with them was at hand.
+Reads what Kineto has written since 2021: times in whole microseconds or with decimals, a header or a bare list, and the
+older names of categories (Operator, Runtime, Kernel, ...). Times are parsed from their decimal text. Flow arrows are
+skipped, because correlation ids contain the same. ``mtia_ccp_events`` and ``hpu_op`` are taken for kernels because
+Kineto's sources call them device activities; no real file with them was available.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ Int64s: TypeAlias = NDArray[np.int64]
 Int32s: TypeAlias = NDArray[np.int32]
 
 UNKNOWN = -(2**63)
-"""Stands for an integer that an event does not have."""
+"""Marks an integer that an event does not have."""
 
 MAX_TEXT_BYTES = 64 << 20
-"""Of the distinct texts of one fact."""
+"""For the distinct texts of one fact."""
 _MAX_EXTRA_TEXT = 1024
 _HOUR_NS = 3600 * 10**9
 _ON_DEVICE = (*DEVICE_WORK, Category.DEVICE_ANNOTATION, Category.SYNC)
@@ -94,7 +94,7 @@ _MTIA_NAMES = {
     "event_wait": Category.SYNC,
     "event_record": Category.SYNC,
 }
-"""What is no kernel among the events of a command processor: copies, and waits, during which nothing is worked."""
+"""Events of a command processor that are not kernels: copies, and waits, during which no work is done."""
 
 _ANNOTATION_NAMES = ("ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#")
 """Ranges that files without user_annotation call operators."""
@@ -103,7 +103,7 @@ Integer: TypeAlias = int | str | None
 Number: TypeAlias = float | str | None
 
 
-# What args may hold, by kind of event. Attributes are named as core.trace names the facts.
+# The possible contents of args, by kind of event. Attributes have the facts' names from core.trace.
 
 
 class _CallArgs(Struct, gc=False):
@@ -169,7 +169,7 @@ class _ArgsKind:
     """Sparse fact -> (attribute, factor)."""
     texts: tuple[str, ...] = ()
     may_communicate: bool = False
-    """Some of them are collectives, with facts that only those have."""
+    """Whether some of them are collectives, with facts that only those have."""
 
 
 _COLLECTIVE_INTEGERS = ("group_size", "in_elements", "out_elements", "collective_sequence")
@@ -205,7 +205,7 @@ def _number_category(name: str | None) -> int:
 def read_kineto(
     path: Path, progress: Progress | None = None, *, window_bytes: int = WINDOW_BYTES
 ) -> tuple[TraceColumns, ...]:
-    """The trace in the file, as a tuple of one. Raises TraceError when the file is none.
+    """The trace in the file, as a tuple of one. Raises TraceError if the file is not a trace.
 
     ``progress`` gets (bytes read, bytes of the file). Memory is bounded by the columns and a few ``window_bytes``.
     """
@@ -223,7 +223,7 @@ def read_kineto(
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without the cycle collector, which would walk millions of values that are in no cycle."""
+    """Turns off the cycle collector, which would walk millions of values that are in no cycle."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -234,14 +234,14 @@ def _no_collection() -> Iterator[None]:
 
 
 class _Reader:
-    """Columns in the making."""
+    """Columns under construction."""
 
     def __init__(self, name: str) -> None:
         self.file_name = name
         self.notes: list[TraceNote] = []
         self.count = 0
         self.left_out: Counter[str] = Counter()
-        """By the code of the note that says it."""
+        """By the code of the note that reports it."""
         self.has_fraction = False
         self.columns = {name: GrowingArray(kind) for name, kind in COLUMN_TYPES.items() if name != "process"}
         self.sparse: dict[str, tuple[GrowingArray, GrowingArray]] = {}
@@ -363,7 +363,7 @@ class _Reader:
             return one()
 
     def _add_places(self, rows: NDArray[np.intp], values: list[Any], columns: dict[str, Any]) -> None:
-        """Device and stream that the args tell; UNKNOWN is left for ``_place_on_devices``."""
+        """Device and stream from the args; UNKNOWN is left for ``_place_on_devices``."""
         device = _take_integers(values, "device", UNKNOWN)
         device = np.where((device < -1) | (device >= 2**31), -2, device)
         columns["device"][rows] = device
@@ -378,7 +378,7 @@ class _Reader:
         columns["stream"][rows] = numbers
 
     def _place_on_devices(self, events: list[Event], columns: dict[str, Any]) -> None:
-        """Where the args do not say, Kineto's process of device work is the device and its thread the stream."""
+        """If the args do not say, Kineto's process of device work is the device and its thread the stream."""
         category, device, stream = columns["category"], columns["device"], columns["stream"]
         ranges = category == Category.DEVICE_ANNOTATION
         device[ranges] = stream[ranges] = -2
@@ -488,7 +488,7 @@ class _Reader:
         self, columns: dict[str, NDArray[Any]], sparse: dict[str, SparseColumn]
     ) -> tuple[dict[str, NDArray[Any]], dict[str, SparseColumn]]:
         """Without the events at time 0 of a clock that is far from 0, whose real time is unknown, and without device
-        events that lie an hour or more outside what the host did, if most do not: CUPTI gave them in another clock."""
+        events that are an hour or more outside the host's events, if most are not: CUPTI gave them in another clock."""
         start_ns, is_device = columns["start_ns"], np.isin(columns["category"], _ON_DEVICE)
         zero = start_ns == 0
         zero &= bool((start_ns[~zero] >= _HOUR_NS).all() and not zero.all())
@@ -500,8 +500,8 @@ class _Reader:
             wrong[:] = False
         for mask, code, message in (
             (zero, "zero-times", "events at time 0 were left out: their time is unknown."),
-            (wrong, "impossible-times", "device events lie an hour or more before or after all host events and were "
-                "left out: their times are of another clock."),
+            (wrong, "impossible-times", "device events are an hour or more before or after all host events and were "
+    "left out: their times are of another clock."),
         ):  # fmt: skip
             if mask.any():
                 count = int(mask.sum())
@@ -579,11 +579,11 @@ _MEMORY_COLUMNS = (
     "time_ns", "address", "bytes", "allocated_bytes", "reserved_bytes", "device_type", "device_index",
 )  # fmt: skip
 _NO_STREAM = frozenset({"", "-1", "4294967295", "18446744073709551615"})
-"""What CUPTI calls no stream in particular, -1 of three widths."""
+"""CUPTI's values for no stream in particular, -1 of three widths."""
 _INSTANTS = frozenset({"i", "I", "N"})
 _NO_ARGS = Raw(b"{}")
 _EMPTY_TEXTS = (b"", b'""', b"null", b"[]")
-"""Raw texts that say nothing. They stand first in every table, as -1."""
+"""Raw texts without content. They come first in every table, as -1."""
 _STRUCTS = (_CallArgs, _HostArgs, _DeviceArgs, _MemoryArgs)
 _DECODERS: Mapping[type[Any], Callable[[bytes], list[Any]]] = {
     one: msgspec.json.Decoder(list[one]).decode  # type: ignore[valid-type]
@@ -593,7 +593,7 @@ _DECODERS_OF_ONE: Mapping[type[Any], Callable[[Any], Any]] = {one: msgspec.json.
 
 
 def _take_integers(values: list[Any], attribute: str, unknown: int) -> Int64s:
-    """One int64 per value; ``unknown`` where it is absent or no integer."""
+    """One int64 per value; ``unknown`` if it is missing or not an integer."""
     column = map(attrgetter(attribute), values)
     try:
         return np.fromiter(column, dtype=np.int64, count=len(values))
@@ -726,7 +726,7 @@ def _read_devices(header: Mapping[str, Any]) -> tuple[DeviceFacts, ...]:
 
 
 def _read_process_groups(listed: Any, world_size: int | None) -> dict[str, tuple[int, ...]]:
-    """By name. An empty list of ranks means all of them when the group is as large as the job."""
+    """By name. An empty list of ranks means all of them if the group is as large as the job."""
     groups: dict[str, tuple[int, ...]] = {}
     if isinstance(listed, dict):
         listed = [{"pg_name": name, **group} for name, group in listed.items() if isinstance(group, dict)]

@@ -1,9 +1,9 @@
 """A database written by ``nsys export --type sqlite`` -> one Trace per process that used a GPU.
 
 Table and column names are those of NVIDIA's "SQLite schema reference" (Nsight Systems User Guide). They came and went
-with the versions, so the reader asks the file what it has and says in a note what is missing. A database can hold more
-than rows: views and virtual tables can make a SELECT run for ever. Only plain tables are read, only known ones, within
-limits on time and on what they may give.
+with the versions, so the reader checks which ones the file has and says in a note what is missing. A database can
+contain more than rows: views and virtual tables can make a SELECT run forever. Only plain, known tables are read,
+within limits on time and on the size of their content.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ Column: TypeAlias = NDArray[Any]
 Rows: TypeAlias = dict[str, Ints]
 
 _MISSING = -(2**63 - 1)
-"""Stands for NULL, for a value of another type and for a column that the file does not have."""
+"""Marks NULL, a value of another type, and a column that the file does not have."""
 _CHUNK_ROWS = 1 << 16
 _MAX_TEXT = 4096
 _MAX_VALUE = 1 << 20
-"""Of a value about the machine: a whole environment can be one."""
+"""For a value about the machine: an entire environment can be one."""
 _MAX_CELL_BYTES = 64 << 20
 _MAX_NAMED_ROWS = 100_000
 _INVALID = 0xFFFFFFFF
-"""Stands for no stream and for no event."""
+"""Means no stream, or no event."""
 
 _ENV_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "FLUX_TASK_RANK")
 _ENV_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
@@ -69,8 +69,8 @@ _SYNC_KINDS = {
 }
 """By (has a stream, has an event), in the words of Kineto's cuda_sync_kind.
 
-The number in syncType is not used: exports up to 2024.5 count the kinds in another order than their own enum table
-says, as a look at the calls that they belong to shows.
+The number in syncType is not used: exports up to 2024.5 count the kinds in an order other than that of their own enum
+table, as the calls that they belong to show.
 """
 
 _API_VERSION = re.compile(r"^(cu\w+)_v\d{4,5}$")
@@ -79,7 +79,7 @@ _API_VERSION = re.compile(r"^(cu\w+)_v\d{4,5}$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NsysLimits:
-    """What an export may cost to read."""
+    """The limits on the cost of reading an export."""
 
     memory_bytes: int = 64 << 30
     """Of all rows and names together."""
@@ -115,7 +115,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
         "localMemoryPoolAddress", "localMemoryPoolSize",
     ),
 }  # fmt: skip
-"""Integer columns that are wanted of each table of events."""
+"""Integer columns to read from each table of events."""
 
 _NVTX_COLUMNS = ("start", "end", "eventType", "globalTid", "textId")
 
@@ -130,9 +130,9 @@ _OPTIONAL = frozenset(
         "localMemoryPoolAddress", "localMemoryPoolSize",
     }
 )  # fmt: skip
-"""Columns that no reading misses much: old versions lack them, and the notes shall stay readable."""
+"""Columns whose absence is not noted: old versions lack them, and the notes should stay readable."""
 
-# What a column must have for its table to be of any use.
+# The columns without which a table is of no use.
 _NEEDED = {table: ("start",) if table == "CUDA_GPU_MEMORY_USAGE_EVENTS" else ("start", "end") for table in _COLUMNS}
 _NEEDED["CUPTI_ACTIVITY_KIND_CUDA_EVENT"] = ("correlationId",)
 
@@ -153,7 +153,7 @@ class _Database:
         self.notes: list[TraceNote] = []
         self._deadline = time.monotonic() + limits.seconds + path.stat().st_size / limits.bytes_per_second
         self._left_bytes = limits.memory_bytes
-        # immutable: no lock, no journal, no -wal file is looked at or made beside the trace.
+        # immutable: no lock, no journal, no -wal file is looked at or created next to the trace.
         self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
         self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         self._connection.execute("PRAGMA trusted_schema=OFF")
@@ -179,7 +179,7 @@ class _Database:
         return found
 
     def integers(self, table: str, wanted: Sequence[str]) -> Rows:
-        """Integer columns of a table, row by row; empty when the table is not there."""
+        """Integer columns of a table, row by row; empty if the table is not there."""
         parts = [rows for rows, _ in self._chunks(table, wanted, None)]
         return {name: np.concatenate([part[name] for part in parts] or [_no_ints()]) for name in wanted}
 
@@ -254,7 +254,7 @@ class _Names:
             self._ids, self._index_of_id = together[order], np.array(indices, dtype=np.int64)[order]
 
     def of_ids(self, ids: Ints) -> Ints:
-        """Name numbers of string ids, -1 where there is no such string."""
+        """Name numbers of string ids, -1 if there is no such string."""
         if not len(self._ids):
             return np.full(len(ids), -1, dtype=np.int64)
         at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
@@ -288,7 +288,7 @@ def _known(values: Ints) -> Ints:
 
 
 def _pid(global_id: Ints) -> Column:
-    """Bits 24..47 of a global id; machine and hypervisor stand above."""
+    """Bits 24..47 of a global id; machine and hypervisor are above them."""
     return np.where(global_id == _MISSING, -1, (global_id >> 24) & 0xFFFFFF).astype(np.int32)
 
 
@@ -572,7 +572,7 @@ class _Reader:
 def _split_operator(text: str) -> tuple[str, int, str] | None:
     """(name, sequence number or -1, sizes or '') of a range that torch.autograd.profiler.emit_nvtx wrote, else None.
 
-    It writes ``name, seq = 1, op_id = 2, sizes = [[3, 4]], input_op_ids = [(5,0)]``, all but the name where known.
+    It writes ``name, seq = 1, op_id = 2, sizes = [[3, 4]], input_op_ids = [(5,0)]``, all but the name only if known.
     """
     rest, _, sizes = text.partition(", input_op_ids = ")[0].partition(", sizes = ")
     rest, has_op, op = rest.partition(", op_id = ")
@@ -600,9 +600,9 @@ def _is_valid(ids: Ints) -> NDArray[np.bool_]:
 
 
 def _match_records(syncs: Rows, records: Rows) -> Ints:
-    """For each wait for an event the row of its record, -1 where unknown.
+    """For each wait for an event, the row of its record, -1 if unknown.
 
-    Newer files number each record of an event. Older ones have the event only, which may be recorded many times: then
+    Newer files number each record of an event. Older ones have only the event, which may be recorded many times: then
     the last record before the wait is meant, and correlation numbers grow with the order of the calls in a process.
     """
     found = np.full(len(syncs["start"]), -1, dtype=np.int64)
@@ -641,7 +641,7 @@ def _match_records(syncs: Rows, records: Rows) -> Ints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gpus:
-    """Graphics cards of the machine, and which of them a process calls by which number."""
+    """Graphics cards of the machine, and the numbers by which processes call them."""
 
     cards: Mapping[int, DeviceFacts]
     ordinals: Mapping[int, Mapping[int, int]]
@@ -702,7 +702,7 @@ def _read_about(database: _Database) -> _About:
     export = dict(_pairs(database, "META_DATA_EXPORT")) or dict(_pairs(database, "EXPORT_META_DATA"))
     capture = list(_pairs(database, "META_DATA_CAPTURE"))
     system = dict(_pairs(database, "TARGET_INFO_SYSTEM_ENV"))
-    # The environment is only asked for a rank: it can hold passwords.
+    # The environment is only read for a rank: it can contain passwords.
     environment: dict[str, int] = {}
     for name, value in capture:
         if name.endswith(":ENVIRONMENT_VARIABLE"):
@@ -744,7 +744,7 @@ _LOST = re.compile(
 
 
 def _note_diagnostics(database: _Database, notes: list[TraceNote]) -> None:
-    """What nsys itself complained about, as far as it is about lost events."""
+    """nsys's own complaints, as far as they are about lost events."""
     seen: set[str] = set()
     for rows, texts in database.with_text("DIAGNOSTIC_EVENT", ("severity",), "text"):
         for severity, text in zip(rows["severity"].tolist(), texts, strict=True):
@@ -765,7 +765,7 @@ def read_nsys(path: Path, limits: NsysLimits = DEFAULT_LIMITS) -> tuple[TraceCol
     """One trace per process of the export that used a GPU, in the order of their first device.
 
     An export without any device work gives one trace of its busiest process. Raises RecordingError, in one line, for
-    a report in NVIDIA's own format, for a database that nsys did not write and for one that cannot be read in time.
+    a report in NVIDIA's own format, for a database that nsys did not write and for a database that takes too long.
     """
     if path.name.lower().endswith(REPORT_SUFFIXES):
         target = path.with_suffix(".sqlite")
@@ -779,7 +779,7 @@ def read_nsys(path: Path, limits: NsysLimits = DEFAULT_LIMITS) -> tuple[TraceCol
         if not is_sqlite(header):
             raise RecordingError(f"{path} is not an SQLite database, so it is not an nsys export.")
         page_bytes, pages_count = int.from_bytes(header[16:18], "big"), int.from_bytes(header[28:32], "big")
-        if path.stat().st_size < max(100, page_bytes * pages_count):  # sqlite reads what is missing of a page as zeros
+        if path.stat().st_size < max(100, page_bytes * pages_count):  # sqlite reads the missing part of a page as zeros
             raise RecordingError(f"{path} is truncated. Export it again.")
         database = _Database(path, limits)
         try:
@@ -790,7 +790,7 @@ def read_nsys(path: Path, limits: NsysLimits = DEFAULT_LIMITS) -> tuple[TraceCol
         if str(error) == "interrupted":
             raise RecordingError(f"{path} was not read: reading its tables took too long.") from error
         raise RecordingError(f"{path} cannot be read as an nsys export: {error}.") from error
-    except (sqlite3.Error, OSError, OverflowError, UnicodeDecodeError) as error:  # the last one of a message of sqlite
+    except (sqlite3.Error, OSError, OverflowError, UnicodeDecodeError) as error:  # the last from a message of sqlite
         raise RecordingError(f"{path} cannot be read as an nsys export: {error}. Export it again.") from error
 
 
@@ -833,7 +833,7 @@ def _choose_processes(reader: _Reader) -> tuple[list[int], int]:
     else:
         top = max(best.values())
         chosen = [min((pid for pid in counts if best[pid] == top), key=lambda pid: (-counts[pid], pid))]
-    if -1 in chosen:  # the file does not say whose the device work is: all of it becomes one trace
+    if -1 in chosen:  # the file does not say whose device work it is: all of it becomes one trace
         return [-1], 0
     return chosen, sum(count for pid, count in counts.items() if pid not in chosen)
 
@@ -862,7 +862,7 @@ def _rank_of_threads(reader: _Reader, pid: int) -> int | None:
 
 
 def _rank(reader: _Reader, about: _About, pid: int, *, alone: bool) -> tuple[int | None, str]:
-    """The environment tells the rank of a file's only process; a thread's name tells its own."""
+    """The environment gives the rank of a file's only process; a thread's name gives that of its own process."""
     if alone and about.rank is not None:
         return about.rank, "environment"
     of_threads = _rank_of_threads(reader, pid)
@@ -879,7 +879,7 @@ def _build_trace(reader: _Reader, about: _About, pid: int, path: Path, *, alone:
     start_ns = column("start_ns")
     epoch_ns = int(start_ns.min())
     device, pids, tids, category = column("device"), column("pid"), column("tid"), column("category")
-    if pid == -1:  # device work without a process belongs to the only one there is, if so
+    if pid == -1:  # device work without a process belongs to the only process, if there is just one
         owners = np.unique(pids[pids >= 0])
         pids = np.where((pids < 0) & (len(owners) == 1), owners[0] if len(owners) else -1, pids)
     on_device = tids < 0
@@ -959,7 +959,7 @@ def _sparse_columns(parts: list[tuple[_Events, Column]], names: _Names) -> dict[
 
 
 def _distinct_rows(keys: Column) -> tuple[Column, Ints]:
-    """The distinct rows in order, and which of them each row is; one sort per column, much faster than of rows."""
+    """The distinct rows in order, and which of them each row is; one sort per column, much faster than sorting rows."""
     group = np.zeros(len(keys), dtype=np.int64)
     for column in keys.T:
         values, place = np.unique(column, return_inverse=True)
@@ -993,13 +993,13 @@ def _stream_track(stream: int, labels: Sequence[str]) -> str:
 
 
 def _build_memory(rows: Rows, pid: int, epoch_ns: int) -> MemoryEvents | None:
-    """What the process took from and gave back to the driver. torch's allocator sits above: its tensors are not seen.
+    """What the process took from and gave back to the driver. torch's allocator is above it: its tensors are not seen.
 
     So only ``reserved_bytes`` is known, and as the change since the capture began.
     """
     on_device = np.isin(rows["memKind"], _DEVICE_MEMORY_KINDS) & np.isin(rows["memoryOperationType"], (0, 1))
     mine = on_device & (rows["bytes"] >= 0) & (rows["start"] > 0)
-    # Inside a pool of the driver an allocation takes nothing from the device.
+    # Inside a pool of the driver, an allocation takes nothing from the device.
     mine &= rows["localMemoryPoolAddress"] <= 0
     if pid != -1:
         mine &= _pid(rows["globalPid"]) == pid

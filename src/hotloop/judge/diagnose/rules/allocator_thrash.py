@@ -9,7 +9,7 @@ from hotloop.judge.diagnose.measured import format_share
 from hotloop.judge.diagnose.on_trace import device_ranks, find_worst, idle_of, saving_from
 
 FEWEST_STEPS_COUNT = 3
-"""A first step asks for its memory; what two steps show may be that."""
+"""The first step always requests its memory, so two steps may show no more than that."""
 
 
 @rule_on_trace(
@@ -33,7 +33,7 @@ def allocator_thrash(analysis: TraceAnalysis) -> Finding | Skipped | None:
     the loop. If memory is nearly full, use a smaller batch.
 
     ## When it is wrong
-    In the first steps the allocator has to request memory. Run a batch of the largest shape first.
+    In the first steps, the allocator has to request memory. Run a batch of the largest shape first.
     """
     ranks = [one for one in device_ranks(analysis) if one.complete_steps_count >= FEWEST_STEPS_COUNT]
     if not ranks:

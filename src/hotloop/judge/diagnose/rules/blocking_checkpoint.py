@@ -19,7 +19,7 @@ from hotloop.judge.diagnose.measured import (
 )
 
 UNJUDGED_RATIO = 0.10
-"""From this share of the steps on, saves that are too few or too uneven to be judged are told as such."""
+"""From this share of the steps on, saves too few or too uneven to judge are reported as not judged."""
 
 
 @rule("blocking-checkpoint", "the training loop waits while a checkpoint is written")
@@ -28,14 +28,15 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | Skipped | None:
     Measures the time that training steps spend in `torch.save` and similar functions.
 
     ## Why it costs
-    A plain save copies the state to the host, serialises it and writes it to storage while nothing trains. With several
-    ranks, the others wait for the one that saves.
+    A plain save copies the state to the host, serializes it and writes it to storage while nothing trains. With
+    several ranks, the others wait for the rank that saves.
 
     ## How to recognize it
-    The phase `checkpoint` takes a material part of the run. Each save is timed by itself, so saves that recur are
-    judged by their own spread, however uneven the steps between them are; of a single save, the steps' noise decides.
-    The finding reports how long a save takes and how often it happens. The cost includes slower computation after a
-    save (colder caches, pages returned to the system, disk writes that continue), compared with steps far from one.
+    The phase `checkpoint` takes a material part of the run. Each save is timed separately, so recurring saves are
+    judged by their own spread, however uneven the steps between them are; a single save is judged by the noise of the
+    steps. The finding reports how long a save takes and how often it happens. The cost includes slower computation
+    after a save (colder caches, pages returned to the system, disk writes that continue), compared with steps far from
+    one.
 
     ## What to do
     Save asynchronously: copy the state to pinned or shared memory inside the step, and write it from a thread or a
@@ -44,8 +45,8 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | Skipped | None:
 
     ## When it is wrong
     The last or only checkpoint of a run says little about a longer run. A small model on a fast disk saves in less time
-    than an asynchronous copy takes to set up. Asynchronous saving needs memory for one more copy of the state, and its
-    writer competes for cores.
+    than it takes to set up an asynchronous copy. Asynchronous saving needs memory for one more copy of the state, and
+    its writer competes for cores.
     """
     rank = saving_rank(analysis)
     if rank is None:
@@ -53,8 +54,8 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | Skipped | None:
         if share < UNJUDGED_RATIO:
             return None
         return Skipped(
-            reason=f"saving took {format_share(share)} of the steps, but with so few or so uneven saves their noise is "
-            "as large; record more steps"
+            reason=f"saving took {format_share(share)} of the steps, but there are too few saves, or they vary too "
+            "much, to separate their cost from noise; record more steps"
         )
     written_ratio = min(1.0, rank.breakdown.share("checkpoint"))
     beside = time_between_phases(rank, SAVING)
@@ -67,7 +68,7 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | Skipped | None:
     per_step = known_count(rank, "checkpoints") / files
     seen = per_step * rank.steady_count
     each_ns = stopped_ns / per_step if per_step > 0 else stopped_ns
-    # n saves tell how often saves happen to within about 1/n; one alone says little about a longer run.
+    # n saves show how often saves happen to within about 1/n; a single one says little about a longer run.
     certainty = seen / (seen + 1.0)
     every = steps_between(rank.columns["checkpoints"]) or (1.0 / per_step if per_step > 0 else None)
     return Finding(
@@ -79,7 +80,8 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | Skipped | None:
         cost_ns=round(mean_ns),
         time_ns={"checkpoint": rank.breakdown.mean_ns("checkpoint"), "other": round(beside.mean_ns)},
         cost_ratio=cost_ratio,
-        # Saving less often takes the slower steps away with the saves; a copy still empties caches, so low is without.
+        # Saving less often also removes the slower steps; an asynchronous copy still empties caches, so low excludes
+        # them.
         saving=saving_of_removal(cost_ratio, sure_ratio=certainty * stopped_ratio),
         evidence={
             "checkpoints": round(seen),
@@ -95,6 +97,6 @@ def blocking_checkpoint(analysis: Analysis) -> Finding | Skipped | None:
 
 
 def _files_per_checkpoint(saves: Sequence[float]) -> float:
-    """Files that one checkpoint writes: model, optimizers, schedulers and random states are often saved one by one."""
+    """Files per checkpoint: model, optimizers, schedulers and random states are often saved to separate files."""
     writing = [count for count in saves if count > 0]
     return max(1.0, sum(writing) / len(writing)) if writing else 1.0

@@ -1,4 +1,4 @@
-"""debug-settings: torch's settings for finding faults are on while the training runs."""
+"""debug-settings: torch's debugging settings are on during training."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hotloop.judge.diagnose.measured import format_share
 class _Setting:
     title: str
     phases: tuple[str, ...]
-    """Where it costs time."""
+    """The phases that the setting slows down."""
     parts: tuple[float, float, float]
-    """Rule of thumb: low, middle and high part of these phases that it takes."""
+    """Rule of thumb: low, middle and high part of these phases that the setting takes."""
     needs_accelerator: bool = False
 
 
 COMPUTING = ("forward", "backward")
 SETTINGS = {
-    # Reported factors of forward and backward: 1.5 to 3, and 4 and more for many small operators. Two code bases of
-    # 2026-11-27 saved 0.28 and 0.40 of the step.
+    # Reported slowdowns of forward and backward: 1.5 to 3 times, and 4 times or more with many small operators. Two
+    # code bases of 2026-11-27 saved 0.28 and 0.40 of the step.
     "anomaly-detection": _Setting(
         "anomaly detection is on (torch.autograd.set_detect_anomaly): each operator records its Python stack, and "
         "backward looks for NaN",
@@ -48,25 +48,25 @@ SETTINGS = {
 }
 
 
-@rule("debug-settings", "torch's settings for finding faults are on while the training runs")
+@rule("debug-settings", "torch's debugging settings are on during training")
 def debug_settings(analysis: Analysis) -> Sequence[Finding]:
     """## What it does
     Reads torch's own state and variables at the first backward: anomaly detection, synchronous launches, deterministic
     algorithms and debug levels of the process group.
 
     ## Why it costs
-    Each of them adds work to every operator, kernel or collective. They are for the hour in which a fault is looked
-    for, and stay on unnoticed: nothing in the output says so.
+    Each setting adds work to every operator, kernel or collective. People turn them on to find a bug, and then forget
+    them: nothing in the output says that they are still on.
 
     ## How to recognize it
-    The setting was on at the first backward. Its cost is a rule of thumb from public reports, a share of the phases
-    that it slows down; it depends on how small the operators are.
+    The setting was on at the first backward. Its cost is a rule of thumb from public reports: a share of the phases
+    that it slows down, which depends on how small the operators are.
 
     ## What to do
-    Turn it off, and measure again.
+    Turn the setting off, and measure again.
 
     ## When it is wrong
-    A training may need deterministic results. With few large operators, anomaly detection costs little.
+    Some trainings need deterministic results. With few large operators, anomaly detection costs little.
     """
     lead = analysis.lead
     found = []

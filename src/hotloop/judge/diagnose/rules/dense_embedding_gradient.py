@@ -1,4 +1,4 @@
-"""dense-embedding-gradient: every step fills and walks over a table of which it uses a few rows."""
+"""dense-embedding-gradient: every step fills and traverses an entire embedding table but uses only a few rows."""
 
 from __future__ import annotations
 
@@ -8,41 +8,42 @@ from hotloop.core.rules import rule
 from hotloop.judge.diagnose.measured import format_share
 
 LEAST_ELEMENTS = 4_000_000
-"""A gradient of 16 MB in float32: less than what a step fills anyway."""
+"""A gradient of 16 MB in float32; steps fill that much memory anyway."""
 MOST_USED_RATIO = 0.15
-"""Of the rows, by what a step looks up; each look-up uses one row at most."""
+"""Share of the rows, estimated from the look-ups of a step; each look-up uses at most one row."""
 LEAST_PART_RATIO = 0.5
-"""Of the model's parameters: else the optimizer has other work."""
+"""Share of the model's parameters; below it, the optimizer has other work."""
 FLOOR_RATIO = 0.2
 MOST_FORWARD_RATIO = 0.25
-"""Of backward and optimizer: a forward that multiplies with all rows (an output layer sharing them) takes longer."""
+"""Share of backward and optimizer; a forward that multiplies with all rows (a tied output layer) takes longer."""
 
 USUAL_BACKWARD, LIKELY_PART = 1.0, 0.85
-"""Rule of thumb: a backward without the table takes as long as the forward, and of its time beyond that so much fills
-the table's gradient. Of two code bases (2026-11-27) 0.50 and 0.66 of the step were saved: 0.56 and 0.51 by these."""
+"""Rules of thumb: without the table, backward takes as long as the forward; this part of the time beyond that fills the
+table's gradient. Two code bases (2026-11-27) saved 0.50 and 0.66 of the step; these rules gave 0.56 and 0.51."""
 
 
-@rule("dense-embedding-gradient", "every step fills and walks over a table of which it uses a few rows")
+@rule("dense-embedding-gradient", "every step updates an entire embedding table but uses only a few of its rows")
 def dense_embedding_gradient(analysis: Analysis) -> Finding | None:
     """## What it does
-    Compares the rows of the largest embedding table with the tokens of a step, where the table's gradient is dense.
+    Compares the rows of the largest embedding table with the tokens of a step, if the table's gradient is dense.
 
     ## Why it costs
-    Backward fills a gradient of the whole table with zeros, and the optimizer reads and writes the table and its
-    averages, though only the rows of this batch have a gradient. The time does not depend on the batch.
+    Backward fills a gradient the size of the entire table with zeros. The optimizer then reads and writes the table and
+    its averages, although only the rows of this batch have a gradient. The time does not depend on the batch.
 
     ## How to recognize it
-    The table has half of the model's parameters or more and belongs to one module, a step uses at most 15 % of the
-    rows, and the forward takes less than a quarter of backward's and the optimizer's time: it does not multiply with
-    all rows. The rows are those that the first micro-batches looked up, else the tokens of a step.
+    The table holds at least half of the model's parameters and belongs to one module, a step uses at most 15 % of the
+    rows, and the forward takes less than a quarter of the time of backward and the optimizer, so it does not multiply
+    with all rows. The rows are counted in the first micro-batches or, if that fails, estimated from the tokens of a
+    step.
 
     ## What to do
-    `sparse=True` with `SparseAdam`, SGD or Adagrad for the table. A fused optimizer walks over all rows faster, and
-    still over all rows.
+    Use `sparse=True` with `SparseAdam`, SGD or Adagrad for the table. A fused optimizer is faster, but still updates
+    all rows.
 
     ## When it is wrong
-    Adam moves rows without a gradient too, by their averages, and weight decay all of them: sparse updates train a
-    little differently.
+    Adam's averages also move rows without a gradient, and weight decay moves all rows, so training with sparse updates
+    differs slightly.
     """
     rank = analysis.lead
     table, used = rank.dense_table, _rows_used(rank)
@@ -59,13 +60,13 @@ def dense_embedding_gradient(analysis: Analysis) -> Finding | None:
         or rank.breakdown.share("forward") > MOST_FORWARD_RATIO * phases_ratio
     ):
         return None
-    # The optimizer's part is sure; of backward likely what it takes beyond the usual multiple of the forward.
+    # The optimizer's part is certain; backward's is likely what exceeds the usual multiple of the forward.
     sure = min(1.0, part) * rank.breakdown.share("optimizer")
     beyond = max(0.0, rank.breakdown.share("backward") - USUAL_BACKWARD * rank.breakdown.share("forward"))
     cost_ratio = min(1.0, part) * phases_ratio
     return Finding(
-        title=f"the gradient of an embedding table of {rows:,} rows is dense, and a step uses at most {used:,.0f} of "
-        f"them: backward and optimizer, {format_share(phases_ratio)} of the step, fill and walk over all",
+        title=f"the gradient of an embedding table of {rows:,} rows is dense, but a step uses at most {used:,.0f} of "
+        f"them: backward and optimizer, {format_share(phases_ratio)} of the step, process every row",
         phase="optimizer",
         cost_ns=round(cost_ratio * rank.step_mean_ns),
         cost_ratio=cost_ratio,
@@ -79,7 +80,7 @@ def dense_embedding_gradient(analysis: Analysis) -> Finding | None:
 
 
 def _rows_used(rank: RankAnalysis) -> float | None:
-    """At most so many rows of a table are used in a step; None where that was not seen."""
+    """Upper bound on the rows of a table that a step uses; None if it was not recorded."""
     if rank.table_rows is None:
         return rank.tokens_per_step
     return rank.table_rows * max(1.0, rank.mean["backwards"])

@@ -1,4 +1,4 @@
-"""Analysis -> exposed-communication: exchange between ranks that no computation hides and no other rule explains."""
+"""Analysis -> exposed-communication: exchange between ranks that is not overlapped and that no other rule explains."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ from hotloop.judge.diagnose.on_trace import MATERIAL_RATIO, NO_DEVICE, device_ra
 
 ONE_BUCKET_BYTES = 8 << 20
 FEW_COLLECTIVES = 3.5
-"""Up to so many calls of its own a step, a training does not send its gradients one by one."""
+"""With at most this many calls of its own per step, a training does not send its gradients one by one."""
 SHARDED_SAVING = (0.02, 0.15, 0.6)
-"""Rule of thumb: low, expected and high part of FSDP's own exchange that a change wins: gathering weights and spreading
-gradients is what sharding is. The same for what DDP exchanges and nothing named explains."""
+"""Rule of thumb: low, expected and high part of FSDP's own exchange that a change saves; sharding itself requires
+gathering weights and scattering gradients. Also used for DDP exchange that nothing explains."""
 FEW_CALLS_SAVING = (0.4, 0.8, 1.0)
-"""Rule of thumb: the same of a few calls a step beside DDP, most of which need not be in every step."""
+"""Rule of thumb: the same for a few calls per step in addition to DDP's, most of which need not run in every step."""
 HIDEABLE_SAVING = (0.2, 0.5, 0.9)
-"""Rule of thumb: the same of an exchange that no step can leave out, only hide."""
+"""Rule of thumb: the same for an exchange that every step needs and that can only be overlapped."""
 HIDDEN_BY_NO_CORE_SAVING = (0.0, 0.1, 0.5)
-"""Rule of thumb: the same where the exchange takes the cores that would compute meanwhile."""
+"""Rule of thumb: the same if the exchange occupies the cores that would otherwise compute."""
 LEAST_NAMED_RATIO = 0.04
-"""Below a medium finding: nothing is set wrong that could be named."""
+"""Below a medium finding: no wrong setting could be identified."""
 MANY_CALLS_SAVING = (0.45, 0.75, 1.0)
-"""Rule of thumb: the same of gradients that are sent one by one, where their bytes are unknown."""
+"""Rule of thumb: the same for gradients that are sent one by one, if their bytes are unknown."""
 
 
 def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
@@ -70,13 +70,13 @@ def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped
     overlap = part.overlap_ratio or 0.0
     whose = f" on rank {rank.facts.rank}, which has the least," if len(ranks) > 1 else ""
     return Finding(
-        title=f"{format_share(cost_ratio)} of the device's time{whose} is communication that no computation hides "
-        f"({format_share(overlap)} of the communication is hidden)",
+        title=f"{format_share(cost_ratio)} of the device's time{whose} is communication that does not overlap with "
+        f"computation ({format_share(overlap)} of the communication overlaps)",
         phase="communication",
         cost_ns=round(cost_ratio * rank.step_ns),
         time_ns={"exposed_comm": round(cost_ratio * rank.step_ns)},
         cost_ratio=cost_ratio,
-        # One rank's file cannot tell transfer from waiting for a slow rank; several ranks leave the transfer.
+        # One rank's file cannot separate transfer from waiting for a slow rank; with several ranks, transfer remains.
         saving=saving_from(rank.forecasts.get("hidden-communication"), cost_ratio, 0.15, 0.4, 0.9),
         evidence={
             "comm_ns": part.comm_ns,
@@ -91,42 +91,41 @@ def exposed_communication_on_trace(analysis: TraceAnalysis) -> Finding | Skipped
 
 FIX_TRAINING = Fix(technique="fewer-synchronisations")
 FIX_INFERENCE = Fix(technique="overlap-own-collectives", numerics=Numerics.EXACT)
-"""Without a backward there are no gradients to exchange less often."""
+"""Without a backward, there are no gradients to exchange less often."""
 
 
 @rule(
     "exposed-communication",
-    "communication between ranks is not hidden behind computation",
+    "communication between ranks does not overlap with computation",
     on_trace=exposed_communication_on_trace,
     asks=("hidden-communication",),
 )
 def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
-    Measures the communication that computation does not hide, on the rank that waits least. Excludes waiting for a slow
-    rank (`straggler`) and whatever a slow link, small buckets or unneeded synchronisations explain.
+    Measures the communication that does not overlap with computation, on the rank that waits least. Excludes waiting
+    for a slow rank (`straggler`), and what a slow link, small buckets or unneeded synchronization explain.
 
     ## Why it costs
     While ranks exchange gradients or other tensors and nothing else runs, every rank idles.
 
     ## How to recognize it
-    DDP's own statistics give communication and overlap per backward; the difference is exposed. Collectives that the
-    training code calls itself are timed at the call; loops that copy tensors for them, in the functions that call them,
-    count with them. The rule takes the minimum over the ranks, because the others also wait for that one.
+    DDP's own statistics give communication and overlap per backward; the difference is exposed. Collectives that your
+    training code calls itself are timed at the call. Loops that copy tensors for them count too, if they are in the
+    functions that call them. The rule takes the minimum over the ranks, because the others also wait for that rank.
 
     ## What to do
-    Your own collectives: let DistributedDataParallel average gradients (it overlaps them with backward), send one flat
-    tensor instead of many, and reduce metrics every N steps. One huge bucket: let DDP split it, so that sending starts
-    before backward ends. Otherwise: use larger batches, or accumulation with `no_sync()`.
+    For your own collectives: let DistributedDataParallel average gradients (it overlaps them with backward), send one
+    flat tensor instead of many, and reduce metrics every N steps. For one huge bucket: let DDP split it, so that
+    sending starts before backward ends. Otherwise: use larger batches, or accumulation with `no_sync()`.
 
     ## When it is wrong
-    The last bucket can never be hidden. A small model on slow hosts may communicate for as long as it computes; that is
-    a limit of the setup rather than a fault, and the forecast is low. If ranks use all cores of one host and exchange
-    through its memory, communication takes cores from computation: splitting a bucket hides nothing, and gradients
+    The last bucket can never overlap. A small model on slow hosts may communicate for as long as it computes; that is a
+    limit of the setup rather than a fault, and the forecast is low. If ranks use all cores of one host and exchange
+    through its memory, communication takes cores from computation: splitting a bucket then saves nothing, and gradients
     already sent as one flat tensor leave little to save. FSDP all-gathers weights and reduce-scatters gradients with
-    calls of its own, which cannot be told apart from the training's; that forecast is low too. If a strategy applied
-    `compress-gradients`, its collectives count as the exchange of gradients: all but those at a line that itself calls
-    a collective.
+    calls that look like the training's own, so that forecast is low too. If a strategy applied `compress-gradients`,
+    its collectives count as the exchange of gradients, except for those on a line that itself calls a collective.
     """
     if not is_distributed(analysis):
         return None
@@ -158,8 +157,8 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
         fix = Fix(technique=str(choice.picked.technique), settings=choice.picked.settings)
         saving = saving_of_removal(cost_ratio, saved_ratio(analysis, choice, exposure.rest_ns))
     return Finding(
-        title=f"{exchange_ratio:.0%} of the step is communication between ranks that no computation hides"
-        + (f", and {format_share(cost_ratio - exchange_ratio)} the loops around it" if loops.mean_ns > 0 else "")
+        title=f"{exchange_ratio:.0%} of the step is communication between ranks that does not overlap with computation"
+        + (f", and {format_share(cost_ratio - exchange_ratio)} is the loops around it" if loops.mean_ns > 0 else "")
         + ("" if sender is None or mostly_own else f", mostly the exchange of {sender}"),
         phase="communication" if mostly_called else "backward",
         cost_ns=round(cost_ns + loops.mean_ns),
@@ -188,7 +187,7 @@ def judge_exposed_communication(analysis: Analysis) -> Finding | Skipped | None:
 
 
 def _add_loops(saving: Saving, loops_ratio: float, loops: FieldShare) -> Saving:
-    """The saving with what goes together with the training's own collectives: the loops that copy for them."""
+    """The saving, extended to the loops that copy for the training's own collectives: both disappear together."""
     surely = REMOVED_LOW_RATIO * loops.low_ns / loops.mean_ns
     return replace(
         saving,
@@ -199,14 +198,15 @@ def _add_loops(saving: Saving, loops_ratio: float, loops: FieldShare) -> Saving:
 
 
 def _choose(analysis: Analysis) -> WayChoice | None:
-    """A way of sending less that pays on the interface that gradients cross; None where there is none."""
+    """A way to send less that pays off on the interface that gradients cross; None if there is none."""
     link = crossed_link(analysis)
     choice = None if link is None else choose_sending(analysis, link)
     return choice if choice is not None and choice.picked.technique is not None else None
 
 
 def _forecast(analysis: Analysis, cost_ratio: float, own_ratio: float) -> tuple[Saving, Fix]:
-    """What a change wins where so much of the step is exchange and so much of that the training's own; and which."""
+    """The saving and the fix, given the shares of exchange in the step and of the training's own calls in the
+    exchange."""
     rank = analysis.lead
     rest_ratio = cost_ratio - own_ratio
     mostly_own = own_ratio >= rest_ratio
@@ -222,7 +222,7 @@ def _forecast(analysis: Analysis, cost_ratio: float, own_ratio: float) -> tuple[
     if mostly_own and merged_ratio is not None:
         saving = saving_of_removal(cost_ratio, merged_ratio * own_ratio)
     if (not mostly_own and not hideable) or (mostly_own and rank.model_is_sharded is True):
-        # Nothing is set wrong that could be named: never more than low.
+        # No wrong setting could be identified: never more than low.
         return replace(saving, low_ratio=min(low, LEAST_NAMED_RATIO)), FIX_TRAINING
     if mostly_own:
         return saving, Fix(technique="overlap-own-collectives")
@@ -231,21 +231,21 @@ def _forecast(analysis: Analysis, cost_ratio: float, own_ratio: float) -> tuple[
 
 
 def _saving_of_own(rank: RankAnalysis, collectives: float) -> tuple[float, float, float]:
-    """Low, expected and high part of the training's own collectives that a change wins, by rule of thumb."""
+    """Low, expected and high part of the training's own collectives that a change saves, by rule of thumb."""
     if rank.model_is_sharded:
         return SHARDED_SAVING
     if collectives > FEW_COLLECTIVES:
         return MANY_CALLS_SAVING
     if rank.ddp is not None:
         return FEW_CALLS_SAVING
-    # Nothing else averages the gradients, so these few calls do: no step can leave them out, only hide them.
+    # Nothing else averages the gradients, so these few calls do: every step needs them, and they can only overlap.
     return HIDDEN_BY_NO_CORE_SAVING if shares_its_cores(rank) else HIDEABLE_SAVING
 
 
 def _merged_ratio(rank: RankAnalysis, collectives: float) -> float | None:
-    """Share of the time in one-by-one collectives that one call for all of them saves: what stays is one call's latency
-    and the bytes, which are taken for those of all gradients. None where their number is unknown, on an accelerator
-    (whose links were not measured), and for a few calls."""
+    """Share of the time in one-by-one collectives that one call for all of them saves. What remains is the latency of
+    one call and the bytes, assumed to be those of all gradients. None if the number of bytes is unknown, on an
+    accelerator (whose links were not measured), and for a few calls."""
     own_ns = explicit_ns(rank)
     if rank.model_parameters is None or own_ns <= 0 or collectives <= FEW_COLLECTIVES or rank.device_type != "cpu":
         return None
@@ -255,6 +255,6 @@ def _merged_ratio(rank: RankAnalysis, collectives: float) -> float | None:
 
 
 def _is_unsplit(ddp: DdpFacts) -> bool:
-    """All gradients travel in one piece although they are many bytes: sending waits for the end of backward."""
+    """Whether all gradients travel in one large piece, so that sending waits for the end of backward."""
     sizes = bucket_bytes(ddp)
     return bool(sizes) and sum(sizes) > ONE_BUCKET_BYTES and max(sizes) > 0.9 * sum(sizes)

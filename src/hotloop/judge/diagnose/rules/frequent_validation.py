@@ -19,15 +19,15 @@ from hotloop.judge.diagnose.measured import (
 )
 
 FLOOR_RATIO = 0.10
-"""A validation per epoch that takes a few percent is what a careful training looks like."""
+"""A careful training also validates once per epoch and spends a few percent on it."""
 
 AIM_RATIO = 0.03
-"""Share of the run that validation should fall to."""
+"""The share of the run to which validation should fall."""
 
 MOST_TIMES_RARER = 100
 
 PEAK_BYTES, PEAK_PART = 200 << 20, 1.2
-"""A validation whose peak of host memory lies so far above that of all else keeps something: predictions, mostly."""
+"""If host memory in validation peaks this far above everything else, validation keeps something, mostly predictions."""
 
 
 @rule("frequent-validation", "validation takes a large part of the run")
@@ -37,23 +37,23 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
     about 3 % of the run on it.
 
     ## Why it costs
-    Validation trains nothing. A curve of the validation loss needs far fewer points than you get by validating every
-    few dozen steps.
+    Validation does not train the model. A curve of the validation loss needs far fewer points than you get by
+    validating every few dozen steps.
 
     ## How to recognize it
     The phase `validation` (no-grad forwards that recur at intervals longer than a step) takes more than a tenth of the
     run.
 
     ## What to do
-    Validate every k-th time only (the finding gives k), or on a fixed part of the validation set, with the full set at
-    the end. Use larger batches: validation keeps no gradients. Where the title says that the host's memory peaks in
-    validation, predictions of the whole set are kept and joined: reduce them batch by batch
+    Validate only every k-th time (the finding gives k), or on a fixed part of the validation set, with the full set at
+    the end. Use larger batches: validation keeps no gradients. If the title says that host memory peaks in validation,
+    your code keeps and joins the predictions of the entire set: reduce them batch by batch
     (`preprocess_logits_for_metrics` of the Trainer, a metric's `update`).
 
     ## When it is wrong
-    Early stopping and schedules that react to the validation loss see it later. A short run meant for evaluation is
-    fine as it is. Rollouts and teachers are not validation; one counts only if its forwards recur at intervals longer
-    than a step.
+    Early stopping and schedules that react to the validation loss see it later. A short run that is meant for
+    evaluation needs no change. Rollouts and teachers are not validation; such forwards count only if they recur at
+    intervals longer than a step.
     """
     rank = max(analysis.ranks, key=lambda one: one.breakdown.share("validation"))
     in_phase_ns, beside = rank.breakdown.mean_ns("validation"), time_between_phases(rank, VALIDATING)
@@ -64,7 +64,7 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
     per_step = known_count(rank, "validations")
     seen = per_step * rank.steady_count
     if seen < 2:
-        return Skipped(reason=f"validation took {format_share(cost_ratio)} of the run, but ran fewer than twice in it")
+        return Skipped(reason=f"validation took {format_share(cost_ratio)} of the run, but ran fewer than two times")
     training = 1.0 - cost_ratio
     times_rarer = MOST_TIMES_RARER
     if training > 0:
@@ -80,7 +80,7 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
         cost_ns=round(mean_ns),
         time_ns={"validation": in_phase_ns, "other": round(beside.mean_ns)},
         cost_ratio=cost_ratio,
-        # How rare it may be is the reader's choice: half as often is the least that the finding stands for.
+        # How rare validation may be is the reader's choice: the finding promises no more than halving it.
         saving=saving_within(cost_ratio, saved / 2, saved, cost_ratio, Basis.SIMULATED),
         evidence={
             "validations": round(seen),
@@ -96,7 +96,7 @@ def frequent_validation(analysis: Analysis) -> Finding | Skipped | None:
 
 
 def _describe_peak(rank: RankAnalysis) -> str:
-    """Where validation needs much more of the host's memory than anything else."""
+    """The peak, if validation needs much more host memory than anything else."""
     peak = rank.peaks_bytes.get("validation", 0)
     others = max((size for part, size in rank.peaks_bytes.items() if part != "validation"), default=0)
     if not others or peak < max(PEAK_PART * others, others + PEAK_BYTES):

@@ -16,10 +16,10 @@ from hotloop.judge.diagnose.measured import (
 
 LARGE_MODEL_PARAMETERS = 10_000_000
 BOUND_RATIO = 0.2
-"""A host that waits so much of the step for the device has a device that computes all the time."""
+"""If the host waits this share of the step for the device, the device computes all the time."""
 UNSURE_PARTS, BOUND_PARTS = (0.02, 0.2, 0.5), (0.2, 0.5, 0.85)
-"""Low, middle and high part of forward and backward that bfloat16 saves on an accelerator. Rule of thumb: from matrix
-units two times as fast (after TF32) to ten times, and kernels that are bound by memory in between."""
+"""Low, middle and high part of forward and backward that bfloat16 saves on an accelerator. Rule of thumb: matrix units
+are two times (after TF32) to ten times as fast, and kernels between them are memory-bound."""
 
 
 @rule("full-precision", "the model computes in float32 where bfloat16 would be faster", kind=Kind.OPPORTUNITY)
@@ -31,12 +31,12 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
 
     ## Why it costs
     Matrix units compute bfloat16 several times faster than float32, and half as many bytes move. Without such units, or
-    with small matrices, the added casts cost more than that: small models get slower.
+    with small matrices, the added casts cost more than bfloat16 saves, so small models get slower.
 
     ## How to recognize it
-    The model's parameters are float32, no autocast was seen, and the replay is faster in bfloat16. On an accelerator
-    without a replay, a large float32 model has a rule of thumb: a wide one where the host waits for the device between
-    phases, so that the device is the bottleneck, and else little.
+    The model's parameters are float32, no autocast was seen, and the replay is faster in bfloat16. Without a replay, on
+    an accelerator, a large float32 model gets a rule of thumb. Its range is wide if the host waits for the device
+    between phases, because then the device is the bottleneck; otherwise it is small.
 
     ## What to do
     Run forward and loss under `torch.autocast(device_type, dtype=torch.bfloat16)`. Parameters and optimizer state stay
@@ -55,7 +55,7 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
     evidence: dict[str, Value] = {"model_dtype": "float32", "parameters_count": rank.model_parameters}
     forecast = rank.forecasts.get("bf16-autocast")
     if forecast is not None:
-        # On a CPU, bfloat16 kernels are made anew for every shape: a replay of one step's shapes promises nothing then.
+        # On a CPU, every new shape needs new bfloat16 kernels, so a replay of one step's shapes promises nothing.
         is_sure = rank.device_type != "cpu" or not batches_vary_in_length(rank)
         saving = replayed_saving(analysis, forecast, is_sure=is_sure)
         if not is_material(analysis, saving.mid_ratio):
@@ -74,7 +74,7 @@ def judge_full_precision(analysis: Analysis) -> Finding | Skipped | None:
         title = "a large model computes in float32" + (", and the host waits for the device" if is_bound else "")
         evidence["device_wait_ratio"] = round(rank.device_wait_ratio, 4)
     else:
-        return Skipped(reason="bfloat16 was not probed on this model's operators (--deep records them)")
+        return Skipped(reason="bfloat16 was not probed on this model's operators (record with --deep)")
     return Finding(
         title=title,
         phase="forward",

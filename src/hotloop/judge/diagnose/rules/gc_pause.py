@@ -24,9 +24,9 @@ def gc_pause(analysis: Analysis) -> Finding | None:
     requests (`gc.collect()`) from automatic ones.
 
     ## Why it costs
-    A full collection visits every container object in the process. Data sets held as Python lists or dictionaries make
-    that millions of objects, visited again and again, although it frees almost nothing. In distributed training each
-    rank pauses at a different moment, and all ranks wait for each pause.
+    A full collection visits every container object in the process. A data set held as Python lists or dictionaries
+    means millions of objects, visited again and again, although this frees almost nothing. In distributed training,
+    each rank pauses at a different moment, and all ranks wait for each pause.
 
     ## How to recognize it
     The interpreter reports the start and end of every collection; their sum is a measurable part of the step.

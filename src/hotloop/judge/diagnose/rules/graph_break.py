@@ -1,4 +1,4 @@
-"""Analysis -> graph-break: torch.compile that has to leave its graph in the middle of the model."""
+"""Analysis -> graph-break: torch.compile has to leave its graph in the middle of the model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hotloop.core.rules import rule
 from hotloop.judge.diagnose.measured import known_count, known_places, train_share
 
 LEAST_BREAK_NS, BREAK_NS = 72_000.0, 150_000.0
-"""Host time that one break adds to a forward and its backward: guards, a resumed frame, one more graph to start.
+"""Host time that one break adds to a forward and its backward: guards, a resumed frame, the start of one more graph.
 
 Measured with torch 2.13 on a CPU, six small layers with 1, 3 and 5 breaks, medians of 300 steps: 178 to 230 us a break
-with inductor, 72 to 139 us with aot_eager. On other machines, and for other models, a rule of thumb: the one realised
-saving (gated_mixer, benchmarks/results/zoo/55f64a285295.jsonl) was 0.04 where 0.24 lay between the graphs.
+with inductor, 72 to 139 us with aot_eager. A rule of thumb for other machines and models: the only measured saving
+(gated_mixer, benchmarks/results/zoo/55f64a285295.jsonl) was 0.04, with 0.24 between the graphs.
 """
 
 
@@ -24,8 +24,8 @@ def judge_graph_break(analysis: Analysis) -> Finding | None:
 
     ## Why it costs
     Each break ends one graph and begins another: guards are checked again, Python runs in between, nothing is fused
-    across it, and CUDA graphs shrink to pieces. Lost fusion cannot be measured without compiling the whole model, and
-    some of the work between graphs remains. The forecast is therefore a rule of thumb: from the fixed cost of the
+    across the break, and CUDA graphs shrink to pieces. Lost fusion cannot be measured without compiling the full model,
+    and some of the work between graphs remains. The forecast is therefore a rule of thumb: from the fixed cost of the
     breaks in a forward to all the time between graphs.
 
     ## How to recognize it
@@ -34,7 +34,7 @@ def judge_graph_break(analysis: Analysis) -> Finding | None:
 
     ## What to do
     Move prints and `.item()` out of the model, replace branches on values with `torch.where` or `torch.cond`, and
-    register foreign functions as custom operators. `torch.compile(model, fullgraph=True)` shows the next one.
+    register foreign functions as custom operators. `torch.compile(model, fullgraph=True)` shows the next break.
 
     ## When it is wrong
     A break between two large parts costs almost nothing. If the graph calls were not seen, a break in a loop over
@@ -46,15 +46,15 @@ def judge_graph_break(analysis: Analysis) -> Finding | None:
         return None
     forwards = max(1.0, known_count(rank, "forwards"))
     share = train_share(analysis)
-    # A break inside a loop over layers is one place and many graphs.
+    # A break inside a loop over layers is one place but many graphs.
     pieces = float(max(breaks, (rank.compile.graphs or 0) - 1))
     cost_ns = pieces * BREAK_NS * forwards
     run_count, between_ns = rank.compile.graph_calls_per_forward, _between_graphs_ns(rank)
     if run_count is not None and between_ns is not None and run_count > 1.05:
-        # What lies between the graphs was timed; one graph would leave the part of one.
+        # The time between the graphs was measured; a single graph would leave the part of one.
         between_ns += _between_backward_graphs_ns(rank)
         cost_ns = between_ns * (1.0 - 1.0 / run_count) * forwards
-        # A place in a loop breaks once a turn, and graphs of other shapes or of validation break nothing in a step.
+        # A break in a loop occurs once per turn; graphs for other shapes or for validation break nothing in a step.
         pieces = run_count - 1.0
     cost_ratio = min(share, cost_ns / analysis.step_ns)
     low_ratio = min(cost_ratio, pieces * LEAST_BREAK_NS * forwards / analysis.step_ns)
@@ -78,8 +78,8 @@ def judge_graph_break(analysis: Analysis) -> Finding | None:
 
 
 def _between_graphs_ns(rank: RankAnalysis) -> float | None:
-    """Time of one forward outside compiled graphs, without compiling again (recompilation tells of that); None where
-    their calls were not seen."""
+    """Time of one forward outside compiled graphs, without recompilation (a finding of its own); None if the calls of
+    the graphs were not seen."""
     inside_ns = rank.compile.graph_ns_per_forward
     forwards = known_count(rank, "forwards")
     if inside_ns is None or forwards <= 0:
@@ -89,7 +89,7 @@ def _between_graphs_ns(rank: RankAnalysis) -> float | None:
 
 
 def _between_backward_graphs_ns(rank: RankAnalysis) -> float:
-    """The same of the backward of one forward; 0 where its graphs ran on another thread and were not seen."""
+    """The same for the backward of one forward; 0 if its graphs ran unseen on another thread."""
     inside_ns = rank.compile.graph_backward_ns_per_forward
     if not rank.compile.graph_backward_calls_per_forward or inside_ns is None:
         return 0.0

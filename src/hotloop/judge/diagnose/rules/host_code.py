@@ -1,4 +1,4 @@
-"""host-code: the training's own code takes a part of every step, and no other rule says what it is."""
+"""host-code: your own code takes part of every step, and no other rule explains it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hotloop.judge.diagnose.measured import format_share, show_code, threshold_r
 from hotloop.judge.diagnose.own_code import OwnLine, entry_of, own_code
 
 FLOOR_RATIO = 0.05
-"""Of the step: less of a script's own code is what every training has."""
+"""Share of the step; every training has less than this of a script's own code."""
 LARGE_RATIO = 0.2
-"""Of the step: more is worth a look before a sure finding that saves little."""
+"""Share of the step; above it, the finding deserves a look before a certain finding that saves little."""
 MOST_FINDINGS = 3
 BETWEEN = {
     "other_ns": "between the optimizer's step and the next batch",
@@ -30,7 +30,7 @@ BETWEEN = {
 }
 
 
-@rule_of_the_rest("host-code", "your own code takes a part of every step, and no other rule says what it is")
+@rule_of_the_rest("host-code", "your own code takes part of every step, and no other rule explains it")
 def host_code(analysis: Analysis, findings: Sequence[Finding]) -> Sequence[Finding]:
     """## What it does
     Adds up the lines of your own code that no other finding names: metrics, counters, bookkeeping, feeders and
@@ -38,21 +38,21 @@ def host_code(analysis: Analysis, findings: Sequence[Finding]) -> Sequence[Findi
     operator.
 
     ## Why it costs
-    The training's thread runs this code, and nothing trains meanwhile. On an accelerator it also delays the next
-    launches.
+    This code runs on the training thread, and nothing trains in the meantime. On an accelerator, it also delays the
+    next launches.
 
     ## How to recognize it
-    Stack samples in the step lie on these lines. The cost is their share of the samples times the measured time of the
-    phase or gap that they lie in. What one function of yours leads to is one finding.
+    Stack samples taken during steps show these lines. The cost is their share of the samples times the measured time of
+    the phase or gap that contains them. All lines that one of your functions leads to form one finding.
 
     ## What to do
     Ask whether each step needs the result. Run it every N steps, do it on whole tensors rather than item by item, move
     it into a loader's workers, or leave it out.
 
     ## When it is wrong
-    Whether the training needs the code is not known, so the saving starts at 0 and the severity is info, or low from a
-    fifth of the step on. A line inside the forward counts only if its source shows that it runs Python alone; one that
-    calls what may be an operator counts as the model's own.
+    hotloop does not know whether the training needs the code, so the saving starts at 0, and the severity is info, or
+    low from a fifth of the step on. A line inside the forward counts only if its source shows that it runs nothing but
+    Python; a line that calls what may be an operator counts as part of the model.
     """
     lead = analysis.lead
     if lead.step_mean_ns <= 0:

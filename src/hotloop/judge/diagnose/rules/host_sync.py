@@ -17,7 +17,7 @@ from hotloop.judge.diagnose.on_trace import (
 )
 
 FEW_WAITS = 5
-"""Where no steps are known, fewer waits than these may as well lie between two parts of a program."""
+"""If no steps are known, fewer waits than these may just as well separate two parts of a program."""
 
 
 @rule_on_trace(
@@ -32,7 +32,7 @@ def host_sync(analysis: TraceAnalysis) -> Finding | Skipped | None:
     tensor:`, boolean masks, `torch.cuda.synchronize()`.
 
     ## Why it costs
-    The host queues work ahead of the device. At a synchronisation it waits until the device has finished; then the
+    The host queues work ahead of the device. At a synchronization, it waits until the device has finished; then the
     device idles until new work arrives.
 
     ## How to recognize it

@@ -51,21 +51,21 @@ from hotloop.judge.diagnose.measured import (
 from hotloop.judge.diagnose.on_trace import saving_from, window_ns
 
 FLOOR_RATIO = 0.02
-"""Every loader costs something; below two percent of the step there is nothing to win."""
+"""Every loader costs something; below two percent of the step there is nothing to save."""
 
 PREPARED_SAMPLE_NS = 5_000.0
-"""A sample that costs less than this is copied, not made: preparing it ahead of the training leaves the same copy."""
+"""A sample cheaper than this is copied, not made: preparing it ahead of the training would leave the same copy."""
 
 LEAST_EPOCHS = 2.0
-"""From so many epochs in this run on, keeping samples is the fix; in a shorter one they are prepared ahead of it."""
-CACHE_IN_ONE_EPOCH = "too few samples were read twice in this run: it pays from the second epoch on"
+"""From this many epochs on, the fix is to keep samples; in a shorter run, it is to prepare them before training."""
+CACHE_IN_ONE_EPOCH = "too few samples were read twice in this run: a cache pays off from the second epoch on"
 
 NO_CORE_MID_RATIO = 0.15
-"""Rule of thumb: part of the wait that is expected back from workers where no core is free for them."""
+"""Rule of thumb: part of the wait that workers are expected to save if no core is free for them."""
 LEAST_TAKEN_CORES = 0.3
 CROWDED_RATIO, CROWDED_CPU_RATIO = 0.5, 0.1
-"""Where other programs used so much of the cores, what uses little of a core may have waited for one: only what uses
-less than the second of its time waits for storage."""
+"""If other programs used this share of the cores, a function that uses little of a core may have waited for one. Only a
+function that uses less than the second share of its time on the CPU is then said to wait for storage."""
 NO_FREE_CORE = "; the training uses all cores, so workers may save nothing"
 OTHERS_HAVE_CORES = "; other programs used the cores, so workers may save nothing until one is free"
 
@@ -78,12 +78,12 @@ WORKERS_ON_TRACE = {
 NOT_JUDGED = "not judged: no DataLoader was observed making these batches"
 
 UNKNOWN_LOW_RATIO, UNKNOWN_MID_RATIO = 0.2, 0.6
-"""Rule of thumb: part of the wait that is won where nothing is known of the loader."""
+"""Rule of thumb: part of the wait that is saved if nothing is known about the loader."""
 _THUMB = Basis.RULE_OF_THUMB
 
 
 def input_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
-    """From a profiler's file: the share of the steps that the main thread stands in its DataLoader."""
+    """From a profiler's file: the share of the steps that the main thread spends inside its DataLoader."""
     known = [rank for rank in analysis.ranks if rank.share("input_wait") is not None]
     if not known:
         return Skipped(reason="the trace contains no host steps")
@@ -95,7 +95,7 @@ def input_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     in_main = _loads_in_main(rank)
     idle = rank.judged_idle
     idle_ratio = None if idle is None else idle.late_data_wait_ns / window_ns(rank)
-    # Without a device the wait is lost for certain; with one, only what it idles meanwhile.
+    # Without a device, the wait is certainly lost; with one, only the time that the device idles meanwhile is.
     sure = 0.5 if idle_ratio is None else min(1.0, idle_ratio / cost_ratio) * 0.5
     alike = all((one.share("input_wait") or 0.0) >= 0.6 * cost_ratio for one in known)
     workers = "" if in_main is None else " (num_workers=0)" if in_main else " despite its workers"
@@ -118,7 +118,7 @@ def input_bound_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
 
 
 def _loads_in_main(rank: TraceRank) -> bool | None:
-    """Whether batches are made in the main process, by the iterator's class in the trace; None when it is not named."""
+    """Whether batches are made in the main process, by the iterator's class in the trace; None if it is not named."""
     names = [row.name for row in rank.timeline.anatomy.ranges] + [row.name for row in rank.timeline.ops]
     iterators = [name for name in names if "DataLoader" in name]
     if any("_SingleProcess" in name for name in iterators):
@@ -131,7 +131,7 @@ def input_bound(analysis: Analysis) -> Sequence[Finding] | Finding | None:
     """## What it does
     Measures how long the training loop waits inside its DataLoader (`input_wait`), and why: slow samples
     (`__getitem__`), a slow `collate_fn`, slow storage, or too few workers. In a loop without a DataLoader, measures the
-    calls that block while it takes its batch: a queue, a future, a socket, another process, a sleep.
+    calls that block while the loop gets its batch: a queue, a future, a socket, another process, a sleep.
 
     ## Why it costs
     Nothing is computed while the loop waits. Loading can nearly always run in parallel with computation.
@@ -139,42 +139,43 @@ def input_bound(analysis: Analysis) -> Sequence[Finding] | Finding | None:
     ## How to recognize it
     `input_wait` is a substantial part of the step. Without workers, all loading is wait. Each worker makes one batch in
     `fetch + collate` time, so W workers deliver one every `(fetch + collate) / W`; if that is longer than a step's
-    computation, there are too few workers. CPU time far below wall time inside `__getitem__` means storage.
+    computation, there are too few workers. If CPU time is far below wall time inside `__getitem__`, storage is slow.
 
     If the steps of the first epoch (or of the warm-up, if no epoch was seen to end) wait on average more than twice as
-    long as later ones, and the extra wait adds up to 5 % of the run or more, something fills at the start. That is a
-    share of this run: no saving is forecast, the severity is one level below that of the same share lost in every step,
-    and the reported wait of the steady steps excludes it.
+    long as later steps, and the extra wait adds up to at least 5 % of the run, something is filling at the start, such
+    as a cache. That cost is a share of this run: no saving is forecast, the severity is one level below that of the
+    same share lost in every step, and the reported wait of the steady steps excludes it.
 
     ## What to do
     Give the DataLoader `num_workers`, with `persistent_workers=True` and `prefetch_factor=2` or more. If all cores are
     busy, workers compete with the computation: make the samples cheaper instead. Decode and resize images once,
-    tokenise text once, cache whatever is the same in every epoch, and vectorise the collate function. Keep random
+    tokenize text once, cache whatever is the same in every epoch, and vectorize the collate function. Keep random
     augmentation in `__getitem__`: prepared ahead, it would be frozen. If a cache fills in the first epoch
-    (`cold-cache`), fill it once before training and keep it on disk: a cache inside the data set is filled again at
-    every start, by every worker.
+    (`cold-cache`), fill it once before training and keep it on disk: every worker fills a cache inside the data set
+    again at every start.
 
-    A tokenizer written in Python is reported as `slow_tokenizer`: `use_fast=True` selects the one in Rust.
+    A tokenizer written in Python is reported as `slow_tokenizer`; `use_fast=True` selects the Rust version.
 
-    `cache-samples` keeps the samples of the first epoch for the later ones, in memory. It is the fix if the
-    samples draw no random numbers and this run had two epochs or more. Its forecast is for the epochs of this run,
-    of which the first wins nothing; `saving_in_later_epochs_ratio` is what a longer training approaches.
+    `cache-samples` keeps the samples of the first epoch in memory for the later epochs. It is the fix if the samples
+    draw no random numbers and this run had two epochs or more. Its forecast is for the epochs of this run, and the
+    first epoch saves nothing; a longer training approaches `saving_in_later_epochs_ratio`.
 
     The forecast for preparing samples counts the part of `__getitem__` that stack samples show before its first random
-    draw, recognised by names in the source; without such samples the saving is unknown. Samples of a few microseconds
-    are already copies: with all cores busy, no saving is promised. If no core was free, because the training or other
-    programs used them all, the low forecast for workers is zero, and the title says that they may save nothing.
+    draw, which is recognized by names in the source; without stack samples, the saving is unknown. Samples of a few
+    microseconds are already copies: with all cores busy, no saving is forecast for them. If no core was free, because
+    the training or other programs used them all, the low forecast for workers is zero, and the title says that they may
+    save nothing.
 
     ## When it is wrong
-    On an accelerator the host may wait here while the device still has work queued; then the wait is free. Random
+    On an accelerator, the host may wait here while the device still has work queued; then the wait is free. Random
     augmentation draws different numbers in workers than in the main process. You must split an IterableDataset among
-    its workers yourself. A data set that does not pickle needs the fork start method.
+    its workers yourself. A data set that cannot be pickled needs the fork start method.
     """
     starts = [find_cold_start(rank) for rank in analysis.ranks]
     cold = [(start.run_ratio, rank, start) for rank, start in zip(analysis.ranks, starts, strict=True) if start]
     _, coldest, start = max(cold, key=lambda one: one[0], default=(0.0, None, None))
     once = None if coldest is None or start is None else _report_cold_start(coldest, start)
-    # In a synchronous training the others wait in turn for the rank that waits longest for input.
+    # In synchronous training, the others in turn wait for the rank that waits longest for input.
     rank = max(analysis.ranks, key=lambda one: one.breakdown.share("input_wait"))
     own = starts[analysis.ranks.index(rank)]
     steady = _judge_steady(analysis, rank, 0.0 if own is None else own.steady_ns)
@@ -183,7 +184,7 @@ def input_bound(analysis: Analysis) -> Sequence[Finding] | Finding | None:
 
 
 def _report_cold_start(rank: RankAnalysis, start: ColdStart) -> Finding:
-    """Something fills at the start: what its steps wait for batches beyond the later ones."""
+    """A cache, or something like it, fills at the start: its steps wait longer for batches than later steps."""
     loader = main_loader(rank)
     return Finding(
         title=f"batches arrive more slowly {'in the first epoch' if start.is_epoch else 'at the start'}: the first "
@@ -208,7 +209,7 @@ def _report_cold_start(rank: RankAnalysis, start: ColdStart) -> Finding:
 
 
 def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Finding | None:
-    """The wait of the steady steps, without ``cold_ns`` per step that the finding about the start tells of."""
+    """The wait of the steady steps, without ``cold_ns`` per step, which the finding about the start reports."""
     loader = main_loader(rank)
     restarts_ns = restart_ns(rank) if has_costly_restarts(rank) else 0.0
     wait_ns = max(0.0, rank.breakdown.mean_ns("input_wait") - restarts_ns - cold_ns)
@@ -291,7 +292,7 @@ def _judge_steady(analysis: Analysis, rank: RankAnalysis, cold_ns: float) -> Fin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cores:
-    """The cores of one rank: all that it may use, and how many of them are busy while it computes."""
+    """The cores of one rank: how many it may use, and how many of them are busy while it computes."""
 
     all: float
     own: float
@@ -307,14 +308,14 @@ def _count_cores(rank: RankAnalysis, loader: LoaderFacts, work: LoadingWork, wai
     cores = cores_per_rank(rank) or float(max(1, workers) + 1)
     own = min(cores, busy_cores(rank, wait_ns, 0.0 if workers else work.cpu_ns))
     taken = taken_cores(rank)
-    # A quota below the number of cores leaves room for other programs on those that it does not give.
+    # If a quota is below the number of cores, other programs have room on the cores outside it.
     beyond_quota = 0.0 if rank.idle_cores is None else rank.idle_cores[1] - cores
     busy = min(cores, own + max(0.0, taken - max(0.0, beyond_quota)))
     return _Cores(all=cores, own=own, taken=taken, busy=busy)
 
 
 def _describe_loading(rank: RankAnalysis, loader: LoaderFacts, work: LoadingWork, cores: _Cores) -> dict[str, Value]:
-    """Evidence: what making the batches takes, and the cores for it."""
+    """Evidence: the time that making the batches takes, and the cores available for it."""
     return {
         "loading_ns_per_step": round(work.wall_ns),
         "loading_cpu_ns_per_step": round(work.cpu_ns),
@@ -335,9 +336,9 @@ def _has_fewer_workers(fix: Fix, loader: LoaderFacts) -> bool:
 def _describe_workers(fix: Fix, loader: LoaderFacts, cause: str, overlap: Overlap, rank: RankAnalysis) -> str:
     """Why loader workers are the fix, or are not."""
     if _has_fewer_workers(fix, loader):
-        return f"{loader.num_workers} share {rank.cores} cores with the training: fewer leave it more of them"
+        return f"{loader.num_workers} share {rank.cores} cores with the training: fewer would leave it more cores"
     if cause == "uneven-batches":
-        return "they are quick enough on average: a longer queue bridges late batches"
+        return "the workers are fast enough on average: a longer queue bridges late batches"
     hands = f"{overlap.workers} worker{'s' * (overlap.workers != 1)}"
     forecast = f"{format_time(overlap.mid_ns)} per step with {hands}, {format_time(rank.step_mean_ns)} now"
     if fix.technique in ("precompute-samples", "cache-samples"):
@@ -346,7 +347,7 @@ def _describe_workers(fix: Fix, loader: LoaderFacts, cause: str, overlap: Overla
 
 
 def _who_waits(analysis: Analysis, rank: RankAnalysis) -> tuple[tuple[int, ...], str]:
-    """The ranks that the finding is about (none named when all wait alike), and the subject of the title."""
+    """The ranks that the finding is about (none named if all wait alike), and the subject of the title."""
     shares = [one.breakdown.share("input_wait") for one in analysis.ranks]
     most = max(shares)
     if len(shares) == 1 or min(shares) >= 0.6 * most:
@@ -358,7 +359,7 @@ def _who_waits(analysis: Analysis, rank: RankAnalysis) -> tuple[tuple[int, ...],
 
 
 def _cause_of(loader: LoaderFacts, work: LoadingWork, compute_ns: float, needs_core_ns: float, *, crowded: bool) -> str:
-    """Where the wait comes from: storage, slow-collate, slow-getitem, too-few-workers or uneven-batches."""
+    """The cause of the wait: storage, slow-collate, slow-getitem, too-few-workers or uneven-batches."""
     workers = loader.num_workers or 0
     if workers and work.wall_ns / workers < 0.7 * compute_ns:
         return "uneven-batches"
@@ -368,7 +369,7 @@ def _cause_of(loader: LoaderFacts, work: LoadingWork, compute_ns: float, needs_c
         return "slow-collate"
     if needs_core_ns < (CROWDED_CPU_RATIO if crowded else LATENCY_CPU_RATIO) * loader.fetch_ns:
         return "storage"
-    # Samples that take less than the computation need only more workers; slower ones are the fault themselves.
+    # Samples that take less time than the computation only need more workers; slower samples are the fault themselves.
     return "too-few-workers" if workers and work.wall_ns <= 2.0 * workers * compute_ns else "slow-getitem"
 
 
@@ -407,7 +408,7 @@ def _forecast(
     workers = loader.num_workers or 0
     gains = [1.0 - step_ns / rank.step_mean_ns for step_ns in (overlap.worst_ns, overlap.mid_ns, overlap.best_ns)]
     low, mid, high = (max(0.0, gain) for gain in gains)
-    # A forecast within the run's own noise is no gain that one may count on.
+    # A forecast within the run's own noise is not a gain to count on.
     low = max(0.0, low - NOISE_MULTIPLE * rank.step_noise_ratio)
     if cause == "uneven-batches":
         factor = max(4, 2 * (loader.prefetch_factor or 2))
@@ -416,7 +417,7 @@ def _forecast(
             Fix(
                 technique="loader-workers",
                 settings={
-                    # More workers than cores only take them from each other.
+                    # More workers than cores only take cores from each other.
                     "num_workers": max(1, min(workers + 1, int(cores_per_rank(rank) or workers))),
                     "persistent_workers": True,
                     "prefetch_factor": factor,
@@ -426,14 +427,14 @@ def _forecast(
     may_keep = draws is False and cause != "slow-collate" and (_epochs(loader) or 0.0) >= LEAST_EPOCHS
     has_to_shrink = (mid < 0.4 * cost_ratio and lacks_cores) or (none_free and may_keep)
     if has_to_shrink and not _is_prepared(rank, work):
-        # No free core would do the work beside the computation: it has to become less. What is left of a sample that
-        # was prepared ahead is a copy; augmentation at random cannot be prepared.
+        # No core is free to do the work alongside the computation, so the work has to shrink. A sample that was
+        # prepared ahead still costs a copy; random augmentation cannot be prepared.
         fix = Fix(technique="precompute-samples", numerics=Numerics.EXACT if draws is False else None)
-        if not same:  # not known which part of a sample comes before its random part
+        if not same:  # unknown which part of a sample comes before its random part
             return saving_within(cost_ratio, low, max(low, 0.4 * cost_ratio), cost_ratio, Basis.RULE_OF_THUMB), fix
         sure, likely = (max(low, part * same * cost_ratio) for part in (PREPARED_LOW_RATIO, PREPARED_MID_RATIO))
         if may_keep:
-            # Collating the samples is left.
+            # Collating the samples remains.
             fetch_ns, collate_ns = loader.fetch_ns or 0.0, loader.collate_ns or 0.0
             fetch_ratio = fetch_ns / (fetch_ns + collate_ns) if fetch_ns + collate_ns > 0 else 1.0
             found = _found_ratio(rank, loader) * fetch_ratio
@@ -450,7 +451,7 @@ def _forecast(
 
 
 def _epochs(loader: LoaderFacts) -> float | None:
-    """Passes over the data in this run; None where its length or its batches are not known."""
+    """Passes over the data in this run; None if its length or its batches are unknown."""
     batches = None if loader.iterable else batches_of_an_epoch(loader)
     return None if not batches or loader.batches is None else loader.batches / batches
 
@@ -461,7 +462,7 @@ def _found_ratio(rank: RankAnalysis, loader: LoaderFacts) -> float:
 
 
 def _describe_cache(rank: RankAnalysis, loader: LoaderFacts, fix: Fix, saving: Saving) -> dict[str, Value]:
-    """Evidence: from when a cache of the samples pays."""
+    """Evidence: the epoch from which a cache of the samples pays off."""
     epochs, found = _epochs(loader), _found_ratio(rank, loader)
     told: dict[str, Value] = {"epochs": None if epochs is None else round(epochs, 1)}
     if fix.technique != "cache-samples":
@@ -472,18 +473,18 @@ def _describe_cache(rank: RankAnalysis, loader: LoaderFacts, fix: Fix, saving: S
 
 
 def _without_a_free_core(saving: Saving, rank: RankAnalysis, alone: Overlap, cost_ratio: float) -> Saving:
-    """What workers win where no core is free for them: they take one from the computation, and may lose.
+    """The saving from workers if no core is free for them: they take one from the computation, and may cost time.
 
-    Measured with no core free: 0.29 and 0.40 promised, 0.17 and 0.10 to 0.34 lost (n = 2 and 5). The high end is what
-    they win once the cores are there.
+    Measured with no core free: forecasts of 0.29 and 0.40, losses of 0.17 and 0.10 to 0.34 (2 and 5 runs). The high end
+    is the saving once cores are free.
     """
     high = max(saving.high_ratio, 1.0 - alone.best_ns / rank.step_mean_ns, 0.0)
-    # What is expected in between is not measured.
+    # The expected saving in between was not measured.
     return saving_within(cost_ratio, 0.0, min(saving.mid_ratio, NO_CORE_MID_RATIO * cost_ratio), high, _THUMB)
 
 
 def _is_prepared(rank: RankAnalysis, work: LoadingWork) -> bool:
-    """Whether a sample costs no more than a copy, so that nothing of it could be done ahead of the training."""
+    """Whether a sample costs no more than a copy, so that none of it could be done before training."""
     samples = rank.samples_per_step
     return samples is not None and samples > 0 and work.wall_ns / samples < PREPARED_SAMPLE_NS
 
@@ -492,7 +493,7 @@ def _where(rank: RankAnalysis, loader: LoaderFacts, cause: str) -> tuple[Where, 
     """The line that makes batches, then the definition it belongs to, then the DataLoader."""
     sampled: tuple[Where, ...] = ()
     if not loader.num_workers:
-        # Samples of a wait in the main process show the user's own code, unless the loop's line is all there is.
+        # Samples of a wait in the main process show the user's own code, unless only the loop's line was seen.
         lines = rank.lines.get("input_wait_ns", ())
         inside = tuple(line for line in lines if len(line.stack) > 1 or loader.fetch_where is None)
         sampled = places(inside, 1)

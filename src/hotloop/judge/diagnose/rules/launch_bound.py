@@ -18,11 +18,11 @@ from hotloop.judge.diagnose.on_trace import (
 )
 
 SHORT_RATIO = 0.5
-"""Where fewer kernels than this are short, it is single slow calls that come late, not launching itself..."""
+"""If fewer kernels than this are short, single slow calls come late, rather than launches in general..."""
 STARVED_RATIO = 0.5
-"""...but for a device that found nothing queued after this share of its kernels: the host is behind all along."""
+"""...unless the device found nothing queued after this share of its kernels: then the host is late all along."""
 FEWEST_KERNELS = 25
-"""Of so few kernels no share says what a training does all along."""
+"""With fewer kernels than this, no share says what a training does all along."""
 
 
 @rule_on_trace(
@@ -36,8 +36,8 @@ def launch_bound(analysis: TraceAnalysis) -> Finding | Skipped | None:
     Finds steps whose kernels are so short that launching them takes longer than running them.
 
     ## Why it costs
-    The host needs 5 to 10 microseconds per operator. A device that finishes each kernel sooner spends most of the step
-    waiting for the next launch.
+    The host needs 5 to 10 microseconds per operator. If the device finishes each kernel sooner, it spends most of the
+    step waiting for the next launch.
 
     ## How to recognize it
     On a kernel timeline, the device idles between short kernels, each of which starts as soon as it is launched, and
@@ -48,8 +48,8 @@ def launch_bound(analysis: TraceAnalysis) -> Finding | Skipped | None:
     operators.
 
     ## When it is wrong
-    Host times alone cannot show it: a host that runs ahead of the device looks the same. The rule needs a kernel
-    timeline.
+    Host times alone cannot show the problem: a host that runs ahead of the device looks the same. The rule needs a
+    kernel timeline.
     """
     ranks = device_ranks(analysis)
     if not ranks:
@@ -72,7 +72,8 @@ def launch_bound(analysis: TraceAnalysis) -> Finding | Skipped | None:
         if short_ratio >= SHORT_RATIO
         else f"after {format_share(starved_ratio)} of the kernels, nothing is queued"
     )
-    # Recording Python frames slows the host, and with it every launch: part of the idle time is the profiler's own.
+    # Recording Python frames slows the host, and with it every launch: the profiler itself causes part of the idle
+    # time.
     sure = 0.1 if rank.facts.has_stacks else 0.3
     late_calls: list[Value] = [describe_blame(row) for row in idle.blamed if row.cause == "launch-late"]
     return Finding(
@@ -94,14 +95,14 @@ def launch_bound(analysis: TraceAnalysis) -> Finding | Skipped | None:
 
 
 def _late_ns(idle: IdleCauses) -> int:
-    """Time in which the next launch had not been made, less what waiting for data, other calls and long pauses of the
+    """Idle time before launches that were made late, except what waiting for data, other calls and long pauses of the
     host explain."""
     explained = idle.late_data_wait_ns + (idle.late_gc_ns or 0) + idle.late_allocator_ns + idle.late_slow_call_ns
     return max(0, idle.launch_late_ns - explained - idle.late_long_ns)
 
 
 def _forecast_saving(rank: TraceRank, cost_ratio: float, sure: float) -> Saving:
-    """What launches that cost nothing would save; at best the operators around them go as well, as in a graph."""
+    """The saving if launches cost nothing; at best, the operators around them disappear as well, as in a graph."""
     launches, all_of_it = rank.forecasts.get("free-launches"), rank.forecasts.get("no-host-time")
     saving = saving_from(launches, cost_ratio, sure, 0.6, 1.0)
     if launches is None or all_of_it is None:

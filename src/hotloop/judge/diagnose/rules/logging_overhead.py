@@ -12,20 +12,20 @@ from hotloop.judge.diagnose.lines import LOGGING, own_ns, places, time_between_p
 from hotloop.judge.diagnose.measured import add_columns, format_share, format_time, show_code, threshold_ratio
 
 TIMES_RARER = 10
-"""How much less often the fix logs."""
+"""The factor by which the fix logs less often."""
 
 LEAST_ACCOUNTED_RATIO = 0.7
-"""Half of 20 stack samples tell a share to within about a third (Wilson, 90 %: 0.33 to 0.67)."""
+"""Half of 20 stack samples give a share to within about a third (Wilson, 90 %: 0.33 to 0.67)."""
 
 
 @rule("logging-overhead", "the training loop stops to write logs and metrics")
 def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
-    Measures the time that the training loop spends on logs: printing, files with flush or fsync, scalars and histograms
-    for TensorBoard, W&B or MLflow, and metrics computed only to be logged.
+    Measures the time that the training loop spends on logging: printing, files with flush or fsync, scalars and
+    histograms for TensorBoard, W&B or MLflow, and metrics that are computed only for the log.
 
     ## Why it costs
-    Logging runs in the loop, between the phases, and the step waits for it. On an accelerator it first waits for the
+    Logging runs in the loop, between the phases, and the step waits for it. On an accelerator, it first waits for the
     device, because a logged value has to be read back.
 
     ## How to recognize it
@@ -33,12 +33,12 @@ def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
     measured time of the gap.
 
     ## What to do
-    Log every N steps (N is ten times what it is now). Keep values as tensors and read them back together. Write
-    histograms every few hundred steps, and let buffers flush files.
+    Log every N steps (the finding assumes ten times less often than now). Keep values as tensors and read them back
+    together. Write histograms every few hundred steps, and let buffers flush files.
 
     ## When it is wrong
-    Lines are recognised by their text and function names: a function called `log_softmax_stats` that computes something
-    the training needs would be counted. Check the reported line before you remove it.
+    The rule recognizes lines by their text and function names: a function called `log_softmax_stats` counts even if the
+    training needs what it computes. Check the reported line before you remove it.
     """
     lead = analysis.lead
     threshold = threshold_ratio(lead, judged_fields=GAP_FIELDS)
@@ -58,7 +58,7 @@ def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
     if interval >= 2:
         often = f"per step on average, in about 1 of {interval} steps"
     else:
-        # Where the gaps hold more than the logging, no step tells whether it logged.
+        # If the gaps hold more than the logging, no step shows whether it logged.
         often = "of every step" if part.mean_ns >= 0.5 * gaps_ns else "per step on average"
     gone = 1.0 - 1.0 / TIMES_RARER
     return Finding(
@@ -76,10 +76,10 @@ def logging_overhead(analysis: Analysis) -> Finding | Skipped | None:
 
 
 def steps_between_logs(rank: RankAnalysis, mean_ns: float) -> int:
-    """In every how many'th step a cost of ``mean_ns`` a step arises; 1 where most steps may have their part of it.
+    """N, if a cost of ``mean_ns`` per step arises in every N-th step; 1 if most steps may share the cost.
 
-    A usual step whose gaps are much shorter than the mean cost cannot have paid it, and one whose gaps are longer has
-    not where a few much longer ones make up the cost.
+    A usual step whose gaps are much shorter than the mean cost cannot have paid it. A step with longer gaps has not
+    paid it either, if a few much longer gaps make up the cost.
     """
     gaps_ns = add_columns(rank.columns, GAP_FIELDS)
     if rank.validation_ns and rank.columns.get("burst_gap_ns"):
@@ -88,7 +88,7 @@ def steps_between_logs(rank: RankAnalysis, mean_ns: float) -> int:
         return 1
     usual_ns = median(gaps_ns)
     beyond_ns = [gap_ns - usual_ns for gap_ns in gaps_ns if gap_ns > usual_ns + mean_ns]
-    # Beside other work in every step: the long gaps hold what the logging takes, and little more.
+    # If every step has other work too, the long gaps hold the logging and little more.
     accounted_ratio = sum(beyond_ns) / (mean_ns * len(gaps_ns))
     if usual_ns >= 0.5 * mean_ns and not LEAST_ACCOUNTED_RATIO <= accounted_ratio <= 1 / LEAST_ACCOUNTED_RATIO:
         return 1

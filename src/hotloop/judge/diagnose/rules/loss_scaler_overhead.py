@@ -24,20 +24,20 @@ def judge_loss_scaler_overhead(analysis: Analysis) -> Finding | None:
 
     ## Why it costs
     The scaler multiplies the loss, walks over all gradients to unscale them and look for infinities, and makes the host
-    wait for the answer before the optimizer steps. A skipped step has computed everything and learned nothing.
+    wait for the result before the optimizer steps. A skipped step has computed everything and learned nothing.
 
     ## How to recognize it
-    The scaler's own time is measured. bfloat16 and float32 share one exponent range and need no scaler; nor does a CPU,
-    where bfloat16 is the faster choice. Skips count after the warm-up: a few at the start are how the scaler finds its
-    scale.
+    The scaler's own time is measured. bfloat16 has the exponent range of float32, so neither needs a scaler; nor does a
+    CPU, where bfloat16 is the faster choice. Only steps that are skipped after the warm-up count, because the scaler
+    skips a few at the start while it looks for its scale.
 
     ## What to do
     Use bfloat16 autocast without a scaler. If you need float16 and lose steps, lower `init_scale` or `growth_factor`,
     raise `growth_interval`, or clip the gradients after `unscale_`.
 
     ## When it is wrong
-    Hardware without bfloat16 needs float16 and its scaler. On a CPU with float16, dropping the scaler without changing
-    the dtype loses small gradients.
+    Hardware without bfloat16 needs float16 and its scaler. On a CPU with float16, small gradients are lost if you drop
+    the scaler but keep the dtype.
     """
     rank = analysis.lead
     if not rank.scaler_enabled:
@@ -48,7 +48,7 @@ def judge_loss_scaler_overhead(analysis: Analysis) -> Finding | None:
     skip_ratio, skips = _skips(rank)
     if skips < FEWEST_SKIPS or skip_ratio < MANY_SKIPS_RATIO:
         skip_ratio = 0.0
-    # A lost step is lost entirely; the scaler's own time is lost on those that count.
+    # A skipped step is lost entirely; the scaler's own time is lost in the steps that count.
     cost_ratio = skip_ratio + (0.0 if needed else scaler_ratio * (1.0 - skip_ratio))
     if not (cost_ratio >= MATERIAL_RATIO if skip_ratio else is_material_span(analysis, cost_ratio, "scaler_ns")):
         return None
@@ -84,7 +84,7 @@ def judge_loss_scaler_overhead(analysis: Analysis) -> Finding | None:
             settings={} if needed else {"enabled": False},
             numerics=Numerics.LOSSY if what in HALF or skip_ratio else None,
         ),
-        # A skipped step has done its samples; only steps that count show the loss.
+        # A skipped step still processed its samples; only the steps that count show the loss.
         unit="step" if skip_ratio > own else "",
     )
 

@@ -1,4 +1,4 @@
-"""low-utilization: less of the hardware was used than the user wants, or than the usual bands call low."""
+"""low-utilization: the run used less of the hardware than the user wants, or than tuning guides recommend."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CAUSES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("small-batch", "full-precision", "uncompiled-model", "padding-waste", "redundant-compute", "slow-optimizer"),
     ),
 }
-"""Part of the time -> how it is called, and the rules that own it."""
+"""Part of the time -> its name in reports, and the rules that own it."""
 _OWNERS = dict(CAUSES.values())
 
 HIDDEN_FROM = {
@@ -50,12 +50,12 @@ HIDDEN_FROM = {
     "busy_ratio": ("communication", "h2d", *OF_CORES),
     "cpu_utilization_ratio": (),
 }
-"""What does not lower a ratio: kernels of a collective are kernels, and for a timeline copies are work too; how many
-threads compute matters to the cores alone."""
+"""Parts that do not lower a ratio: kernels of a collective are kernels, and a timeline counts copies as work too; the
+number of compute threads matters only to the cores."""
 
 
 LEFT = {"utilization_ratio": UNTOLD, "busy_ratio": UNTOLD, "cpu_utilization_ratio": NARROW}
-"""What is left when all causes that were recorded are taken off; of other ratios what is computed below the peak."""
+"""The rest, after all recorded causes are taken off; for other ratios, computing below the peak."""
 
 
 def list_waits(analysis: TraceAnalysis) -> dict[str, float]:
@@ -86,7 +86,7 @@ def low_utilization_on_trace(analysis: TraceAnalysis) -> tuple[Finding | Skipped
 
 
 def name_owners(finding: Finding, findings: Sequence[Finding]) -> Finding:
-    """The finding, saying which of all others owns each of its causes."""
+    """The finding, with the other findings that own each of its causes."""
     causes, present = finding.evidence["causes_ratio"], {one.rule for one in findings}
     assert isinstance(causes, dict)
     owners = {name: next((one for one in _OWNERS.get(name, ()) if one in present), None) for name in causes}
@@ -102,25 +102,26 @@ def name_owners(finding: Finding, findings: Sequence[Finding]) -> Finding:
 )
 def low_utilization(analysis: Analysis) -> tuple[Finding | Skipped, ...]:
     """## What it does
-    Compares GPU utilization, SM activity, MFU, HFU or CPU utilization with the targets of `--target`; without a target,
-    GPU utilization with the 50 % below which tuning guides call it low.
+    Compares GPU utilization, SM activity, MFU, HFU or CPU utilization with the targets of `--target`. Without a target,
+    compares GPU utilization with the 50 % below which tuning guides call it low.
 
     ## Why it costs
-    It costs nothing by itself: it says how much there is to win. The causes say what the hardware waits for; the
-    findings that they name own that time.
+    Low utilization costs nothing by itself: it shows how much there is to save. The causes name what the hardware waits
+    for; the findings listed with them own that time.
 
     ## How to recognize it
     GPU utilization is NVML's share of time with a kernel, or the busy share of a kernel timeline. SM activity is
     NVML's, or estimated from the blocks of each kernel. MFU is counted FLOPs over the dense peak of the type that ran;
-    on a CPU, over a matrix product's rate measured after the training. Nothing is judged where nothing was measured.
+    on a CPU, over the rate of a matrix product that is measured after the training. The rule judges only what was
+    measured.
 
     ## What to do
-    Treat the first cause that has a finding, then measure again. If the device is busy and MFU is low, look for small
+    Fix the first cause that has a finding, then measure again. If the device is busy and MFU is low, look for small
     batches, float32 and unfused operators instead.
 
     ## When it is wrong
-    A high utilization is no proof of good use: one small kernel at a time counts as 100 %. The shares of the causes are
-    upper bounds, from host phases unless a kernel timeline was recorded. NVML counts other programs on a GPU too.
+    High utilization does not prove good use: one small kernel at a time counts as 100 %. The shares of the causes are
+    upper bounds, from host phases unless a kernel timeline was recorded. NVML also counts other programs on a GPU.
     """
     phases = _list_phases(analysis)
     of_cores = {name: phases[name] for name in OF_CORES if name in phases}
@@ -128,7 +129,8 @@ def low_utilization(analysis: Analysis) -> tuple[Finding | Skipped, ...]:
 
 
 def _list_phases(analysis: Analysis) -> dict[str, float]:
-    """Shares of the step in which the host was not in the model, by part of CAUSES; of cores, those without threads."""
+    """Shares of the step in which the host was not in the model, by part of CAUSES; for cores, the share without
+    threads."""
     threads, cores = analysis.lead.torch_threads, analysis.lead.cores
     found = {name: analysis.share(name) for name in ("input_wait", "h2d", "communication", "checkpoint")}
     found["host"] = analysis.share("other")
@@ -173,7 +175,7 @@ def _find(
     main = next(iter(causes.items()), None)
     why = "" if main is None else f"; the largest part of the rest is {main[0]} ({format_share(main[1])})"
     if main is not None and main[0] == UNTOLD:
-        why = "; what the hardware waits for was not recorded (hotloop run --trace tells it)"
+        why = "; what the hardware waits for was not recorded (hotloop run --trace records it)"
     evidence: dict[str, Value] = {f"{target}_ratio": round(value, 4), "target_ratio": least_ratio}
     evidence["causes_ratio"] = dict(causes)
     if field in ("mfu_ratio", "hfu_ratio"):
@@ -187,7 +189,7 @@ def _find(
 
 
 def rank_causes(missing_ratio: float, field: str, shares: Mapping[str, float]) -> dict[str, float]:
-    """What the missing part of a ratio went to, the largest first: each share is cut to what those before it leave.
+    """The causes of the missing part of a ratio, largest first; each share is cut to what the ones before it leave.
 
     >>> rank_causes(0.5, "utilization_ratio", {"input_wait": 0.4, "h2d": 0.2, "communication": 0.3})
     {'waiting for input': 0.4, 'copies that no computation hides': 0.1}

@@ -18,25 +18,25 @@ from hotloop.judge.diagnose.lines import places
 from hotloop.judge.diagnose.measured import format_bytes
 
 SMALLEST_GROWTH_BYTES = 16 << 20
-"""Over the steady steps; an allocator that warms up takes as much in a short run."""
+"""Over the steady steps; the warm-up of an allocator takes as much in a short run."""
 
 SMALLEST_GROWTH_RATIO = 0.01
-"""Of all memory, in a thousand steps: so much is material however few steps were seen."""
+"""Share of all memory per thousand steps; this much is material however few steps were seen."""
 
 NOISE_MULTIPLE = 3.0
 
 FEWEST_READINGS_COUNT = 5
 FEWEST_RISES = 3
-"""What the second half rises above all that was seen before is at least so many times its largest single rise: a heap
-that still finds room for large blocks rises in a few jumps. Twelve sound runs of two FSDP2 ranks (gloo, 2026-11-22),
+"""The second half must exceed everything before it by at least this many times its own largest rise, because a heap
+that still finds room for large blocks rises in a few jumps. Twelve healthy runs of two FSDP2 ranks (gloo, 2026-11-22),
 cut after 20 to 399 steps, passed every other test five times; their second halves held 1.2 to 2.4 such rises."""
 
 LASTING_RATIO = 0.75
-"""The second half's slope over the first's, at the least; a warm-up flattens out."""
+"""The minimum ratio of the second half's slope to the first half's; a warm-up flattens out."""
 
 _KEEPING_LEAF = re.compile(r"^(torchmetrics|torcheval|ignite|evaluate)\b")
 _KEEPING_TEXT = re.compile(r"\.(append|extend|appendleft|insert|setdefault)\(|\w*loss\w*\s*\+=")
-"""Lines that may keep what they are given: a list, a dictionary, a metric, a sum of losses."""
+"""Lines that may keep their arguments: a list, a dictionary, a metric, a sum of losses."""
 
 HIGH_STEPS_COUNT = 1_000
 MEDIUM_STEPS_COUNT = 10_000
@@ -58,7 +58,7 @@ def memory_growth_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
     if slope <= NOISE_MULTIPLE * noise or slope * steps < SMALLEST_GROWTH_BYTES:
         return None
     total = next((one.total_bytes for one in rank.facts.devices if one.index == worst.device), None)
-    # Levels that begin at an unknown height say nothing of what is left.
+    # Levels that start from an unknown height say nothing about the memory that is left.
     left = None if total is None or not worst.is_absolute else max(0.0, (total - worst.last_allocated_bytes) / slope)
     then = "" if left is None else f"; {format_bytes(total or 0)} will be full in about {_format_count(left)} steps"
     return Finding(
@@ -86,9 +86,10 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
 
     ## How to recognize it
     The slope exceeds three times its own error and amounts to more than 16 MiB over the steady steps, or to 1 % of all
-    memory per thousand steps. Every quarter of the run lies above the one before, and the second half grows like the
-    first: an allocator that warms up flattens out, and one that fluctuates comes back. The second half must also rise
-    by at least three times its largest single rise: a heap that looks for room for large blocks rises in a few jumps.
+    memory per thousand steps. Every quarter of the run is above the previous quarter, and the second half grows like
+    the first: an allocator that warms up flattens out, and a fluctuating one comes back. The second half must also
+    rise by at least three times its largest single rise: a heap that looks for room for large blocks rises in a few
+    jumps.
 
     ## What to do
     Look for tensors kept with their graph (`losses.append(loss)` instead of `loss.item()` or `loss.detach()`), lists
@@ -96,9 +97,9 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
     lists grows by copy-on-write: hold it as arrays.
 
     ## When it is wrong
-    The line that is named may keep something by its source and by what it calls; others may as well. Caches that fill
-    during the first epoch grow and then stop; memory-mapped data counts as resident although the system can drop it at
-    once. A short run sees only a part of either.
+    The source and the calls of the named line suggest that it keeps something; other lines may as well. Caches that
+    fill during the first epoch grow and then stop. Memory-mapped data counts as resident although the system can drop
+    it at once. A short run sees only part of either.
     """
     judged = [rank for rank in analysis.ranks if rank.memory_growth_bytes_per_step is not None]
     if not judged:
@@ -118,7 +119,7 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
     then = "" if left is None else f"; {format_bytes(total or 0)} will be full in about {_format_count(left)} steps"
     if keeping:
         where = keeping[0].where
-        then += f"; {os.path.basename(where.file)}:{where.line} in {where.function} may keep what it is given"
+        then += f"; {os.path.basename(where.file)}:{where.line} in {where.function} may keep its arguments"
     return Finding(
         title=f"memory grows by {format_bytes(slope)} per step{then}",
         evidence={
@@ -138,7 +139,7 @@ def memory_growth(analysis: Analysis) -> Finding | Skipped | None:
 
 
 def _keeping_lines(rank: RankAnalysis) -> tuple[Line, ...]:
-    """Lines of the steady step that may keep what they are given, those with most samples first."""
+    """Lines of the steady step that may keep their arguments, those with most samples first."""
     found = [
         line
         for name in (*GAP_FIELDS, "forward_ns", "nograd_ns")
@@ -155,7 +156,7 @@ def _severity_of(steps_left: float | None) -> Severity:
 
 
 def _lasting_slope(rank: RankAnalysis) -> float | None:
-    """Bytes per step by which memory keeps growing, or None when it does not, or not beyond its noise."""
+    """Bytes per step by which memory keeps growing; None if it does not grow, or not beyond its noise."""
     slope = rank.memory_growth_bytes_per_step
     noise = rank.memory_growth_noise_bytes_per_step
     if slope is None or slope <= 0 or not _is_large(slope, rank):
@@ -164,7 +165,7 @@ def _lasting_slope(rank: RankAnalysis) -> float | None:
     readings_count = sum(1 for _ in groupby(column))
     if readings_count < FEWEST_READINGS_COUNT:
         return None  # one or two readings that differ may be a single allocation
-    # A reading stands in every step until the next one: there are fewer independent points than steps.
+    # A reading is repeated in every step until the next one, so there are fewer independent points than steps.
     if noise is not None and slope < NOISE_MULTIPLE * noise * math.sqrt(len(column) / readings_count):
         return None
     middle = len(column) // 2
@@ -186,14 +187,14 @@ def _is_large(slope: float, rank: RankAnalysis) -> bool:
 
 
 def _rises(before: Sequence[int], after: Sequence[int]) -> float:
-    """What ``after`` rises above all that was there until then, in units of its largest single rise; 0 for none."""
+    """The rise of ``after`` above its previous maximum, in units of its largest single rise; 0 if there is none."""
     heights = [max(before), *accumulate(after, max, initial=max(before))]
     largest = max(later - earlier for earlier, later in pairwise(heights))
     return (heights[-1] - heights[0]) / largest if largest > 0 else 0.0
 
 
 def _memory_column(rank: RankAnalysis) -> Sequence[int]:
-    """Device memory where the model is on an accelerator and it was read, else resident memory."""
+    """Device memory if the model is on an accelerator and it was read, else resident memory."""
     if rank.device_type != "cpu" and any(value > 0 for value in rank.columns["device_allocated_bytes"]):
         return rank.columns["device_allocated_bytes"]
     return rank.columns["rss_bytes"]
@@ -209,7 +210,7 @@ def _slope_of(values: Sequence[int]) -> float:
 
 
 def _format_count(count: float) -> str:
-    """Two significant digits: a forecast of this kind has no more.
+    """Two significant digits: such a forecast has no more.
 
     >>> _format_count(48_731)
     '49,000'

@@ -13,11 +13,11 @@ USED_RATIO = 0.5
 @rule("memory-headroom", "more than half of the device memory is never used", kind=Kind.OPPORTUNITY)
 def memory_headroom(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
-    Compares peak device memory with what the device has, and reports what stays free on every rank.
+    Compares peak device memory with the device's total, and reports how much stays free on every rank.
 
     ## Why it costs
     Free memory costs nothing by itself, but it can buy speed: larger batches, no activation checkpointing, no sharding
-    of a model that fits whole.
+    of a model that fits on one device.
 
     ## How to recognize it
     Even on the fullest rank, the peak stays under half of the device's memory.
@@ -26,8 +26,8 @@ def memory_headroom(analysis: Analysis) -> Finding | Skipped | None:
     Try a larger batch (and tune the learning rate again), or turn off recomputation and offloading.
 
     ## When it is wrong
-    A larger batch changes the training, and is faster only while the device is not yet busy. Other programs' use of the
-    device is not counted.
+    A larger batch changes the training, and it is faster only while the device is not yet busy. Memory that other
+    programs use on the device is not counted.
     """
     if not analysis.accelerator:
         return Skipped(reason="the training ran on the CPU: there is no device memory")

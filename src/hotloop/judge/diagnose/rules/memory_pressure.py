@@ -21,7 +21,7 @@ NEARLY_FULL_RATIO = 0.97
 
 
 def memory_pressure_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
-    """The allocator's own peak against the memory of the device; other programs on it are not seen."""
+    """The allocator's own peak as a share of the device's memory; other programs on the device are not seen."""
     found = []
     for rank in analysis.ranks:
         totals = {one.index: one.total_bytes for one in rank.facts.devices}
@@ -52,22 +52,23 @@ def memory_pressure_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | Non
 @rule("memory-pressure", "device memory is nearly full", on_trace=memory_pressure_on_trace)
 def memory_pressure(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
-    Compares peak device memory with what the device has.
+    Compares peak device memory with the device's total.
 
     ## Why it costs
-    Above 90 % the allocator starts to free cached blocks and retry, which stalls the device, and one longer batch ends
+    Above 90 %, the allocator starts to free cached blocks and retry, which stalls the device, and one longer batch ends
     the training.
 
     ## How to recognize it
     The peak exceeds 90 % of the device's memory on the reported rank.
 
     ## What to do
-    Take the first remedy that the evidence lists: they stand by the bytes that they save at most for the time that they
-    cost. Among them are smaller micro-batches with accumulation, bf16, activation checkpointing, sharding, offloading
-    and, against fragmentation, `expandable_segments:True`.
+    Apply the first remedy that the evidence lists: remedies are ordered by the bytes that they save at most, relative
+    to the time that they cost. They include smaller micro-batches with accumulation, bf16, activation checkpointing,
+    sharding, offloading and, against fragmentation, `expandable_segments:True`.
 
     ## When it is wrong
-    A program that reserves all memory at its start on purpose is not under pressure: look at allocated, not reserved.
+    A program that deliberately reserves all memory at its start is not under pressure: look at allocated memory, not at
+    reserved memory.
     """
     if not analysis.accelerator:
         return Skipped(reason="the training ran on the CPU: there is no device memory")
@@ -97,6 +98,6 @@ def memory_pressure(analysis: Analysis) -> Finding | Skipped | None:
         evidence={"peak_bytes": worst.memory_peak_bytes, **describe_held(held), **describe_remedies(remedies)},
         fix=remedies[0].fix if remedies else None,
         ranks=() if worst.rank is None or len(analysis.ranks) == 1 else (worst.rank,),
-        # Full memory is a risk from one step to the next, not a growth with a date.
+        # Full memory is a risk in every step, not growth with a date.
         severity_override=Severity.MEDIUM if peak_ratio >= NEARLY_FULL_RATIO else Severity.LOW,
     )

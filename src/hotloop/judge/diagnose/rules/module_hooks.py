@@ -1,4 +1,4 @@
-"""module-hooks: functions that the script registered as hooks of modules take a part of every step."""
+"""module-hooks: functions that the script registered as hooks of modules take part of every step."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from hotloop.judge.diagnose.measured import format_share, format_time, share_bou
 FLOOR_RATIO = 0.02
 PHASES = {"forward_ns": "forward", "backward_ns": "backward"}
 _OF_AUTOGRAD = frozenset({"forward", "backward", "setup_context", "jvp", "vjp"})
-"""A user's function that runs inside the backward is one of an autograd.Function, a recomputed forward, or a hook."""
+"""A user's function inside the backward belongs to an autograd.Function, a recomputed forward, or a hook."""
 
 
-@rule("module-hooks", "functions registered as hooks take a part of every step")
+@rule("module-hooks", "functions registered as hooks take part of every step")
 def module_hooks(analysis: Analysis) -> Finding | None:
     """## What it does
-    Measures the time that hooks of your own take inside forward and backward: statistics, gradient norms, activation
-    dumps and watches that were registered with `register_forward_hook`, `register_full_backward_hook`,
-    `Tensor.register_hook` and the like.
+    Measures the time that your own hooks take inside forward and backward: statistics, gradient norms, activation dumps
+    and watches that were registered with `register_forward_hook`, `register_full_backward_hook`, `Tensor.register_hook`
+    and the like.
 
     ## Why it costs
-    Each call of a module with a hook leaves torch's code for yours. What the hook computes or reads back runs in every
-    step, once a module, and on an accelerator each value that is read back waits for the device.
+    Each call of a module with a hook leaves torch's code for yours. The hook runs in every step, once per module, and
+    on an accelerator, each value that it reads back waits for the device.
 
     ## How to recognize it
-    Stack samples of the forward lie in functions that were registered on the model's modules when it was first called,
-    and samples of the backward in functions of yours that belong to no `autograd.Function`.
+    Stack samples of the forward show functions that were registered on the model's modules when it was first called,
+    and samples of the backward show functions of yours that belong to no `autograd.Function`.
 
     ## What to do
-    Remove hooks that were left on from debugging. Let those that you need return at once except in every N-th step, and
-    keep values as tensors until then.
+    Remove hooks that were left over from debugging. Let the hooks that you need return at once except in every N-th
+    step, and keep values as tensors until then.
 
     ## When it is wrong
     A method may need its hook: gradient compression, spectral normalization, feature extraction for a loss. Then its
-    cost is the method's.
+    cost is part of the method.
     """
     rank = analysis.lead
     if rank.step_mean_ns <= 0:
@@ -62,7 +62,7 @@ def module_hooks(analysis: Analysis) -> Finding | None:
         return None
     line = max(found, key=lambda one: one.share_ratio)
     return Finding(
-        title=f"hooks of your own take {format_time(cost_ns)} ({format_share(cost_ratio)}) of every step: "
+        title=f"your own hooks take {format_time(cost_ns)} ({format_share(cost_ratio)}) of every step: "
         f"{line.where.function} in {os.path.basename(line.where.file)}",
         phase=max(spent_ns, key=lambda phase: spent_ns[phase]),
         cost_ns=round(cost_ns),
@@ -90,5 +90,5 @@ def _hook_lines(rank: RankAnalysis, field: str) -> Iterator[Line]:
 
 
 def _is_in(where: Where, hooks: set[tuple[str, str, int]]) -> bool:
-    """Whether a frame is one of a hook: the same file and name, not above its definition."""
+    """Whether a frame belongs to a hook: the same file and name, not above its definition."""
     return any((where.file, where.name) == (file, function) and where.line >= line for file, function, line in hooks)

@@ -11,12 +11,12 @@ FULL_RATIO = 0.5
 BYTES_PER_PARAMETER = 16
 """Weights, gradients and two moments in float32."""
 PROCESS_BYTES = 400 << 20
-"""What a process with torch takes before any model, on the host."""
+"""Host memory that a process with torch takes before it has a model."""
 UNTIMED_LOW_RATIO = 0.2
 UNTIMED_MID_RATIO = 0.6
-"""Rule of thumb: part of a whole forward that is computed again, where it was not timed."""
+"""Rule of thumb: part of a full forward that is computed again, if it was not timed."""
 KEPT_FACTOR = 5.0
-"""Activations kept without checkpointing, over those with it (measured: 4 times for a transformer per block)."""
+"""Activations kept without checkpointing, relative to those with it (measured: 4 times for a transformer per block)."""
 
 
 @rule("needless-recompute", "activations are recomputed although they would fit in memory")
@@ -26,20 +26,21 @@ def judge_needless_recompute(analysis: Analysis) -> Finding | Skipped | None:
     Finds activation checkpointing in trainings whose activations would fit in memory.
 
     ## Why it costs
-    Checkpointing discards the activations of a block and recomputes its forward during backward: up to one more forward
-    per step, a quarter to a third of the computation.
+    Checkpointing discards the activations of a block and recomputes its forward during backward. That is up to one more
+    forward per step, a quarter to a third of the computation.
 
     ## How to recognize it
     torch.utils.checkpoint ran inside training forwards, peak memory stayed below half of what this process may use, and
     the estimated peak without checkpointing fits too. The cost is the time of module calls inside backward; if that was
-    not measured, the forward time stands in for it.
+    not measured, the forward time is used instead.
 
     ## What to do
     Turn checkpointing off, or keep it only for the blocks with the largest activations. If memory then gets tight,
     `create_selective_checkpoint_contexts` keeps the expensive results and recomputes the cheap ones.
 
     ## When it is wrong
-    The estimated peak is rough: try it, and watch the peak. Longer sequences than this run saw may need the memory.
+    The estimated peak is rough: try it, and watch the peak. Longer sequences than those in this run may need the
+    memory.
     """
     rank = analysis.lead
     if not rank.checkpointing:

@@ -18,7 +18,7 @@ from hotloop.judge.diagnose.memory_remedies import (
 )
 
 NEARLY_FULL_RATIO = 0.97
-"""As for memory-pressure."""
+"""The same as for memory-pressure."""
 
 
 @rule("out-of-memory", "the run ended because it ran out of memory, or nearly filled the host's", ends_run=True)
@@ -26,26 +26,26 @@ def out_of_memory(analysis: Analysis) -> tuple[Finding, ...]:
     """## What it does
     Reports the process that ran out of memory, the allocation that failed, what held the memory, and the remedies,
     starting with those that save most bytes for the least time. Does the same for a run whose peak is above 90 % of the
-    host's memory; for a device, `memory-pressure` does.
+    host's memory; for a device, see `memory-pressure`.
 
     ## Why it costs
     You lose everything since the last checkpoint, and the next run ends at the same step.
 
     ## How to recognize it
-    An uncaught `torch.OutOfMemoryError`, `MemoryError` or "can't allocate memory", or SIGKILL while the kernel counted
-    an out-of-memory kill. Parameters, optimizer state and gradients are counted from the tensors themselves; the rest
-    is activations, batches and, on the host, the interpreter with its libraries.
+    The run raised an uncaught `torch.OutOfMemoryError`, `MemoryError` or "can't allocate memory", or received SIGKILL
+    while the kernel counted an out-of-memory kill. Parameters, optimizer state and gradients are counted from the
+    tensors themselves; the rest is activations, batches and, on the host, the interpreter with its libraries.
 
     ## What to do
     If one allocation is larger than all memory, change the line that requests it. If memory grew from step to step, see
-    `memory-growth`. Otherwise, where they apply: smaller micro-batches with gradient accumulation; activation
+    `memory-growth`. Otherwise, as they apply: smaller micro-batches with gradient accumulation; activation
     checkpointing, for one more forward per step; bf16; an optimizer or model sharded over the ranks (ZeRO, FSDP);
-    offloading to the host, which costs copies. Set `expandable_segments:True` if the allocator had reserved enough, in
-    blocks that did not fit. If no step ended, only sizes are known, not times.
+    offloading to the host, which costs copies. Set `expandable_segments:True` if the allocator had reserved enough
+    memory, but in blocks that did not fit. If no step ended, only sizes are known, not times.
 
     ## When it is wrong
-    `saves at most` is a bound: a smaller micro-batch saves only what scales with the batch, and checkpointing keeps the
-    input of every block. After a kill on a shared host, another program may have held the memory.
+    `saves at most` is an upper bound: a smaller micro-batch saves only what scales with the batch, and checkpointing
+    keeps the input of every block. After a kill on a shared host, another program may have held the memory.
     """
     return describe_failures(analysis.memory_failures, analysis) or tuple(filter(None, [_describe_near(analysis)]))
 
@@ -53,9 +53,9 @@ def out_of_memory(analysis: Analysis) -> tuple[Finding, ...]:
 def describe_failures(
     failures: Sequence[MemoryFailure], analysis: Analysis | None = None, known: MemorySituation | None = None
 ) -> tuple[Finding, ...]:
-    """One finding for all of them, of the process that held most; ``analysis`` is None when no step was completed.
+    """One finding for all failures, about the process that held most; ``analysis`` is None if no step was completed.
 
-    ``known``: what a file tells of the training, in place of a recorded process.
+    ``known``: what a file says about the training, in place of a recorded process.
     """
     if not failures:
         return ()
@@ -84,7 +84,7 @@ def describe_failures(
 
 
 def _describe_near(analysis: Analysis) -> Finding | None:
-    """The host's memory; a device that is nearly full is memory-pressure's."""
+    """The same for host memory; memory-pressure reports a device that is nearly full."""
     near = [one for one in analysis.memory_near if one.device == "cpu"]
     if not near:
         return None
@@ -108,7 +108,7 @@ def _when(rank: RankAnalysis | None, known: MemorySituation | None) -> str:
 
 
 def _is_too_large(failure: MemoryFailure) -> bool:
-    """Whether the one allocation would not fit into empty memory."""
+    """Whether this single allocation would not fit into empty memory."""
     asked, total = failure.asked_bytes, failure.total_bytes
     return asked is not None and total is not None and asked > total
 

@@ -9,17 +9,17 @@ from hotloop.judge.diagnose.loading import main_loader
 from hotloop.judge.diagnose.measured import describe_probed, evidence_of
 
 HARMLESS_RATIO = 0.005
-"""A measured gain below this says that the extra threads do no harm here."""
+"""If the measured gain is below this, the extra threads do no harm here."""
 
 CLEAR_GAIN_RATIO = 0.2
-"""Above this share of the operators' time, the two settings that took turns differ by more than they scatter."""
+"""Above this share of the operators' time, the two settings that took turns differ by more than their spread."""
 
 FEWEST_ROUNDS_COUNT = 3
 
 UNPROVED_LOW_RATIO = 0.02
 UNPROVED_MID_RATIO = 0.10
 UNPROVED_HIGH_RATIO = 0.50
-"""Rule of thumb: saving for twice as many threads as cores where no probe timed them."""
+"""Rule of thumb: the saving for twice as many threads as cores, if no probe timed them."""
 
 
 @rule("oversubscription", "more compute threads than cores")
@@ -34,7 +34,7 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
 
     ## How to recognize it
     `torch.get_num_threads()` times the ranks on the host exceeds the cores. A probe with one thread per free core
-    measures what that costs this model; without it the cost is unknown.
+    measures what that costs this model; without the probe, the cost is unknown.
 
     ## What to do
     Call `torch.set_num_threads(cores // ranks)`, or set OMP_NUM_THREADS in the environment. In a container, check that
@@ -98,10 +98,10 @@ def oversubscription(analysis: Analysis) -> Finding | Skipped | None:
 
 
 def _proved_low_ratio(probed: Forecast, rank: RankAnalysis) -> float:
-    """Half of the middle forecast where the settings took turns on most of the step's work and clearly differed.
+    """Half of the middle forecast, if the settings took turns on most of the step's work and clearly differed.
 
-    The probe's own low end also bears the noise of the training, which more threads than cores make large by
-    themselves: that unevenness is the fault, not a doubt about it.
+    The probe's own low end also carries the noise of the training. More threads than cores make that noise large, so it
+    is part of the fault and not a reason to doubt it.
     """
     present, fitting = probed.evidence.get("present_ns"), probed.evidence.get("with_as_many_as_cores_ns")
     rounds = probed.evidence.get("rounds")

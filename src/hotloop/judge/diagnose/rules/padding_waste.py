@@ -1,4 +1,4 @@
-"""Analysis -> padding-waste: forward and backward over tokens that are only padding."""
+"""Analysis -> padding-waste: forward and backward compute tokens that are only padding."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hotloop.judge.diagnose.forecasts import dispatch_ns
 from hotloop.judge.diagnose.measured import is_material, known_places, train_share
 
 UNKNOWN_LOW_RATIO = 0.3
-"""Rule of thumb: sure part of the saving where the batch's longest sample is unknown, and half of the padding is taken
-to go."""
+"""Rule of thumb: the certain part of the saving if the batch's longest sample is unknown and half of the padding is
+assumed to go."""
 BUCKETED_PADDING_RATIO = 0.05
-"""What is left of the padding when samples of like length share a batch, or are packed into rows."""
+"""The padding that remains if samples of similar length share a batch, or are packed into rows."""
 
 
 @rule("padding-waste", "much of every batch is padding")
@@ -22,8 +22,8 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
     Measures how much of the sampled batches is padding, and how much would remain with each of two remedies.
 
     ## Why it costs
-    The model computes padding like any other token. Time in linear layers grows with the number of positions, time in
-    attention with the square of the length.
+    The model computes padding like any other token. Time in linear layers grows with the number of positions, and time
+    in attention grows with the square of the length.
 
     ## How to recognize it
     Integer batches are sampled; a value that fills the ends of the rows is padding. The same batches show how much
@@ -31,8 +31,8 @@ def judge_padding_waste(analysis: Analysis) -> Finding | Skipped | None:
 
     ## What to do
     In the collate function, pad to the longest sample of the batch, not to the model's maximum. If lengths vary within
-    a batch, group samples of similar length (`group-by-length`). An IterableDataset has its own order: pack several
-    samples into one row (`pack-sequences`), which leaves as little padding.
+    a batch, group samples of similar length (`group-by-length`). An IterableDataset determines its own order: pack
+    several samples into one row (`pack-sequences`), which leaves as little padding.
 
     ## When it is wrong
     With static shapes for torch.compile or CUDA graphs, a few bucket lengths are better than the exact longest one.
@@ -84,7 +84,7 @@ def _choose_act(use_longest: bool, loader: LoaderFacts | None) -> str:
 
 
 def _where(loader: LoaderFacts | None) -> tuple[Where, ...]:
-    """The user's collate function, or else the data set (it may hand out whole batches); then the DataLoader."""
+    """The user's collate function, or else the data set (it may return complete batches); then the DataLoader."""
     if loader is None:
         return ()
     return known_places(loader.collate_where or loader.fetch_where, loader.where)
@@ -93,7 +93,7 @@ def _where(loader: LoaderFacts | None) -> tuple[Where, ...]:
 def _scaling_share(rank: RankAnalysis) -> float:
     """Share of forward and backward that shrinks with the number of tokens, 0..1.
 
-    Starting each of the counted operators does not shrink; without counts, all of it is taken to.
+    The time to start each counted operator does not shrink; without counts, all of the time is assumed to shrink.
     """
     train_ns = rank.mean.get("forward_ns", 0.0) + rank.mean.get("backward_ns", 0.0)
     return max(0.0, 1.0 - dispatch_ns(rank) / train_ns) if train_ns > 0 else 1.0

@@ -23,7 +23,8 @@ def pageable_transfer(analysis: TraceAnalysis) -> Finding | Skipped | None:
     The host waits for it, so the copy cannot overlap with computation.
 
     ## How to recognize it
-    The device timeline gives each copy's kind. The cost is the pageable copies that no kernel hides.
+    The device timeline gives each copy's kind. The cost is the time of pageable copies that does not overlap with
+    kernels.
 
     ## What to do
     Set `pin_memory=True` on the DataLoader and copy with `batch.to(device, non_blocking=True)`.
@@ -47,7 +48,7 @@ def pageable_transfer(analysis: TraceAnalysis) -> Finding | Skipped | None:
         cost_ns=worst.cost_ns,
         time_ns={"exposed_mem": worst.cost_ns},
         cost_ratio=cost_ratio,
-        # Pinned memory copies at about twice the rate; beside the computation the copy costs nothing.
+        # Pinned memory copies at about twice the rate; a copy that overlaps with computation costs nothing.
         saving=saving_within(cost_ratio, 0.4 * cost_ratio, 0.7 * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB),
         evidence={"pageable_copies_ns": rank.judged_pageable_ns, "exposed_ns": _exposed_ns(rank)},
         fix=Fix(technique="pinned-memory", settings={"pin_memory": True, "non_blocking": True}),
@@ -56,5 +57,5 @@ def pageable_transfer(analysis: TraceAnalysis) -> Finding | Skipped | None:
 
 
 def _exposed_ns(rank: TraceRank) -> int:
-    """Copies from pageable memory that neither computation nor communication hides."""
+    """Copies from pageable memory that overlap with neither computation nor communication."""
     return min(rank.judged_pageable_ns or 0, 0 if rank.judged is None else rank.judged.exposed_mem_ns)

@@ -22,16 +22,16 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 }
 LEAST_STEPS = 30
 LEAST_GROWTH = 2.0
-"""The last third's median over the first one's, and over that of the rest of the step: a busy machine slows all."""
+"""The last third's median over the first third's, and over that ratio of the other phases: a busy machine slows all."""
 FLOOR_RATIO = 0.05
-"""Of the mean step: what the phase takes in the mean beyond its first third."""
+"""Share of the mean step: what the phase takes on average beyond its first third."""
 WORK_RATIO = 0.5
-"""Of a phase's growth that shows in the process's CPU time: threads that wait for cores have none."""
+"""Share of a phase's growth that shows in the process's CPU time; threads that wait for cores use none."""
 STAYS_RATIO = 0.9
-"""What grew and stays so is a drift too."""
+"""Growth that comes to a stop and stays is a drift too."""
 BUSY_CORES = 0.2
 SURE_RATIO, LIKELY_RATIO = 0.5, 0.9
-"""Rule of thumb: of the growth, what is won once its cause is gone."""
+"""Rule of thumb: the part of the growth that is saved once its cause is gone."""
 MOST_UNIT_DRIFT = 1.05
 
 
@@ -41,22 +41,22 @@ def phase_drift(analysis: Analysis) -> Finding | None:
     Compares every phase in the first, middle and last third of the steady steps.
 
     ## Why it costs
-    A mean over a drift is no answer: the longer the training, the more the step costs. Hooks that are registered again
-    each epoch, a history that is walked in every step, a graph that is kept, and denormal numbers in an optimizer's
-    averages on the CPU grow like this.
+    The mean of a drifting phase is misleading: the longer the training, the more the step costs. Typical causes are
+    hooks that are registered again each epoch, a history that is walked in every step, a graph that is kept, and
+    denormal numbers in an optimizer's averages on the CPU.
 
     ## How to recognize it
-    The phase's median grows and stays large: to twice at least from the first third to the last, and twice as much
-    as the rest of the step, and the process's CPU time grows with it; batches stay as large as they were. Where other
+    The phase's median grows and stays large: it at least doubles from the first third to the last, also relative to the
+    rest of the step, and the process's CPU time grows with it, while batches stay as large as they were. If other
     programs used cores, no saving is forecast.
 
     ## What to do
-    Look for what piles up at the lines of this phase. For an optimizer on the CPU whose gradients have become zero,
-    call `torch.set_flush_denormal(True)`.
+    Look for something that accumulates at the lines of this phase. For an optimizer on the CPU whose gradients have
+    become zero, call `torch.set_flush_denormal(True)`.
 
     ## When it is wrong
-    A schedule that makes steps larger on purpose (longer sequences, layers that are unfrozen) looks alike where the
-    sizes of the batches are not known.
+    A schedule that makes steps larger on purpose (longer sequences, layers that are unfrozen) looks the same if the
+    sizes of the batches are unknown.
     """
     lead = analysis.lead
     if lead.step_mean_ns <= 0 or lead.steady_count < LEAST_STEPS or _units_drift(lead):

@@ -45,20 +45,20 @@ FLOOR_RATIO = 0.02
 
 HIDDEN_RATIO = 0.10
 HIDDEN_NS = 1_000_000
-"""A gap behind bookkeeping that is at least so long is worth a line, although nobody can say what fills it."""
+"""A gap after bookkeeping that is at least this long is worth a line, although nobody can say what fills it."""
 GAPS_WITHOUT_LOADER = ("other_ns", "after_backward_ns")
 """Where a loop without a DataLoader makes its batch: before the first forward, or between two micro-batches."""
 BEFORE_BACKWARD = "after_forward_ns"
-"""Between forward and backward, where a loop may fetch its next batch. The loss is computed there too, so only lines
-whose statement makes the next step's batch count."""
+"""Between forward and backward, a loop may fetch its next batch. The loss is computed there too, so only lines whose
+statement makes the next step's batch count."""
 AFTER_ACTING = "after_nograd_ns"
-"""And after a forward without gradients, where a replay buffer is read once an agent has acted."""
+"""The gap after a forward without gradients also counts: a replay buffer is read there once an agent has acted."""
 
 
 @rule("preprocessing-in-loop", "Python code in the loop body prepares batches, outside any DataLoader")
 def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
     """## What it does
-    Measures the Python work between the arrival of a batch and its forward pass: tokenising, padding, augmenting,
+    Measures the Python work between the arrival of a batch and its forward pass: tokenizing, padding, augmenting,
     converting. In a loop without a DataLoader (`get_batch()`), measures the lines that make the batch, wherever in the
     step they are: before the forward, after the backward, or between the two, for the next step.
 
@@ -68,28 +68,28 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
 
     ## How to recognize it
     The gap between the last batch and the forward is a substantial part of the step, and stack samples there show your
-    own lines (listed in the finding), which neither log nor handle weights. The loss and metrics are computed between
-    forward and backward, too. A line there counts only if the loop's source shows that its statement makes what the
-    next forward reads, from nothing that this one gave.
+    own lines (listed in the finding), which neither log nor handle weights. The loss and metrics are also computed
+    between forward and backward. A line there counts only if the loop's source shows that its statement makes input for
+    the next forward and uses no result of this one.
 
     ## What to do
     Move these lines into the data set's `__getitem__` or into `collate_fn` and give the DataLoader workers, or prepare
-    the samples once, before training; `hotloop.cache_samples(loader)` keeps what `__getitem__` answers for the next
-    epochs. Where the lines loop over items, work on whole tensors. A tokenizer written in Python is reported as
-    `slow_tokenizer`: `use_fast=True` selects the one in Rust.
+    the samples once, before training; `hotloop.cache_samples(loader)` keeps the results of `__getitem__` for the next
+    epochs. If the lines loop over items, work on entire tensors. A tokenizer written in Python is reported as
+    `slow_tokenizer`; `use_fast=True` selects the Rust version.
 
     ## When it is wrong
     Work that needs the model (hard-example mining, self-play) cannot move into a worker. Augmentation that runs on the
     accelerator on purpose belongs in the loop. A forward written as plain functions, without any module call, looks
-    like a gap and is not judged. If a function that is called like `next_batch` runs between forward and backward and
-    the source does not show what it gives to whom (an attribute, a queue), the severity is info and the low forecast
-    is zero.
+    like a gap and is not judged. If a function with a name like `next_batch` runs between forward and backward, and the
+    source does not show where its result goes (an attribute, a queue), the severity is info and the low forecast is
+    zero.
     """
     rank = max(analysis.ranks, key=lambda one: _gap_ns(one) / max(1.0, one.step_mean_ns))
     if known_count(rank, "forwards") <= 0:
         return Skipped(
-            reason="no module was called in a step, so preparing a batch cannot be distinguished from computing with "
-            "it",
+            reason="no module was called in a step, so the time to prepare a batch cannot be separated from the time "
+            "to compute with it",
         )
     threshold = threshold_ratio(
         rank, floor_ratio=FLOOR_RATIO, judged_fields=("after_input_ns", "other_ns", BEFORE_BACKWARD)
@@ -130,7 +130,7 @@ def preprocessing_in_loop(analysis: Analysis) -> Finding | Skipped | None:
 
 
 def _unclear_batches(rank: RankAnalysis) -> Finding | None:
-    """Functions between forward and backward that look like making a batch, where the source shows no more: info."""
+    """Functions between forward and backward that look like making a batch, if the source shows no more: info."""
     found = time_of_unclear_batches(rank)
     cost_ratio = min(1.0, found.mean_ns / rank.step_mean_ns)
     if cost_ratio < HIDDEN_RATIO or found.mean_ns < HIDDEN_NS:
@@ -157,7 +157,8 @@ def _gap_ns(rank: RankAnalysis) -> float:
 
 
 def _preparation(rank: RankAnalysis) -> FieldShare:
-    """Between a batch and its forward all that is not plainly something else; without a loader, batch-like lines."""
+    """All work between a batch and its forward that is not clearly something else; without a loader, batch-like
+    lines."""
     if has_loader(rank):
         others = (LOGGING, WEIGHTS, COLLECTING, BOOKKEEPING, SAVING, VALIDATING, EXCHANGING, WAITING)
         return time_of_lines(rank, "after_input_ns", lambda _, kind: kind not in others)
@@ -170,14 +171,14 @@ def _forecast(rank: RankAnalysis, work: FieldShare, cost_ratio: float) -> Saving
     step_ns = rank.step_mean_ns
     compute_ns = max(1.0, step_ns - work.mean_ns)
     cores = cores_per_rank(rank) or 1.0
-    # Python work of this kind keeps one core busy; the process's CPU time during it says whether it sleeps instead.
+    # Python work of this kind keeps one core busy; the process's CPU time meanwhile shows whether it sleeps instead.
     busy = min(cores, busy_cores(rank, work.mean_ns, work.mean_ns))
     batches = max(1.0, known_count(rank, "micro_batches"))
     loading = LoadingWork(wall_ns=work.mean_ns, cpu_ns=work.mean_ns)
     overlap = best_overlap(compute_ns=compute_ns, work=loading, batches=batches, cores=cores, busy=busy)
     low, mid, high = (max(0.0, 1.0 - ns / step_ns) for ns in (overlap.worst_ns, overlap.mid_ns, overlap.best_ns))
     if mid < 0.4 * cost_ratio and (cores - busy) * compute_ns < 0.5 * work.mean_ns:
-        # No core is free: only preparing ahead of the training helps, which leaves a copy.
+        # No core is free: it only helps to prepare samples before training, which leaves a copy.
         mid, high = PREPARED_MID_RATIO * cost_ratio, cost_ratio
     low = max(0.0, low * work.low_ns / work.mean_ns - NOISE_MULTIPLE * rank.step_noise_ratio)
     return saving_within(cost_ratio, low, mid, high, Basis.SIMULATED)

@@ -19,15 +19,15 @@ from hotloop.judge.diagnose.lines import (
 from hotloop.judge.diagnose.measured import format_share, format_time, shorten_code, threshold_ratio
 
 GAPS = ("after_backward_ns", "other_ns")
-"""Between backward and optimizer, where clipping stands; and after the optimizer: decay and averages by hand."""
+"""Between backward and optimizer, the place for clipping; and after the optimizer: hand-written decay and averages."""
 
 LEAST_OVER_PROBE_RATIO, OVER_PROBE_RATIO, MOST_OVER_PROBE_RATIO = 0.9, 1.5, 2.6
-"""Time of a pass over all tensors in a step over its time in the probe, which finds warmer caches: least, median and
-most of 14 quiet runs of the zoo (commit 6782504, 2 cores, their optimizers; one of 5.6 times is left out)."""
+"""Time of a pass over all tensors in a step over its time in the probe, whose caches are warmer: least, median and most
+of 14 quiet runs of the zoo (commit 6782504, 2 cores, their optimizers; one run with 5.6 times is left out)."""
 UNGAUGED_MID_RATIO = 0.8
 """Rule of thumb: part of the loop that a foreach form saves."""
 TENSOR_PASS_NS = 2_500.0
-"""What a foreach form still spends on a tensor (its inner loop is C++ on a CPU)."""
+"""Time per tensor that a foreach form still spends (its inner loop is C++ on a CPU)."""
 
 
 @rule("python-gradient-loop", "a Python loop handles gradients or weights one tensor at a time")
@@ -37,7 +37,7 @@ def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
     decay, gradient noise, weight averages.
 
     ## Why it costs
-    Every tensor costs several operators, each with Python overhead, and often an `.item()` that waits for the device.
+    Each tensor takes several operators, each with Python overhead, and often an `.item()` that waits for the device.
     The interpreter is the limit, not memory.
 
     ## How to recognize it
@@ -49,8 +49,8 @@ def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
     the rest, `torch._foreach_mul_`, `torch._foreach_lerp_` and similar functions over lists. Keep norms as tensors.
 
     ## When it is wrong
-    A loop over few large tensors is memory-bound and stays as slow in any form. Work that differs from tensor to tensor
-    (layer-wise rules with branches) may not fit a foreach form.
+    A loop over a few large tensors is memory-bound and is just as slow in any form. Work that differs from tensor to
+    tensor (layer-wise rules with branches) may not fit a foreach form.
     """
     lead = analysis.lead
     threshold = threshold_ratio(lead, judged_fields=GAPS)
@@ -62,7 +62,7 @@ def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
             reason=f"too few stack samples to explain {format_share(gaps_ns / lead.step_mean_ns)} of the step, "
             "around the optimizer",
         )
-    # What exposed-communication counts with the collectives is not told twice.
+    # exposed-communication already reports what it counts with the collectives.
     kinds = (WEIGHTS, IN_PLACE, *((EXCHANGING,) if loops_around_collectives(analysis) is NOTHING else ()))
     part = add_shares(*(time_of_kinds(lead, name, *kinds) for name in GAPS))
     cost_ratio = min(1.0, part.mean_ns / lead.step_mean_ns)
@@ -92,10 +92,11 @@ def python_gradient_loop(analysis: Analysis) -> Finding | Skipped | None:
 
 
 def _forecast(lead: RankAnalysis, cost_ratio: float, surely: float, tensors: int) -> Saving:
-    """The probe's figures; else what would remain: a pass over the gradients, gauged by the optimizer's own time."""
+    """The probe's figures; without it, what would remain: a pass over the gradients, gauged by the optimizer's own
+    time."""
     probed = lead.forecasts.get("foreach-clipping")
     if probed is not None and isinstance(left_ns := probed.evidence.get("foreach_ns"), (int, float)):
-        # The probe timed the foreach form; what this program's own loop takes was measured in the training itself.
+        # The probe timed the foreach form; the training itself shows the time of this program's own loop.
         left = left_ns / lead.step_mean_ns
         return saving_within(
             cost_ratio,
@@ -114,7 +115,7 @@ def _forecast(lead: RankAnalysis, cost_ratio: float, surely: float, tensors: int
             cost_ratio, surely * cost_ratio / 2, UNGAUGED_MID_RATIO * cost_ratio, cost_ratio, Basis.RULE_OF_THUMB
         )
     passes = 2 * tensors * TENSOR_PASS_NS / lead.step_mean_ns
-    # Clipping reads the gradients for the norm and rewrites them once; an update of Adam moves over twice as much.
+    # Clipping reads the gradients for the norm and rewrites them once; an Adam update moves more than twice as much.
     mid = cost_ratio - min(0.9 * cost_ratio, passes + 0.2 * optimizer_ratio)
     low = surely * cost_ratio - min(0.95 * cost_ratio, 2 * passes + 0.45 * optimizer_ratio)
     high = cost_ratio - min(0.9 * cost_ratio, 0.5 * passes + 0.05 * optimizer_ratio)

@@ -1,4 +1,4 @@
-"""Analysis -> recompilation: torch.compile at work again and again after training has settled."""
+"""Analysis -> recompilation: torch.compile keeps compiling after training has settled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHAPE_WORDS = ("size mismatch", "shape", "stride", "size of", "dynamic")
 ORDER = tuple(Severity)
 
 FEWEST_RECOMPILES = 2
-"""One alone is what a last batch or a first validation costs."""
+"""A single one is the normal cost of a last batch or a first validation."""
 FEWEST_COMPARED_STEPS = 10
 """On either side of the limit."""
 
@@ -38,37 +38,37 @@ def judge_recompilation(analysis: Analysis) -> Finding | None:
     """
     ## What it does
     Finds steps in which torch.compile recompiled, and reports the guard that failed. If a function reached the
-    recompile limit, reports the step since which it runs eagerly and, with enough compiled steps before to compare, how
-    much slower each step is since.
+    recompile limit, reports the step since which it runs eagerly. If there are enough earlier compiled steps to
+    compare, also reports how much slower each step is since then.
 
     ## Why it costs
-    Compiled code is specialised for shapes, types and values. When one of them changes, the step stops and compiles,
-    for seconds. After eight times (`torch._dynamo.config.recompile_limit`) torch gives up on the function and runs
-    whatever it has not compiled eagerly.
+    Compiled code is specialized for shapes, types and values. When one of them changes, the step stops and compiles,
+    for seconds. After eight recompilations (`torch._dynamo.config.recompile_limit`), torch gives up on the function and
+    runs eagerly whatever it has not compiled.
 
     ## How to recognize it
     The time that steady steps spend compiling is measured, and forecast as lost in every step. Two or more
-    recompilations before the steps are steady count as a share of the whole run (5 % of it or more). You pay them once
-    per start: no saving is forecast, and the severity is one level below that of the same share lost in every step.
-    What the first step compiles is the price of compiling and does not count. The failed guard shows what changed:
-    nearly always the length or size of a batch, or a Python number.
+    recompilations before the steps are steady count as a share of the full run (if they take at least 5 % of it). You
+    pay them once per start: no saving is forecast, and the severity is one level below that of the same share lost in
+    every step. What the first step compiles is the price of compiling and does not count. The failed guard shows what
+    changed: nearly always the length or size of a batch, or a Python number.
 
     ## What to do
-    Keep shapes constant: `drop_last=True` for the last batch of an epoch, padding to a few bucket lengths. Or mark what
-    varies: `torch.compile(model, dynamic=True)`, `torch._dynamo.mark_dynamic(x, 1)`. Turn Python numbers that change (a
-    step counter, a schedule) into tensors.
+    Keep shapes constant: `drop_last=True` for the last batch of an epoch, padding to a few bucket lengths. Or mark the
+    sizes that vary: `torch.compile(model, dynamic=True)`, `torch._dynamo.mark_dynamic(x, 1)`. Turn Python numbers that
+    change (a step counter, a schedule) into tensors.
 
     ## When it is wrong
-    If the set of shapes is small, compiling stops once all have been seen; the longer the training, the less it
-    matters. The evidence shows whether it went on in the second half. The share is that of this recording: thirty steps
-    show a large one that a day of training makes small.
+    If the set of shapes is small, compiling stops once all of them have been seen, so it matters less the longer the
+    training runs. The evidence shows whether compiling went on in the second half. The share is that of this recording:
+    a large share of thirty steps may be a small share of a day of training.
     """
     rank = analysis.lead
     if not rank.compile.used:
         return None
     steady, start = _judge_steady(analysis), _judge_start(analysis)
     if steady is not None and start is not None:
-        # One cause: the graver of the two tells of both.
+        # Both have the same cause, so the more severe finding reports both.
         grave, other = sorted((steady, start), key=lambda found: ORDER.index(found.severity))
         name = "compile_ns_before_steady" if other is start else "compile_ns_per_steady_step"
         steady, start = replace(grave, evidence={**grave.evidence, name: other.cost_ns}), None
@@ -97,13 +97,13 @@ def _judge_steady(analysis: Analysis) -> Finding | None:
         cost_ns=round(compile_ns),
         time_ns=_by_phase(analysis, compile_ns),
         cost_ratio=cost_ratio,
-        # In a training twice as long that compiles no more, half of the share is lost.
+        # In a training that is twice as long and compiles no more, half of the share is lost.
         saving=saving_of_removal(cost_ratio, sure_ratio=cost_ratio if goes_on else cost_ratio / 2),
     )
 
 
 def _judge_start(analysis: Analysis) -> Finding | None:
-    """Recompilations in the warm-up steps behind the first: the first compilation itself is the price of compiling."""
+    """Recompilations in the warm-up steps after the first step, whose compilation is simply the price of compiling."""
     rank = analysis.lead
     compile_ns = sum(settling_column(rank, "compile_ns"))
     cost_ratio, count = run_ratio(rank, compile_ns), rank.compile.recompiles or 0
@@ -128,7 +128,7 @@ def _judge_start(analysis: Analysis) -> Finding | None:
 
 
 def _add_limit(analysis: Analysis, found: Finding | None) -> Finding | None:
-    """The finding, or one of its own, with what runs eagerly since torch.compile reached its limit."""
+    """The finding, or a new one, extended by what runs eagerly since torch.compile reached its limit."""
     rank = analysis.lead
     facts = rank.compile
     if facts.limit_reason is None:
@@ -167,7 +167,7 @@ def _add_limit(analysis: Analysis, found: Finding | None) -> Finding | None:
 
 def _eager_loss_ns(rank: RankAnalysis) -> tuple[float, float, float] | None:
     """How much longer forward and backward take per step since the limit than in compiled steps before: low, middle,
-    high (two standard errors). None where too few steps before it compiled nothing, or the samples are not known.
+    high (two standard errors). None if too few steps before the limit compiled nothing, or the samples are unknown.
 
     Both are taken per sample, over the steps that compiled nothing.
     """
@@ -191,7 +191,7 @@ def _eager_loss_ns(rank: RankAnalysis) -> tuple[float, float, float] | None:
 
 
 def _finding(analysis: Analysis, title: str, evidence: Mapping[str, Value]) -> Finding:
-    """What all findings of the rule have in common; without a cost."""
+    """The parts that all findings of this rule share, without a cost."""
     facts = analysis.lead.compile
     reasons = facts.recompile_reasons
     by_shape = any(word in reason.lower() for reason, _ in reasons for word in SHAPE_WORDS)
@@ -208,6 +208,6 @@ def _finding(analysis: Analysis, title: str, evidence: Mapping[str, Value]) -> F
 
 
 def _by_phase(analysis: Analysis, compile_ns: float) -> dict[str, int]:
-    """Compiling waits in the forward; what is longer than that was the backward's graph."""
+    """Compile time by phase: the forward waits for it; what exceeds the forward was spent on the backward's graph."""
     in_forward = min(compile_ns, float(analysis.lead.breakdown.mean_ns("forward")))
     return {"forward": round(in_forward), "backward": round(compile_ns - in_forward)}

@@ -1,4 +1,4 @@
-"""Analysis -> redundant-compute: backwards or forwards of the same data that one would do."""
+"""Analysis -> redundant-compute: several backwards or forwards of the same data although one is enough."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hotloop.judge.diagnose.measured import (
 
 UNKNOWN_LOW_RATIO = 0.4
 UNKNOWN_MID_RATIO = 0.7
-"""Rule of thumb: part of the repeated backwards that one would save, where the shared part is unknown."""
+"""Rule of thumb: part of the repeated backwards that is saved, if the shared part is unknown."""
 BACKWARD_PER_FORWARD = 2.0
 """A backward computes two matrix products for each one of the forward."""
 
@@ -39,23 +39,24 @@ def judge_redundant_compute(analysis: Analysis) -> Sequence[Finding]:
 
     ## How to recognize it
     There are more backwards than graphs, some of them with `retain_graph=True`. How much of each backward is shared is
-    read from the recorded matrix products, or else taken as a range. For forwards: the same input tensor reached the
-    model again before the next optimizer step. For a frozen model (a teacher), that counts only if it takes a single
-    tensor: a second input, such as a time or an action, may differ each time.
+    read from the recorded matrix products, or else assumed to be within a range. For forwards: the same input tensor
+    reached the model again before the next optimizer step. For a frozen model (a teacher), that counts only if it takes
+    a single tensor: a second input, such as a time or an action, may differ each time.
 
     ## What to do
     Call `(loss_a + loss_b).backward()` instead of two backwards. Keep the outputs of the first forward, detached, for
     metrics.
 
     ## When it is wrong
-    Methods that need each loss's own gradient (gradient surgery, some multi-task weightings), second derivatives,
-    several optimizers with a loss each, and two passes with different dropout on purpose (R-Drop, SimCSE) are right as
-    they are. Two losses that each run the model on the same batch, with nothing random inside, need one run: sum the
-    losses of one output. A model that keeps state between calls (a memory, a running position) is an exception.
+    Some methods are right as they are: those that need each loss's own gradient (gradient surgery, some multi-task
+    weightings), second derivatives, several optimizers with a loss each, and two passes with different dropout on
+    purpose (R-Drop, SimCSE). Two losses that each run the model on the same batch, with nothing random inside, need
+    only one pass: sum the losses of one output. A model that keeps state between calls (a memory, a running position)
+    is an exception.
 
-    Gradients that no optimizer uses are not reported (a discriminator's step that reaches the generator for lack of
-    `detach()`, a teacher's forward with gradients): they may have been read before they were cleared, for a norm, a
-    penalty or gradient surgery, which leaves no trace, and their part of a backward is not measured.
+    The rule does not report gradients that no optimizer uses (a discriminator's step that reaches the generator for
+    lack of `detach()`, a teacher's forward with gradients). The program may have read them before it cleared them, for
+    a norm, a penalty or gradient surgery, which leaves no trace, and their part of a backward is not measured.
     """
     found = (_judge_backwards(analysis), _judge_forwards(analysis))
     return tuple(finding for finding in found if finding is not None)
@@ -66,7 +67,7 @@ def _judge_backwards(analysis: Analysis) -> Finding | None:
     retained = known_count(rank, "retained_backwards")
     backwards = known_count(rank, "backwards")
     graphs = _graph_count(rank, backwards, retained)
-    # With several optimizers each may have a loss of its own, which cannot be summed into one backward.
+    # With several optimizers, each may have its own loss, and these cannot be summed into one backward.
     optimizers = steps_per_anchor_step(rank)
     repeats = max(1.0, backwards / max(graphs, optimizers, 1e-9))
     if retained < 0.05 or repeats < 1.05:
@@ -80,7 +81,7 @@ def _judge_backwards(analysis: Analysis) -> Finding | None:
         low, mid = UNKNOWN_LOW_RATIO * cost_ratio, UNKNOWN_MID_RATIO * cost_ratio
         saving = saving_within(cost_ratio, low, mid, cost_ratio, Basis.RULE_OF_THUMB)
     else:
-        # A backward of repeats passes takes r*s + (1-s) of one whole pass; one pass is left.
+        # A backward of repeats passes takes r*s + (1-s) of one full pass; one pass remains.
         pass_count = repeats * shared + (1.0 - shared)
         whole = (1.0 - 1.0 / pass_count) / (1.0 - 1.0 / repeats)
         saving = saving_of_removal(cost_ratio, whole * cost_ratio)
@@ -112,9 +113,9 @@ def _graph_count(rank: RankAnalysis, backwards: float, retained: float) -> float
 
 
 def shared_ratio(ops: Mapping[str, Any], repeats: float) -> float | None:
-    """Share of a whole backward that every repeated one walks again, 0..1, from the recorded matrix products.
+    """Share of a full backward that every repeated one walks again, 0..1, from the recorded matrix products.
 
-    The products of a backward are twice those of its forward. What exceeds that was walked again. None when the record
+    The products of a backward are twice those of its forward; anything beyond that was walked again. None if the record
     holds too few products to say.
 
     >>> forward = {"name": "aten::mm", "shapes": [[8, 4], [4, 4]], "count": 1, "backward": False}
@@ -161,18 +162,18 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
     cost_ratio = min(1.0, repeated_ns / rank.step_mean_ns)
     if repeated <= 0 or not is_material_span(analysis, cost_ratio, "repeated_forward_ns"):
         return None
-    # A repeat without gradients is one for metrics. A teacher's forward has none either, but repeats nothing.
+    # A repeat without gradients serves metrics. A teacher's forward has no gradients either, but repeats nothing.
     nograd = known_mean(rank, "repeated_nograd_forwards")
     sure_ratio = min(1.0, (known_count(rank, "nograd_forwards") if nograd is None else nograd) / repeated)
     without_gradients = sure_ratio >= 0.95
     forward_ns = rank.mean.get("forward_ns", 0.0)
     backward_ns = rank.mean.get("backward_ns", 0.0)
-    # A backward takes about twice its forward: when it fits both forwards, both are likely sent back.
+    # A backward takes about twice its forward: if it fits both forwards, it likely went through both.
     both_used = not without_gradients and backward_ns > 1.5 * forward_ns
     sent_back = _repeated_backward_ns(rank, repeated_ns * (1.0 - sure_ratio), repeated) if both_used else 0.0
     if sent_back > 0:
         cost_ratio = min(1.0, (repeated_ns + sent_back) / rank.step_mean_ns)
-    # Where both are used and nothing was seen to be sent back again, only the repeats without gradients can go.
+    # If both are used and backward was not seen to run through a repeat, only repeats without gradients can go.
     removed_ratio = sure_ratio * cost_ratio if both_used and sent_back <= 0 else cost_ratio
     return Finding(
         title="a model runs on the same batch more than once per step"
@@ -188,7 +189,7 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
             "backward_fits_both": both_used,
             "repeated_backward_ns": round(sent_back),
         },
-        # With gradients the first call is one of the places too: it stands last.
+        # With gradients, the first call is one of the places too, and is listed last.
         where=places_in_loop(rank, "nograd_ns")[:3]
         if without_gradients
         else later_places_in_loop(rank, "forward_ns", beside="nograd_ns")[:3],
@@ -197,10 +198,10 @@ def _judge_forwards(analysis: Analysis) -> Finding | None:
 
 
 def _repeated_backward_ns(rank: RankAnalysis, repeated_ns: float, repeated: float) -> float:
-    """Time per step of backwards through forwards that repeat another one; 0 where one backward might not do for both.
+    """Time per step of backwards through forwards that repeat another one; 0 if one backward might not replace both.
 
-    Both results are sent back in one backward of one optimizer, so that the gradient of their sum is all that is
-    wanted. Several backwards may each be wanted alone (gradient surgery), and another optimizer has a loss of its own.
+    One backward of one optimizer runs through both results, so only the gradient of their sum is wanted. Several
+    backwards may each be wanted separately (gradient surgery), and another optimizer has its own loss.
     """
     passes = max(1.0, known_count(rank, "micro_batches"))
     if known_count(rank, "backwards") > 1.05 * passes or steps_per_anchor_step(rank) > 1.05:

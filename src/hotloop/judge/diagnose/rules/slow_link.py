@@ -1,4 +1,4 @@
-"""Analysis -> slow-link: gradients wait for a link that carries far less than it should, or than ranks need."""
+"""Analysis -> slow-link: gradients wait for a link that is far slower than it should be, or than ranks need."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hotloop.judge.diagnose.comm import (
 from hotloop.judge.diagnose.measured import is_material, known_places
 
 REACHED_RATIO = 0.5
-"""Part of its nominal speed that a repaired link reaches. Range factor; the one realised saving in the known set
-(ddp_widemlp, benchmarks/results/zoo/55f64a285295.jsonl, 2026-11-22) was 0.54 where nine tenths of this promised
-0.54."""
+"""Part of its nominal speed that a repaired link reaches. A range factor; the only measured saving in the known set
+(ddp_widemlp, benchmarks/results/zoo/55f64a285295.jsonl, 2026-11-22) was 0.54, where nine tenths of this factor
+predicted 0.54."""
 FEWER = "fewer-synchronisations"
 FEWER_SAVING = (0.0, 0.15, 0.6)
-"""Rule of thumb: low, expected and high part of the exchange that fewer synchronisations win; how many fewer is the
-user's choice."""
+"""Rule of thumb: low, expected and high part of the exchange that less frequent synchronization saves; how much less
+frequent is the user's choice."""
 
 
 @rule("slow-link", "the link between the ranks is slow")
@@ -31,7 +31,7 @@ def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
     Finds trainings in which all ranks wait for gradients that cross a real network interface far below its nominal
-    speed, or below what two processes on one host reach.
+    speed, or below the rate that two processes on one host reach.
 
     ## Why it costs
     In a ring, each rank sends and receives nearly twice the bytes of all gradients per exchange. If that takes longer
@@ -39,20 +39,21 @@ def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
 
     ## How to recognize it
     Exposed communication is similar on all ranks, the interface's counters show the gradients' bytes, and bytes over
-    communication time give the rate. Loopback traffic is never a link.
+    communication time give the rate. Loopback traffic never counts as a link.
 
     ## What to do
-    Far below the nominal speed: check which interface is used (`GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME`), whether
+    Far below the nominal speed: check which interface is used (`GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME`) and whether
     InfiniBand is off (`NCCL_IB_DISABLE`), and look for errors and shared traffic; `hotloop bench comm` measures the
-    link alone. At the nominal speed, or where none is known: send less. The finding names 16 or 8 bits, whichever
-    leaves less exposed; 8 bits must save a tenth of the step more. Top-k is forecast in the evidence and not
-    prescribed: in a small language model it kept the loss only without the optimizer's momentum
-    (docs/communication-quality.md). Gradient accumulation with `no_sync()` helps beside all of them.
+    link alone. At the nominal speed, or if none is known: send less. The finding recommends 16 or 8 bits, whichever
+    leaves less communication exposed; 8 bits must save another tenth of the step. The evidence gives a forecast for
+    top-k, but the rule does not recommend it: in a small language model, top-k kept the loss only without the
+    optimizer's momentum (docs/communication-quality.md). Gradient accumulation with `no_sync()` helps in addition to
+    all of them.
 
     ## When it is wrong
     The link's rate is that of this training; a queue that fills for seconds is not seen. Compression costs computation:
-    on a fast link it is slower, and this finding then names none. What compressing costs was measured on one CPU. Every
-    way rounds gradients: compare the loss of a longer run.
+    on a fast link it is slower, and then this finding recommends none. The cost of compression was measured on one CPU.
+    Every kind of compression rounds gradients: compare the loss of a longer run.
     """
     if not is_distributed(analysis):
         return None
@@ -70,7 +71,7 @@ def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
     cost_ratio = min(1.0, exposure.link_ns / analysis.step_ns)
     if not is_material(analysis, cost_ratio, own_fields=("backward_ns", "communication_ns")):
         return None
-    # Half the bytes take half the time, and what backward hides stays hidden.
+    # Half the bytes take half the time, and what overlaps with backward continues to overlap.
     halved = min(exposure.link_ns, link.comm_ns / 2) / analysis.step_ns
     choice = choose_sending(analysis, link)
     sent = halved if choice is None else saved_ratio(analysis, choice, exposure.link_ns)
@@ -107,7 +108,7 @@ def judge_slow_link(analysis: Analysis) -> Finding | Skipped | None:
 
 
 def _prescribe(choice: WayChoice | None) -> Fix:
-    """The chosen way of sending; bf16 where too little is known to choose, fewer exchanges where none would win."""
+    """The chosen way to send; bf16 if too little is known to choose, fewer exchanges if no way would save time."""
     if choice is None:
         return Fix(technique="compress-gradients", settings={"method": "bf16"})
     if choice.picked.technique is None:

@@ -13,10 +13,10 @@ FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 """Optimizers of torch.optim with a fused update."""
 
 BY_LISTS = "foreach-clipping"
-"""The act for a loop over gradients: one call for all tensors."""
+"""The fix for a loop over gradients: one call for all tensors."""
 
 UNPROVED_LOW_RATIO = 0.04
-"""Without a probe an opportunity stays below the threshold of medium."""
+"""Without a probe, a tip stays below the threshold of medium."""
 
 
 @rule(
@@ -31,7 +31,7 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
 
     ## Why it costs
     The plain form runs about ten small operators per parameter tensor, one after another, and each reads and writes the
-    whole tensor again. The fused form makes one pass over all of them.
+    entire tensor again. The fused form makes one pass over all tensors.
 
     ## How to recognize it
     The phase `optimizer` is a material part of the step, the optimizer is not fused, and the probe after training
@@ -40,12 +40,12 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
     ## What to do
     Use `AdamW(..., fused=True)` (also Adam, SGD, Adagrad); where fused is not supported, `foreach=True`.
 
-    For a class of that name from you or another library, torch's form is compared with the recorded steps: switch only
-    if both compute the same. An optimizer that torch does not have (Lion, LAMB) is reported if stack samples show a
-    loop over `.grad`; `torch._foreach_*` over lists does the same in a few calls.
+    If you or another library defined a class with the same name, torch's form is compared with the recorded steps:
+    switch only if both compute the same. An optimizer that torch does not have (Lion, LAMB) is reported if stack
+    samples show a loop over `.grad`; `torch._foreach_*` over lists does the same in a few calls.
 
     ## When it is wrong
-    Few large tensors leave little to save: their update is memory-bound either way. Fused updates round in another
+    A few large tensors leave little to save: their update is memory-bound either way. Fused updates round in another
     order, so the loss curve differs in the last digits. Tensor subclasses and sparse gradients may not be supported.
     """
     optimizer = slow_optimizer_of(analysis)
@@ -96,7 +96,7 @@ def slow_optimizer(analysis: Analysis) -> Finding | None:
         fix=Fix(
             technique=technique,
             settings=settings,
-            # A class that is not torch's own has no other form, and torch's may compute another formula.
+            # A class that is not torch's own has no other form, and torch's class may compute another formula.
             safety=Safety.SHOW if optimizer.own_class else None,
             numerics=Numerics.LOSSY if optimizer.own_class and technique != BY_LISTS else None,
         ),

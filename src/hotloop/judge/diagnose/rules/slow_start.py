@@ -1,4 +1,4 @@
-"""slow-start: much of the run passes before the first step is done."""
+"""slow-start: much of the run passes before the first step ends."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hotloop.judge.diagnose.measured import format_share, format_time, severity_
 
 LEAST_RATIO, LEAST_NS = 0.10, 2_000_000_000
 LONG_NS = 10_000_000_000
-"""A start is told from this part of the run and this time on, or when it takes so long by itself."""
-KEPT_FILES = "it downloads: keep the files on a disk that stays"
+"""A start is reported from this part of the run and this time on, or if it takes this long by itself."""
+KEPT_FILES = "it downloads: keep the files on a persistent disk"
 TOKENS = "it tokenizes: keep the token ids"
-IMPORTS = "it imports modules: import what the first steps do not need where it is used"
+IMPORTS = "it imports modules: delay imports that the first steps do not need"
 _CAUSES = (
     (
         "waiting-for-ranks",
         re.compile(r"^torch\.distributed\b"),
-        "it waits for other ranks: look at the one that comes last",
+        "it waits for other ranks: look at the rank that arrives last",
     ),
     (
         "compiling",
@@ -33,7 +33,7 @@ _CAUSES = (
     (
         "downloading",
         re.compile(r"^(socket|ssl|http|urllib|urllib3|requests|httpx|huggingface_hub)\b"),
-        "it downloads: keep the files on a disk that stays",
+        "it downloads: keep the files on a persistent disk",
     ),
     (
         "tokenizing",
@@ -46,7 +46,7 @@ _READING_LEAF = re.compile(r"^(torch\.utils\.data|multiprocessing|queue|selector
 _READS_SAMPLES = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__"})
 READING = (
     "reading-samples",
-    "it reads samples: lengths, an index or batches that are skipped. Keep what was read for the next start (a column "
+    "it reads samples: lengths, an index or batches that it skips. Save what it reads for the next start (a column "
     "of lengths, a saved index), or resume without reading",
 )
 _ASKS_A_PROCESS = re.compile(r"\.(recv\w*|poll|get|join|result|start|wait)\(|Process\(|Pool\(|spawn")
@@ -56,33 +56,34 @@ PROCESSES = (
     "it, or start fewer",
 )
 OF_EVERY_START = frozenset({"importing", "starting-device", "compiling", "unknown", "your-code"})
-"""What the first steps of a sound training stand in as well: torch imports parts of itself when they are first used."""
+"""Also found in the first steps of a healthy training: torch imports parts of itself when they are first used."""
 OWN = ("your-code", "keep its result for the next start, or do it in parallel")
 
 
-@rule("slow-start", "much of the run passes before the first step is done")
+@rule("slow-start", "much of the run passes before the first step ends")
 def slow_start(analysis: Analysis) -> Finding | None:
     """## What it does
-    Measures the time from the import of torch to the end of the first step, beyond a usual step, and names the lines
-    of yours that it stands in: reading all samples for their lengths, skipping batches on resume, building indices,
-    tokenizing, downloading, compiling, importing, waiting for other ranks.
+    Measures the time from the import of torch to the end of the first step, beyond a usual step, and names the lines of
+    yours that take it: reading all samples for their lengths, skipping batches on resume, building indices, tokenizing,
+    downloading, compiling, importing, waiting for other ranks.
 
     ## Why it costs
-    Nothing trains meanwhile, and you pay it once per start: each restart after a failure, each trial of a search.
+    Nothing trains in the meantime, and you pay for it at every start: each restart after a failure, each trial of a
+    search.
 
     ## How to recognize it
-    The start takes a tenth of the run and two seconds, or ten seconds. Stack samples are taken from the import of torch
-    on.
+    The start takes at least a tenth of the run and two seconds, or at least ten seconds. Stack samples are taken from
+    the import of torch on.
 
     ## What to do
-    What helps depends on the cause that the title names. Keep what the start computes: lengths as a column of the data
+    The remedy depends on the cause that the title names. Save what the start computes: lengths as a column of the data
     set, an index or token ids in a file, compiled code in a cache. On resume, skip batches without reading them. Start
     slow work in a worker while the first steps run.
 
     ## When it is wrong
-    The share is of this run. In a training of days, a start of a minute is nothing: no saving is forecast, and the
-    severity is one level below that of the same share lost in every step; of less than ten seconds of imports,
-    compiling or your own code it is info.
+    The share is of this run. In a training of days, a start of a minute does not matter: no saving is forecast, and the
+    severity is one level below that of the same share lost in every step. If imports, compiling or your own code take
+    less than ten seconds, the severity is info.
     """
     lead = analysis.lead
     start, left_out = lead.start, lead.excluded
@@ -101,8 +102,8 @@ def slow_start(analysis: Analysis) -> Finding | None:
             f"{line.where.function}{show_code(line)}"
         )
     return Finding(
-        title=f"{format_time(start.ns)} ({format_share(min(1.0, ratio))} of this run) pass from the import of torch to "
-        f"the end of the first step{shown}" + (f": {remedy}" if remedy else ""),
+        title=f"{format_time(start.ns)} ({format_share(min(1.0, ratio))} of this run) passes from the import of torch "
+        f"to the end of the first step{shown}" + (f": {remedy}" if remedy else ""),
         cost_ns=start.ns,
         cost_ratio=min(1.0, ratio),
         evidence={
@@ -118,7 +119,7 @@ def slow_start(analysis: Analysis) -> Finding | None:
 
 
 def _cause_of(start: RunStart) -> tuple[str, str]:
-    """What most of the samples show, and what to do about it."""
+    """The cause that most samples show, and the remedy."""
     votes: dict[tuple[str, str], float] = {}
     for line in start.lines:
         cause = _cause_of_line(line)

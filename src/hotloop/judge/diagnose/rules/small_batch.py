@@ -1,4 +1,4 @@
-"""Analysis -> small-batch: operators too short for the machine, so that a larger batch costs little more."""
+"""Analysis -> small-batch: operators are too short for the machine, so a larger batch costs little more."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hotloop.judge.diagnose.measured import SURE_RATIO, basis_of_replay, is_mate
 
 LEAST_DISPATCH_RATIO = 0.3
 LOW_BUCKETS_RATIO = 0.4
-"""Rule of thumb, as in small-buckets: the sure part of what larger buckets save where no probe timed them."""
+"""Rule of thumb, as in small-buckets: the certain part of what larger buckets save if no probe timed them."""
 LINE_UNKNOWN = "unknown: the source does not show which statement makes the batch"
 SHARED_EXCHANGE_MID_RATIO = 0.5
-"""Part of the exchange's time that the probe's expected saving takes as shared: the middle of none and all."""
+"""Part of the exchange's time that the probe's expected saving assumes as shared: halfway between none and all."""
 
 
 @rule("small-batch", "the batch is too small to keep the machine busy", kind=Kind.OPPORTUNITY)
@@ -30,21 +30,21 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
     """
     ## What it does
     Forecasts the time per sample that a larger batch would save, by replaying this model's own operators at both sizes.
-    It suggests the batch that saves most of those timed (up to 64 times the present one, as host memory and the probe's
-    time allow); if several save the same within two hundredths of the step, the smallest.
+    It suggests the batch that saves most among those timed (up to 64 times the present one, as far as host memory and
+    the probe's time allow). If several save the same within 2 % of the step, it suggests the smallest.
 
     ## Why it costs
     Every operator costs a few microseconds of host time and reads its weights once, whatever the batch. The optimizer
-    and the rest of the loop cost the same for one sample as for a thousand. With few samples a step, these fixed costs
-    are a large part of the time per sample.
+    and the rest of the loop cost the same for one sample as for a thousand. With few samples per step, these fixed
+    costs are a large part of the time per sample.
 
     ## How to recognize it
-    The replayed operators take less than twice as long on twice the batch. The forecast leaves out what a fused or
-    foreach optimizer was measured to save (slow-optimizer), what starting operators costs where uncompiled-model
-    forecasts a saving, and what larger buckets save between ranks (small-buckets), so no time is counted twice. If
-    loader workers make the batches, the forecast does not exceed their pace.
+    The replayed operators take less than twice as long on twice the batch. To count no time twice, the forecast leaves
+    out what a fused or foreach optimizer was measured to save (slow-optimizer), the time to start operators if
+    uncompiled-model forecasts a saving, and what larger buckets save between ranks (small-buckets). If loader workers
+    make the batches, the forecast does not exceed their pace.
 
-    Without a replay, the number of operators per step times the cost of starting one is compared with the time of
+    Without a replay, the rule compares the number of operators per step times the cost of starting one with the time of
     forward and backward; that alone never raises the finding above low.
 
     ## What to do
@@ -52,8 +52,8 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
     gradient stays the same up to rounding, and so does training.
 
     ## When it is wrong
-    Without accumulation, a larger batch is a different training: fewer updates per epoch, and the learning rate has to
-    be tuned again. If steps wait for input, read that finding first: a larger batch waits longer.
+    Without accumulation, a larger batch is a different training: fewer updates per epoch, and you have to tune the
+    learning rate again. If steps wait for input, fix that finding first: a larger batch waits longer.
     """
     rank = analysis.lead
     accumulated = known_count(rank, "micro_batches") > 1.5
@@ -89,7 +89,7 @@ def judge_small_batch(analysis: Analysis) -> Finding | Skipped | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """What a larger batch would win per sample, and how that is known."""
+    """The saving per sample from a larger batch, and the evidence for it."""
 
     title: str
     cost_ratio: float
@@ -99,15 +99,15 @@ class _Judged:
 
 
 def _judge_probe(analysis: Analysis, forecast: Forecast, accumulated: bool) -> _Judged:
-    """From a replay of both sizes, less what other findings promise of the same time."""
+    """From a replay of both sizes, less what other findings forecast for the same time."""
     rank = analysis.lead
     low, mid, high = forecast.saving_low_ratio, forecast.saving_mid_ratio, forecast.saving_high_ratio
     factor = int(forecast.settings.get("factor") or 2)
-    # Part of a step's fixed time that so many times the batch save per sample.
+    # Part of a step's fixed time that a batch of this many times the size saves per sample.
     shared_ratio = 1.0 - 1.0 / factor
     faster = None if accumulated else forecast_of_faster_optimizer(analysis)
     if faster is not None:
-        # What a faster form takes off the optimizer's time is no longer there to share.
+        # Time that a faster form takes off the optimizer is no longer there to share.
         low -= faster.saving_high_ratio * shared_ratio
         mid -= faster.saving_mid_ratio * shared_ratio
         high -= faster.saving_low_ratio * shared_ratio
@@ -123,7 +123,7 @@ def _judge_probe(analysis: Analysis, forecast: Forecast, accumulated: bool) -> _
         high -= low_buckets_ratio * shared_ratio
     saving = saving_within(most_saved_ratio(rank), low, mid, high, basis_of_replay(low, mid))
     evidence |= dict(forecast.evidence)
-    won = ["a faster optimizer"] * (faster is not None) + ["larger buckets"] * (buckets is not None)
+    won = ["a faster optimizer"] * (faster is not None) + ["larger buckets"] * (buckets is not None)  # words: ok
     if not accumulated:
         evidence["convergence"] = "may change: fewer and larger updates per epoch"
     sure = saving.low_ratio >= SURE_RATIO
@@ -131,7 +131,7 @@ def _judge_probe(analysis: Analysis, forecast: Forecast, accumulated: bool) -> _
     title = f"{times} the batch {'would' if sure else 'may'} take {saving.mid_ratio:.0%} less time per "
     title += _unit_of(analysis)
     if won:
-        title += f" beyond what {' and '.join(won)} save{'s' if len(won) == 1 and buckets is None else ''}"
+        title += f" beyond what {' and '.join(won)} save{'s' if len(won) == 1 and buckets is None else ''}"  # words: ok
     if not sure:
         title += ", or save nothing"
     return _Judged(
@@ -140,7 +140,7 @@ def _judge_probe(analysis: Analysis, forecast: Forecast, accumulated: bool) -> _
 
 
 def _saved_by_buckets(analysis: Analysis) -> tuple[float, float] | None:
-    """Low and expected share of the step that larger buckets save; None where they are no fault or it is unknown."""
+    """Low and expected share of the step that larger buckets save; None if they are not a fault or it is unknown."""
     rank = analysis.lead
     if rank.ddp is None or not needless_buckets(rank.ddp):
         return None
@@ -155,19 +155,19 @@ def _saved_by_buckets(analysis: Analysis) -> tuple[float, float] | None:
 
 
 def _unit_of(analysis: Analysis) -> str:
-    """A larger batch makes no step shorter: where samples could not be counted, the saving is of each of them still."""
+    """A larger batch makes no step shorter: even if samples could not be counted, the saving is per sample."""
     return "sample" if analysis.unit == "step" else analysis.unit
 
 
 def _judge_counts(analysis: Analysis) -> _Judged | None:
-    """From the share of the step that starts operators; None where they were not counted."""
+    """From the share of the step that it takes to start operators; None if these were not counted."""
     if not (analysis.lead.ops or {}).get("ops"):
         return None
     cost = min(train_share(analysis), dispatch_ns(analysis.lead) / analysis.lead.step_mean_ns)
     return _Judged(
         title=f"launching operators takes about {cost:.0%} of a step; a larger batch would spread that cost",
         cost_ratio=cost,
-        # Never above low: this says nothing of how the computing itself grows with the batch.
+        # Never above low: this does not show how the computation itself grows with the batch.
         saving=saving_within(cost, min(0.04, 0.1 * cost), 0.25 * cost, 0.5 * cost, Basis.RULE_OF_THUMB),
         evidence={"operators_per_step": round(count_operators(analysis.lead))},
         settings={"factor": 2},

@@ -1,4 +1,4 @@
-"""Analysis -> small-buckets: gradients sent in so many small pieces that their number costs more than their bytes."""
+"""Analysis -> small-buckets: gradients are sent in so many small pieces that latency costs more than bytes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def judge_small_buckets(analysis: Analysis) -> Finding | Skipped | None:
     millisecond with gloo or over a network.
 
     ## How to recognize it
-    There are many buckets, nearly all below 1 MiB, and communication that backward does not hide. If a probe of this
-    model's buckets ran, it measured the gain; otherwise the cost is the number of unneeded all-reduces times their
-    usual latency, never more than what is exposed.
+    There are many buckets, nearly all below 1 MiB, and communication that does not overlap with backward. If a probe of
+    this model's buckets ran, it measured the gain. Otherwise, the cost is the number of unneeded all-reduces times
+    their usual latency, and never more than the exposed communication.
 
     ## What to do
-    Leave `bucket_cap_mb` at 25, or raise it. Where gradients cross a network, the finding names the size that leaves
-    the least exposed at the rate seen there: 25 is only the start, and large models on quick links want 50 to 200. A
-    model with one huge last layer may need smaller ones.
+    Leave `bucket_cap_mb` at 25, or raise it. If gradients cross a network, the finding names the size that leaves the
+    least communication exposed at the rate seen there: 25 is only the start, and large models on fast links need 50 to
+    200. A model with one huge last layer may need smaller buckets.
 
     ## When it is wrong
-    Small buckets start earlier: if backward already hides communication, larger ones save nothing.
+    Small buckets start earlier: if all communication already overlaps with backward, larger buckets save nothing.
     """
     rank = analysis.lead
     ddp = rank.ddp

@@ -1,4 +1,4 @@
-"""Analysis -> straggler: the rank that the others wait for, what it spends longer on, and at which lines."""
+"""Analysis -> straggler: the rank that the others wait for, what it spends longer on, and in which lines."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from hotloop.judge.diagnose.measured import (
 
 LEAST_GAP_RATIO = 0.03
 SLOW_PART_RATIO = 1 / 8
-"""Up to this part of the ranks of a trace may be told as late together; more are a kind of rank, not stragglers."""
+"""Up to this part of the ranks of a trace may be reported as late together; more are a kind of rank, not stragglers."""
 UNEVEN_CORES_RATIO = 0.2
-"""Two processes of one host that compute the same may differ this much with nothing wrong: cores that clock higher,
-share a cache or are lent to others (measured on healthy gloo runs: up to 0.16 of the step, for a whole run)."""
+"""Two processes of one host with the same work may differ this much for harmless reasons: cores that clock higher,
+share a cache or are lent to others (measured on healthy gloo runs: up to 0.16 of the step, for an entire run)."""
 WAITING_LOW_RATIO, WAITING_MID_RATIO = 0.4, 0.75
-"""Rule of thumb: part of what the others wait that is won where the late rank's own work is unknown."""
+"""Rule of thumb: part of the others' wait that is saved if the late rank's own work is unknown."""
 MORE_WORK_RATIO = 1.05
 DESCHEDULED_RATIO = 0.5
-"""From this part of its lateness on, a rank that had no core while it was ready is late for what else runs there."""
+"""If a rank was ready but had no core for this part of its lateness, other programs on the host make it late."""
 DESCHEDULED_TEXT = ": it was ready {longer_ms:.3g} ms longer than the others while other threads had its core"
 MOSTLY_ONE_PHASE_RATIO = 1.25
-"""Where all of its longer work is more than this times that of its longest phase, both are told."""
+"""If all of its extra work is more than this times that of its longest phase, both are reported."""
 BLOCKS_COUNT = 8
 WAITING_FIELDS = ("backward_ns", "communication_ns")
 COMPUTE_FIELDS = ("forward_ns", "backward_ns")
@@ -67,13 +67,13 @@ PHASE_OF_FIELD = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoreWork:
-    """What one rank is given more of per step than each of the others."""
+    """What one rank gets more of per step than each of the others."""
 
     name: str
     ratio: float | None
-    """Its amount over the largest of the others; None where they have none of it."""
+    """Its amount over the largest amount of the others; None if they have none of it."""
     is_data: bool
-    """Samples or tokens, which the loader deals out; False for passes through the model."""
+    """Whether it counts samples or tokens, which the loader deals out; False for passes through the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,27 +82,28 @@ class Gap:
 
     slow: RankAnalysis
     by_waiting_ns: float
-    """What the next rank waits beyond the slow one: what a slow rank as fast as that one would win."""
+    """What the next rank waits beyond the slow one: the saving if the slow rank were as fast as the next."""
     mean_ns: float
-    """What the other ranks wait beyond it, in the mean: what is lost."""
+    """What the other ranks wait beyond it, on average: the time that is lost."""
     by_work_ns: float | None
-    """How much longer the slow rank's own work takes than the others'; None when backward cannot be told apart."""
+    """How much longer the slow rank's own work takes than the others'; None if backward cannot be separated."""
     before_sync_ns: float
-    """The part of that outside backward, where no exchange with other ranks blurs it."""
+    """The part of that outside backward, which no exchange with other ranks blurs."""
     field: str
-    """Time field in which the slow rank spends most of the difference."""
+    """The time field in which the slow rank spends most of the difference."""
     field_ns: float
     computing_ns: float
-    """The part of its longer work in the model's forward and backward; 0 where the others have a host of their own."""
+    """The part of its extra work in the model's forward and backward; 0 if the others have a host of their own."""
     more_work: MoreWork | None
     """What the program gives this rank more of than the others."""
     sure_ns: float
-    """The part of its longer work that neither uneven cores, nor waiting for a core, nor the run's own unrest explains.
-    """
+    """The part of its extra work that neither uneven cores, nor waiting for a core, nor the noise of the run
+    explains."""
     without_core_ns: float | None
-    """How much longer the slow rank was ready but had no core, because others used them; None when not recorded."""
+    """How much longer the slow rank was ready but had no core, because others used them; None if not recorded."""
     saves: bool
-    """Checkpoints are told by blocking-checkpoint: what saving takes counts here as waiting, not as work."""
+    """Whether blocking-checkpoint reports the checkpoints: then the time of saves counts here as waiting, not as
+    work."""
 
 
 def straggler_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
@@ -126,7 +127,7 @@ def straggler_on_trace(analysis: TraceAnalysis) -> Finding | Skipped | None:
         phase="communication",
         cost_ns=round(cost_ratio * analysis.step_ns),
         cost_ratio=cost_ratio,
-        # Were it as fast as the next slowest, the gap to that one would be won.
+        # If it were as fast as the next slowest, the gap to that rank would be saved.
         saving=saving_of_removal(cost_ratio, gap_ratio),
         evidence={
             "rank": slow[0].rank if count == 1 else [one.rank for one in slow[:8]],
@@ -159,20 +160,20 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     Reports the rank that the others wait for, the phase in which it takes longer, and the lines of that phase.
 
     ## Why it costs
-    Gradients are averaged over all ranks, so every step takes as long as on the slowest one. The time that the others
+    Gradients are averaged over all ranks, so every step takes as long as on the slowest rank. The time that the others
     wait is lost.
 
     ## How to recognize it
-    Step times show nothing: the exchange makes them equal. Each rank's exposed communication is transfer plus waiting;
-    the rank with clearly the least of it arrives last. Its own work must be longer too, by a good part of what the
-    others wait, or the rule reports nothing.
+    Step times show nothing, because the exchange makes them equal. Each rank's exposed communication is transfer plus
+    waiting; the rank with clearly the least of it arrives last. Its own work must also take longer, by a good part of
+    what the others wait, or the rule reports nothing.
 
-    What one rank computes longer is forecast to be spread over all ranks of a host, not to go away.
+    If one rank has more to compute, the forecast spreads that work over all ranks of a host and does not remove it.
 
-    On the cores of one host, ranks that compute the same may differ by a fifth with nothing wrong: only what exceeds
-    that, phase by phase, counts in the low forecast (and so in the severity), unless the rank has more samples or
-    tokens. If the rank was ready for most of that time while other threads had its core (the kernel counts it), the
-    severity is info: whatever else runs on the host makes it late. Time spent writing checkpoints is left to
+    On the cores of one host, ranks with the same work may differ by a fifth for harmless reasons. Unless the rank has
+    more samples or tokens, only the excess over a fifth, phase by phase, counts in the low forecast, and so in the
+    severity. If the rank was ready for most of that time while other threads had its core (the kernel counts it), the
+    severity is info: something else on the host makes the rank late. The time to write checkpoints is left to
     blocking-checkpoint; only the rest counts. If the program gives the rank more samples or tokens than the others, the
     line that makes its batches comes first.
 
@@ -192,14 +193,14 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
     if all(r.ddp is None and r.mean.get("communication_ns", 0.0) <= 0 for r in analysis.ranks):
         return Skipped(reason="no communication between the ranks was observed")
     gap = find_gap(analysis)
-    # With every outlier: one long step of one rank is no straggler.
+    # With every outlier: one long step of one rank does not make it a straggler.
     noise = max(_noise_ratio(r, gap.saves) for r in analysis.ranks)
     gap_ratio = gap.by_waiting_ns / analysis.step_ns
     if gap_ratio < max(LEAST_GAP_RATIO, 3.0 * noise):
         return None
     work_ns = gap.by_work_ns
     if work_ns is not None and work_ns < 0.25 * gap.by_waiting_ns:
-        # The others wait, but this rank does not work longer: ranks that measure differently, not a straggler.
+        # The others wait, but this rank does not work longer: the ranks measure differently, and none is a straggler.
         return None
     cost_ratio = min(1.0, max(gap.mean_ns, gap.by_waiting_ns) / analysis.step_ns)
     slow, more = gap.slow, gap.more_work
@@ -237,20 +238,20 @@ def judge_straggler(analysis: Analysis) -> Finding | Skipped | None:
 
 
 def _forecast(analysis: Analysis, gap: Gap, cost_ratio: float) -> Saving:
-    """What the other ranks wait less once this one is as fast as they are."""
+    """The time that the other ranks no longer wait once this rank is as fast as they are."""
     basis = Basis.SIMULATED
     if gap.by_work_ns is None:
         low_ns, mid_ns = WAITING_LOW_RATIO * gap.by_waiting_ns, WAITING_MID_RATIO * gap.by_waiting_ns
         basis = Basis.RULE_OF_THUMB
     else:
-        # What the others wait also holds the late rank's slower backward while transfers run; its work before does not.
-        # Else no more is won than it works longer, nor than the next rank waits for it.
+        # The others' wait includes the late rank's slower backward while transfers run; its work before that does not.
+        # Otherwise, the saving is at most its extra work, and at most the time that the next rank waits for it.
         is_before = gap.before_sync_ns >= 0.5 * gap.by_waiting_ns
         mid_ns = min(gap.before_sync_ns if is_before else gap.by_work_ns, gap.by_waiting_ns)
         low_ns = REMOVED_LOW_RATIO * mid_ns
     low_ns = 0.0 if _is_descheduled(gap) else min(low_ns, gap.sure_ns)
-    # Evened out, the others get what this rank loses: samples or tokens, or what on one host takes the model longer
-    # (long sequences count as samples, too: speech-ctc in benchmarks/results/fresh won 0.09, where 0.35 was told).
+    # Evened out, the others get what this rank loses: samples or tokens, or the model's extra time on one host (long
+    # sequences count as samples, too: speech-ctc in benchmarks/results/fresh saved 0.09 of a forecast 0.35).
     evened_ns = mid_ns if gap.more_work is not None else min(mid_ns, gap.computing_ns)
     if mid_ns > 0:
         left = 1.0 - evened_ns / mid_ns / len(analysis.ranks)
@@ -277,10 +278,10 @@ def _describe_longer(gap: Gap, phase: str) -> str:
 
 
 def find_gap(analysis: Analysis) -> Gap:
-    """The rank that waits least, and by how much the others wait longer. Needs two ranks or more."""
+    """The rank that waits least, and how much longer the others wait. Needs two ranks or more."""
     saves = saving_rank(analysis) is not None
     saving = [saving_times_ns(rank) if saves else {} for rank in analysis.ranks]
-    # A rank that saves is late for that alone; without its saves it would wait for whoever comes last then.
+    # A rank that saves is late only because of that; without its saves, it would wait for the rank that is last then.
     waited = [wait_ns + sum(own.values()) for wait_ns, own in zip(waits_ns(analysis), saving, strict=True)]
     order = sorted(range(len(analysis.ranks)), key=lambda i: waited[i])
     slow = analysis.ranks[order[0]]
@@ -299,10 +300,10 @@ def find_gap(analysis: Analysis) -> Gap:
     by_work = sum(differences.values()) if is_told else None
     field = max(differences, key=lambda name: differences[name])
     more_work = _more_work(slow, others)
-    # A rank with more to do is longer at it, and so also longer in the way of others.
+    # A rank with more work takes longer, and so also delays the others longer.
     delays_ns = [None if r.run_delay_ratio is None else r.run_delay_ratio * r.step_mean_ns for r in (slow, *others)]
     without_core_ns = None if more_work is not None else _beyond_others(delays_ns)
-    # Saves come in bursts; those that blocking-checkpoint tells are no unrest of the work that is left.
+    # Saves come in bursts; those that blocking-checkpoint reports add no noise to the remaining work.
     fields = tuple(name for name in WORK_FIELDS if not (saves and name == "checkpoint_ns"))
     return Gap(
         slow=slow,
@@ -328,7 +329,7 @@ def find_gap(analysis: Analysis) -> Gap:
 
 
 def _noise_ratio(rank: RankAnalysis, saves: bool) -> float:
-    """With every outlier; where checkpoints are told by another rule, of the work without them and without waiting."""
+    """With every outlier; if another rule reports checkpoints, of the work without them and without waiting."""
     if not saves:
         return max(rank.step_noise_ratio, spread_of_own_ratio(rank, TIME_FIELDS))
     fields = [name for name in WORK_FIELDS if name != "checkpoint_ns"]
@@ -337,7 +338,7 @@ def _noise_ratio(rank: RankAnalysis, saves: bool) -> float:
 
 
 def _where(gap: Gap) -> tuple[Where, ...]:
-    """What makes the rank's batches, where they are larger than the others'; then the lines of its longest phase."""
+    """The lines that make the rank's batches, if these are larger than the others'; then those of its longest phase."""
     own = batch_places(gap.slow) if gap.more_work is not None and gap.more_work.is_data else ()
     savers = saving_functions(gap.slow) if gap.saves else frozenset()
     lines = [line for line in gap.slow.lines.get(gap.field, ()) if (line.where.file, line.where.function) not in savers]
@@ -347,7 +348,7 @@ def _where(gap: Gap) -> tuple[Where, ...]:
 def _sure_ns(
     slow: RankAnalysis, others: list[RankAnalysis], differences: Mapping[str, float], worked_ns: Mapping[str, float]
 ) -> float:
-    """Longer work per step that is not just the same work on a slower core of the same host."""
+    """Extra work per step beyond what a slower core of the same host explains for the same work."""
     same_cores = slow.device_type == "cpu" and all(r.host == slow.host for r in others)
     if not same_cores or _more_work(slow, others) is not None:
         return sum(differences.values())
@@ -361,7 +362,7 @@ def _sure_ns(
 
 
 def _beyond_others(values: Sequence[float | None]) -> float | None:
-    """By how much the first one, the slow rank's, exceeds the mean of the others; None where one is unknown."""
+    """By how much the first value, the slow rank's, exceeds the mean of the others; None if one is unknown."""
     known = [value for value in values if value is not None]
     return known[0] - sum(known[1:]) / (len(known) - 1) if len(known) == len(values) else None
 
@@ -404,7 +405,7 @@ def _unrest_ns(slow: RankAnalysis, others: list[RankAnalysis], fields: tuple[str
 
 
 def _backward_compute_ns(rank: RankAnalysis) -> float | None:
-    """Time per step in which backward computes; None where it cannot be told from waiting for other ranks."""
+    """Time per step in which backward computes; None if it cannot be separated from waiting for other ranks."""
     if shows_exchange_of_backward(rank):
         return rank.mean.get("backward_ns", 0.0)
     if rank.ddp is None or rank.ddp.exposed_comm_ns is None:

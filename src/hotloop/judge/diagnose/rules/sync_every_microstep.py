@@ -1,4 +1,4 @@
-"""Analysis -> sync-every-microstep: gradients averaged over ranks after every micro-batch instead of once a step."""
+"""Analysis -> sync-every-microstep: ranks average gradients after every micro-batch instead of once per step."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from hotloop.judge.diagnose.comm import extra_syncs, is_distributed, sharded_ext
 from hotloop.judge.diagnose.measured import MATERIAL_RATIO, known_count, known_places, line_places
 
 UNKNOWN_COST_RATIO, UNKNOWN_LOW_RATIO = 0.2, 0.1
-"""Rule of thumb: an exchange of unknown time as a part of backward, and the part of it that is sure."""
+"""Rule of thumb: an exchange of unknown time as a part of backward, and the certain part of it."""
 SPREAD_RATIO = 1 / 3
-"""Part of FSDP2's bytes that spreads gradients: weights are gathered twice, and gradients are as many bytes."""
+"""Part of FSDP2's bytes that scatters gradients: weights are gathered twice, and gradients have as many bytes."""
 
 
-@rule("sync-every-microstep", "ranks synchronise gradients after every micro-batch")
+@rule("sync-every-microstep", "ranks synchronize gradients after every micro-batch")
 def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
     """
     ## What it does
-    Finds gradient accumulation under DistributedDataParallel or FSDP2 that synchronises after every micro-batch.
+    Finds gradient accumulation under DistributedDataParallel or FSDP2 that synchronizes after every micro-batch.
 
     ## Why it costs
     Each backward outside `no_sync()` exchanges all gradients between ranks. With k micro-batches per step, k-1 of these
     exchanges are wasted: only the sum after the last one is used.
 
     ## How to recognize it
-    There are several backwards per optimizer step, and as many DDP forwards that requested synchronisation. The cost is
-    the communication that backward does not hide, per exchange, times k-1; on a CPU it is all of it, because the
-    exchange runs on the cores that compute.
+    There are several backwards per optimizer step, and as many DDP forwards that requested synchronization. The cost is
+    the communication that does not overlap with backward, per exchange, times k-1. On a CPU, it is all of the
+    communication, because the exchange runs on the cores that compute.
 
     ## What to do
     Wrap forward and backward of all micro-batches but the last in `with model.no_sync():` (in Accelerate:
-    `accelerator.accumulate(model)`). Under FSDP2 call `model.set_requires_gradient_sync(last)` before each micro-batch,
-    and `model.set_reshard_after_backward(last)`, which also all-gathers the weights only once a step.
+    `accelerator.accumulate(model)`). Under FSDP2, call `model.set_requires_gradient_sync(last)` before each
+    micro-batch, and `model.set_reshard_after_backward(last)`, which also all-gathers the weights only once per step.
 
     ## When it is wrong
-    Exposed communication includes waiting for a slow rank, and much of that returns at the one exchange that stays, so
-    the forecast is a range. Under FSDP2, synchronising every time keeps gradients and weights sharded, which you may
-    want: whole ones need the memory that sharding saves. Its time is known only on a CPU, where it runs on the training
-    thread.
+    Exposed communication includes waiting for a slow rank, and much of that wait returns at the one exchange that
+    remains, so the forecast is a range. Under FSDP2, synchronizing every time keeps gradients and weights sharded,
+    which you may want: unsharded, they need the memory that sharding saves. The time of FSDP2's exchange is known only
+    on a CPU, where it runs on the training thread.
     """
     rank = analysis.lead
     extra = extra_syncs(analysis)
@@ -50,7 +50,7 @@ def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
     savings = sync_saving_ns(analysis)
     backward_ns = analysis.mean("backward_ns")
     if savings is None:
-        # Unknown communication: an exchange of the gradients costs something, nobody knows how much.
+        # Unknown communication: exchanging the gradients costs something, but nobody knows how much.
         cost_ns = UNKNOWN_COST_RATIO * backward_ns * extra / syncs
         low_ns, mid_ns, basis = UNKNOWN_LOW_RATIO * cost_ns, cost_ns / 2, Basis.RULE_OF_THUMB
     else:
@@ -84,10 +84,10 @@ def judge_sync_every_microstep(analysis: Analysis) -> Finding | None:
 
 
 def _judge_sharded(analysis: Analysis) -> Finding | None:
-    """The same under FSDP2. Whether only gradients wait for the last micro-batch, or weights stay whole too, is the
-    user's choice: the low end is the first, the middle the second. Trainings whose twins do both won 1.7 and 1.1 times
-    what their collectives took (fsdp2-accumulate and fsdp_gpt in benchmarks/results/fresh): copies in and out of the
-    exchanged blocks go with them, and count in forward and backward."""
+    """The same under FSDP2. The user chooses whether only gradients wait for the last micro-batch, or weights also stay
+    unsharded: the low end is the first, the middle the second. Trainings whose twins do both saved 1.7 and 1.1 times
+    the time of their collectives (fsdp2-accumulate and fsdp_gpt in benchmarks/results/fresh): copies in and out of the
+    exchanged blocks disappear with them, and count in forward and backward."""
     rank, syncs = analysis.lead, sync_count(analysis.lead)
     cost_ns = sharded_extra_ns(analysis)
     cost_ratio = min(1.0, cost_ns / analysis.step_ns)

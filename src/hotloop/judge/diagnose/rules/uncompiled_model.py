@@ -14,8 +14,8 @@ from hotloop.judge.diagnose.measured import batches_vary_in_length, is_material,
 
 LEAST_FUSABLE_RATIO = 0.25
 SURE_RATIO, LIKELY_RATIO, MOST_RATIO, MOST_SURE_RATIO = 0.1, 0.25, 0.6, 0.04
-"""Of the fusable time, what compiling saves at least, probably and at most; and the most that the low end promises of a
-step. Rules of thumb."""
+"""The part of the fusable time that compiling saves at least, probably and at most; and the most that the low end
+promises of a step. Rules of thumb."""
 
 
 def fusable_share(ops: Mapping[str, Any]) -> float:
@@ -35,23 +35,23 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
 
     ## Why it costs
     Run one by one, pointwise operators read and write all of their data each time, and each costs microseconds of
-    Python, dispatch and autograd. A compiler makes one pass of many. Matrix products gain little.
+    Python, dispatch and autograd. A compiler turns many passes into one. Matrix products gain little.
 
     ## How to recognize it
-    torch.compile was not used, and at least a quarter of the recorded operator time is in operators that it fuses. What
-    that saves is a rule of thumb, which never raises the finding above low: `hotloop tune` measures it.
+    torch.compile was not used, and operators that it fuses take at least a quarter of the recorded operator time. The
+    forecast is a rule of thumb, which never raises the finding above low: `hotloop tune` measures the saving.
 
     ## What to do
     Call `model = torch.compile(model)` after the model is on its device (and after wrapping it in DDP). Measure over
     enough steps to pay for compiling, which takes seconds to minutes.
 
     ## When it is wrong
-    Shapes that change every batch recompile, code that prints or branches on tensor values breaks the graph, and short
-    runs never recover the compile time. torch.compile leaves LSTM, GRU and RNN layers of torch as they are (with a
+    Shapes that change with every batch recompile, code that prints or branches on tensor values breaks the graph, and
+    short runs never recover the compile time. torch.compile leaves torch's LSTM, GRU and RNN layers as they are (with a
     graph break), and their time cannot be separated from the rest, so a model with such layers is not judged. Compiled
-    models do not support gradients of gradients at all: where these, or batches of many lengths, may occur, the
-    severity is info. On a CPU, models dominated by matrix products gain a few percent at best, and convolutions may
-    gain or lose by another memory format, which is not forecast.
+    models do not support gradients of gradients at all: if these, or batches of many lengths, may occur, the severity
+    is info. On a CPU, models that are dominated by matrix products gain a few percent at best, and convolutions may
+    gain or lose from another memory format, which is not forecast.
     """
     rank = analysis.lead
     if rank.compile.used:
@@ -70,8 +70,8 @@ def judge_uncompiled_model(analysis: Analysis) -> Finding | Skipped | None:
     evidence: dict[str, Value] = {"fusable_ratio": round(fusable, 3)}
     varies, is_graded = batches_vary_in_length(rank), bool(rank.ops.get("graded_backward"))
     if varies or is_graded:
-        # A model is compiled anew for each length. Gradients on in backward: a checkpoint that computes again, or
-        # gradients of gradients, which cannot be told apart; at the latter a compiled model fails.
+        # A model is compiled again for each length. Gradients that are enabled in backward mean a checkpoint that
+        # recomputes, or gradients of gradients, which look the same; with the latter, a compiled model fails.
         saving = replace(saving, low_ratio=0.0)
         evidence |= {"batches_vary_in_length": varies, "backward_with_gradients_on": is_graded}
     return Finding(

@@ -9,7 +9,7 @@ from hotloop.judge.diagnose.comm import is_distributed
 from hotloop.judge.diagnose.measured import known_count, known_places
 
 UNTIMED_COST_RATIO = 0.02
-"""Rule of thumb for the walk's share of the step where it was not timed."""
+"""Rule of thumb for the walk's share of the step if it was not timed."""
 
 
 @rule("unused-parameter-scan", "DDP searches for unused parameters although all are used")
@@ -19,19 +19,19 @@ def judge_unused_parameter_scan(analysis: Analysis) -> Finding | Skipped | None:
     Finds `find_unused_parameters=True` in trainings whose parameters all receive gradients.
 
     ## Why it costs
-    After every forward, DDP walks the whole autograd graph on the host before backward can begin. It then exchanges a
-    map of what was used, one more all-reduce that the last bucket waits for.
+    After every forward, DDP walks the entire autograd graph on the host before backward can begin. It then exchanges a
+    map of the parameters that were used: one more all-reduce that the last bucket waits for.
 
     ## How to recognize it
     The setting is on, and no parameter was without a gradient. The cost is the measured time of the walk; the extra
     all-reduce and the later start of backward are neither timed nor counted.
 
     ## What to do
-    Leave `find_unused_parameters` at False. If the set of used parameters never changes, `static_graph=True` avoids the
-    walk too.
+    Leave `find_unused_parameters` at False. If the set of used parameters never changes, `static_graph=True` also
+    avoids the walk.
 
     ## When it is wrong
-    A model with rarely taken branches needs it, even if no parameter was unused in this run.
+    A model with rarely taken branches needs the setting, even if no parameter was unused in this run.
     """
     rank = analysis.lead
     ddp = rank.ddp

@@ -31,9 +31,9 @@ def worker_restart(analysis: Analysis) -> Finding | None:
     usual for the first batches, and computing more slowly in the step right after.
 
     ## Why it costs
-    Without `persistent_workers` the workers end with the iterator. Each new pass forks or spawns them again, imports
-    what they need, copies the data set to them and starts with an empty queue, while the loop waits. After a fork,
-    training shares its pages with the workers: each one is copied at the first write.
+    Without `persistent_workers`, the workers end with the iterator. Each new pass forks or spawns them again, imports
+    what they need, copies the data set to them and starts with an empty queue, while the loop waits. After a fork, the
+    training shares its memory pages with the workers: each page is copied at the first write.
 
     ## How to recognize it
     Several iterators were created, `num_workers > 0`, `persistent_workers` is off, and the steps that begin a pass take
@@ -41,8 +41,8 @@ def worker_restart(analysis: Analysis) -> Finding | None:
 
     ## What to do
     Set `DataLoader(..., persistent_workers=True)`. For very short epochs, let one pass cover several of them (a sampler
-    that repeats), which also saves the wait for the first batch. `enough_workers` in the evidence is the number from
-    which the cost model expects no further gain: fewer start faster.
+    that repeats), which also saves the wait for the first batch. `enough_workers` in the evidence is the number of
+    workers beyond which the cost model expects no further gain: fewer workers start faster.
 
     ## When it is wrong
     Persistent workers keep the data set as it was when they started: code that changes it between epochs (curriculum,
@@ -89,7 +89,7 @@ def worker_restart(analysis: Analysis) -> Finding | None:
         where=known_places(loader.where),
         fix=Fix(
             technique="loader-workers",
-            # How many there are is no part of this fault: where it is one too, input-bound says so.
+            # The number of workers is not part of this fault: if it is a fault too, input-bound reports it.
             settings={"persistent_workers": True},
         ),
     )
