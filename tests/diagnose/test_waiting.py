@@ -38,12 +38,13 @@ def test_work_on_a_batch_is_no_wait() -> None:
 
 TAKES = make_line(9, 1.0, "item = q.get()", function="__iter__", file="batcher.py", leaf="queue:get")
 MAKES = make_line(30, 0.9, "pieces = merge(word)", function="encode", file="batcher.py", leaf="__main__:encode")
+DRAWS = make_line(30, 0.9, "choices(adj, k=k)", function="encode", file="batcher.py", leaf="random:choices")
 READS = make_line(31, 0.9, "x = np.load(path)", function="read", file="batcher.py", leaf="numpy.lib:load")
 
 
 @pytest.mark.parametrize(
     ("line", "at_work", "takes", "is_told"),
-    [(MAKES, 0.9, TAKES, True), (MAKES, 0.2, TAKES, False), (READS, 0.9, TAKES, False), (MAKES, 0.9, None, False)],
+    [(MAKES, 0.9, TAKES, True), (MAKES, 0.2, TAKES, False), (READS, 0.9, TAKES, False), (DRAWS, 0.9, None, True)],
 )
 def test_a_thread_that_holds_the_lock(line: object, at_work: float, takes: object, is_told: bool) -> None:
     lines = {"other_ns": (takes,)} if takes is not None else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from hotloop.judge.diagnose.lines import (
     add_shares,
     field_lines,
     is_sleeping,
-    is_waiting,
     loop_places,
     places,
     time_of_kinds,
@@ -467,10 +467,8 @@ def _is_crowded(rank: RankAnalysis, cause: str) -> bool:
 
 
 def _find_lock_holder(rank: RankAnalysis) -> Finding | None:
-    """A thread of the script that makes the batches in Python: the loop hardly waits for them, but each of its lines
-    and operators waits for the interpreter's lock."""
-    if not any(is_waiting(line) for name in FIELDS for line in rank.lines.get(name, ())):
-        return None
+    """A thread of the script that runs Python, such as one that makes the batches: the loop hardly waits for them, but
+    each of its lines and operators waits for the interpreter's lock."""
     python = _own_lines(rank)
     seen = sum(line.samples for line in rank.thread_lines)
     held_ratio = (rank.threads_at_work or 0.0) * sum(line.samples for line in python) / max(1, seen)
@@ -480,7 +478,7 @@ def _find_lock_holder(rank: RankAnalysis) -> Finding | None:
     low, mid, high = (part * held_ratio for part in HELD_PARTS)
     line = python[0]
     return Finding(
-        title=f"one of your threads makes the batches and runs Python for {format_share(held_ratio)} of the time, in "
+        title=f"one of your threads runs Python for {format_share(held_ratio)} of the time, in "
         f"{line.where.function}: everything in the training loop waits for the interpreter's lock",
         cost_ratio=high,
         saving=saving_within(high, low, mid, high, Basis.RULE_OF_THUMB),
@@ -491,8 +489,9 @@ def _find_lock_holder(rank: RankAnalysis) -> Finding | None:
 
 
 def _own_lines(rank: RankAnalysis) -> tuple[Line, ...]:
-    """Lines of other threads from which no library function was called: they run the script's own Python."""
-    return tuple(line for line in rank.thread_lines if line.leaf.startswith("__main__:"))
+    """Lines of other threads that run Python: the script's own, or the standard library's, which holds the lock too."""
+    python = {"__main__", *sys.stdlib_module_names}
+    return tuple(line for line in rank.thread_lines if line.leaf.partition(":")[0].partition(".")[0] in python)
 
 
 def _cause_of(line: Line) -> tuple[str, str]:
