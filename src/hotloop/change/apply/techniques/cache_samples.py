@@ -16,38 +16,38 @@ from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Set
 class CacheSamples(Technique):
     """
     ## What it does
-    Keeps what `dataset[i]` returns the first time. Later epochs copy the sample from the cache and do not call the data
-    set's code. The cache is shared memory, which forked loader workers fill and read together. It has a size bound
-    (`most_bytes`); once it is reached, further samples are read as before. Every read from the cache is a new copy, so
-    that changing a sample in place changes nothing in the cache.
+    Keeps what `dataset[i]` returns the first time. Later epochs copy the sample from the cache and do not run the
+    dataset's code. The cache is in shared memory, which forked loader workers fill and read together. Its size is
+    limited (`most_bytes`); once the limit is reached, further samples are read as before. Every read from the cache is
+    a new copy, so changing a sample in place changes nothing in the cache.
 
-    Records hold lists, tuples, dictionaries, strings, numbers, tensors and numpy arrays. The script's data set object
-    stays the same, and its attributes, copies and pickles are not affected.
+    The cache stores lists, tuples, dictionaries, strings, numbers, tensors and numpy arrays. The script's dataset
+    object stays the same, and its attributes, copies and pickles are not affected.
 
     In a script of your own, `loader = hotloop.cache_samples(loader)` does the same.
 
     ## When it helps
-    Reading a sample (decoding, resizing, tokenising) takes much longer than copying it, and the training has several
-    epochs. It pays from the second epoch on; the first one also fills the cache, which adds the time of copying every
-    sample once.
+    Reading a sample (decoding, resizing, tokenizing) takes much longer than copying it, and the training runs for
+    several epochs. It pays off from the second epoch on; the first one also fills the cache, which adds the time to
+    copy every sample once.
 
     ## When it does not
-    A run of one epoch wins nothing. With several ranks each keeps the samples that it read itself, and a sampler that
-    shuffles over all ranks gives it others in the next epoch: N ranks need about N epochs to fill their caches. It
-    refuses, with the reason:
+    In a run of one epoch it saves nothing. With several ranks, each rank keeps only the samples that it read itself,
+    and a sampler that shuffles over all ranks gives it other samples in the next epoch: N ranks need about N epochs to
+    fill their caches. It refuses the following, and says why:
 
-    - samples that draw random numbers from torch, random, numpy or a generator of the data set: kept, their
-      augmentation would be frozen
-    - samples that differ when they are read twice, or whose reading sets attributes of the data set
-    - samples that have no plain record, such as PIL images; iterable data sets; keys other than integers
+    - samples that draw random numbers from torch, random, numpy or a generator of the dataset: caching them would
+      freeze their augmentation
+    - samples that differ when they are read twice, or whose reading sets attributes of the dataset
+    - samples of types that it cannot store, such as PIL images; iterable datasets; keys other than integers
     - workers that are not forked
 
-    It watches this while the training runs. It ends the cache and says why if a read draws random numbers, if one of
-    the samples that it keeps reading twice (the first ones of each process, then one in 128) has changed, if the script
-    changes the data set, or if reading a sample takes less than twice as long as copying it.
+    It keeps watching while the training runs. It ends the cache and says why if a read draws random numbers, if one of
+    the samples that it still reads twice (the first ones of each process, then one in 128) has changed, if the script
+    changes the dataset, or if reading a sample takes less than twice as long as copying it.
 
     ## Numerics
-    Exact: the samples have equal bits, and no random number is drawn or left out.
+    Exact: the samples have the same bits, and no random number is drawn or left out.
     """
 
     id = "cache-samples"
