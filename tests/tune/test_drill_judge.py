@@ -55,7 +55,7 @@ SAVED = (span(10), span(20))
 RESTARTS = {
     "resumes at the last save": (whole(), cut(25, SAVED), observe(LOSSES[20:]), "pass", "step 20, 5 lost"),
     "saves at the signal": (whole(()), cut(25, (span(25, 0.4),)), observe(LOSSES[25:]), "pass", "0 lost"),
-    "starts again": (whole(), cut(25, SAVED), observe(LOSSES), "fail", "beside a checkpoint: all 25"),
+    "starts again": (whole(), cut(25, SAVED), observe(LOSSES), "fail", "although there is a checkpoint: all 25"),
     "never saved": (whole(()), cut(25), observe(LOSSES), "fail", "nothing had been saved"),
     "warm-up of one that never saves": (whole(()), cut(0), observe(LOSSES), "pass", "0 lost"),
     "loses two intervals": (whole(), cut(25, SAVED), observe(LOSSES[5:]), "fail", "at most 10"),

@@ -185,7 +185,7 @@ def test_a_data_set_whose_own_samples_are_changed_in_place_is_not_kept(log: Path
         (Pictures, "a sample contains test_cache_samples.Picture"),
         (lambda log: Stream(), "Stream is iterable: its samples have no index to keep them by"),
         (lambda log: [1, 2, 3], "list is a built-in class, whose instances cannot be read through a cache"),
-        (Registered, "Registered is told of its subclasses (__init_subclass__), so none can be made unnoticed"),
+        (Registered, "Registered is notified of its subclasses (__init_subclass__), so none can be made unnoticed"),
     ],
 )
 def test_refusals(make: Callable[[Path], Any], why: str, log: Path) -> None:

@@ -77,7 +77,7 @@ def make_context(strategy: Strategy, *, from_outside: bool) -> ProcessContext:
 class Applier:
     """Calls the techniques of a strategy, in the order of their stages.
 
-    ``emit(record)`` receives what happened; ``find_place()`` answers the user's line that is running now.
+    ``emit(record)`` receives what happened; ``find_place()`` returns the user's line that is running now.
     """
 
     def __init__(

@@ -18,8 +18,8 @@ class DevicePrefetcher:
     (['Tensor', 'dict'], 2)
 
     Batches may be nested: tuples, named tuples, lists, mappings, dataclasses, and objects with a ``to(device)`` of
-    their own. Everything else is passed on as it is. For copies that run beside the computation the batches must be in
-    pinned memory (``pin_memory=True`` on the loader); from pageable memory they are right, and the host waits.
+    their own. Everything else is passed on as it is. For copies that overlap with the computation the batches must be
+    in pinned memory (``pin_memory=True`` on the loader); from pageable memory they are right, and the host waits.
 
     ``position`` is the number of batches of this pass that the loop has been given: what was only read ahead does not
     count, so that a training resumes with the batch it has not seen. Errors of ``batches`` are raised when the loop

@@ -20,7 +20,7 @@ from hotloop.change.apply.device_batches import leaves
 from hotloop.change.apply.loader_samples import ask_forked
 
 MEGA_BATCHES = 50
-"""Batches that are sorted together, as in fairseq and Transformers: enough to find neighbours of like length, and few
+"""Batches that are sorted together, as in fairseq and Transformers: enough to find samples of similar length, and few
 enough that batches are still made of samples from everywhere."""
 LEAST_WINDOWS = 4
 """Windows of an epoch, as in Transformers. In a single one the lengths alone decide which samples share a batch, and
@@ -36,7 +36,7 @@ PROBES_COUNT = 32
 def group_by_length(
     order: Sequence[int], lengths: Sequence[int], batch_size: int, mega_batches: int = MEGA_BATCHES, ranks: int = 1
 ) -> list[int]:
-    """``order`` with samples of similar length beside each other, batches of ``batch_size`` per rank in random order.
+    """``order`` with samples of similar length together, and batches of ``batch_size`` per rank in random order.
 
     Samples are sorted within windows of ``mega_batches`` batches, or of fewer where that would leave less than
     ``LEAST_WINDOWS`` windows; windows are cut into batches, and the batches are shuffled. With
@@ -105,7 +105,7 @@ class GroupedOrder(Sampler[int]):
         return iter(group_by_length(order, self.lengths, self.batch_size, self.mega_batches, ranks)[rank::ranks])
 
     def __getattr__(self, name: str) -> Any:
-        """What else the sampler has that it stands for (``set_epoch``, ``generator``)."""
+        """Attributes of the wrapped sampler (``set_epoch``, ``generator``)."""
         if name.startswith("__") or name == "source":
             raise AttributeError(name)
         return getattr(self.source, name)
@@ -195,7 +195,7 @@ def _probe(loader: Any) -> list[int] | str:
         short = _batch_width(loader.collate_fn([samples[place] for place in ordered[:2]]), found[ordered[1]])
         long = _batch_width(loader.collate_fn([samples[ordered[0]], samples[ordered[-1]]]), found[ordered[-1]])
         if short is None or long is None or short >= long:
-            return "its batches are not padded to their longest sample, so that grouping wins nothing"
+            return "its batches are not padded to their longest sample, so grouping saves nothing"
     return [number for place in places for number in (place, found[place])]
 
 

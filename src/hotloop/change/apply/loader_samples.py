@@ -84,7 +84,7 @@ def read_samples(loader: Any, *, watch_operators: bool = True) -> Reads | str:
 
 
 def ask_forked(work: Callable[[], Any], limit_s: float, what: str) -> Any:
-    """What ``work()`` answers in a forked process that is thrown away, as JSON; a text where it gave no answer."""
+    """The result of ``work()`` in a forked process that is thrown away, as JSON; a text where it returned none."""
     if not hasattr(os, "fork") or sys.platform != "linux":
         return f"this system cannot fork a process safely, so {what} cannot be tried"
     reading, writing = os.pipe()
@@ -198,7 +198,7 @@ def _describe(thing: Any, path: str, found: list[Any], depth: int) -> None:
 
 
 def begin_trial(limit_s: float) -> None:
-    """Make this forked process one that tells nobody and ends by itself: see ``is_trial``."""
+    """Make this forked process one that reports to nobody and ends by itself: see ``is_trial``."""
     _PROCESS["is_trial"] = True
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

@@ -2,8 +2,8 @@
 
 A bfloat16 has 8 significant bits: an update below a 512th of its weight is lost when it is added, and so is all that
 Adam's second moment changes by in a step (a 1000th of it). Each step therefore runs on float32 copies, a few tensors at
-a time; what is stored afterwards either keeps the lower half of the float32 beside the weight, or is rounded up or down
-at random, which loses nothing on average.
+a time; what is stored afterwards either keeps the lower half of the float32 alongside the weight, or is rounded up or
+down at random, which loses nothing on average.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def round_at_random(value: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
 
 
 class NarrowUpdates:
-    """The hooks of one optimizer; ``remove()`` takes them away and answers the rests that it kept, by ``id``. The
+    """The hooks of one optimizer; ``remove()`` takes them away and returns the rests that it kept, by ``id``. The
     optimizer's state is float32 then, for float32 weights.
 
     ``rests`` has every bfloat16 weight of the optimizer. ``weights`` 'compensated' keeps them, in the optimizer's state
@@ -140,7 +140,7 @@ class NarrowUpdates:
             yield chunk
 
     def _update(self, group: dict[str, Any], chunk: Sequence[Any], count: int) -> None:
-        """One step of these weights. float32 stand-ins take their place in the optimizer meanwhile."""
+        """One step of these weights. float32 stand-ins take their place in the optimizer meanwhile."""  # words: ok
         optimizer, state = self._optimizer, self._optimizer.state
         parameters, groups = group["params"], optimizer.param_groups
         wide = []
@@ -167,7 +167,7 @@ class NarrowUpdates:
         return value.to(torch.float32) if _is_like(value, p) else value
 
     def _store(self, p: Any, one: Any, count: int) -> None:
-        """What the stand-in became, as the weight and its state are kept."""
+        """The stand-in's value, as the weight and its state are kept."""  # words: ok
         bits: torch.Tensor | None = None
         if self._weights == "stochastic" or self._state_dtype == torch.bfloat16:
             bits = self._draw(p, count)

@@ -17,7 +17,7 @@ from hotloop.core.strategy import Strategy
 class Offer:
     """What a command was started with and cannot be done to an unmodified script.
 
-    ``emit`` reports what became of a choice; ``give_up`` tells the agent which techniques are no longer its own.
+    ``emit`` reports what became of a choice; ``give_up`` informs the agent which techniques are no longer its own.
     """
 
     strategy: Strategy

@@ -46,7 +46,7 @@ _ENDED, _HAS_ANY, _PRINT_AT, _WHY_AT = 0, 1, 8, 16
 
 
 class SampleCache:
-    """Keeps samples of one data set in a store. ``take`` answers what ``read`` would, and raises nothing of its own."""
+    """Keeps samples of one dataset in a store. ``take`` returns what ``read`` would, and raises nothing of its own."""
 
     def __init__(self, dataset: Any, store: SampleStore, kind: Any = None) -> None:
         self.kind = kind
@@ -256,7 +256,7 @@ def find_obstacle(dataset: Any) -> str | None:
         return f"{kind.__name__} has a metaclass of its own ({type(kind).__name__})"
     for owner in kind.__mro__:
         if "__init_subclass__" in vars(owner) and owner not in (object, Generic):
-            return f"{owner.__name__} is told of its subclasses (__init_subclass__), so none can be made unnoticed"
+            return f"{owner.__name__} is notified of its subclasses (__init_subclass__), so none can be made unnoticed"
     if not kind.__flags__ & 1 << 9:  # Py_TPFLAGS_HEAPTYPE
         return f"{kind.__name__} is a built-in class, whose instances cannot be read through a cache"
     return None
@@ -268,7 +268,7 @@ def is_read_through_cache(dataset: Any) -> bool:
 
 
 def read_through_cache(dataset: Any, cache: SampleCache) -> Callable[[], None]:
-    """Let ``dataset[i]`` (and ``__getitems__``, where it has that) take from the cache; answers what takes it back.
+    """Let ``dataset[i]`` (and ``__getitems__``, where there is one) use the cache; returns a function that undoes it.
 
     Raises TypeError where Python does not let an object of this class become another.
     """

@@ -27,7 +27,7 @@ LEAST_IN_PIECE = 4
 MEMORY_PART = 4
 """A cache takes this part of what is free, unless it is given a size."""
 UNKNOWN_BYTES = 1 << 28
-"""Its size where the system does not tell what is free."""
+"""Its size where the system does not say how much is free."""
 
 _HEADER = struct.Struct("<QQ")  # key, bytes of the whole record
 _NUMBER = struct.Struct("<I")
@@ -57,7 +57,7 @@ def encode(sample: Any, key: int) -> bytes:
 def decode(record: Any, key: int) -> Any:
     """The sample of a buffer that begins with its record: new objects, which share no memory with it.
 
-    MISSING where no record of this key stands there: another process has put it in the index, but this one does not see
+    MISSING where there is no record of this key: another process has put it in the index, but this one does not see
     its bytes yet.
     """
     its_key, length = _HEADER.unpack_from(record, 0)
@@ -67,7 +67,7 @@ def decode(record: Any, key: int) -> Any:
 
 
 class _Built:
-    """Stands for a tensor or an array in what is pickled."""
+    """A placeholder for a tensor or an array in what is pickled."""
 
     def __init__(self, build: Any, *arguments: Any) -> None:
         self.made = build, arguments

@@ -81,7 +81,7 @@ def _reach(roots: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def uses_worker_number(dataset: Any) -> bool:
-    """Whether a method of the data set's class (or of one that it wraps) names ``get_worker_info``."""
+    """Whether a method of the dataset's class (or of a class that it wraps) names ``get_worker_info``."""
     for _ in range(4):
         for owner in type(dataset).__mro__:
             if owner.__module__.partition(".")[0] == "torch":

@@ -40,9 +40,9 @@ def start_method(loader: Any) -> str:
 
 
 class WorkerPasses:
-    """Makes the iterators of one loader; it stands in the loader's place for ``_get_iterator``.
+    """Makes the iterators of one loader; it replaces the loader's ``_get_iterator``.
 
-    A pickle or a deep copy of the loader leaves it behind and has torch's own workers. ``was_local`` says that the
+    A pickle or a deep copy of the loader drops it and has torch's own workers. ``was_local`` says that the
     script loads in the main process: then passes without gradients (validation) still do, and so does whatever the
     workers cannot do in exactly the same way. ``emit(why)`` is called when that is so for all later passes.
     """
@@ -243,7 +243,7 @@ class _ReadAhead:
 
     RandomSampler draws from it at its first index, when the loop is there, and once more where it ends (those numbers
     are thrown away): seen too early, that draw is taken back and made again when the loop comes to it. It does not hold
-    the Pass: one that the loop has left must be seen to be gone.
+    the Pass: hotloop must notice when the loop has left a Pass.
     """
 
     def __init__(self, indices: Iterator[Any], loader: Any) -> None:
@@ -376,7 +376,7 @@ def _tail_generator(loader: Any) -> tuple[torch.Generator, int] | None:
 
 
 def lower_priority(iterator: Any, niceness: int) -> None:
-    """Put the workers of a loader's iterator behind this process where cores are short; 0 leaves them as they are.
+    """Lower the priority of a loader's workers below this process's where cores are short; 0 leaves it as it is.
 
     From here and not by a ``worker_init_fn``, so that nothing has to be sent to workers that are spawned.
     """
@@ -391,7 +391,7 @@ def lower_priority(iterator: Any, niceness: int) -> None:
 
 
 class LowPriority:
-    """Stands in a loader's place for ``_get_iterator``: torch's own workers, at a lower priority."""
+    """Replaces a loader's ``_get_iterator``: torch's own workers, at a lower priority."""
 
     def __init__(self, loader: Any, niceness: int) -> None:
         self._loader = weakref.ref(loader)

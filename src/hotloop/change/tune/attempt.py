@@ -135,7 +135,7 @@ def _compare(
 
 
 def judge_gain(found: statistics.PairComparison, wanted: Wanted) -> tuple[str, str]:
-    """Status and reason of the patched copy's gain beside the strategy's."""
+    """Status and reason of the patched copy's gain next to the strategy's."""
     if found.low_ratio is None or found.high_ratio is None:
         return CANNOT_TELL, found.reason
     if found.verdict is TrialVerdict.SLOWER or (found.decided and found.verdict is not TrialVerdict.FASTER):
@@ -204,7 +204,7 @@ def run_attempt(attempt: TuningAttempt, search: Search, request: Request, progre
 
 
 def stop_early(request: Request, progress: Progress, error: Exception) -> None:
-    """Nothing more can be run, and what was compared is told. Raises TuneError where that is nothing."""
+    """Nothing more can be run, and what was compared is reported. Raises TuneError where that is nothing."""
     why = str(error)
     if isinstance(error, BaselineFailed):
         why += f"; see the outputs in {request.folder / 'trials'}"
@@ -215,7 +215,7 @@ def stop_early(request: Request, progress: Progress, error: Exception) -> None:
 
 
 def check_source(request: Request, progress: Progress, study: Study) -> None:
-    """Make the patch of what was proven and run the patched copy beside the unchanged one, as long as there is time."""
+    """Make the patch of what was proven and compare the patched copy with the unchanged one, while there is time."""
     campaign, plan = progress.campaign, study.bench.plan
     assert campaign is not None
     best = best_arm(campaign)

@@ -30,7 +30,7 @@ VERDICTS: tuple[DrillVerdict, ...] = ("fail", "cannot tell", "pass")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """One interruption: the signal, the run that got it, what lay there after it, and the same command again."""
+    """One interruption: the signal, the run that got it, the files that it left, and the same command again."""
 
     signal: str
     first: ObservedRun
@@ -62,8 +62,8 @@ class Undisturbed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """Where the restart went on: after ``step`` steps (None: unknown). ``fault``: why that is no resumption,
-    ``doubt``: why it cannot be told."""
+    """Where the restart resumed: after ``step`` steps (None: unknown). ``fault``: why that is not a resumption,
+    ``doubt``: why it cannot be judged."""
 
     step: int | None
     fault: str = ""
@@ -72,7 +72,7 @@ class Resumption:
 
 
 def describe_undisturbed(run: ObservedRun, interrupted: Sequence[Interrupted], grace_s: float) -> Undisturbed:
-    """The undisturbed run, with what the interrupted ones tell until their signal of how well its losses repeat."""
+    """The undisturbed run, with what the interrupted ones show, until their signal, of how well its losses repeat."""
     pairs = [
         (one, other)
         for pair in interrupted
@@ -248,7 +248,7 @@ def _judge_end(whole: Undisturbed, pair: Interrupted, has_saved: bool) -> tuple[
 def _judge_loss(
     whole: Undisturbed, pair: Interrupted, resumption: Resumption, done: int, has_saved: bool
 ) -> tuple[str, str]:
-    """A fault or a doubt: was more lost than lies between two saves, and did the restart train to the same end?"""
+    """A fault or a doubt: was more lost than the work between two saves, and did the restart train to the same end?"""
     if resumption.step is None:
         return "", ""
     total, lost = whole.steps_count, max(0, done - resumption.step)
@@ -256,7 +256,7 @@ def _judge_loss(
     ended = resumption.step + len(pair.again.losses)
     had = any(one.end_ns is not None and one.step for one in pair.first.saves) or pair.has_checkpoint
     if resumption.step == 0 and lost and had:
-        return f"it started again from the beginning beside a checkpoint: all {lost} steps were lost", ""
+        return f"it started again from the beginning although there is a checkpoint: all {lost} steps were lost", ""
     if lost > allowed and not had and total is None:
         return "", "nothing was saved in the part of the training that was seen"
     if lost > allowed and not had:

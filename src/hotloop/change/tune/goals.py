@@ -23,10 +23,10 @@ GOALS = (SPEED, MEMORY, PARETO, COST)
 MOST_UNEQUAL_RATIO = 1.02
 """Sides whose samples per step differ by at most this do equal work per step."""
 NO_WORSE_RATIO = 1.0 - statistics.SAME_WITHIN_RATIO
-"""A ratio whose lower bound is at least this is no loss that matters."""
+"""A ratio whose lower bound is at least this counts as no loss."""
 
 FRONT, OPEN, DOMINATED = "front", "cannot tell", "dominated"
-"""Where a candidate stands: nothing is better in both; something may be; something is."""
+"""The standing of a candidate: nothing is better in both; something may be; something is."""
 
 UNCHANGED = "unchanged"
 CROWDING = "the CPU use of other programs"
@@ -195,10 +195,10 @@ def word_verdict(goal: str, verdict: TrialVerdict) -> TrialVerdict:
 
 
 def rank_points(points: Sequence[GoalPoint]) -> tuple[Standing, ...]:
-    """Where each point stands among all and the unchanged command (which is a point without error: it is the measure).
+    """The standing of each point among all and the unchanged command (a point without error: it is the reference).
 
     A point is dominated when another is better in one ratio beyond both intervals, and in the other one at worst 2 %
-    below. Where only the estimates say so, it is open: more pairs could tell.
+    below. Where only the estimates say so, it is open: more pairs could decide it.
     """
     everything = [GoalPoint(id=UNCHANGED, speed=(1.0, 1.0, 1.0), memory=(1.0, 1.0, 1.0)), *points]
     found = []
@@ -244,7 +244,8 @@ def is_free_gain(speed: statistics.PairComparison, memory: statistics.PairCompar
 def choose_point(standings: Sequence[Standing], free: Sequence[str]) -> tuple[str | None, str]:
     """The id to write down (None for nothing) and why, in one sentence.
 
-    ``free`` are the ids that win something and are shown to lose nothing. A trade of speed for memory is the reader's.
+    ``free`` are the ids that improve something and are shown to worsen nothing. A trade of speed for memory is up to
+    the reader.
     """
     if all(one.point.id == UNCHANGED for one in standings):
         return None, f"no candidate was compared in at least {statistics.LEAST_PAIRS} pairs of processes"
@@ -253,8 +254,8 @@ def choose_point(standings: Sequence[Standing], free: Sequence[str]) -> tuple[st
     if candidates:
         best = max(candidates, key=lambda one: (one.speed[0], one.memory[0], one.id))
         others = [one.id for one in candidates if one is not best]
-        beside = f"; it is the fastest of {len(candidates)} such candidates" if others else ""
-        return best.id, f"{best.id} improves speed or memory and is proven not to worsen the other{beside}"
+        rank = f"; it is the fastest of {len(candidates)} such candidates" if others else ""
+        return best.id, f"{best.id} improves speed or memory and is proven not to worsen the other{rank}"
     trades = [one.id for one in front if one.id != UNCHANGED and one.is_adoptable]
     if trades:
         return None, (
@@ -320,7 +321,7 @@ def describe_cost(measured: Mapping[str, Value], price_per_hour: float) -> dict[
 
 
 def comparison_to_mapping(goal: str, found: statistics.PairComparison) -> dict[str, Value]:
-    """A comparison as the report holds it beside the trial's own."""
+    """A comparison in the report's form, next to the trial's own."""
     return {
         "verdict": word_verdict(goal, found.verdict).value,
         "reason": found.reason,

@@ -13,8 +13,8 @@
     name = "four ranks"
     ranks = 4
 
-Nothing is searched and nothing is combined: what was declared is what is told. A configuration that changes nothing in
-the processes it was to change is ``not applicable``, never a baseline under another name.
+Nothing is searched and nothing is combined: the report covers exactly what was declared. A configuration that changes
+nothing in the processes it was to change is ``not applicable``, never a baseline under another name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MOST_CONFIGURATIONS = 64
 MOST_RANKS = 4096
 LEAST_CONFIGURATIONS = 2
 OWN_VARIABLES = ("PYTHONPATH", "PYTHONSTARTUP")
-"""What hotloop needs to enter the training, beside every name that begins with HOTLOOP."""
+"""Variables that hotloop needs to enter the training, in addition to every name that begins with HOTLOOP."""
 _RANK_OPTIONS = {
     "torchrun": ("--nproc-per-node", "--nproc_per_node"),
     "torch.distributed.run": ("--nproc-per-node", "--nproc_per_node"),
@@ -81,7 +81,7 @@ class Configuration:
 
     @property
     def launch(self) -> dict[str, Any]:
-        """What differs in the start of the command, as the report tells it."""
+        """What differs in the start of the command, as the report shows it."""
         values: dict[str, Any] = {}
         if self.ranks is not None:
             values["ranks"] = self.ranks
@@ -201,7 +201,7 @@ def _refuse_unknown(content: Mapping[str, Any], known: Sequence[str], place: str
 def make_preset() -> tuple[Configuration, ...]:
     """The grid that is asked for most: precision, accumulation, and what is cut over the ranks.
 
-    The first one changes nothing: the observation says what the command is as it stands.
+    The first one changes nothing: the observation shows the command as it is.
     """
     bf16 = Choice(technique="bf16-autocast")
     rows: dict[str, tuple[Choice, ...]] = {
@@ -222,7 +222,7 @@ def make_preset() -> tuple[Configuration, ...]:
 def change_command(command: Sequence[str], configuration: Configuration) -> tuple[tuple[str, ...], str]:
     """The words that start this configuration, and why it cannot be started (empty when it can).
 
-    Arguments are appended: of an option that stands twice, argparse and click take the last one.
+    Arguments are appended: if an option is given twice, argparse and click take the last one.
 
     >>> change_command(("torchrun", "--nproc-per-node=2", "t.py"), Configuration(name="a", ranks=4))
     (('torchrun', '--nproc-per-node=4', 't.py'), '')
@@ -236,7 +236,7 @@ def change_command(command: Sequence[str], configuration: Configuration) -> tupl
 
 
 def _set_ranks(words: list[str], ranks: int) -> str:
-    """Put the number into the launcher's option; answers why that cannot be done."""
+    """Put the number into the launcher's option; returns why that cannot be done."""
     place = _find_launcher(words)
     if place is None:
         return (

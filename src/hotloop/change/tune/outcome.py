@@ -107,7 +107,7 @@ def strategy_text(strategy: Strategy, overrides: Sequence[str] = ()) -> str:
 
 
 def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
-    """One sentence: what is written, what it wins by the goal, and what it costs where that is known."""
+    """One sentence: what is written, what it gains by the goal, and what it costs where that is known."""
     campaign = progress.campaign
     if goal == PARETO and campaign is not None:
         _, why = choose_pareto(campaign)
@@ -150,7 +150,7 @@ def list_overrides(progress: Progress) -> tuple[str, ...]:
 
 
 def _list_untried_together(campaign: Campaign | None, best: Arm | None) -> tuple[str, ...]:
-    """What was proven to make the start quicker, and stays out because something else wins in every step."""
+    """What was proven to make the start quicker, but is left out because something else saves time in every step."""
     if campaign is None or best is None or best.candidate.is_one_time:
         return ()
     return tuple(

@@ -192,7 +192,7 @@ def patch_source(
             else:
                 planned = plan_edits(script, record, source)
                 if isinstance(source, Wrapped) and any(edit.start == edit.end == planned[0].start for edit in edits):
-                    raise Refusal("another technique stands around the same call")
+                    raise Refusal("another technique wraps the same call")
                 if not all(edit in edits for edit in planned):
                     _refuse_overlap(planned, edits)
                 edits += [edit for edit in planned if edit not in edits]

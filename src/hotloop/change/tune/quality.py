@@ -280,7 +280,7 @@ def window_slices(count: int) -> tuple[slice, ...]:
 
 
 def step_spread(losses: Sequence[float]) -> float:
-    """Standard deviation of a loss around its trend: from the differences of neighbours, which the trend leaves."""
+    """Standard deviation of a loss around its trend, from the differences of adjacent values, which hold no trend."""
     if len(losses) < 2:
         return 0.0
     differences = [b - a for a, b in pairwise(losses)]

@@ -136,7 +136,7 @@ def _say_why(found: statistics.PairComparison) -> str:
 
 
 def _judge_numbers(match: Match) -> tuple[Quality, bool]:
-    """What the losses of B say beside those of A, and whether that can end the proof."""
+    """What the losses of B show against those of A, and whether that can end the proof."""
     references = [*([match.observed] if match.observed else []), *match.a]
     bands = make_guard(references, match.a)
     qualities = [judge_measured(bands, process, match.numerics).quality for process in match.b]

@@ -225,7 +225,7 @@ def _span(mark: str, begin_ns: int, number: int, end_ns: int | None) -> Observed
 
 
 def _join_spans(parts: list[ObservedSpan], ends: Sequence[int]) -> Iterator[ObservedSpan]:
-    """What lies between the same two steps is one save, or one evaluation."""
+    """Everything between the same two steps is one save, or one evaluation."""
     by_step: dict[int, list[ObservedSpan]] = {}
     for part in sorted(parts, key=lambda one: one.begin_ns):
         by_step.setdefault(sum(end <= part.begin_ns for end in ends), []).append(part)

@@ -292,7 +292,7 @@ def _inherits_forward(script: Script, value: ast.expr, target: str | None) -> bo
 
 
 def _plan_context(script: Script, record: AppliedTechnique, source: ModelContext) -> list[ScriptEdit]:
-    """The model's call at the line inside the context, what it answers in float32."""
+    """The model's call at the line inside the context, with its outputs in float32."""
     if record.values.get(source.value) is None:
         raise Refusal(f"{source.value} was not recorded")
     call, statement = _find_forward(script, record)

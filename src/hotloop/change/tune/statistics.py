@@ -1,7 +1,7 @@
 """Process means of two arms -> a ratio with an interval that holds at every look, and a verdict.
 
 The unit of analysis is the process: its mean time per unit of work over its steady steps. What happens inside one
-process (allocator, page placement, a neighbour on the machine) is shared by all of its steps, so that its steps say
+process (allocator, page placement, other programs on the machine) is shared by all of its steps, so that its steps say
 little about the next process. Processes run in pairs, one of each arm, in the order AB BA AB BA: a drift of the
 machine that is slow against a pair cancels. The statistic is the mean of the pairs' log ratios.
 
@@ -35,7 +35,7 @@ LOOKS = ((4, 0.25), (6, 0.25), (8, 0.15), (12, 0.15), (16, 0.10), (24, 0.10))
 """Pairs at which the data are looked at, and the share of the decision level that is spent there: most of it early,
 where few degrees of freedom need it and where a budget of minutes ends."""
 LEAST_FOR_NOISE = 4
-"""Processes of the baseline from which the machine's noise is told."""
+"""Baseline processes from which the machine's noise can be estimated."""
 LEVELLED_RATIO = 0.8
 """Pairs are compared at equal values of a covariate where that makes their spread at most this of what it was."""
 LEAST_COVARIATE_SPREAD = 0.03
@@ -60,9 +60,9 @@ SAME_WITHIN_RATIO = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """How far pairs of equal processes differ here, told by all processes of the baseline.
+    """How far pairs of equal processes differ here, estimated from all baseline processes.
 
-    ``spread_ratio`` is the standard deviation of a pair's log ratio, ``freedom`` the degrees of freedom behind it.
+    ``spread_ratio`` is the standard deviation of a pair's log ratio, ``freedom`` its degrees of freedom.
     """
 
     spread_ratio: float
@@ -71,7 +71,7 @@ class Noise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Covariate:
-    """How slow the machine was beside each process of a comparison, in the order of its process means, as a logarithm.
+    """How slow the machine was during each process of a comparison, in the order of its process means, as a logarithm.
 
     ``every`` holds time per unit and value of all processes of the baseline so far, those of the pairs included.
     ``words`` end a sentence that begins with 'corrected for changes in'.
@@ -112,11 +112,11 @@ def compare(
     noise: Noise | None = None,
     covariates: Sequence[Covariate] = (),
 ) -> PairComparison:
-    """Judge pairs of process means (times per unit, entry i of both ran beside each other).
+    """Judge pairs of process means (times per unit; entry i of both ran one right after the other).
 
     Four pairs that happen to agree prove no silence, and alone they decide next to nothing (t of 3 degrees of freedom).
     With ``noise`` the spread is never taken for less than that, and its degrees of freedom count too, unless the pairs
-    spread by more than SAME_SPREAD_RATIO of it: then they are noisier than the baseline, and stand for themselves.
+    spread by more than SAME_SPREAD_RATIO of it: then they are noisier than the baseline, and their own spread counts.
 
     >>> compare([10.0, 10.1, 9.9, 10.0], [5.0, 5.0, 5.1, 4.9]).verdict.value
     'faster'
@@ -289,7 +289,7 @@ def _intersect(logs: Sequence[float], level: float, noise: Noise | None, levelle
 
 
 def pairs_to_decide(found: PairComparison, *, level: float = DECISION_LEVEL) -> int | None:
-    """The look that would tell a difference as large as it seems; None when none would, or before the first look."""
+    """The look that would show a difference as large as it seems; None when none would, or before the first look."""
     if found.speedup_ratio is None or found.noise_ratio is None:
         return None
     effect = abs(math.log(found.speedup_ratio))
@@ -322,7 +322,7 @@ def noise_of(values: Sequence[float]) -> Noise | None:
 
 
 def break_even_steps(one_time_ns: float, baseline_step_ns: float, candidate_step_ns: float) -> int | None:
-    """Steps after which a one-time cost is won back; None when a step wins nothing.
+    """Steps after which a one-time cost has paid for itself; None when a step saves nothing.
 
     >>> break_even_steps(1000, 10, 8)
     500

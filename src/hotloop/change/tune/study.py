@@ -75,7 +75,7 @@ FACTS = ("python", "torch", "executable", "accelerator", "device_name", "torch_t
 
 
 class CodeChanged(Exception):
-    """Code that trials read where it lies is another one than before: what runs now is no more what was observed."""
+    """Code that trials read in place has changed: what runs now is no longer what was observed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Study:
         return self.run("patched", replace(self.bench, patched=files), Strategy(), number)
 
     def run(self, key: str, bench: Bench, strategy: Strategy, number: int) -> Ran:
-        """The process of this number; ``key`` tells its folder from those of other strategies. Raises CodeChanged."""
+        """The process of this number; ``key`` keeps its folder apart from other strategies'. Raises CodeChanged."""
         name = f"{key}-{number}"
         ran = run_trial(bench, strategy, self.limits, name)
         changed = changed_code(bench.plan)
@@ -107,7 +107,7 @@ class Study:
 
 
 def choose_limits(measured: Measurement, duration_s: float, least_steps: int = 0) -> TrialLimits:
-    """How long a trial is: as many steps as fill STEADY_S behind a warm-up, and a wide limit for everything.
+    """How long a trial is: as many steps as fill STEADY_S after a warm-up, and a generous limit for everything.
 
     ``least_steps`` where its start is to be seen, up to the most steps of a trial.
     """

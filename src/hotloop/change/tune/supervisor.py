@@ -294,7 +294,7 @@ def _watch(
 
 
 def available_memory_ratio() -> float:
-    """Share of the host's memory that is available, the cgroup's limit included; 1 where that is not told."""
+    """Share of the host's memory that is available, the cgroup's limit included; 1 where that is not known."""
     found = 1.0
     try:
         fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())

@@ -1,4 +1,4 @@
-"""A strategy -> one process of the command under it, told apart by how it ended, with what it measured.
+"""A strategy -> one process of the command under it, classified by how it ended, with what it measured.
 
 What knows recordings and the agent arrives as arguments: ``environment`` attaches, ``measure`` reads.
 """

@@ -190,7 +190,7 @@ def share_level(arms: Sequence[Arm]) -> None:
 
 
 def leave_out_lesser(campaign: Campaign, arms: Sequence[Arm]) -> None:
-    """Spend nothing on what a proven candidate excludes and is forecast to win less than that one surely does."""
+    """Spend nothing on what a proven candidate excludes and is forecast to save less than that one surely does."""
     for arm in arms:
         forecast = arm.candidate.forecast
         for other in campaign.arms:
@@ -283,12 +283,12 @@ def _needs_s(campaign: Campaign, arm: Arm | None) -> float:
 
 
 def _pair_s(campaign: Campaign, arm: Arm, *, shared: bool = False) -> float:
-    """What a pair of an arm takes; ``shared``: half of the baseline's process, which stands beside two candidates."""
+    """How long a pair of an arm takes; ``shared``: half of the baseline's process, which serves two candidates."""
     return _needs_s(campaign, arm) + campaign.process_s * (0.5 if shared else 1.0)
 
 
 def _pairs_left(campaign: Campaign, arm: Arm) -> int | None:
-    """Pairs until a difference as large as it seems would be told; None where that is not to be seen."""
+    """Pairs until a difference as large as it seems would show; None where that cannot be foreseen."""
     lefts = []
     for goal in (goals.SPEED, goals.MEMORY) if campaign.goal == goals.PARETO else (campaign.goal,):
         found = compare_arm(campaign, arm, goal)
@@ -298,7 +298,7 @@ def _pairs_left(campaign: Campaign, arm: Arm) -> int | None:
 
 
 def _why_hopeless(campaign: Campaign, arm: Arm, until_s: float) -> str:
-    """Why more pairs would tell nothing within the time; empty where they may."""
+    """Why more pairs would show nothing within the time; empty where they may."""
     left = _pairs_left(campaign, arm)
     if left is None:
         return "dropped: the difference is too small for this much noise"
@@ -543,8 +543,8 @@ def judge_pairs(
     is_one_time: bool = False,
     price_ratio: float = 1.0,
 ) -> statistics.PairComparison:
-    """The comparison of processes that ran beside each other, by peak memory or by time: that of all their steps for
-    what is paid once per start."""
+    """The comparison of processes that ran one right after the other, by peak memory or by time: that of all their
+    steps for what is paid once per start."""
     if memory:
         return goals.compare_memory(baseline, own, campaign.baseline, level=level)
     if is_one_time:
@@ -562,7 +562,8 @@ def _promise(campaign: Campaign, arm: Arm) -> float:
 
 def _hope(campaign: Campaign, arm: Arm) -> float:
     """What decides who goes on when the time is short: of speed the median of the pairs' ratios, and of the forecast's
-    beside them where that rests on evidence, so that one disturbed pair decides nothing."""
+    together with them where that rests on evidence, so that one disturbed pair decides nothing.
+    """
     if campaign.goal != goals.SPEED or not arm.own:
         return _promise(campaign, arm)
     pairs = zip(arm.baseline, arm.own, strict=True)
@@ -615,7 +616,8 @@ def why_not_adopted(campaign: Campaign, arm: Arm) -> str:
 def best_arm(campaign: Campaign) -> Arm | None:
     """The proven arm with the largest ratio; with pareto the one that ``choose_pareto`` names.
 
-    One that wins in every step goes before one that wins once per start: the ratios are not of the same steps.
+    A candidate that saves time in every step goes before one that saves it once per start: the ratios are of
+    different steps.
     """
     if campaign.goal == goals.PARETO:
         name, _ = choose_pareto(campaign)
@@ -629,7 +631,7 @@ def best_arm(campaign: Campaign) -> Arm | None:
 
 
 def rank_arms(campaign: Campaign) -> tuple[goals.Standing, ...]:
-    """Where every arm stands that was compared in both, speed and memory; and the unchanged command."""
+    """The standing of every arm that was compared in both speed and memory, and of the unchanged command."""
     points = []
     for arm in campaign.arms:
         if arm.ended is not None or not arm.own:
@@ -731,7 +733,7 @@ def _last_word(
 
 
 def _rejected_ratio(campaign: Campaign, arm: Arm) -> float | None:
-    """How fast the process was whose numbers were rejected, beside the baseline's: a hint, without an interval."""
+    """How fast the process with the rejected numbers was, relative to the baseline's: a hint, without an interval."""
     if arm.rejected is None or not campaign.baseline:
         return None
     unit = pick_unit([*campaign.baseline, arm.rejected])

@@ -24,11 +24,11 @@ MOST_COPIED_BYTES = 32 << 20
 MOST_COPIED_FILES = 5_000
 MOST_NEIGHBOURS = 1000
 MOST_SEEN = 20_000
-"""Files and folders that are looked at; folders behind them are linked as a whole, unless they hold Python files."""
+"""Limit on files and folders that are examined; later folders are linked as a whole, unless they hold Python files."""
 MOST_LISTED = 5_000
 """A folder that holds more is linked as a whole: it holds data."""
 MOST_LISTED_LATE = 500
-"""The same for folders behind MOST_SEEN."""
+"""The same for folders after MOST_SEEN."""
 MOST_CHECKPOINT_BYTES = 256 << 20
 MOST_LOG_BYTES = 64 << 20
 MOST_HASHED_BYTES = 128 << 20
@@ -58,7 +58,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedFile:
-    """Code that trials read where it lies. ``digest`` is empty where it is known by its stamp (size, time) alone."""
+    """Code that trials read in place. ``digest`` is empty where it is known by its stamp (size, time) alone."""
 
     path: Path
     stamp: tuple[int, int]
@@ -163,7 +163,7 @@ class _Planner:
             )
         if self.whole:
             notes.append(
-                "linked as whole folders, because they are too large or cannot be listed: "
+                "linked as entire folders, because they are too large or cannot be listed: "
                 f"{_name_some(self.whole)}; trials that write there write into your folder"
             )
         if self.unreadable:
@@ -216,7 +216,7 @@ def _has_content(path: Path, content: bytes) -> bool:
 
 
 def code_outside(command: Sequence[str], source: Path) -> tuple[Path, ...]:
-    """Code outside the folder that the words of a command name, and the Python files beside a script there.
+    """Code outside the folder that the command names, and the Python files next to a script there.
 
     ``--config=../large.toml`` names a file too. Data and checkpoints are none: a training may write over them.
     """
@@ -241,10 +241,10 @@ def _scripts_beside(script: Path) -> list[Path]:
 
 
 def make_workspace(plan: WorkspacePlan, target: Path) -> Path:
-    """Build the working copy below ``target``, which must not exist; answers its path.
+    """Build the working copy below ``target``, which must not exist; returns its path.
 
-    It has the name of the user's folder and lies between links to that folder's neighbours, so that ``../data`` leads
-    where it did.
+    It has the name of the user's folder and sits between links to that folder's siblings, so that ``../data`` leads
+    to the same place.
     """
     target.mkdir(parents=True)
     for neighbour in _neighbours(plan.source):
@@ -340,7 +340,7 @@ class _Found:
 
 
 def _walk(source: Path, skipped: set[str]) -> Iterator[_Found]:
-    """Every path below, folders before what they hold, and the shallow ones first: source lies there, data deep."""
+    """Every path below, folders before what they hold, and shallow ones first: source is near the top, data deep."""
     waiting = deque([source])
     seen = 0
     while waiting:

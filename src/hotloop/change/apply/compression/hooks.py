@@ -1,6 +1,6 @@
 """DDP's communication hooks: what a bucket of gradients becomes on its way. Replicas stay equal bit for bit.
 
-A hook stands in the place of DDP's all-reduce. Under gradient accumulation with ``no_sync`` it sees the sum once
+A hook replaces DDP's all-reduce. Under gradient accumulation with ``no_sync`` it sees the sum once
 a step. A gradient that is infinite or NaN on any rank arrives as such on all, so that a GradScaler skips the step
 everywhere; it is never kept.
 """
@@ -105,7 +105,7 @@ def pieces_of(state: Mapping[str, Any], names: Mapping[int, str]) -> dict[int, t
     unknown = sorted(set(state) - set(keys))
     if unknown:
         raise ValueError(
-            f"the state has {unknown[0]!r}, which is no parameter of this model ({len(unknown)} such names)"
+            f"the state has {unknown[0]!r}, which is not a parameter of this model ({len(unknown)} such names)"
         )
     return {keys[name]: piece for name, piece in state.items()}
 

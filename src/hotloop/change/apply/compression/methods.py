@@ -61,13 +61,13 @@ class CompressedDDP(DistributedDataParallel):
         model = hotloop.CompressedDDP(model, method="topk", ratio=0.01)
 
     ``method``: bf16, fp16, int8, topk (``ratio`` 0.01, ``momentum`` 0) or powersgd (``rank`` 4); the last two may begin
-    after ``warm_up_steps`` in bf16. Beside topk, use Adam with ``betas=(0, 0.999)``, or SGD without momentum and its
+    after ``warm_up_steps`` in bf16. With topk, use Adam with ``betas=(0, 0.999)``, or SGD without momentum and its
     momentum here. Every other argument is DistributedDataParallel's. ``model.compression`` says what was done; on one
     rank nothing is sent, and no hook is registered. A checkpoint needs ``compression_state()`` of each rank beside the
     model's state to resume bit for bit; hotloop's Trainer keeps it by itself.
 
     Raises UsageError for an unknown method, settings that are impossible or of another method, gradients other than
-    float32, and where torch.distributed is not initialised.
+    float32, and where torch.distributed is not initialized.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class CompressedDDP(DistributedDataParallel):
         if dtypes - {"torch.float32"}:
             raise UsageError(f"gradients are {', '.join(sorted(dtypes))}: only float32 is compressed; use DDP itself")
         if not dist.is_available() or not dist.is_initialized():
-            raise UsageError("torch.distributed is not initialised: call init_process_group, and start with torchrun")
+            raise UsageError("torch.distributed is not initialized: call init_process_group, and start with torchrun")
         super().__init__(module, **arguments)
         self.hook: GradientHook | None = None
         self.compression = "none: one rank, nothing is sent"

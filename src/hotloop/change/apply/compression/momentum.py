@@ -1,4 +1,4 @@
-"""An optimizer's momentum beside top-k: what a hook kept is late, and momentum makes it act even later.
+"""An optimizer's momentum with top-k: what a hook holds back arrives late, and momentum delays its effect further.
 
 The optimizer goes on in the old direction for 1 / (1 - momentum) steps after an element arrived; meanwhile the ranks
 collect gradients of weights that have not moved yet, and send too much. Deep Gradient Compression (Lin et al., ICLR
@@ -18,7 +18,7 @@ from .hooks import GradientHook, TopKHook, WarmUpHook
 
 
 def lower_momentum(optimizer: Any, hooks: Sequence[GradientHook], most: float) -> Effect:
-    """Beside these hooks' top-k: beta1 of an Adam is at most ``most``, an SGD's momentum acts before the selection.
+    """With these hooks' top-k: beta1 of an Adam is at most ``most``, an SGD's momentum acts before the selection.
 
     Only inside steps whose gradients came by top-k: not in its warm-up, nor in what ``state_dict`` shows. None where
     there is nothing to lower.

@@ -161,7 +161,7 @@ def _format_size(size_bytes: int) -> str:
 
 
 def _why_not_readable(loader: Any) -> str | None:
-    """Why samples of this loader cannot be kept, as far as can be told without reading any."""
+    """Why samples of this loader cannot be kept, as far as hotloop can see without reading any."""
     from hotloop.change.apply.sample_cache import find_obstacle
     from hotloop.change.apply.worker_passes import start_method
 

@@ -120,7 +120,7 @@ class GroupByLength(Technique):
 
 
 def _why_not(loader: Any, context: Context) -> str | None:
-    """Why the order of this loader must stay, as far as can be told without reading samples."""
+    """Why the order of this loader must stay, as far as hotloop can see without reading samples."""
     from torch.utils import data as torch_data
 
     data: Any = torch_data

@@ -221,7 +221,7 @@ def _chosen_by_hand(loader: Any, settings: Mapping[str, Value], workers: int) ->
 
 
 def _refusal(loader: Any, method: str) -> str | None:
-    """Why this loader must not get workers, as far as can be told without reading samples."""
+    """Why this loader must not get workers, as far as hotloop can see without reading samples."""
     import multiprocessing
 
     from hotloop.change.apply.shareable import find_unshareable

@@ -58,7 +58,7 @@ class ActivationOffload(Technique):
 
 
 def offload(model: Any, least_bytes: int, pin_memory: bool) -> Any:
-    """Run the model's forward with saved tensors in host memory; answers what takes it back."""
+    """Run the model's forward with saved tensors in host memory; returns a function that undoes it."""
     import torch
     from torch.autograd.graph import saved_tensors_hooks
 
