@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-ORDER, SUMMARY = 2, "say where a training that already runs stands, or hangs"
+ORDER, SUMMARY = 2, "show where a training that is already running is, or hangs"
 ASKED = {
     "deep": "record the operators of one step of a run (CPU): its report then judges them",
     "off": "let the agent in a run only count steps, until --on",

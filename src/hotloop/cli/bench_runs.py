@@ -49,7 +49,7 @@ from hotloop.measure.bench.program import find_python, run_program, split_target
 from hotloop.pipeline.launches import launch_ranks, read_training
 
 SLACK_S = 300.0
-"""What importing and building the user's objects may take beside the measuring."""
+"""Time for importing and building the user's objects, in addition to the measuring."""
 RANKS_SLACK_S = 180.0
 """For ranks that other hosts start: importing torch, and finding each other."""
 MOST_COUNT = 4096
@@ -89,7 +89,7 @@ def execute_loader(arguments: argparse.Namespace) -> int:
 
 
 def _ask(arguments: argparse.Namespace, request: Mapping[str, Any]) -> dict[str, Any]:
-    """What the program answers that measures in the user's Python."""
+    """The result of the program that measures in the user's Python."""
     _check(arguments)
     python = find_python(arguments.python, os.environ.get("PATH"))
     asked = {**request, "budget_s": arguments.budget}
@@ -265,4 +265,4 @@ BENCHMARKS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "scaling": execute_scaling,
     "comm": execute_comm,
 }
-"""By the word behind ``hotloop bench``."""
+"""By the word after ``hotloop bench``."""

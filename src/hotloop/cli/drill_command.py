@@ -39,8 +39,8 @@ OPTIONS = (
     option(
         "--checkpoints",
         metavar="DIR",
-        help="where the command writes its checkpoints: the drill begins without what lies there. A folder outside of "
-        "this one has to be empty",
+        help="where the command writes its checkpoints: the drill starts without the ones already there. A folder "
+        "outside of this one has to be empty",
     ),
     *output_options("drill", kind="drill", html=None),
     option("command", nargs="...", metavar="COMMAND", help="the training command"),

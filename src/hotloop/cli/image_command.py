@@ -1,4 +1,4 @@
-"""hotloop image: what a Dockerfile's rebuilds cost, and what each fix wins, in measured seconds."""
+"""hotloop image: what a Dockerfile's rebuilds cost, and what each fix saves, in measured seconds."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OPTIONS = (
         metavar="GB",
         help="disk that the builds may take (default: all but 2 GB of what is free)",
     ),
-    option("--work", metavar="FOLDER", default=WORK, help=f"where the temporary store lies (default: {WORK})"),
+    option("--work", metavar="FOLDER", default=WORK, help=f"where the temporary store goes (default: {WORK})"),
     *output_options(kind="image"),
 )
 

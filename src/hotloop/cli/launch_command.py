@@ -22,7 +22,7 @@ ABOUT = {
     "description": (
         "Write the script or manifest that starts this training command on several nodes: torchrun on "
         "each, a signal to save before the time ends or a spot machine goes, restarts. Each line that is not obvious "
-        "has its reason beside it. Prints it, unless --output or --submit is given."
+        "has its reason next to it. Prints it, unless --output or --submit is given."
     ),
     "usage": (
         "hotloop launch --target TARGET --nodes N --gpus-per-node M [options] -- COMMAND...\n"
@@ -66,7 +66,7 @@ OPTIONS = (
         option("--dry-run", action="store_true", help="print it only; the default"),
         option("--submit", action="store_true", help="hand it to sbatch, kubectl, sky or dstack"),
     ],
-    option("command", nargs="...", metavar="COMMAND", help="the training command, behind --"),
+    option("command", nargs="...", metavar="COMMAND", help="the training command, after --"),
 )
 
 
@@ -211,7 +211,7 @@ def _name_of(words: tuple[str, ...]) -> str:
 
 
 def _submit(target: LaunchTarget, text: str, name: str) -> int:
-    """Write it to a file and start it. Answers the program's exit code."""
+    """Write it to a file and start it. Returns the program's exit code."""
     import shutil
     import subprocess
 

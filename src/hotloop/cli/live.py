@@ -1,4 +1,4 @@
-"""A run that trains -> the lines that ``hotloop run --live`` writes to standard error beside the training's own."""
+"""A run in progress -> the lines that ``hotloop run --live`` writes to standard error with the training's own."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_BYTES = 64 * 2**20
-"""A larger file is no report: what it would take to read it is memory that the machine may need."""
+"""A larger file is not a report: reading it would take memory that the machine may need."""
 
 
 ORDER, SUMMARY = 3, "show the report of a recorded run, or render a JSON report"

@@ -62,7 +62,7 @@ OPTIONS = (
         help="say so, and look where each rank is, after so long without progress, or ten of the longest steps "
         "(default: 60; 0: never)",
     ),
-    option("--stall-exit", action="store_true", help="end a training that stands still with SIGTERM"),
+    option("--stall-exit", action="store_true", help="end a stalled training with SIGTERM"),
     option(
         "--steps-total",
         type=int,

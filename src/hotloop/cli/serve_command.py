@@ -23,7 +23,7 @@ ABOUT = {
     )
 }
 OPTIONS = (
-    option("folder", nargs="?", default=".", help="where .hotloop/ lies (default: here)"),
+    option("folder", nargs="?", default=".", help="folder that contains .hotloop/ (default: here)"),
     option("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: a free one)"),
 )
 

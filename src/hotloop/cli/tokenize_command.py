@@ -56,7 +56,7 @@ OPTIONS = (
         help="what one document of a text source is (default: line)",
     ),
     option("--append-eos", action="store_true", help="end each document with the end-of-sequence token"),
-    option("--eos", metavar="TOKEN", help="that token (default: from tokenizer_config.json beside the tokenizer)"),
+    option("--eos", metavar="TOKEN", help="that token (default: from tokenizer_config.json next to the tokenizer)"),
     option(
         "--special-tokens", action="store_true", help="also add the tokens of the tokenizer's own template, such as <s>"
     ),

@@ -33,7 +33,7 @@ ABOUT = {
 }
 OPTIONS = (
     option("--budget", metavar="TIME", default="15m", help="total time, such as 90s, 15m or 2h (default: 15m)"),
-    option("--goal", choices=GOALS, default="speed", help="what to optimise (default: speed)"),
+    option("--goal", choices=GOALS, default="speed", help="what to optimize (default: speed)"),
     option(
         "--matrix",
         metavar="FILE",
@@ -149,7 +149,7 @@ def apply_kept(folder: Path, quiet: bool) -> None:
 
 
 def _apply_new(progress: Progress, folder: Path, quiet: bool) -> None:
-    """The patch of the tuning that was just run; what speaks against it is told, and is no error of the tuning."""
+    """The patch of the tuning that was just run; an objection to it is reported, and is not an error of the tuning."""
 
     if progress.check is None:
         emit("nothing was applied: no change of the source was proven")
@@ -203,7 +203,7 @@ def check_price(price_per_hour: float | None, goal: str, *, is_declared: bool) -
 
 
 def make_folder(out: str | None, kind: str = "tune") -> Path:
-    """A folder for the outcome. One that exists is taken only when a tuning made it. Raises UsageError."""
+    """A folder for the outcome. An existing folder is used only when a tuning made it. Raises UsageError."""
 
     if out is None:
         from hotloop.agent.attach.run_folder import ignore_in_git

@@ -15,7 +15,7 @@ ORDER, SUMMARY = 3, "send a recorded run to a URL, from where reports of all nod
 
 ABOUT = {
     "description": (
-        "Send a run that was recorded here to a URL, or the rest of one that `hotloop run --record` could "
+        "Send a run that was recorded here to a URL, or the rest of a run that `hotloop run --record` could "
         "not send in time. Only what has not arrived yet is sent; interrupted, the same command goes on. Exits with 1 "
         "if not everything arrived."
     )

@@ -104,7 +104,7 @@ def run_child(
     cwd: Path | None = None,
 ) -> ChildEnd:
     """Start the command and wait. Signals that were sent to us alone are passed on; those that the terminal or a
-    supervisor sent to all of us are not repeated. A signal that we were told to ignore (nohup) the child ignores too.
+    supervisor sent to all of us are not repeated. A signal that we are set to ignore (nohup) the child ignores too.
 
     ``on_tick`` is called about once a second while the command runs.
     """
@@ -151,7 +151,7 @@ def _wait_passing_signals(
     on_tick: Callable[[], None] | None,
     watch: SignalGroupWatch,
 ) -> set[int]:
-    """Wait for the child's end; answers the signals that came."""
+    """Wait for the child's end; returns the signals that came."""
     seen: set[int] = set()
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     gone, waiting = _open_child(child.pid), select.poll()

@@ -21,7 +21,7 @@ from hotloop.core.redact import redact_command
 def create_run_folder(name: str | None, command: Sequence[str]) -> tuple[Path, list[str]]:
     """A folder that did not exist, named after time and command without ``name``; and notes for the report.
 
-    It lies under .hotloop/ here, or under the temporary folder when this one cannot be written.
+    It is under .hotloop/ here, or under the temporary folder when this one cannot be written.
     """
     check_name(name)
     base = name or default_name(time.time(), command)

@@ -90,7 +90,7 @@ def _is_spawned() -> bool:
 
 
 def _launched_wall_s() -> float | None:
-    """When our parent process was started, in seconds of wall time; None where /proc does not tell."""
+    """When our parent process was started, in seconds of wall time; None where /proc does not say."""
     try:
         ticks = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19])
         boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))

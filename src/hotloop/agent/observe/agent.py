@@ -1,7 +1,7 @@
 """What one training process knows while it is observed: identities, flags, and the memory that events go to.
 
 No object of the training is kept, not even by a weak reference: a thing is known again by its address, its type's, and
-that of a dictionary of its own. What is told of it is read once, when it is met.
+that of a dictionary of its own. Its facts are read once, when it is first met.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LEARNING_BACKWARDS = 4
 MOST_KNOWN = 1_000
 """Objects of a kind that are known by their address; then all are forgotten."""
 MOST_TOLD = 256
-"""Models, loaders and optimizers of which facts are told; of later ones only events."""
+"""Models, loaders and optimizers whose facts are reported; later ones only cause events."""
 WATCHED_DRAWS = 4
 BUDGET_RATIO = 0.01
 """How much of the time noting events may cost."""
@@ -361,7 +361,7 @@ class Agent:
 
     @undispatched
     def describe_result(self, result: Any) -> int:
-        """Of what a new module returned: 1 for a tensor, 2 for one that needs gradients, else 0."""
+        """For the result of a new module: 1 for a tensor, 2 for a tensor that needs gradients, else 0."""
         try:
             tensor = inputs.first_tensor(result)
             return 0 if tensor is None else 1 + int(tensor.requires_grad)
@@ -465,7 +465,7 @@ class Agent:
         self.ring.tell(facts.process_facts(self.anchor_wall_s, restart, self.options.get("affinity_cores")))
         self.tell_access()
         for missing in self.missing:
-            self.ring.tell({"kind": "health", "level": "warning", "message": f"not observed: {missing}"})
+            self.ring.tell({"kind": "health", "level": "warning", "message": f"not observed: {missing}"})  # words: ok
         for fact in self.pending:
             self.ring.tell(fact)
         self.pending.clear()

@@ -2,7 +2,7 @@
 
 A dispatch mode sees every operator below autograd: silent, without a profiler's start-up (the first start of
 torch.profiler stalls a training for a second and prints to stderr), and it changes no number. It runs for one step
-only, never under torch.compile, with sharded tensors, with an accelerator, or beside anybody's profiler or mode.
+only, never under torch.compile, with sharded tensors, with an accelerator, or under somebody else's profiler or mode.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ OPERATOR_COST_NS = 20_000
 
 
 PASSED_COST_NS = 5_000
-"""The same for one that is only looked at (5.2 us measured, 15 rounds of 2,000)."""
+"""The same for an operator that is only looked at (5.2 us measured, 15 rounds of 2,000)."""
 
 
 def _top_mode() -> Any:

@@ -2,7 +2,7 @@
 
 Each timed phase records one pair of events on the current stream. Nothing ever waits for the device: completed pairs
 are read after steps, on the training thread, and while any thread captures a CUDA graph nothing is recorded and nothing
-is queried. A pair spans all that was queued between its ends, idle time included; it is no proof of what ran.
+is queried. A pair spans all that was queued between its ends, idle time included; it does not prove what ran.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ class DeviceTimer:
     """Pairs of events per phase, from a pool of ``pool_size``. Used by the training thread alone; nothing raises.
 
     ``note`` receives TIMED where a timed step begins or ends, and DEVICE_TIMES once all of its pairs have completed: of
-    a phase that did not run 0 ns, of one that could not be measured (pool exhausted, a capture, another stream at its
-    end, an error of the device) UNKNOWN. ``fail`` receives the device's error, once.
+    a phase that did not run 0 ns, of a phase that could not be measured (pool exhausted, a capture, another stream at
+    its end, an error of the device) UNKNOWN. ``fail`` receives the device's error, once.
     """
 
     def __init__(

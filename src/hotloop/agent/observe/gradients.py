@@ -25,7 +25,7 @@ _SINGLE = (torch.float32, torch.float64)
 
 
 class GradientWatch:
-    """``row_number`` answers the number of the row that is open. ``unseen`` says why the norms tell nothing."""
+    """``row_number`` returns the number of the row that is open. ``unseen`` says why the norms say nothing."""
 
     def __init__(self, row_number: Callable[[], int]) -> None:
         self._row_number = row_number

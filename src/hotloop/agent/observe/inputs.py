@@ -214,7 +214,7 @@ def identify(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def identify_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int, int]:
-    """Flags, the first tensor's identity, and that of all inputs (0 where one is no tensor)."""
+    """Flags, the first tensor's identity, and that of all inputs (0 where one is not a tensor)."""
     if _function_modes():
         return 0, 0, 0
     if len(args) == 1 and not kwargs:

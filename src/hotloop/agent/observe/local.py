@@ -100,7 +100,7 @@ class Session:
         self.before_end: Callable[[], None] = _nothing
         self.deep_window_ns: int | None = None
         self.ends_when_idle = False
-        """Of one that began in the middle of a training: the events are replayed no longer than somebody wants rows."""
+        """For a recording that began in the middle of a training: events are replayed only while rows are wanted."""
 
     def reset_after_fork(self) -> None:
         """In a forked child nobody asked for anything."""

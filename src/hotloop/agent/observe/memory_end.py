@@ -40,7 +40,7 @@ def is_out_of_memory(kind: type[BaseException], error: BaseException | None) -> 
 
 
 def read_amounts(text: str) -> dict[str, int]:
-    """Bytes by the names of AMOUNTS, as far as the text of an allocator's error tells them.
+    """Bytes by the names of AMOUNTS, as far as the text of an allocator's error has them.
 
     >>> read_amounts("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 8.00 GiB")
     {'asked_bytes': 2684354560, 'total_bytes': 8589934592}

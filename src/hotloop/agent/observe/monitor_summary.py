@@ -47,7 +47,7 @@ class PhaseSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadPhase:
-    """A phase on another thread than the steps'; times in ns per call. It runs beside the steps, so it has no share."""
+    """A phase on a thread other than the steps'; times in ns per call. It overlaps with steps, so it has no share."""
 
     path: Path
     time_ns: Stats

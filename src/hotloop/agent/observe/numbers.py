@@ -1,6 +1,6 @@
 """Rows of a training -> lines of health about its loss and its gradients: first, last, and where they are not finite.
 
-Only with ``hotloop run --watch-numbers``. Nothing here waits for a device: scalars travel to pinned memory behind the
+Only with ``hotloop run --watch-numbers``. Nothing here waits for a device: scalars travel to pinned memory after the
 work that made them and are looked at when an event says that they have arrived; at the exit alone they are waited for.
 """
 
@@ -30,7 +30,7 @@ HELD_ROWS = 3
 MOST_BATCHES = 16
 """On their way at once: the ones after that are left out and counted."""
 TELL_S = 1.0
-"""The loss is told to those who watch the training no more often."""
+"""The loss is reported to those who watch the training no more often than this."""
 _SKIPPED = -1.0
 """In place of a norm whose step a GradScaler left out: norms are never negative."""
 

@@ -1,7 +1,7 @@
 """A fixed piece of work, timed between the steps of a trial -> how fast the machine was while that process measured.
 
-Neighbours on the host, other programs and the clock rate slow the training and this work alike, and much of that is to
-be seen nowhere else: a core that the hypervisor gives away for a moment holds up every parallel region of the training.
+Other virtual machines, other programs and the clock rate slow the training and this work alike, and much of that shows
+nowhere else: a core that the hypervisor takes away for a moment holds up every parallel region of the training.
 The work is a product and a sum in float64, on as many threads as the training has: no precision that a technique
 chooses touches it, it draws no random number, and its time belongs to no step.
 """

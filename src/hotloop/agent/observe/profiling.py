@@ -194,7 +194,7 @@ def torch_schedule(plan: TracePlan) -> Callable[[int], Any]:
 
 
 def write_trace(profiler: Any, folder: str, worker: str, *, gzip: bool = False) -> str:
-    """Write a Chrome trace of a stopped profiler, named as TensorBoard's handler names it; answers its path."""
+    """Write a Chrome trace of a stopped profiler, named as TensorBoard's handler names it; returns its path."""
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"{worker}.{time.time_ns()}.pt.trace.json{'.gz' if gzip else ''}")
     profiler.export_chrome_trace(path)

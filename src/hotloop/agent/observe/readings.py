@@ -13,7 +13,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def resident_bytes() -> int | None:
-    """Resident memory of this process; None where /proc does not tell."""
+    """Resident memory of this process; None where /proc does not give it."""
     try:
         with open(MEMORY_PATH, "rb") as file:
             return read_resident(file.read())

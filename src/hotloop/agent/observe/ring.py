@@ -1,7 +1,7 @@
 """Events of a training -> memory that hotloop's own process reads: no file, no descriptor, no thread, no lock.
 
 The memory is a memfd that can neither shrink nor grow. Its descriptor is handed to the process that reads it through a
-local socket and closed at once, so that nothing stands open in the training, nobody can cut what is mapped, and what
+local socket and closed at once, so that nothing stays open in the training, nobody can cut what is mapped, and what
 was written outlives a kill -9. Everything that is called later is bound here, before the training's own code runs.
 """
 
@@ -158,7 +158,7 @@ class Ring:
         self.emit(COPY, start, length, what, rows, columns, item)
 
     def note_rested(self, steps: int) -> None:
-        """Steps that were only counted and are told with the next event; a process that is killed leaves them here."""
+        """Steps that were only counted and are reported with the next event; a killed process leaves them here."""
         _WORD.pack_into(self._memory, RESTED_AT, steps)
 
 

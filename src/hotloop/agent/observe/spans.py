@@ -12,7 +12,7 @@ from .monitor_summary import Path
 from .step_totals import StepRecord
 
 DeviceKey = tuple[StepRecord, Path, bool]
-"""What a device time belongs to: record, path, and whether the phase lies between two steps."""
+"""What a device time belongs to: record, path, and whether the phase is between two steps."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class _Span:
 class SpanStack:
     """The open spans of one thread, a step outermost, and the record that they go into.
 
-    ``begin_device(key)`` and ``end_device(token)`` take the device's time beside the host's (see event_pool.EventPool);
+    ``begin_device(key)`` and ``end_device(token)`` take the device's time alongside the host's (event_pool.EventPool);
     a key is a DeviceKey.
     """
 

@@ -34,7 +34,7 @@ _TEXTS = (("hotloop reads", "ascii"), ("é hotloop", "latin-1"), ("ж hotloop", 
 
 
 def current_thread_state() -> int:
-    """Address of the calling thread's state; 0 where the interpreter does not tell."""
+    """Address of the calling thread's state; 0 where the interpreter does not provide it."""
     if sys.implementation.name != "cpython" or sys.version_info < (3, 11):
         return 0
     get_state: Any = ctypes.pythonapi.PyThreadState_Get
@@ -43,7 +43,7 @@ def current_thread_state() -> int:
 
 
 def describe_access(thread_state: int) -> dict[str, Any] | None:
-    """Where everything lies in this interpreter and in a thread's state; None where it is not found."""
+    """Where everything is in this interpreter and in a thread's state; None where it is not found."""
     if not thread_state:
         return None
     try:
@@ -85,7 +85,7 @@ def _words(address: int, length: int) -> tuple[int, ...]:
 
 
 def _targets(words: Sequence[int], length: int) -> dict[int, tuple[int, ...]]:
-    """What lies where each word points to, by the word's offset; none of words that are no addresses."""
+    """The words that each word points to, by the word's offset; none for words that are not addresses."""
     found = {}
     for at, word in enumerate(words):
         if word and not word & TAG:
@@ -179,7 +179,7 @@ def _code_layout() -> dict[str, int]:
 
 
 def _text_layouts() -> dict[str, Any]:
-    """Where a string says what kind it is: bits behind ``shift`` of the word at ``at``; and [those bits, offset of the
+    """Where a string says what kind it is: bits above ``shift`` of the word at ``at``; and [those bits, offset of the
     characters, codec, bytes a character] of each kind."""
     found = []
     for text, codec in _TEXTS:

@@ -91,7 +91,7 @@ class Series:
             self._kept[place] = value
 
     def stats(self, zeros_count: int = 0) -> Stats | None:
-        """Statistics of the values and of ``zeros_count`` zeros besides, which needs values >= 0; None without any
+        """Statistics of the values plus ``zeros_count`` zeros, which needs values >= 0; None without any
         value. Int values give exact sums."""
         if not self.count:
             return None
@@ -114,7 +114,7 @@ class Series:
 
 
 def quantile(ordered: list[float], at: float, zeros_count: int = 0) -> float:
-    """Quantile of ``zeros_count`` zeros followed by sorted values, linear between neighbours.
+    """Quantile of ``zeros_count`` zeros followed by sorted values, linear between adjacent values.
 
     >>> quantile([1.0, 2.0, 3.0, 4.0], 0.5), quantile([4.0], 0.5, 2)
     (2.5, 0.0)

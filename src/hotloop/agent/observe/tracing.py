@@ -346,7 +346,7 @@ def _stop_recording_in_children(tracing: Tracing) -> None:
 
 
 def _watch_profilers(starts: Callable[[], None], ends: Callable[[], None]) -> Callable[[], None]:
-    """Call back before torch's profiler is prepared or enabled and after it is disabled; answers the undoing."""
+    """Call back before torch's profiler is prepared or enabled and after it is disabled; returns the undo function."""
     module = torch.autograd.profiler
     calls = {"_prepare_profiler": starts, "_enable_profiler": starts, "_disable_profiler": ends}
     originals = {name: getattr(module, name) for name in calls}

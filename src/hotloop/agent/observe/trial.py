@@ -107,12 +107,12 @@ class TrialWatch:
         return self._stop_row is not None and self._rows >= self._stop_row
 
     def _is_settling(self) -> bool:
-        """Whether torch.compile was at work in one of the last rows: what it costs in a start is not yet told from what
-        it costs in every step."""
+        """Whether torch.compile was at work in one of the last rows: what it costs at the start cannot be separated yet
+        from what it costs in every step."""
         return self._compiled_row is not None and self._rows - self._compiled_row < QUIET_ROWS
 
     def _agree(self, is_late: bool) -> int | None:
-        """The row after which all processes stop: the first one that is late says so in a file."""
+        """The row after which all processes stop: the first process that is late announces it in a file."""
         path = os.path.join(self._folder, "stop-row")
         try:
             if is_late:

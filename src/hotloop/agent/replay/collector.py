@@ -183,7 +183,7 @@ class Collector:
 
     @contextlib.contextmanager
     def _noting_failure(self, process: RunProcess) -> Iterator[None]:
-        """What fails for one process is told in its recording, and the others go on."""
+        """A failure for one process is noted in its recording, and the others go on."""
         try:
             yield
         except Exception as error:

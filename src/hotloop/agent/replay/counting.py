@@ -50,7 +50,7 @@ class Counting:
         self.input_stays = False
         self.time_first: dict[int, int | None] = {}
         """Of every outermost module that holds one with ``batch_first=False``: the dimension of its input that counts
-        samples, None while that is not decided, UNKNOWN where it cannot be told."""
+        samples, None while that is not decided, UNKNOWN where it cannot be determined."""
         self._undecided: tuple[int, tuple[int, int]] | None = None
         self.inner_batches: set[int] = set()
         """Batch sizes seen at modules with ``batch_first=False``, whose inputs say which dimension is which."""
@@ -68,7 +68,7 @@ class Counting:
     # -- loaders --------------------------------------------------------------------------------------------------
 
     def settle_samples(self, state: LoaderState, declared: int, first: int, second: int) -> int:
-        """Samples of a batch; 0 when that cannot be told.
+        """Samples of a batch; 0 when that cannot be determined.
 
         A loader that makes the batches says how many samples they hold, all but the last one. Where it does not say it,
         the modules inside a model that takes time first do.

@@ -113,7 +113,7 @@ class Engine:
         """Modules with parameters that were called with gradients."""
         self._known: set[int] = set()
         self._described: set[int] = set()
-        """Indexes of the optimizers that were told."""
+        """Indexes of the optimizers that were described."""
         self._held: dict[int, dict[str, Any]] = {}
         self._compile_ns = 0
         self._graphs = {"calls": 0, "ns": 0, "backward_calls": 0, "backward_ns": 0, "forwards": 0}
@@ -142,7 +142,7 @@ class Engine:
         self._write_fact({**fact, "t": self.now_ns - self.recorder.anchor_ns})
 
     def tell(self, fact: dict[str, Any]) -> None:
-        """A fact as the training told it."""
+        """A fact as the training sent it."""
         kind, key = fact.pop("kind", None), fact.pop("key", 0)
         if kind == "place":
             if len(self._places) > 100 * MOST_KNOWN:
@@ -552,7 +552,7 @@ class Engine:
         self.recorder.close_rested(steps)
 
     def _skipped(self, forwards: int, *_: int) -> None:
-        """Forwards without gradients that were only counted, since the last one that was timed."""
+        """Forwards without gradients that were only counted, since the last timed one."""
         recorder = self.recorder
         spent_ns = self.now_ns - recorder.last_ns
         gap, row = recorder.stack[-1], recorder.row

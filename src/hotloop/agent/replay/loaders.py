@@ -41,7 +41,7 @@ class LoaderState:
     """What is known of one DataLoader object.
 
     ``batch_size`` are the samples of its first batch, where the loader makes the batches; ``id`` numbers loaders in
-    order of their first iterator, UNKNOWN for one of which no facts were told.
+    order of their first iterator, UNKNOWN for a loader without known facts.
     """
 
     id: int
@@ -109,7 +109,7 @@ class Loaders:
         self._reading: LoaderState | None = None
 
     def describe(self, key: int, fact: dict[str, Any]) -> LoaderState:
-        """A loader of which the facts are told; another object was at its address before."""
+        """A loader with its facts; another object was at its address before."""
         state = self.states[key] = LoaderState(self._told, fact, fact.get("first_batch_size"))
         self._told += 1
         self.unknown.append(state)
@@ -188,8 +188,8 @@ class Loaders:
         return self.last_state is not None and not self.last_state.feeds_backward
 
     def is_surely_other(self, state: LoaderState | None) -> bool:
-        """True for a loader that does not feed backward; of one that has not yet, once forwards without gradients have
-        followed its batches: one that is made anew for each epoch feeds backward too."""
+        """True for a loader that does not feed backward. Of a loader that has not done so yet: once forwards without
+        gradients have followed its batches, because a loader that is made anew for each epoch feeds backward too."""
         if state is None or not self._is_other(state):
             return False
         burst = self._recorder.burst

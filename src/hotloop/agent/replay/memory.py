@@ -46,7 +46,7 @@ Event = tuple[int, int, tuple[int, ...], Any]
 
 
 class NotOurs(Exception):
-    """The descriptor is no memory of hotloop's hooks."""
+    """The descriptor is not a memory of hotloop's hooks."""
 
 
 class EventMemory:
@@ -83,7 +83,7 @@ class EventMemory:
         return self._next
 
     def rested(self) -> int:
-        """Steps that were only counted and that no event tells."""
+        """Steps that were only counted and that no event reports."""
         steps: int = _WORD.unpack_from(self._memory, RESTED_AT)[0]
         return max(0, min(steps, 1 << 20))
 
@@ -100,7 +100,7 @@ class EventMemory:
         return number
 
     def _number_at(self, number: int) -> int:
-        """The number that stands in the slot of ``number``; below it where the slot is not written yet."""
+        """The number in the slot of ``number``; lower where the slot is not written yet."""
         at = HEADER_BYTES + (number & _MASK) * SLOT_BYTES + SLOT_BYTES - 8
         word: int = _WORD.unpack_from(self._memory, at)[0]
         return word >> CODE_BITS if word & _CODE else -1

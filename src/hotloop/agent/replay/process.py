@@ -403,7 +403,7 @@ def _read(path: str) -> bytes:
 
 
 def _status_bytes(status: bytes) -> tuple[int, int] | None:
-    """Resident memory and its peak of a process; None where the kernel does not tell them.
+    """Resident memory and its peak of a process; None where the kernel does not report them.
 
     >>> _status_bytes(b"VmHWM:\t     12 kB\nVmRSS:\t      8 kB\n")
     (8192, 12288)

@@ -354,7 +354,7 @@ class Recorder:
             row[START] = self.last_ns - self.anchor_ns
 
     def close_rested(self, steps: int) -> None:
-        """``steps`` rows in one that nobody timed: as long as they took, and divided as the last rows were."""
+        """``steps`` rows that nobody timed, in one: as long as they took, and divided as the last rows were."""
         known, now = self._recent, self.clock()
         if not known or not self.last_ns or steps <= 0:
             return
@@ -450,7 +450,7 @@ MOST_BUILT = 10_000
 """Objects that are remembered at a time: loaders and models are made too."""
 
 Place = list[object]
-"""File, line and function where an optimizer was made, as the training told it."""
+"""File, line and function where an optimizer was made, as the training reported it."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Rows and facts of one process -> its recording, appended by hotloop's own process (the format is core/frames.py).
 
-What cannot be written because the disk is full or stands in the way waits in memory, up to a limit, and is tried again;
-what does not fit there is counted as lost.
+What cannot be written because the disk is full or something blocks the path waits in memory, up to a limit, and is
+tried again; what does not fit there is counted as lost.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Repeats:
         self._maybe_metrics = (0, UNKNOWN, 0, 0)
 
     def _note_evaluation(self, seen: list[_Sight], row: int) -> None:
-        """The model that is trained, in eval mode: on data that stays the same, what it answers is only looked at."""
+        """The model that is trained, in eval mode, on data that stays the same: its outputs are only looked at."""
         burst = self._recorder.burst
         if burst is None:
             return

@@ -198,7 +198,7 @@ def _describe(thing: Any, path: str, found: list[Any], depth: int) -> None:
 
 
 def begin_trial(limit_s: float) -> None:
-    """Make this forked process one that reports to nobody and ends by itself: see ``is_trial``."""
+    """Make this forked process report to nobody and end by itself: see ``is_trial``."""
     _PROCESS["is_trial"] = True
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

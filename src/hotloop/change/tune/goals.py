@@ -49,7 +49,7 @@ class GoalPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """``by`` names what dominates a dominated point, or may dominate one that is open."""
+    """``by`` names what dominates a dominated point, or may dominate an open point."""
 
     point: GoalPoint
     standing: str

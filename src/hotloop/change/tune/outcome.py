@@ -119,10 +119,10 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
         ]
         return f"{why} ({', '.join(parts)}){_launch_words(progress, best)}"
     if campaign is None or best is None:
-        won = {MEMORY: "smaller", COST: "cheaper"}.get(goal, "faster")
+        better = {MEMORY: "smaller", COST: "cheaper"}.get(goal, "faster")
         arms = [] if campaign is None else campaign.arms
         has_start = any(arm.candidate.is_one_time and arm.own for arm in arms)
-        return f"No change was {'adopted' if has_start else f'proven {won}'}; fast.toml is empty."
+        return f"No change was {'adopted' if has_start else f'proven {better}'}; fast.toml is empty."
     found = judge(campaign, best)
     names = " + ".join(choice.technique for choice in best.candidate.strategy.choices) or best.candidate.id
     what = {MEMORY: "smaller peak memory", COST: "cheaper"}.get(goal, "faster")

@@ -331,8 +331,8 @@ def least_steps(findings: Iterable[Finding]) -> int:
     return first + STEADY_BEHIND if first else 0
 
 
-"""About how long a process of ``steps`` steps takes, judging by a process that was observed for more or fewer."""
-    """About how long a process of ``steps`` steps takes, estimated from a process that was observed for longer or shorter."""
+def trial_s(observed: Measurement, steps: int) -> float:
+    """About how long a process of ``steps`` steps takes, judging by a process observed for more or fewer steps."""
     return max(0.0, observed.duration_s - (observed.whole_count - steps) * observed.step_ns * 1e-9)
 
 

@@ -616,8 +616,7 @@ def why_not_adopted(campaign: Campaign, arm: Arm) -> str:
 def best_arm(campaign: Campaign) -> Arm | None:
     """The proven arm with the largest ratio; with pareto the one that ``choose_pareto`` names.
 
-    A candidate that saves time in every step goes before one that saves it once per start: the ratios are of
-    different steps.
+    A saving in every step goes before a saving once per start: the ratios are of different steps.
     """
     if campaign.goal == goals.PARETO:
         name, _ = choose_pareto(campaign)

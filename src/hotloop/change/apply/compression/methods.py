@@ -63,8 +63,8 @@ class CompressedDDP(DistributedDataParallel):
     ``method``: bf16, fp16, int8, topk (``ratio`` 0.01, ``momentum`` 0) or powersgd (``rank`` 4); the last two may begin
     after ``warm_up_steps`` in bf16. With topk, use Adam with ``betas=(0, 0.999)``, or SGD without momentum and its
     momentum here. Every other argument is DistributedDataParallel's. ``model.compression`` says what was done; on one
-    rank nothing is sent, and no hook is registered. A checkpoint needs ``compression_state()`` of each rank beside the
-    model's state to resume bit for bit; hotloop's Trainer keeps it by itself.
+    rank nothing is sent, and no hook is registered. A checkpoint needs ``compression_state()`` of each rank together
+    with the model's state to resume bit for bit; hotloop's Trainer keeps it by itself.
 
     Raises UsageError for an unknown method, settings that are impossible or of another method, gradients other than
     float32, and where torch.distributed is not initialized.

@@ -132,7 +132,7 @@ class Bf16Parameters(Technique):
                 context.report(self.id, NotApplicable(why=f"reverted: the forward failed: {reason}"))
 
         def settle() -> None:
-            """The first forward has shown that the model bears it: only the updates may still want the rests."""
+            """The first forward has shown that the model tolerates it: only the updates may still want the rests."""
             if settings["weights"] != "compensated":
                 rests.clear()
 
