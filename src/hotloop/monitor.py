@@ -43,7 +43,7 @@ class Monitor:
 
     ``warmup_steps`` steps at the beginning are in no figure. ``device`` is found by itself when CUDA is in use; give
     ``"cpu"`` to time the host alone. Phases between two steps belong to the step that follows. Phases on other
-    threads run beside the steps and are listed apart. ``clock`` gives ns; ``write`` takes the text of ``end_epoch``
+    threads overlap with the steps and are listed apart. ``clock`` gives ns; ``write`` takes the text of ``end_epoch``
     (default: standard output).
 
     >>> monitor = Monitor(warmup_steps=0, device="cpu")
@@ -269,7 +269,7 @@ class Monitor:
             totals.add_metric(name, value)
 
     def _look_at_torch(self) -> None:
-        """Once torch is there: know when it compiles; once CUDA is in use: time its stream. Never initialises CUDA."""
+        """Once torch is there: know when it compiles; once CUDA is in use: time its stream. Never initializes CUDA."""
         torch = sys.modules.get("torch")
         if torch is None:
             return
@@ -359,7 +359,7 @@ def watch(
     """Observe this process's training from here on, as ``hotloop run`` does, into a folder under ``.hotloop/``.
 
     Call it anywhere in the script or notebook, best before the objects of the training are built: their lines are
-    then known. Calling it again, or under ``hotloop run``, changes nothing and answers the same recording. ``trace``
+    then known. Calling it again, or under ``hotloop run``, changes nothing and returns the same recording. ``trace``
     ('wait:warmup:active[:repeat]'), ``trace_ranks`` and ``nvtx`` are the options of ``hotloop run``.
     """
     from hotloop.agent.attach.watching import begin_watching

@@ -28,7 +28,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         os.getcwd()
     except FileNotFoundError:
-        print("hotloop: the current folder no longer exists; cd to an existing folder", file=sys.stderr)
+        print("hotloop: the current folder no longer exists; cd to another one", file=sys.stderr)
         return 2
     try:
         code: int = parsed.execute(parsed)

@@ -51,7 +51,7 @@ def attach(target: str | None, *, ask: bool = True) -> list[AttachReport]:
     if ask and run is not None and (hosts - {platform.node()} or all(report.limits for report in reports)):
         answers = _ask(run, hosts)
         if not answers and not reports:
-            raise UsageError(f"no hotloop run of {run.name} answers; it ran on {', '.join(sorted(hosts)) or 'no host'}")
+            raise UsageError(f"no run of {run.name} responds; it ran on {', '.join(sorted(hosts)) or 'no host'}")
         reports = [merge_reports(answers)] if answers else reports
     return sorted(reports, key=lambda report: WORST.index(report.verdict))
 
@@ -83,8 +83,8 @@ def ask_of_training(target: str | None, wants: int, steps: int = 0) -> list[Path
         recorded = sorted(path for path in set(run.glob("traces/*")) - traces if _is_complete(path))
     if wants & WANTS_TRACE and not recorded:
         raise UsageError(
-            f"no trace came within {TRACE_S:.0f} s: the training stands still, steps take longer, or another profiler "
-            "is running; one that comes later is in the run's folder traces/"
+            f"no trace came within {TRACE_S:.0f} s: the training has stalled, steps take longer, or another profiler "
+            "is running; a later trace goes to the run's folder traces/"
         )
     return recorded
 

@@ -85,7 +85,7 @@ class _Drilling:
 
     @contextmanager
     def open_copy(self) -> Iterator[Path]:
-        """A fresh working copy. Where checkpoints go outside of it, they land beside it."""
+        """A fresh working copy. Checkpoints that go outside of the folder are placed next to the copy."""
         self.number += 1
         place = self.bench.folder / "work" / f"{self.number}"
         with ExitStack() as stack:
@@ -170,7 +170,7 @@ def _observe(drilling: _Drilling) -> str:
 
 
 def _interrupt_all(drilling: _Drilling) -> None:
-    """Every signal at every moment, the most telling moments first."""
+    """Every signal at every moment, the most informative moments first."""
     draw, request = Random(0), drilling.request
     took_s = 2 * drilling.whole.duration_s
     for aim in AIMS:

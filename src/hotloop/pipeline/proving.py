@@ -124,7 +124,7 @@ def _make_bench(variant: ProofVariant, folder: Path) -> Bench:
 
 
 def _run(bench: Bench, variant: ProofVariant, limits: TrialLimits, name: str, *, counts_whole: bool) -> Ran:
-    """A process of a side. ``counts_whole``: one that ends well without a training counts with its whole time."""
+    """A process of a side. ``counts_whole``: a process that ends well without a training counts with its total time."""
     ran = run_trial(bench, variant.strategy, limits, name)
     if ran.ended == NO_TRAINING and counts_whole:
         whole = Measurement(
@@ -231,7 +231,7 @@ def check_out(revisions: tuple[str, str], cwd: Path, folder: Path) -> Iterator[l
                 if path and not path.startswith(".hotloop") and not place.exists() and place.parent.is_dir():
                     place.symlink_to(root / path.rstrip("/"))
             if not (tree / inside).is_dir():
-                raise UsageError(f"revision {revision} has no folder {inside}; run the command from one that both have")
+                raise UsageError(f"revision {revision} has no folder {inside}; run from a folder that both have")
             subject = _git(root, "log", "-1", "--format=%h %s", commit).strip()
             places.append((tree / inside, f"revision {subject}"))
         yield places

@@ -1,4 +1,4 @@
-"""A run on this disk or behind a URL -> its folder here; and a run folder -> a URL, while it is recorded or later."""
+"""A run on this disk or at a URL -> its folder here; and a run folder -> a URL, while it is recorded or later."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hotloop.remote.uploader import (
 )
 
 JOB_ID = "SLURM_JOB_ID"
-"""What tells runs apart and is the same on all nodes of one."""
+"""What distinguishes runs and is the same on all nodes of one."""
 
 
 def locate_run(name: str) -> Path:
@@ -63,7 +63,7 @@ def check_url(url: str) -> str:
 
 
 class RunUpload(UploadProcess):
-    """``hotloop run --record``: a process beside the training, and the count of what did not arrive."""
+    """``hotloop run --record``: a process next to the training, and the count of what did not arrive."""
 
     def __init__(self, url: str, run_id: str | None, folder: Path, emit: Callable[[str], None]) -> None:
         super().__init__(process_words(folder, url, run_id), folder, emit)

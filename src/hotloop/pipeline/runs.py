@@ -56,7 +56,7 @@ from .stalls import describe_stalls
 
 Forecasts = Mapping[str, Forecast]
 Probe = Callable[[RunRecording, Training, Path], Forecasts]
-"""Measures what techniques would win for a training of the run in a folder."""
+"""Measures what techniques would save for a training of the run in a folder."""
 
 
 def no_probe(run: RunRecording, training: Training, folder: Path) -> Forecasts:
@@ -92,7 +92,7 @@ def read_report(run: str | Path = "last", *, probe: Probe = no_probe) -> Report:
 
 
 def report_run(run: RunRecording, *, folder: Path, probe: Probe = no_probe) -> Report:
-    """Analyse, diagnose and prescribe; the largest training of the run on top, all of them in ``runs``."""
+    """Analyze, diagnose and prescribe; the largest training of the run on top, all of them in ``runs``."""
     sent = (*describe_fetch(folder), *describe_upload(folder))
     watched = (*describe_devices(folder), *describe_exports(folder), *describe_stalls(folder))
     trainings, health = analyze_run(run.processes), (*sent, *describe_reading(run), *watched)
@@ -175,7 +175,7 @@ def read_targets(run: RunRecording) -> dict[str, float]:
 
 
 FEWEST_USE_SAMPLES = 5
-"""NVML's samples trail what they measure by up to a second: fewer in the steady steps tell of the start as well."""
+"""NVML's samples trail what they measure by up to a second: fewer in the steady steps include the start as well."""
 
 
 def measure_use(run: RunRecording, training: Training, *, folder: Path, traced: Report | None) -> Utilization:
@@ -220,6 +220,6 @@ def read_kept_traces(traces: Path) -> tuple[Report | None, tuple[Health, ...]]:
     try:
         traced = report_traces([traces])
     except HotloopError as error:
-        return None, (Health(level="warning", message=f"the recorded traces could not be analysed: {error}"),)
+        return None, (Health(level="warning", message=f"the recorded traces could not be analyzed: {error}"),)
     # Without a device there is nothing in them that the recording does not show better.
     return (None, ()) if traced.device is None else (traced, (describe_kept(traced),))

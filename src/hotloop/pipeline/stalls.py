@@ -120,7 +120,7 @@ class StallWatch:
             (self._folder / STALLED_FILE).touch()
         except Exception as error:  # in a thread of its own: said in a line, and looked at again later
             self._moved_s = time.monotonic()
-            self._emit(f"the training may stand still; it could not be looked at: {error}")
+            self._emit(f"the training may have stalled; it could not be examined: {error}")
             return
         self._emit(f"no progress for {report.since_s or 0.0:,.0f} s: {report.reason}; hotloop attach {pid} says more")
         if self._ends_run:
@@ -129,14 +129,14 @@ class StallWatch:
 
 
 def describe_stalls(folder: Path) -> tuple[Health, ...]:
-    """A line for the report on each time that the run stood still."""
+    """A line for the report on each time that the run stalled."""
     lines = []
     for path in sorted((folder / STALLS_FOLDER).glob("*-*.json")):
         if path.name.startswith(ANSWER):
             continue
         try:
             content: Mapping[str, Any] = json.loads(path.read_text())
-            text = f"the training stood still for {float(content['since_s'] or 0):,.0f} s or more: {content['reason']}"
+            text = f"the training stalled for {float(content['since_s'] or 0):,.0f} s or more: {content['reason']}"
         except (OSError, ValueError, KeyError, TypeError):
             continue
         lines.append(Health(level="warning", message=text[:500]))

@@ -56,10 +56,10 @@ def is_store(name: str) -> bool:
 
 
 def fetch_run(url: str, cache: Path, *, most_bytes: int = MOST_CACHED_BYTES, attempts: int = ATTEMPTS) -> Path:
-    """The run folder of what lies under ``url``, in the folder ``cache``. What could not be fetched is zeros there,
-    which readers step over, and ``describe_fetch`` tells.
+    """The run folder of the recording under ``url``, in the folder ``cache``. What could not be fetched is zeros there,
+    which readers step over, and ``describe_fetch`` reports.
 
-    Raises RecordingError (StoreError) with one line where there is no recording, or one that is refused.
+    Raises RecordingError (StoreError) with one line where there is no recording, or where it is refused.
     """
     store = RemoteStore(url, attempts=attempts)
     marker = store.get(MARKER, 1 << 16, partial(decode_marker, name=f"{store.shown}/{MARKER}"))
@@ -98,7 +98,7 @@ def fetch_run(url: str, cache: Path, *, most_bytes: int = MOST_CACHED_BYTES, att
 
 
 def holds_recording(url: str) -> bool:
-    """Whether nodes have uploaded a recording to a URL or a folder. Raises StoreError where nobody answers."""
+    """Whether nodes have uploaded a recording to a URL or a folder. Raises StoreError where nobody responds."""
     return is_store(url) and RemoteStore(url).get(MARKER, 1 << 16, len) is not None
 
 
@@ -235,7 +235,7 @@ def _read_fetched(folder: Path) -> dict[str, object]:
 
 
 def _read_held(folder: Path, run_id: str) -> dict[str, tuple[str, ...]]:
-    """What lies in the folder of an earlier fetch of the same run."""
+    """The contents of the folder after an earlier fetch of the same run."""
     fetched = _read_fetched(folder)
     held = fetched.get("held")
     if fetched.get("run_id") != run_id or not isinstance(held, dict):
@@ -244,7 +244,7 @@ def _read_held(folder: Path, run_id: str) -> dict[str, tuple[str, ...]]:
 
 
 def _remove_others(folder: Path, places: set[str]) -> None:
-    """What an earlier fetch brought and is no part of the run any more."""
+    """Remove what an earlier fetch brought and what is no longer part of the run."""
     for part in ("processes", "traces"):
         for path in (folder / part).glob("*"):
             if f"{part}/{path.name}" not in places:

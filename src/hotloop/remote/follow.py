@@ -1,4 +1,4 @@
-"""A run folder -> its mirror, until all of it has arrived: at once, or in a process beside ``hotloop run``.
+"""A run folder -> its mirror, until all of it has arrived: at once, or in a process next to ``hotloop run``.
 
 The process ends once its standard input is closed and everything has arrived. It may hang in a driver or be killed at
 any time: ``hotloop run`` never waits for it longer than agreed, and starts it again.
@@ -33,7 +33,7 @@ NICENESS = 19
 REFUSED = 3
 """The process's exit code where the URL is another run's."""
 FAILURE_FILE = "upload-failure.txt"
-"""In the run folder: why the last pass failed, in one line; empty after one that did not."""
+"""In the run folder: why the last pass failed, in one line; empty after a pass that did not."""
 
 
 def mirror(
@@ -106,7 +106,7 @@ def follow(folder: Path, url: str, run_id: str | None, count_rows: CountRows) ->
 
 
 class UploadProcess:
-    """Owns the process that ``words`` start. Nothing here waits but ``stop``, and that as long as it is told."""
+    """Owns the process that ``words`` start. Only ``stop`` waits, for as long as it is asked to."""
 
     def __init__(
         self,

@@ -114,7 +114,7 @@ class RemoteStore:
         return self._try("read", name, fetch)
 
     def list_names(self, folder: str) -> tuple[str, ...]:
-        """What lies directly in a folder, in order; empty where there is none."""
+        """The names directly in a folder, in order; empty where there is none."""
 
         def read(path: str) -> list[Any]:
             try:

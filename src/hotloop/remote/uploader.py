@@ -2,7 +2,7 @@
 
 Nothing is queued: each pass compares the files with what was sent, block by block. So an endpoint that is dead or slow
 costs no memory, and what changed twice meanwhile is sent once. Blocks are named by their content; a manifest that is
-written after them makes them count. A pass that fails leaves the manifest before it, which is whole. upload.json says
+written after them makes them count. A pass that fails leaves the previous manifest, which is valid. upload.json says
 what did not arrive, from the end of ``hotloop run --record`` to the reports of the run.
 """
 
@@ -79,7 +79,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
-    """What became of the recording of one node. ``lost_rows_count`` is what lies on this disk and is not known to
+    """What became of the recording of one node. ``lost_rows_count`` are rows on this disk that are not known to
     have arrived, ``late_files_count`` in how many files something is missing; ``reason`` is None if all arrived."""
 
     url: str
@@ -127,7 +127,7 @@ def write_uploaded(folder: Path, uploaded: Uploaded) -> None:
 
 
 def describe_upload(folder: Path) -> tuple[Health, ...]:
-    """One warning where not all arrived; nothing where all went well or the file is no such."""
+    """One warning where not all arrived; nothing where all went well or the file is not valid."""
     try:
         with (folder / UPLOAD_FILE).open("rb") as file:
             uploaded = msgspec.convert(decode_object(file.read(_MOST_BYTES)), Uploaded)
@@ -283,7 +283,7 @@ class Uploader:
 
     def _check_marker(self, marker: Marker) -> None:
         """Raises PrefixTaken unless this node may belong to the run of that marker."""
-        shown, free = self._store.shown, "give a URL under which nothing lies"
+        shown, free = self._store.shown, "give a URL with nothing under it"
         if self._given_id is not None or self._known:
             raise PrefixTaken(f"{shown} holds the run {marker.run_id}, not {self.manifest.run_id}; {free}")
         if marker.is_named:
@@ -337,7 +337,7 @@ def read_nodes(store: RemoteStore, run_id: str) -> tuple[list[NodeManifest], lis
         raise RecordingError(f"{store.shown} is refused: it has {len(names):,} nodes")
     for name in names:
         if not NODE_NAME.fullmatch(name):
-            lines.append(f"{name[:80]!r} was left out: it is no name of a node")
+            lines.append(f"{name[:80]!r} was left out: it is not the name of a node")
             continue
         node, line = read_node(store, name)
         if node is None:

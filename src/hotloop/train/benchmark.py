@@ -1,7 +1,8 @@
 """A model, its batches and an optimizer -> what data, forward, backward, optimizer and all of them take, each alone.
 
 Everything that the measurement changes is put back, bit for bit: weights, gradients, buffers, optimizer state, random
-states, modes and the loader. The file stands alone (nothing else of hotloop): a probe loads it in the user's Python.
+states, modes and the loader. The file is self-contained (no other hotloop module): a probe loads it in the user's
+Python.
 """
 
 from __future__ import annotations
@@ -386,7 +387,7 @@ def _distinct(tensors: list[Any]) -> list[Any]:
 
 
 def _put_back(now: Any, before: dict[Any, Any]) -> None:
-    """The entries of a mapping as they were; one that did not change may not be writable (a scripted module's)."""
+    """The entries of a mapping as they were; an unchanged entry may not be writable (a scripted module's)."""
     if list(now.keys()) != list(before) or any(now[name] is not one for name, one in before.items()):
         now.clear()
         now.update(before)

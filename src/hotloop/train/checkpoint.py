@@ -1,12 +1,12 @@
-"""A training's state -> a folder that is whole or not there, and back; tensors by torch.distributed.checkpoint.
+"""A training's state -> a folder that is complete or not there, and back; tensors by torch.distributed.checkpoint.
 
     checkpoints/
       step-00000200/
         manifest.json     step, world size, and bytes and SHA-256 of every other file; written last
-        state.json        everything that is no tensor
+        state.json        everything but tensors
         rank-00000.json   what belongs to one rank: its random number generators, what its communication hooks keep
         tensors/          torch.distributed.checkpoint
-      .step-00000300.tmp/ one that is being written, or was when the process died: never read
+      .step-00000300.tmp/ being written, or was when the process died: never read
 
 A folder gets its name by one rename, after its files and the manifest have reached the disk. Reading runs no code from
 the folder: the only pickle in it (DCP's index) may name nothing but DCP's own plain types.
@@ -147,7 +147,7 @@ def list_checkpoints(folder: str | Path) -> list[Path]:
 
 
 def step_of(path: Path) -> int:
-    """The step that a checkpoint's folder is named for, or that its manifest tells where it was renamed."""
+    """The step that a checkpoint's folder is named for, or that its manifest gives where the folder was renamed."""
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match is not None else int(open_manifest(path)["step"])
 
@@ -182,7 +182,7 @@ def check_files(path: str | Path) -> dict[str, Any]:
 
 
 def open_manifest(root: Path) -> dict[str, Any]:
-    """The manifest alone, when it is whole; the files that it names are not looked at. Raises CheckpointError."""
+    """The manifest alone, when it is complete; the files that it names are not looked at. Raises CheckpointError."""
     manifest = _read_json(root / "manifest.json")
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         found = manifest.get("schema") if isinstance(manifest, dict) else type(manifest).__name__
@@ -194,7 +194,7 @@ def open_manifest(root: Path) -> dict[str, Any]:
 
 
 def open_checkpoint(path: str | Path, *, rank: int = 0) -> Checkpoint:
-    """Read what is no tensor; every file is checked first."""
+    """Read everything but tensors; every file is checked first."""
     root = Path(path)
     manifest = check_files(root)
     name = f"rank-{rank:05d}.json"
@@ -470,7 +470,7 @@ def _entries(folder: Path) -> Iterable[Path]:
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:
-    """A checkpoint of this step that is there already is set aside if it is damaged. Raises OSError if it is whole."""
+    """An existing checkpoint of this step is set aside if it is damaged. Raises OSError if it is intact."""
     if final.exists():
         try:
             check_files(final)

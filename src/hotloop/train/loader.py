@@ -20,7 +20,7 @@ from hotloop.core.strategy import Choice, Strategy
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """Every sample once an epoch, shuffled, and beside others of similar length.
+    """Every sample once an epoch, shuffled, and batched with others of similar length.
 
     >>> sampler = LengthGroupedSampler([7, 1, 8, 2], batch_size=2)
     >>> sorted(sampler), len(sampler)

@@ -1,4 +1,4 @@
-"""A small file beside the checkpoints that says: a signal stopped this training cleanly, start it again."""
+"""A small file next to the checkpoints that says: a signal stopped this training cleanly, start it again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCHEMA = "hotloop.preempted/1"
 
 
 def write_marker(folder: Path, *, signal_number: int, step: int, checkpoint: Path) -> None:
-    """Written when the checkpoint is whole; torchrun's own exit code cannot tell this from a crash."""
+    """Written when the checkpoint is complete; torchrun's own exit code does not distinguish this from a crash."""
     content = {"schema": SCHEMA, "signal": signal_number, "step": step, "checkpoint": checkpoint.name}
     temporary = folder / f".{NAME}.tmp"
     with open(temporary, "w") as file:

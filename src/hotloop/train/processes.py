@@ -28,7 +28,7 @@ def seed_generators(seed: int) -> None:
 
 
 def read_generators() -> dict[str, Any]:
-    """Where every generator stands. numpy is absent when nothing imported it."""
+    """The state of every generator. numpy is absent when nothing imported it."""
     version, words, gauss = random.getstate()
     found: dict[str, Any] = {
         "torch": encode_state(torch.get_rng_state()),
@@ -78,7 +78,7 @@ _LET_GO_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """Where this process stands among its peers. The groups are None on one rank.
+    """The position of this process among its peers. The groups are None on one rank.
 
     ``control`` carries the question whether to stop, ``saving`` what the thread that writes checkpoints has to say:
     each is used by one thread only, on the CPU, so neither waits for the gradients.

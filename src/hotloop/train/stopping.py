@@ -68,7 +68,7 @@ class _UntilTheRankEnds:
 
 
 class StopWatch:
-    """A context that notes signals; ``check`` answers the signal that all ranks have agreed to stop for."""
+    """A context that notes signals; ``check`` returns the signal that all ranks have agreed to stop for."""
 
     def __init__(self, group: Any) -> None:
         self._group = group

@@ -46,7 +46,7 @@ from .processes import Ranks, first_error, join_ranks
 from .stopping import StopWatch, keep_from_signals
 
 Step = Callable[[Any, Any], torch.Tensor]
-"""``step(model, batch)`` calls the model and answers the mean loss over the batch's samples."""
+"""``step(model, batch)`` calls the model and returns the mean loss over the batch's samples."""
 
 PREEMPTED_EXIT_CODE = 75
 """EX_TEMPFAIL: stopped by a signal, saved, to be started again."""
@@ -98,7 +98,7 @@ class Preempted(SystemExit):
 
 @dataclass(slots=True)
 class _Place:
-    """Where the training stands; written into checkpoints."""
+    """The current position of the training; written into checkpoints."""
 
     step: int = 0
     epoch: int = 0
@@ -528,7 +528,7 @@ class _Run:
         return self.max_steps is not None and self.trainer.place.step >= self.max_steps
 
     def train_epoch(self, watch: StopWatch) -> int:
-        """Train to the end of the epoch or of ``max_steps``; answers the signal that stopped it before, or 0."""
+        """Train to the end of the epoch or of ``max_steps``; returns the signal that stopped it earlier, or 0."""
         trainer, place = self.trainer, self.trainer.place
         taken = self.accumulate if self.order is None else self.order.layout.window
         left_count = self._steps_left()
@@ -595,7 +595,7 @@ class _Run:
         return _NEVER if self.writer is None or self._every is None else (step // self._every + 1) * self._every
 
     def _steps_left(self) -> int | None:
-        """In this epoch, the smaller last step too; None where only the loader's end will tell."""
+        """In this epoch, including the smaller last step; None where only the loader's end will show."""
         place = self.trainer.place
         if self.order is not None:
             layout = self.order.layout
@@ -605,7 +605,7 @@ class _Run:
         return max(0, -(-(len(self.loader) - place.samples) // self.accumulate))
 
     def _begin_epoch(self) -> Iterator[Any]:
-        """The epoch's batches from where the training stands, with every generator as it was there."""
+        """The epoch's batches from the current position of the training, with every generator in its state there."""
         place, found, self._found = self.trainer.place, self._found, None
         private = None if found is None else found.private
         same_ranks = found is not None and found.world_size == self.trainer.ranks.world_size
@@ -762,7 +762,7 @@ def _accumulation_to_resume(trainer: Trainer, found: Checkpoint, order: BatchOrd
     if order is None:
         if there is not None or found.world_size != trainer.ranks.world_size:
             raise CheckpointError(
-                f"{found.path} stands at a place in {'an order of hotloop' if there else 'a loader of its own order'} "
+                f"{found.path} holds a position in {'an order of hotloop' if there else 'a loader of its own order'} "
                 f"on {found.world_size} ranks: this loader on {trainer.ranks.world_size} cannot continue there"
             )
         return trainer.accumulate
@@ -794,7 +794,7 @@ def _identity_of(order: BatchOrder) -> dict[str, Any]:
 
 
 def _is_shuffled(loader: Any) -> bool | None:
-    """Whether a loader shuffles; None when its order is not one that follows from a seed alone."""
+    """Whether a loader shuffles; None when its order does not follow from a seed alone."""
     if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
         return None
     sampler = loader.sampler

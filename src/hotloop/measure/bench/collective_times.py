@@ -33,7 +33,7 @@ POOR_FIT_RATIO = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLaunch:
-    """How the ranks of the benchmark start: variables of each one that this process starts, beside its own."""
+    """How the benchmark's ranks start: for each rank that this process starts, variables in addition to its own."""
 
     variables: tuple[Mapping[str, str], ...]
     is_alone: bool
@@ -44,7 +44,7 @@ class RankLaunch:
 def plan_launch(variables: Mapping[str, str], ranks: int | None) -> RankLaunch:
     """The ranks to start: one of a launcher's group where its variables are set, else ``ranks`` (2) on this host.
 
-    torchrun sets RANK, WORLD_SIZE and MASTER_ADDR; srun sets SLURM_PROCID and SLURM_NTASKS beside them. Raises
+    torchrun sets RANK, WORLD_SIZE and MASTER_ADDR; srun also sets SLURM_PROCID and SLURM_NTASKS. Raises
     UsageError where a group is only half described.
     """
     own = dict(variables)

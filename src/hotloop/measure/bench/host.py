@@ -1,6 +1,6 @@
 """This machine -> Host: what the checks judge, read from /proc, /sys, the environment, the machine probe and a folder.
 
-Files are read below ``root``, so that a folder can stand for a machine. Of a data folder a sample is read within a
+Files are read below ``root``, so that a folder can represent a machine. Of a data folder a sample is read within a
 second: the page cache is asked to drop what is about to be read, and asked afterwards whether it did, so that a speed
 that comes out of memory is never called the storage's. Nothing is written.
 """
@@ -292,7 +292,7 @@ SAMPLED_FILES = 64
 
 
 def read_folder(folder: str, *, budget_s: float = BUDGET_S, most_bytes: int = MOST_BYTES) -> Reading:
-    """Read a sample of the folder's files. Trouble is told in ``complaint``; nothing is raised for it."""
+    """Read a sample of the folder's files. Trouble is reported in ``complaint``; nothing is raised for it."""
     reading = Reading(folder=folder)
     worker = threading.Thread(target=_read_sample, args=(reading, budget_s, most_bytes), daemon=True)
     worker.start()

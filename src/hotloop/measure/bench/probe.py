@@ -255,7 +255,7 @@ def _forecast_bf16(replay: Mapping[str, Any], step: StepTimes, parameters: int) 
 def _forecast_batch(replay: Mapping[str, Any], passes: Mapping[str, Any] | None, step: StepTimes) -> Forecast | None:
     """The batch that pays most: what does not grow with it is shared by more samples.
 
-    How twice the batch grows a step is measured for all of it; how larger ones do, by whole passes, and in proportion.
+    For twice the batch, the growth of a step is measured in full; for larger ones, by full passes and in proportion.
 
     Growth is measured in two ways, which the expected saving takes the middle of: operators one by one find their
     tensors in the caches at both sizes, and whole passes find less there than the step does. Measured (fastest of 3,
@@ -339,9 +339,9 @@ def _replay_evidence(replay: Mapping[str, Any], cover: _Coverage) -> dict[str, A
 
 
 def _forecast_threads(threads: Mapping[str, Any], replay: Mapping[str, Any] | None, step: StepTimes) -> Forecast | None:
-    """As many threads as cores, when there are more: what forward and backward win, and what the optimizer wins.
+    """As many threads as cores, when there are more: what forward and backward save, and what the optimizer saves.
 
-    None where the fewer threads were clearly slower: more threads than cores win only cores from other programs.
+    None where fewer threads were clearly slower: more threads than cores only take cores from other programs.
     """
     present, fitting = threads["present_ns"], threads["cores_ns"]
     if present <= 0 or replay is None or fitting > DISTURBED_RATIO * present:

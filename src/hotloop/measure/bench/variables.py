@@ -80,7 +80,7 @@ def _condition(bad: str | list[str] | dict[str, int]) -> Callable[[str, Host], b
 
 
 def judge_variables(host: Host) -> tuple[Effect, ...]:
-    """The effects worth telling, harmful first; variables that do what they should are left out."""
+    """The effects worth reporting, harmful first; variables that do what they should are left out."""
     effects = []
     for one in read_variables():
         value = host.environment.get(one.name)

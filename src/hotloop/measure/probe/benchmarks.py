@@ -299,7 +299,7 @@ def _time_parts(loader: Any, fetch: Callable[[], Any], share_s: float) -> dict[s
 
 
 def _core_ns() -> int:
-    """Time so far for which this process had a core, or was ready for one that others had."""
+    """Total time in which this process had a core, or was ready but waited for a core."""
     try:
         with open("/proc/self/schedstat") as file:
             delay_ns = int(file.read().split()[1])

@@ -16,13 +16,13 @@ import torch
 from hotloop.measure.probe.clock import middle
 
 MOST_BACKWARD_NS = 200_000_000
-"""A longer backward is cut to this: what buckets win of it is won at its end."""
+"""A longer backward is cut to this: whatever buckets save is saved at its end."""
 MOST_ARM_NS = 2_000_000_000
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 9
 FIRST_BYTES, DEFAULT_BYTES = 1 << 20, 25 << 20
 """DDP's default buckets: a small first one, so that sending begins early."""
 WIDTH = 128
-"""Of the square matrices whose product stands for a piece of backward: some tens of microseconds."""
+"""Of the square matrices whose product represents a piece of backward: some tens of microseconds."""
 
 
 def measure(plan: Mapping[str, Any]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """One rank of ``hotloop bench comm``: times collectives, pairs of ranks and an exchange of gradients.
 
 It runs with torch.distributed's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or with the ``store`` of the
-request for ranks of one host. Rank 0 tells what was measured.
+request for ranks of one host. Rank 0 reports what was measured.
 
 All ranks take the same way through the measurement: every decision follows from the slowest rank's times, which all of
 them know.

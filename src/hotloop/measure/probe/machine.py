@@ -1,7 +1,7 @@
 """This interpreter, its torch and its accelerators -> one JSON object of facts on standard output.
 
 Run as ``python machine.py`` with the training's interpreter. It needs the standard library only: without torch it says
-so and tells the rest. It judges nothing. A fact that cannot be had is null.
+so and reports the rest. It judges nothing. A fact that cannot be had is null.
 """
 
 from __future__ import annotations
@@ -158,13 +158,13 @@ def distributed_facts(torch: Any) -> dict[str, Any]:
 
 
 def cpu_flags() -> list[str] | None:
-    """Those of CPU_FLAGS that this CPU has; None where /proc/cpuinfo does not tell."""
+    """Those of CPU_FLAGS that this CPU has; None where /proc/cpuinfo does not say."""
     found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", read("/proc/cpuinfo"), re.MULTILINE)
     return None if found is None else [flag for flag in CPU_FLAGS if flag in found.group(1).split()]
 
 
 def openmp_runtimes() -> list[str] | None:
-    """Names of the OpenMP runtimes in this process, such as libgomp and libiomp5; None where it cannot be told."""
+    """Names of the OpenMP runtimes in this process, such as libgomp and libiomp5; None where that is unknown."""
     maps = read("/proc/self/maps", 1 << 24)
     if not maps:
         return None

@@ -188,7 +188,7 @@ def find_loss(output: Any) -> tuple[torch.Tensor, str]:
     if isinstance(own, torch.Tensor) and own.requires_grad:
         if own.dim() == 0:
             return own, "the loss is the output's own"
-        return own.mean(), f"the output's own loss [{_draw_shape(own)}] is no scalar: its mean stands for it"
+        return own.mean(), f"the output's own loss [{_draw_shape(own)}] is not a scalar: its mean is used"
     tensors = [one for one in list_tensors(output) if one.requires_grad]
     if not tensors:
         raise BadRequest(f"the model returned {type(output).__name__} without a tensor that requires a gradient")
@@ -196,7 +196,7 @@ def find_loss(output: Any) -> tuple[torch.Tensor, str]:
     if scalar is not None:
         return scalar, "the loss is the first scalar of the output"
     shape = _draw_shape(tensors[0])
-    return tensors[0].mean(), f"the model returns no loss: the mean of its output [{shape}] stands for it"
+    return tensors[0].mean(), f"the model returns no loss: the mean of its output [{shape}] is used"
 
 
 def _draw_shape(tensor: torch.Tensor) -> str:
@@ -260,7 +260,7 @@ def describe_blocks(blocks: tuple[str, Any] | None) -> dict[str, Any] | None:
 
 
 def convolution_backward_bytes(args: Sequence[Any]) -> int:
-    """Blocked copies of the output's gradient and of the input, beside the gradients that it returns."""
+    """Blocked copies of the output's gradient and of the input, in addition to the gradients that it returns."""
     return int(args[0].nbytes + args[1].nbytes)
 
 

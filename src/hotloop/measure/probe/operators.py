@@ -44,7 +44,7 @@ NOT_REPLAYED = frozenset(f"aten::{name}" for name in (
 STATISTICS = {"aten::batch_norm": (3, 4), "aten::instance_norm": (3, 4)}
 """Positions of running statistics, which have no gradient."""
 PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::linear": 0}
-"""Where the activation stands among the inputs of a matrix product; the weight follows it."""
+"""Position of the activation among the inputs of a matrix product; the weight follows it."""
 
 Arguments: TypeAlias = tuple[list[Any], dict[str, Any]]
 """Positional and keyword arguments of a call."""
@@ -58,7 +58,7 @@ class Operator:
     shapes: Sequence[Any]
     dtypes: Sequence[str]
     inputs: Sequence[Any]
-    """A value that is no tensor; "" for a tensor."""
+    """A value that is not a tensor; "" for a tensor."""
     count: float = 1
     """Calls per step."""
     cpu_ns: float = 0

@@ -17,7 +17,7 @@ class BadRequest(Exception):
 
 
 def main(program: str, given: str, result: str) -> int:
-    """Write what ``measure`` of the module of this name answers to the request."""
+    """Write what ``measure`` of the module of this name returns for the request."""
     request = json.loads(Path(given).read_text(encoding="utf-8"))
     try:
         answer = import_module(f"hotloop.measure.probe.{program}").measure(request)

@@ -67,7 +67,7 @@ class Exporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Of one that was never started."""
+        """Close a sender that was never started."""
         self._sender.close()
 
     def offer(self, snapshot: Snapshot) -> None:
@@ -103,7 +103,7 @@ def exports_to_json(exported: Iterable[Exported]) -> str:
 
 
 def describe_exports(folder: Path) -> tuple[Health, ...]:
-    """One warning for each target that did not get every point; nothing where all went well or the file is no such."""
+    """One warning for each target that did not get every point; nothing where all went well or the file is invalid."""
     try:
         with (folder / NAME).open("rb") as file:
             exports = msgspec.convert(decode_object(file.read(_MOST_BYTES)), _Exports)

@@ -1,4 +1,4 @@
-"""Target: a place that numbers can be exported to; and the HTTP POST that ends within seconds and tells no secret."""
+"""Target: a place to export numbers to; and the HTTP POST that ends within seconds and reveals no secret."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Sender(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """``open`` takes what stands behind ``TARGET=`` and the environment, and raises UsageError where that makes no
+    """``open`` takes the text after ``TARGET=`` and the environment, and raises UsageError where that makes no
     sense; nothing has been started by then. ``is_asked`` says from the environment that the target is wanted although
     nobody named it."""
 
     id: str
     summary: str
     where: str
-    """What stands behind ``TARGET=``, for the help."""
+    """What follows ``TARGET=``, for the help."""
     open: Callable[[str, Mapping[str, str]], Sender]
     is_asked: Callable[[Mapping[str, str]], bool] = lambda _: False
 
@@ -60,7 +60,7 @@ def check_url(url: str, source: str) -> str:
     except ValueError:
         is_good = False
     if not is_good or any(character <= " " for character in url):
-        raise UsageError(f"{source} is no URL that can be posted to: give http://HOST:PORT/... or https://...")
+        raise UsageError(f"{source} is not a URL that can be posted to: give http://HOST:PORT/... or https://...")
     return url
 
 
@@ -137,4 +137,4 @@ def _describe(error: BaseException) -> str:
         return "the endpoint's name is not known"
     if isinstance(reason, OSError) and reason.strerror:
         return reason.strerror
-    return f"the answer is no HTTP ({type(reason).__name__})"
+    return f"the response is not HTTP ({type(reason).__name__})"

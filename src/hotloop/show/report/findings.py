@@ -54,7 +54,7 @@ EVIDENCE_LABELS = {
     "operators_left_out": "operators not replayed",
     "rounds": "repetitions",
     "growth_ratio": "step growth with twice the batch, by operators",
-    "growth_in_passes_ratio": "step growth with twice the batch, by whole passes",
+    "growth_in_passes_ratio": "step growth with twice the batch, by full passes",
     "saving_by_factor": "saving by batch size factor",
     "growth_bytes_per_step": "memory growth",
     "padding_ratio": "padding",
@@ -62,11 +62,11 @@ EVIDENCE_LABELS = {
     "fewer_tokens_by_padding_to_longest_ratio": "tokens saved by padding to the longest",
     "fewer_tokens_by_bucketing_ratio": "tokens saved by length bucketing",
 }
-"""Evidence whose name in the JSON is no plain word. Other names are shown with spaces."""
+"""Evidence whose name in the JSON is not plain words. Other names are shown with spaces."""
 
 
 SILENT_IF_ZERO = frozenset({"fewer_tokens_by_padding_to_longest_ratio", "fewer_tokens_by_bucketing_ratio"})
-"""Evidence of what a fix would win, which is not shown where it wins nothing."""
+"""Evidence of what a fix would save, which is not shown where it saves nothing."""
 
 
 SHOWN_ITEMS = 4
@@ -106,9 +106,9 @@ def describe_forecast(finding: Finding) -> str | None:
 
 
 def describe_stake(findings: Sequence[Finding]) -> str | None:
-    """What the first finding that is worth an act costs and what its fix is forecast to win; None without one.
+    """What the first finding worth acting on costs and what its fix is forecast to save; None without one.
 
-    It stands behind the verdict, which names serious findings only: a lesser one is named here.
+    It follows the verdict, which names serious findings only: a lesser finding is named here.
     """
     serious = (Severity.HIGH, Severity.MEDIUM)
     top = next((f for f in findings if f.severity in serious or (f.saving and f.severity is Severity.LOW)), None)

@@ -48,7 +48,7 @@ def shorten_middle(text: str, limit_count: int, ellipsis: str = "...") -> str:
 
 
 def below_folder(file: str, folder: str) -> str:
-    """``file`` relative to ``folder`` where it lies below it, else as it is.
+    """``file`` relative to ``folder`` if it is below it, else as it is.
 
     >>> below_folder("/home/a/train.py", "/home/a"), below_folder("/usr/lib/x.py", "/home/a"), below_folder("x.py", "")
     ('train.py', '/usr/lib/x.py', 'x.py')
@@ -189,7 +189,7 @@ UNIT_SIGNS = {"flops": " flops", "w": " W", "j": " J", "per_s": "/s", "ms": " ms
 
 
 def format_quantity(value: float, unit: str, percent: Callable[[float], str] = format_percent) -> str:
-    """A number in its unit, which is the ending of the name that it stands under.
+    """A number in its unit, which is the ending of the name that it is listed under.
 
     >>> [format_quantity(1_500_000, "ns"), format_quantity(0.5, "ratio"), format_quantity(12, "")]
     ['1.50 ms', '50%', '12']

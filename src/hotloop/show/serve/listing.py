@@ -100,7 +100,7 @@ def _is_run(entry: os.DirEntry[str]) -> bool:
 
 
 def stamp_files(*folders: Path) -> Stamp:
-    """Names, times and sizes of what lies in run folders: as long as these stay, so does what is drawn of them.
+    """Names, times and sizes of the files in run folders: while these stay the same, so does what is drawn of them.
 
     Raises RecordingError where one of them leads out of its folder.
     """

@@ -1,4 +1,4 @@
-"""A run folder -> what its live page shows, as text that is ready to stand there; read once a second at most."""
+"""A run folder -> what its live page shows, as text that is ready to insert; read once a second at most."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _Feed:
 
 
 def describe_state(entry: RunEntry) -> Content:
-    """The line that says whether what stands below it is new."""
+    """The line that says whether what is shown below it is new."""
     text = entry.state.value + (f": {entry.detail}" if entry.detail else "")
     return {"state": text, "tone": STATE_TONE[entry.state], "is_over": not entry.state.is_live}
 

@@ -133,7 +133,7 @@ class PageServer(BoundedThreads, HTTPServer):
         self.server_close()
 
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
-        """A browser that went away is no news."""
+        """A browser that went away is not worth a message."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -167,7 +167,7 @@ class Handler(BaseHTTPRequestHandler):
         """What foreign programs ask for does not reach the terminal."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """A request that is no GET or cannot be read: an empty answer."""
+        """A request that is not a GET or cannot be read: an empty response."""
         headers = getattr(self, "headers", None)
         is_known = headers is not None and self.server.gate.is_local(headers) and self.server.gate.has_cookie(headers)
         self._answer(405 if code == 501 and is_known else code if is_known else 403)

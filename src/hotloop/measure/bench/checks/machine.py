@@ -134,7 +134,7 @@ def check_frequency(host: Host, answer: ResultMaker) -> MachineCheck:
 
 
 DEFAULT_SHM_BYTES = 64 << 20
-"""What container engines give when they are not told otherwise."""
+"""The default of container engines."""
 SMALL_SHM_BYTES = 1 * GIB
 
 

@@ -1,4 +1,4 @@
-"""Facts of the data's folder and of InfiniBand -> checks of where data lies, how fast it reads, of the ports."""
+"""Facts of the data's folder and of InfiniBand -> checks of where data is, how fast it reads, of the ports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {
     "cached": "{speed}/s from the page cache, which could not be dropped; {opened}",
     "unknown": "{speed}/s, from the storage or the page cache (the kernel does not report which); {opened}",
 }
-"""Where the bytes of a reading came from, the surest first, and how its speed is told."""
+"""Where the bytes of a reading came from, the most reliable first, and how its speed is described."""
 
 
 @machine_check("data-folder", "data", "data folder")

@@ -28,7 +28,7 @@ MOST_CALLS = 3_000
 PASS_COPIES = 6
 """A pass keeps its inputs, outputs and gradients, once for each batch size."""
 LEAST_PASS_RATIO = 0.8
-"""Share of the calls that a pass has to hold to stand for the step."""
+"""Share of the calls that a pass has to hold to represent the step."""
 
 
 def order_calls(forward: Sequence[Operator]) -> list[Operator]:
@@ -190,7 +190,7 @@ THREAD_ROUNDS = 8
 def time_threads(request: ProbeRequest, budget_s: float) -> dict[str, Any] | None:
     """A step's passes and its optimizer with the present number of threads and with as many as there are cores, in ns.
 
-    The optimizer is left out where it cannot be built; None where the passes cannot stand for the step.
+    The optimizer is left out where it cannot be built; None where the passes cannot represent the step.
 
     Whole passes, with Python between the operators: threads go to sleep there and are woken late. The mean of all
     rounds counts, unlike elsewhere: an unlucky round is what too many threads cost.

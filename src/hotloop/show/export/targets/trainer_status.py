@@ -1,4 +1,4 @@
-"""trainer-status: progress of a Kubeflow TrainJob (KEP-2779), to the server that the job's containers are told of."""
+"""trainer-status: progress of a Kubeflow TrainJob (KEP-2779), to the server that the job's containers are given."""
 
 from __future__ import annotations
 

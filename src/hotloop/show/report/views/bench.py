@@ -108,7 +108,7 @@ _DRAW: Mapping[str, list[Draw]] = {
     ],
     "loader": [
         _bars(
-            "batches per second (grey: the current loader)",
+            "batches per second (gray: the current loader)",
             "batches_per_s",
             _name_arm,
             lambda row: "base" if row.get("present") else "own",

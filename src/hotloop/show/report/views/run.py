@@ -1,4 +1,4 @@
-"""run: the report of a training or of a profiler's files -> its document; a tuning stands on top of its baseline's."""
+"""run: the report of a training or of a profiler's files -> its document; a tuning comes before its baseline's."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def format_bands(row: ScorecardRow) -> str:
 
 
 def format_band_verdict(row: ScorecardRow) -> str:
-    """In which band a measure lies; guides have none for some measures."""
+    """The band that a measure falls in; guides have none for some measures."""
     return "no band" if row.measured_ratio is not None and not (row.good or row.bad) else clean(row.verdict)
 
 
@@ -233,7 +233,7 @@ def describe_hidden_exchange(report: Report) -> str | None:
 def describe_skipped(skipped: Sequence[Skipped]) -> list[tuple[str, str]]:
     """(reason, rules) of what a person may want to act on, and one pair that counts the others.
 
-    That a training on the CPU has no accelerator is no news; the JSON and HTML reports list it all.
+    That a training on the CPU has no accelerator is obvious; the JSON and HTML reports list it all.
     """
     by_reason: dict[str, list[str]] = {}
     left_out = 0

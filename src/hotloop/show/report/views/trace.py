@@ -123,7 +123,7 @@ def _list_idle(idle: IdleCauses, whose: str) -> Section:
 
 
 def _list_worst_step(line: RankTimeline, whose: str) -> Section | None:
-    """The step that idles most, beside the median of all complete ones; none where it stands out little."""
+    """The step that idles most, next to the median of all complete ones; none where it hardly differs."""
     known = [(step, step.idle) for step in line.steps if step.idle is not None and not step.is_tail_inclusive]
     if line.step_source == "whole trace" or len(known) < 3:
         return None

@@ -1,4 +1,4 @@
-"""tune: the trials of a tuning -> what stands on top of the report of its baseline.
+"""tune: the trials of a tuning -> what comes first in the report of its baseline.
 
 Ratios and bounds come from the tuning; this turns them into words, tables and plots.
 """
@@ -250,7 +250,7 @@ def describe_notes(tuning: Tuning) -> list[str]:
 
 
 def describe_patch(check: PatchCheck) -> str:
-    """The patched source's gain beside the strategy's, and whether it is that."""
+    """The patched source's gain next to the strategy's, and whether the two match."""
     measured = UNKNOWN
     if check.speedup_ratio is not None:
         measured = f"{check.speedup_ratio:.2f}x"
@@ -265,7 +265,7 @@ def describe_patch(check: PatchCheck) -> str:
 
 
 def _list_trials(tuning: Tuning, before: Breakdown | None) -> list[Section]:
-    """The trials with forecast beside measurement; and mean time per step of every phase, before and with each."""
+    """The trials with forecast and measurement; and mean time per step of every phase, before and with each."""
     if not tuning.trials:
         return []
     rows, unit = [], work_unit(tuning)

