@@ -223,7 +223,7 @@ def make_result(answer: Mapping[str, Any], training: Any) -> BenchmarkResult:
         ways = tabulate_ways_to_send(choice)
         notes.append("forecast of each way: for the recorded backward and buckets over the link that was measured here")
     elif training is not None:
-        notes.append("no way of sending was forecast: the run has no time of backward, or the link no fit")
+        notes.append("no way of sending was forecast: the run has no backward time, or the link has no fit")
     tables = [
         times,
         tabulate_fits(fits, answer["ranks"]),

@@ -49,7 +49,7 @@ OPTIONS = (
         metavar="NAME=RATIO",
         action="append",
         default=[],
-        help="least utilization, such as utilization=0.8 or mfu=0.4; those of hotloop run --target are checked too",
+        help="lowest utilization, such as utilization=0.8 or mfu=0.4; the run's own --target is checked too",
     ),
     option("--strict", action="store_true", help="also exit with 1 if the check is inconclusive"),
     [

@@ -51,7 +51,7 @@ OPTIONS = (
         "--at-least",
         metavar="PERCENT",
         default="3%",
-        help="the smallest difference that matters: what is surely smaller is 'same' (default: 3%%)",
+        help="the smallest difference that matters: if it is surely smaller, the verdict is 'same' (default: 3%%)",
     ),
     option(
         "--numerics",
@@ -109,7 +109,7 @@ def make_variants(arguments: argparse.Namespace, folder: Path, stack: ExitStack)
 
     given = [name for name, _ in SIDES if getattr(arguments, name) is not None]
     if len(given) > 1:
-        raise UsageError(f"--{given[0]} and --{given[1]}: give one of them, so that one thing differs")
+        raise UsageError(f"--{given[0]} and --{given[1]}: give only one of them, so that only one thing differs")
     commands = split_commands(arguments.command)
     if len(commands) != (1 if given else 2):
         wanted = f"--{given[0]} takes one command" if given else "give two commands with -- between them"

@@ -24,7 +24,7 @@ ORDER, SUMMARY = 3, "show the report of a recorded run, or render a JSON report"
 ABOUT = {
     "description": (
         "Show the report of a recorded run, even if it is still training or was killed. Or render the JSON "
-        "report that another command wrote (--json, or report.json of tune), even of an older hotloop."
+        "report that another command wrote (--json, or report.json of tune), even with an older hotloop."
     )
 }
 OPTIONS = (

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-ORDER, SUMMARY = 3, "show the runs, one while it trains, in a page on this machine"
+ORDER, SUMMARY = 3, "show all runs, including a live one, on a page on this machine"
 
 
 ABOUT = {
     "description": (
-        "Show the runs under .hotloop/ in a browser: the list, a run while it trains, its report, and two "
-        "compared. The page is served to this machine only, to whoever has the printed address, until Ctrl-C."
+        "Show the runs under .hotloop/ in a browser: the list, a live run, its report, and a comparison of "
+        "two runs. The page is served to this machine only, to whoever has the printed address, until Ctrl-C."
     )
 }
 OPTIONS = (
@@ -38,7 +38,7 @@ def execute(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         print(server.address, flush=True)
-        emit("press Ctrl-C to end")
+        emit("press Ctrl-C to stop")
         server.serve_forever()
     except KeyboardInterrupt:
         return 0

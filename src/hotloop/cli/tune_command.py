@@ -220,7 +220,7 @@ def make_folder(out: str | None, kind: str = "tune") -> Path:
                 raise UsageError(f"cannot write to {root}: {error.strerror}; choose a folder with -o DIR") from error
             ignore_in_git(root)
             return folder
-        raise UsageError(f"{root} is full of folders of this second; remove old ones")
+        raise UsageError(f"{root} already holds all folder names for this second; remove old ones")
     folder = Path(out).resolve()
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / "trials").is_dir())):
         raise UsageError(f"{out} exists and is not a tuning folder: choose another with -o DIR")

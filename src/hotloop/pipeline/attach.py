@@ -43,7 +43,7 @@ def attach(target: str | None, *, ask: bool = True) -> list[AttachReport]:
     trainings = [] if pid is None and run is not None else find_trainings(pid, {})
     if run is None and not any(training.ranks for training in trainings):
         where = "on this machine" if pid is None else f"in process {pid} or below it"
-        raise UsageError(f"no process {where} has torch loaded, as far as this user may see")
+        raise UsageError(f"no process {where} has torch loaded, as far as this user can see")
     reports = [attach_to(training) for training in trainings]
     folders = {folder for training in trainings for folder in _run_folders(training)}
     run = run or (folders.pop() if len(folders) == 1 else None)

@@ -91,7 +91,7 @@ def prove(
             bench = benches[side]
             ran = _run(bench, variants[side], limits, f"{number}", counts_whole=counts_whole)
             if counts_whole and ran.ended == OK:
-                raise UsageError(f"a training was seen in {side} and none in A's first process: times do not compare")
+                raise UsageError(f"a training was seen in {side} but not in A's first process: times do not compare")
             if changed := changed_code(bench.plan):
                 raise UsageError(f"{changed[0].path} changed during the proof; run it again")
             return ran

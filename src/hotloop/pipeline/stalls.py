@@ -61,7 +61,7 @@ class StallWatch:
             self._watch()
         except Exception as error:  # the training's exit code must reach the shell, whatever fails here
             self._is_over = True
-            self._emit(f"stalls are not watched any more: {type(error).__name__}: {error}")
+            self._emit(f"stalls are no longer watched: {type(error).__name__}: {error}")
 
     def _watch(self) -> None:
         progress, now_s = self._read_progress(), time.monotonic()
@@ -74,7 +74,7 @@ class StallWatch:
             if self._is_stalled:
                 self._is_stalled = False
                 (self._folder / STALLED_FILE).unlink(missing_ok=True)
-                self._emit("the training moves again")
+                self._emit("the training is making progress again")
         elif self._limit_s and not self._is_stalled and now_s - self._moved_s >= self._longest_s(progress):
             self._look(progress, is_asked=False)
 
@@ -122,7 +122,7 @@ class StallWatch:
             self._moved_s = time.monotonic()
             self._emit(f"the training may have stalled; it could not be examined: {error}")
             return
-        self._emit(f"no progress for {report.since_s or 0.0:,.0f} s: {report.reason}; hotloop attach {pid} says more")
+        self._emit(f"no progress for {report.since_s or 0.0:,.0f} s: {report.reason}; details: hotloop attach {pid}")
         if self._ends_run:
             self._emit("--stall-exit: the training is asked to end")
             os.kill(os.getpid(), signal.SIGTERM)  # passed on to it

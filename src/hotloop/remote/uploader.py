@@ -187,7 +187,7 @@ class Uploader:
             self._store.create(MARKER, encode_marker(mine))
             marker = self._read_marker()
         if marker is None:
-            raise StoreError(f"{self._store.shown}/{MARKER} was written and is not there")
+            raise StoreError(f"{self._store.shown}/{MARKER} was written but is not there")
         if marker.run_id != self.manifest.run_id:
             self._check_marker(marker)
             self.manifest = replace(self.manifest, run_id=marker.run_id)
@@ -275,7 +275,7 @@ class Uploader:
         missing = self.manifest.checksums - there
         if missing:
             self._stored -= missing
-            raise StoreError(f"{self._store.shown} lacks {len(missing)} blocks that it took")
+            raise StoreError(f"{self._store.shown} lacks {len(missing)} blocks that it accepted")
         self._remove(there - self.manifest.checksums - self._before)
 
     def _read_marker(self) -> Marker | None:
@@ -372,7 +372,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UsageError(f"{folder} is being uploaded already; wait for the end of its run") from None
+            raise UsageError(f"{folder} is already being uploaded; wait until its run ends") from None
         yield
 
 

@@ -69,7 +69,7 @@ class PackedBatch:
         kind = getattr(getattr(model, "config", None), "_attn_implementation", None)
         if kind not in ADDITIVE_KINDS:
             raise UsageError(
-                f"{type(model).__name__} attends with {kind!r}, which does not take a mask of four dimensions: load it "
+                f"{type(model).__name__} uses {kind!r} attention, which takes no four-dimensional mask: load it "
                 "with attn_implementation='sdpa', or give it cu_seqlens by hand"
             )
         weight = next((one for one in model.parameters() if one.is_floating_point()), torch.empty(0))

@@ -412,7 +412,7 @@ class Trainer:
         if text is not None:
             for part in parts.values():
                 part.forget()
-            warnings.warn(f"{text}: what communication hooks keep of gradients begins at zero", stacklevel=4)
+            warnings.warn(f"{text}: the gradients that communication hooks keep start at zero", stacklevel=4)
 
     def _state(self, order: BatchOrder | None, accumulate: int) -> dict[str, Any]:
         groups = self.optimizer.param_groups

@@ -55,7 +55,7 @@ def begin_watching(name: str | None, options: Mapping[str, Any]) -> str:
     os.environ[RUN_VARIABLE] = str(folder)
     agent = arm_agent({"run": str(folder), **options})
     if agent is None:
-        raise HotloopError(f"nothing can be recorded: no process of hotloop's own could be started for {folder}")
+        raise HotloopError(f"nothing can be recorded: hotloop could not start its own process for {folder}")
     if not _is_spawned() and current_rank() == 0:
         atexit.register(_write_where, agent, folder, os.getpid())
     return str(folder)

@@ -259,7 +259,7 @@ def wrap_fetch(agent: Agent) -> Callable[[Call], Call]:
             return in_place_of(original, fetch_samples)
         if names == _STREAM_NAMES:
             return in_place_of(original, fetch_stream)
-        agent.note_missing("fetch: this torch reads batches in another way")
+        agent.note_missing("fetch: this torch reads batches in a different way")
         return original
 
     return wrap
@@ -331,7 +331,7 @@ def wrap_module_call(agent: Agent) -> Callable[[Call], Call]:
 
         if is_known:
             return in_place_of(original, _wrapped_call_impl)
-        agent.note_missing("module-call: this torch calls modules in another way")
+        agent.note_missing("module-call: this torch calls modules in a different way")
         return original
 
     return wrap

@@ -136,7 +136,7 @@ def _lines(summary: MonitorSummary) -> list[str]:
     step = summary.step
     if step is None:
         return [
-            f"{what}{epoch}{rank}: {_count(summary.steps_count, 'step')}, all in the warm-up; nothing to summarise yet"
+            f"{what}{epoch}{rank}: {_count(summary.steps_count, 'step')}, all in the warm-up; nothing to summarize yet"
         ]
     left_out = f", after {_count(summary.warmup_count, 'step')} of warm-up" if summary.warmup_count else ""
     lines = [f"{what}{epoch}{rank}: {_count(step.time_ns.count, 'step')}{left_out}; times in ms per step"]

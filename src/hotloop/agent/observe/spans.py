@@ -54,7 +54,7 @@ class SpanStack:
     def end_step(self) -> StepRecord:
         """Close the step: its record is complete but for device times; a new record begins."""
         if not self.in_step:
-            raise UsageError("a step ended that was not started; call start_step() first")
+            raise UsageError("a step ended without being started; call start_step() first")
         if self.open[-1].path:
             raise UsageError(f"the step ended while phase {self.open[-1].path[-1]!r} is open; leave the phase first")
         self._end()

@@ -163,12 +163,12 @@ def find_lengths(loader: Any, budget_s: float, *, may_read: bool) -> Lengths | s
         return probes
     known = {probes[place]: probes[place + 1] for place in range(0, len(probes), 2)}
     if len(set(known.values())) < 2:
-        return f"{len(known)} samples that were looked at all have a length of {next(iter(known.values()), 0)}"
+        return f"{len(known)} examined samples all have a length of {next(iter(known.values()), 0)}"
     listed = _find_listed(loader.dataset, known)
     if listed is not None:
         return listed
     if not may_read:
-        return "on several ranks the lengths must come from a list that the data set holds (self.lengths)"
+        return "on several ranks the lengths must come from a list that the dataset holds (self.lengths)"
     values = ask_forked(lambda: _read_all(loader.dataset, budget_s), budget_s + 5.0, "measuring samples")
     if isinstance(values, str):
         return values

@@ -107,7 +107,7 @@ def ask_forked(work: Callable[[], Any], limit_s: float, what: str) -> Any:
         os.close(reading)
         status = _reap(child)
     if data is None:
-        return f"{what} in a forked process did not end within {limit_s:g} s"
+        return f"{what} in a forked process did not finish within {limit_s:g} s"
     if not data:
         how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
         return f"a forked process crashed while {what} ({how})"

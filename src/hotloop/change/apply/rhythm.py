@@ -166,7 +166,7 @@ class Rhythm:
         elif all_clear and least == greatest and first == last:
             self._micro_batches = most
             self._end(
-                "gradients synchronised once per {backwards} backwards, starting with backward {first} (learned "
+                "gradients synchronized once per {backwards} backwards, starting with backward {first} (learned "
                 "from {steps} steps on all ranks)",
                 {"backwards": most, "first": self._count + 1, "steps": len(self._windows)},
             )

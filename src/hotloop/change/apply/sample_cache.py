@@ -104,7 +104,7 @@ class SampleCache:
         fresh = read(asked)
         took_ns = time.perf_counter_ns() - begun_ns
         if not isinstance(fresh, list) or len(fresh) != len(wanted):
-            self.end("__getitems__ does not answer a list with one sample per index")
+            self.end("__getitems__ does not return one sample per index of a list")
             return fresh if asked is keys else read(keys)
         try:
             self._judge(store, asked, fresh, [samples[place] for place in wanted], before, took_ns, read)
@@ -142,7 +142,7 @@ class SampleCache:
         known = self._read_print()
         differs = is_changed or (known != 0 and known != _hash(look))
         if differs and self._shared[_HAS_ANY]:
-            self.end("the script changed the data set")
+            self.end("the script changed the dataset")
             return
         self._write_print(look)
         self._pid = os.getpid()

@@ -115,7 +115,7 @@ def find_resumption(whole: Undisturbed, again: ObservedRun, done: int) -> Resump
     if not again.losses:
         if again.is_whole and total is not None and done >= total:
             return Resumption(step=total)
-        return Resumption(step=None, fault="the restart trained nothing")
+        return Resumption(step=None, fault="the restart did not train")
     if whole.repeats == NOT or None in again.losses or None in whole.run.losses:
         return _count_resumption(whole, again, done)
     same = [_count_same(whole, again, step) for step in range(min(len(whole.run.losses), done + 2))]
@@ -125,19 +125,19 @@ def find_resumption(whole: Undisturbed, again: ObservedRun, done: int) -> Resump
         step = by_count if by_count in full else max((one for one in full if one <= done), default=full[0])
         return Resumption(step=step)
     if whole.repeats == UNKNOWN:
-        return Resumption(step=None, doubt="too few undisturbed steps were repeated to know how losses repeat")
+        return Resumption(step=None, doubt="too few undisturbed steps were repeated to know how well losses repeat")
     step = max(range(len(same)), key=lambda one: same[one])
     if same[step]:
         text = (
-            f"it goes on at step {step}, but from step {step + same[step]} on the loss is not that of the undisturbed "
+            f"it resumes at step {step}, but from step {step + same[step]} on the loss differs from the undisturbed "
             "run: the optimizer, the learning rate or random draws were not restored"
         )
         return Resumption(step=step, fault=text if step else "it started again from the beginning")
     levels = {
         "again": "it started again with other numbers: nothing was restored",
-        "goes on": "the loss goes on at its level, but no step's loss is that of the undisturbed run: other data, or "
+        "goes on": "the loss continues at its level, but no step's loss matches the undisturbed run: other data, or "
         "random draws that were not restored",
-        "": "no loss after the restart is that of the undisturbed run",
+        "": "no loss after the restart matches the undisturbed run",
     }
     return Resumption(step=None, fault=levels[_find_level(whole.run, again, done)])
 
@@ -153,7 +153,7 @@ def _count_resumption(whole: Undisturbed, again: ObservedRun, done: int) -> Resu
     level, total = _find_level(whole.run, again, done), whole.steps_count
     if total is None or not again.is_whole:
         if level == "again":
-            return Resumption(step=None, fault="the loss starts again at its first level")
+            return Resumption(step=None, fault="the loss starts again at its initial level")
         return Resumption(
             step=None, doubt="losses do not repeat from run to run, and the steps could not be counted to their end"
         )
@@ -162,10 +162,10 @@ def _count_resumption(whole: Undisturbed, again: ObservedRun, done: int) -> Resu
         return Resumption(step=0)
     if step < 0 or not level:
         return Resumption(
-            step=None, doubt="losses do not repeat from run to run, and neither their level nor their number decides"
+            step=None, doubt="losses do not repeat from run to run, and neither their level nor their number settles it"
         )
     if level == "again":
-        text = "the step counter goes on, but the loss starts again: no parameters restored"
+        text = "the step counter continues, but the loss starts again: no parameters were restored"
         return Resumption(step=step, fault=text)
     return Resumption(
         step=step, note="losses do not repeat from run to run: judged by the number of steps and the level of the loss"
@@ -199,7 +199,7 @@ def judge_moment(whole: Undisturbed, pair: Interrupted) -> DrillMoment:
         torn = f" ({', '.join(pair.torn[:3])} cannot be read)" if pair.torn else ""
         faults.append(f"the restart failed{torn}: {again.last_line}")
     elif not again.losses and again.how != "exited":
-        doubts.append(f"the restart did no step in {again.duration_s:.0f} s")
+        doubts.append(f"the restart completed no step in {again.duration_s:.0f} s")
     elif resumption.fault:
         faults.append(resumption.fault)
     else:
@@ -209,13 +209,13 @@ def judge_moment(whole: Undisturbed, pair: Interrupted) -> DrillMoment:
         notes += filter(None, [resumption.note])
     lost = None if resumption.step is None else max(0, done - resumption.step)
     if pair.torn and not faults:
-        notes.append(f"{', '.join(pair.torn[:3])} cannot be read; the restart went on without")
+        notes.append(f"{', '.join(pair.torn[:3])} cannot be read; the restart continued without them")
     if pair.left_over:
         notes.append(f"left over: {', '.join(pair.left_over[:3])}")
     return DrillMoment(
         moment=first.name_moment(),
         verdict="fail" if faults else "cannot tell" if doubts else "pass",
-        reasons=tuple(faults or doubts or [f"went on at step {resumption.step}, {lost} lost"]),
+        reasons=tuple(faults or doubts or [f"resumed at step {resumption.step}, {lost} lost"]),
         at_step=first.count_steps(first.sent_ns),
         steps_done=done,
         exit_code=first.exit_code,
@@ -238,10 +238,10 @@ def _judge_end(whole: Undisturbed, pair: Interrupted, has_saved: bool) -> tuple[
         # SIGUSR1 is only a notice: who saves and goes on loses nothing.
         return ([], [], [text]) if pair.signal == "USR1" and has_saved else ([text], [], [])
     if pair.first.how != "exited":
-        return [], [f"the command was ended by hotloop: {pair.first.how}"], []
+        return [], [f"hotloop ended the command: {pair.first.how}"], []
     if pair.first.is_whole and len(pair.first.losses) >= len(whole.run.losses):
-        return [], ["it trained to its end after the signal: interrupt a longer training"], []
-    text = "it ended with 0: a scheduler takes it for finished, and does not start it again"
+        return [], ["it trained to the end after the signal: interrupt a longer training"], []
+    text = "it ended with 0: a scheduler considers it finished, and does not start it again"
     return [], [], [text] if pair.first.is_whole else []
 
 
@@ -262,7 +262,7 @@ def _judge_loss(
     if lost > allowed and not had:
         return f"nothing had been saved: all {lost} steps were lost", ""
     if lost > allowed:
-        return f"{lost} steps were lost, and at most {allowed} lie between two saves", ""
+        return f"{lost} steps were lost, but at most {allowed} are between two saves", ""
     if total is not None and pair.again.is_whole and ended != total:
         return f"it trained to step {ended}, the undisturbed run to {total}", ""
     return "", ""

@@ -73,7 +73,7 @@ def compare_speed(
     found = _compare(baseline, own, all_baseline, time_of, ways, level=level, price_ratio=price_ratio)
     if unit != "step" and any(one.work_drifts for one in (*baseline, *own)):
         # Part of a step's time does not grow with its work: other steps have another time per unit, whatever the code.
-        why = f"the number of {unit}s per step drifts over the run, and the two sides measured different steps"
+        why = f"the number of {unit}s per step drifts during the run, and the two sides measured different steps"
         return replace(
             found, verdict=TrialVerdict.CANNOT_TELL, reason=why, low_ratio=None, high_ratio=None, decided=True
         )
@@ -96,11 +96,11 @@ def compare_whole_runs(
     samples = [one.samples_per_step for one in (*baseline, *own) if one.samples_per_step]
     why = ""
     if any(one.whole_ns is None for one in processes):
-        why = "the time of whole runs is unknown"
+        why = "the time of full runs is unknown"
     elif len({one.whole_count for one in processes}) > 1:
-        why = "the processes ran different numbers of steps, so their whole times do not compare"
+        why = "the processes ran different numbers of steps, so their total times cannot be compared"
     elif samples and max(samples) > MOST_UNEQUAL_RATIO * min(samples):
-        why = "a step has different numbers of samples on the two sides, so their whole times do not compare"
+        why = "a step has different numbers of samples on the two sides, so their total times cannot be compared"
     if why:
         return replace(statistics.compare([], [], level=level), reason=why, decided=True)
     return _compare(baseline, own, all_baseline, whole_time, (_WHOLE_CROWDING,), level=level, price_ratio=price_ratio)
@@ -109,7 +109,7 @@ def compare_whole_runs(
 def whole_time(one: Measurement) -> float:
     """ns of all its steps. Raises ValueError where that is not known."""
     if one.whole_ns is None:
-        raise ValueError("the time of the whole run is unknown")
+        raise ValueError("the time of the full run is unknown")
     return float(one.whole_ns)
 
 
@@ -259,7 +259,7 @@ def choose_point(standings: Sequence[Standing], free: Sequence[str]) -> tuple[st
     trades = [one.id for one in front if one.id != UNCHANGED and one.is_adoptable]
     if trades:
         return None, (
-            "no candidate is proven to improve one of speed and memory without worsening the other; possible "
+            "no candidate is proven to improve speed or memory without worsening the other; possible "
             f"trade-offs to choose from: {', '.join(trades)}"
         )
     return None, "no candidate is better than the reference in speed or memory"

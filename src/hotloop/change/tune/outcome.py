@@ -131,7 +131,7 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
         speed = compare_arm(campaign, best, SPEED)
         side = "" if speed.speedup_ratio is None else f"; speed: {_ratio_words(speed)} of the baseline"
     if best.candidate.is_one_time:
-        what += f" over the first {best.own[0].whole_count} steps (a start that each run pays once)"
+        what += f" over the first {best.own[0].whole_count} steps (a startup that each run pays for once)"
         side += f"; {describe_start(campaign, best)}"
     return (
         f"{found.speedup_ratio:.2f}x {what} with {names} "
@@ -154,7 +154,7 @@ def _list_untried_together(campaign: Campaign | None, best: Arm | None) -> tuple
     if campaign is None or best is None or best.candidate.is_one_time:
         return ()
     return tuple(
-        f"{arm.candidate.id} makes the start quicker but was not tried together with {best.candidate.id}, so it is not "
+        f"{arm.candidate.id} speeds up the start but was not tried together with {best.candidate.id}, so it is not "
         "in fast.toml"
         for arm in campaign.arms
         if arm.candidate.is_one_time and is_proven(campaign, arm)

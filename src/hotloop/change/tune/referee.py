@@ -100,14 +100,14 @@ def referee(
         match.reason = f"{failure.side} failed: {failure.ran.ended}, {failure.ran.reason}"
         return
     if len(match.b) < statistics.MOST_PAIRS:
-        match.reason = f"the budget is used up: {match.reason}"
+        match.reason = f"the budget ran out: {match.reason}"
 
 
 def judge(match: Match) -> None:
     """The verdict of the pairs so far; the loss goes before the time."""
     match.guard, is_sure = _judge_numbers(match)
     if match.guard.status == "rejected" and is_sure:
-        match.verdict, match.reason = "refused", f"B trains another model: {match.guard.reason}"
+        match.verdict, match.reason = "refused", f"B trains a different model: {match.guard.reason}"
         return
     strict, wide = (goals.compare_speed(match.a, match.b, match.a, level=level) for level in (LEVEL, SAME_LEVEL))
     match.comparison = strict

@@ -361,6 +361,6 @@ def why_unjudged(findings: Sequence[Finding], room: Room) -> str:
     whole_s = (room.now_s - room.budget.begun_s + needed_s) / (1 - room.budget.kept_ratio)
     minutes = math.ceil(whole_s / 60)
     return (
-        f"{known}, so it takes whole runs to judge: {LEAST_PAIRS} pairs of {room.steps} steps take about "
+        f"{known}, so it takes full runs to judge: {LEAST_PAIRS} pairs of {room.steps} steps take about "
         f"{math.ceil(needed_s / 60)} min; use --budget {minutes}m, or {ADVICE}"
     )

@@ -75,7 +75,7 @@ SHOWN_ITEMS = 4
 
 NUMERICS_TEXT = {
     Numerics.EXACT: "same numbers",
-    Numerics.REORDERED: "same maths, rounding may differ",
+    Numerics.REORDERED: "same math, rounding may differ",
     Numerics.RESAMPLED: "random draws or data order may differ",
     Numerics.LOSSY: "changes the numerics: watch the loss",
 }

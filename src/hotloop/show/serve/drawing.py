@@ -57,7 +57,7 @@ class DrawnPages:
 
     def _run(self, words: tuple[str, ...]) -> bytes:
         if self._over:
-            raise RecordingError("the server is ending")
+            raise RecordingError("the server is stopping")
         self._child = child = subprocess.Popen(
             [sys.executable, "-m", "hotloop", *words],
             stdin=subprocess.DEVNULL,

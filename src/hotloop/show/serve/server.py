@@ -199,7 +199,7 @@ class Handler(BaseHTTPRequestHandler):
             case ["runs", name, *rest]:
                 entry = self.server.listing.read_one(name)
                 if entry is None:
-                    self._send_note(404, f"There is no run {name!r} any more, or there never was.")
+                    self._send_note(404, f"The run {name!r} no longer exists, or never did.")
                 else:
                     self._send_run(entry, rest)
             case _:

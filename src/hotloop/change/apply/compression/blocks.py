@@ -36,7 +36,7 @@ class Int8Hook(GradientHook):
         self._waiting: list[_Int8Bucket] = []
 
     def describe(self) -> str:
-        return "a quarter of the bytes, what rounding takes away is kept"
+        return "a quarter of the bytes; rounding errors are kept"
 
     def send(self, bucket: Bucket) -> Any:
         buffer = bucket.buffer()

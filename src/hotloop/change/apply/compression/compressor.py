@@ -94,7 +94,7 @@ class GradientCompressor:
         some a little below the largest that were not. Raises UsageError for a ratio outside of 0 to 1.
         """
         if not 0.0 < ratio <= 1.0:
-            raise UsageError(f"ratio is {ratio}: give the part of the elements to send, above 0 and at most 1")
+            raise UsageError(f"ratio is {ratio}: give the share of the elements to send, above 0 and at most 1")
         flat = _flat(tensor)
         size = flat.numel()
         count = max(1, round(ratio * size)) if size else 0
@@ -173,7 +173,7 @@ def _flat(tensor: Any) -> torch.Tensor:
 
 def _check(compressed: Any, form: type[CompressedTensor], maker: str) -> None:
     if not isinstance(compressed, form):
-        raise UsageError(f"{type(compressed).__name__} is not what {maker} returns; give that")
+        raise UsageError(f"{type(compressed).__name__} is not what {maker} returns; give its result")
 
 
 def _norm(flat: torch.Tensor) -> torch.Tensor:

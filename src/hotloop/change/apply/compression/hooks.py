@@ -146,7 +146,7 @@ class GradientHook:
             return
         made_by = state.get("hook")
         if made_by != type(self).__name__:
-            raise ValueError(f"it was kept by {made_by}, and this is {type(self).__name__}")
+            raise ValueError(f"it was kept by {made_by}, but this is {type(self).__name__}")
         self.load_kept_state(state)
 
     def kept_state(self) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class CacheSamples(Technique):
     """
 
     id = "cache-samples"
-    summary = "cache the samples that the data set returns, in shared memory, for the next epochs"
+    summary = "cache the samples that the dataset returns, in shared memory, for the next epochs"
     numerics = Numerics.EXACT
     stage = Stage.LOADER
     source = Wrapped(function="cache_samples", names=("most_bytes",))
@@ -120,7 +120,7 @@ def _keep(loader: Any, settings: Mapping[str, Value], context: Context, memory: 
     need = count * size
     if store is None:
         return NotApplicable(
-            why=f"no room: {count:,} samples of {_format_size(size)}, but the bound (most_bytes) is "
+            why=f"no room: {count:,} samples of {_format_size(size)}, but the limit (most_bytes) is "
             f"{_format_size(bound)}"
         )
     cache = SampleCache(dataset, store, _kind_of(dataset))
@@ -167,7 +167,7 @@ def _why_not_readable(loader: Any) -> str | None:
 
     dataset = loader.dataset
     if loader._dataset_kind == 1:
-        return f"{type(dataset).__name__} is iterable: its samples have no index to keep them by"
+        return f"{type(dataset).__name__} is iterable: its samples have no index to store them under"
     if not hasattr(type(dataset), "__getitem__") or not hasattr(dataset, "__len__"):
         return f"{type(dataset).__name__} has no __getitem__ or no length"
     if loader.num_workers:
@@ -181,13 +181,13 @@ def _why_not_kept(reads: Any) -> str | None:
     """Why samples that were read on trial must not be kept."""
     drawn = [*reads.draws, *reads.own_draws]
     if reads.error is not None:
-        return f"reading samples on trial failed: {reads.error}"
+        return f"reading samples as a trial failed: {reads.error}"
     if drawn:
         return f"samples draw random numbers ({', '.join(drawn)}), which a cache would freeze"
     if reads.unstable:
         return "reading a sample twice gives different data"
     if reads.changed:
-        return f"reading a sample changes the data set's {', '.join(reads.changed)}"
+        return f"reading a sample changes the dataset's {', '.join(reads.changed)}"
     if reads.key_kind != "int" and not reads.key_kind.startswith("int"):
         return f"the sampler's keys are of class {reads.key_kind or '(none)'}, not integers"
     unplain: str | None = reads.unplain

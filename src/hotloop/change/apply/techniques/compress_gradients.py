@@ -65,7 +65,7 @@ class CompressGradients(Technique):
             help="how gradients are sent",
         ),
         Setting(
-            name="ratio", kind=float, default=0.01, least=1e-5, most=0.5, help="part of the elements that topk sends"
+            name="ratio", kind=float, default=0.01, least=1e-5, most=0.5, help="share of the elements that topk sends"
         ),
         Setting(
             name="momentum",
@@ -73,7 +73,7 @@ class CompressGradients(Technique):
             default=0.0,
             least=0.0,
             most=0.999,
-            help="of topk's kept gradients; an SGD's own takes its place",
+            help="momentum of topk's kept gradients; an SGD's own momentum replaces it",
         ),
         Setting(name="rank", kind=int, default=4, least=1, most=256, help="rank of powersgd's factors"),
         Setting(
@@ -135,13 +135,13 @@ def _register_hooks(model: Any, found: Sequence[Any], method: str, settings: Map
         return NotApplicable(why="the model is not a DistributedDataParallel")
     for ddp in found:
         if dist.get_world_size(ddp.process_group) == 1:
-            return NotApplicable(why="one rank: nothing is sent")
+            return NotApplicable(why="there is only one rank, so nothing is sent")
         why = why_special(ddp)
         if why is not None:
             return NotApplicable(why=why)
     dtypes = {one.dtype for one in model.parameters() if one.requires_grad}
     if dtypes != {torch.float32}:
-        return NotApplicable(why=f"gradients are {', '.join(sorted(map(str, dtypes)))}, not torch.float32 alone")
+        return NotApplicable(why=f"gradients are {', '.join(sorted(map(str, dtypes)))}, not only torch.float32")
     read: dict[str, Any] = {
         name: settings[name] for name, methods in READ_BY.items() if method in methods and name != "most_momentum"
     }

@@ -127,13 +127,13 @@ def _why_not(loader: Any, context: Context) -> str | None:
     sampler: Any = loader.sampler
     batches, kind = loader.batch_sampler, type(sampler)
     if loader._dataset_kind == 1:
-        return f"{type(loader.dataset).__name__} is iterable: its order is its own"
+        return f"{type(loader.dataset).__name__} is iterable: it defines its own order"
     if type(batches) is not data.BatchSampler:
         return "the loader has " + (
             "no batch sampler" if batches is None else f"a batch sampler of its own ({type(batches).__name__})"
         )
     if batches.sampler is not sampler:
-        return f"its order is changed already ({type(batches.sampler).__name__})"
+        return f"its order has already been changed ({type(batches.sampler).__name__})"
     if loader.batch_size == 1:
         return "a batch of one sample has no padding"
     if kind is data.DistributedSampler:
@@ -145,7 +145,7 @@ def _why_not(loader: Any, context: Context) -> str | None:
     if sampler.replacement or sampler.num_samples != len(sampler.data_source):
         return "the sampler draws with replacement, or not every sample"
     if context.world_size > 1:
-        return f"{context.world_size} ranks shuffle apart: without a DistributedSampler no rank knows the others' order"
+        return f"{context.world_size} ranks shuffle separately: without a DistributedSampler their orders differ"
     return None
 
 

@@ -98,14 +98,14 @@ def _read_pairs(variables: Mapping[str, str], name: str) -> list[tuple[str, str]
     for number, part in enumerate(filter(None, map(str.strip, variables.get(name, "").split(","))), 1):
         key, separator, value = (urllib.parse.unquote(one).strip() for one in part.partition("="))
         if not separator or not key.isascii() or not key or any(ord(one) < 32 for one in key + value):
-            raise UsageError(f"{name}: its part {number} is not KEY=VALUE; write key=value,key=value, percent-encoded")
+            raise UsageError(f"{name}: part {number} is not KEY=VALUE; write key=value,key=value, percent-encoded")
         pairs.append((key, value))
     return pairs
 
 
 TARGET = Target(
     id="otlp",
-    summary="OpenTelemetry: OTLP over HTTP as JSON; OTEL_* variables count",
+    summary="OpenTelemetry: OTLP over HTTP as JSON; OTEL_* variables apply",
     where="URL (default: OTEL_EXPORTER_OTLP_ENDPOINT)",
     open=open_otlp,
 )

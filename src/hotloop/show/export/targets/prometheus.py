@@ -137,7 +137,7 @@ def _check_file(where: str) -> Path:
             "which is what node_exporter's textfile collector reads"
         )
     if not path.parent.is_dir():
-        raise UsageError(f"--export prometheus={where}: there is no folder {path.parent}; make it first")
+        raise UsageError(f"--export prometheus={where}: there is no folder {path.parent}; create it first")
     return path
 
 

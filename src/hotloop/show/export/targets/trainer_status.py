@@ -77,7 +77,7 @@ def open_trainer_status(where: str, variables: Mapping[str, str]) -> Sender:
 
 TARGET = Target(
     id="trainer-status",
-    summary="Kubeflow: progress and remaining time of the TrainJob; on by itself where the variables are set",
+    summary="Kubeflow: progress and remaining time of the TrainJob; enabled automatically where the variables are set",
     where="URL (default: KUBEFLOW_TRAINER_SERVER_URL)",
     open=open_trainer_status,
     is_asked=lambda variables: bool(variables.get(SERVER) and variables.get(TOKEN)),

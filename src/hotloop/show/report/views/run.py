@@ -84,7 +84,7 @@ OUTCOME_TEXT = {
 }
 
 
-SILENT_TEXT = "recorded no end: killed, or crashed"
+SILENT_TEXT = "no end was recorded: killed, or crashed"
 SHOWN_SILENT = 3
 SHOWN_HOSTS = 4
 """Clocks of more hosts are counted; the JSON report lists them all."""
@@ -350,7 +350,7 @@ def _name_span(trace: TraceAnalysis | None) -> str:
     shows = [any(step.is_whole_on_device for step in steps) for steps in with_device]
     span = "the complete steps" if all(shows) else "the whole trace"
     if any(shows) and not all(shows):
-        span = "the complete steps, of the whole trace of a rank without any"
+        span = "the complete steps, or the full trace of a rank without any"
     return f"{span}, mean over ranks" if len(trace.ranks) > 1 else span
 
 

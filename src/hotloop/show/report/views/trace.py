@@ -184,7 +184,7 @@ def _list_waits(trace: TraceAnalysis) -> Section | None:
     return _section("Waiting for other ranks", note, columns, rows)
 
 
-INFERRED = "waits are inferred, because the trace has no synchronisation events"
+INFERRED = "waits are inferred, because the trace has no synchronization events"
 
 
 def _list_path(rank: TraceRank, whose: str, top: int) -> Section | None:

@@ -195,7 +195,7 @@ def _list_standings(tuning: Tuning) -> Section:
         "Front: no other candidate is better in one and at least as good in the other. The bounds of a row hold "
         "jointly."
     )
-    table = Table(header=("candidate", "standing", "speed-up", "memory saving"), rows=rows)
+    table = Table(header=("candidate", "standing", "speedup", "memory saving"), rows=rows)
     return _full("Speed and memory", note, (table,))
 
 
