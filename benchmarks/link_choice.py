@@ -163,7 +163,7 @@ def draw_page(folder: Path) -> str:
             f"{one['date']}, load {one['load']:.1f} on two cores ({state}). Measured link: "
             f"{format_byte_rate(link['bytes_per_s'])}, latency {link['latency_ns'] / 1e3:.0f} µs. Chosen: "
             f"**{judged['picked']}**; quickest: {judged['best']}; the choice was **{verdict}**.\n",
-            "| way | step, forecast | step | speed-up, forecast | speed-up | n |",
+            "| way | step, forecast | step | speedup, forecast | speedup | n |",
             "|---|---|---|---|---|---|",
         ]
         for row in judged["ways"]:

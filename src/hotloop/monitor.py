@@ -41,7 +41,7 @@ Readings = dict[str, int | None]
 class Monitor:
     """Times the phases that you mark, on the host and, where CUDA is in use, on the device's stream.
 
-    ``warmup_steps`` steps at the beginning are in no figure. ``device`` is found by itself when CUDA is in use; give
+    The first ``warmup_steps`` steps are in no figure. ``device`` is found automatically when CUDA is in use; give
     ``"cpu"`` to time the host alone. Phases between two steps belong to the step that follows. Phases on other
     threads overlap with the steps and are listed apart. ``clock`` gives ns; ``write`` takes the text of ``end_epoch``
     (default: standard output).
@@ -217,7 +217,7 @@ class Monitor:
         return self._owner_stack
 
     def left_phase(self, stack: SpanStack) -> None:
-        """After every phase: on other threads than the steps' its time is booked at once."""
+        """After every phase: on threads other than the steps', its time is booked immediately."""
         if stack.open or threading.get_ident() == self._owner:
             return
         record, stack.record = stack.record, StepRecord()

@@ -460,7 +460,7 @@ def _tell_rest(results: Sequence[Mapping[str, Any]]) -> list[str]:
 def _draw_faulty(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
         "| training | level | recommended | of the twin's speed | saved | twin saved "
-        "| by medians: speed, saved, twin saved | reached | trial's speed-up, n | loss | tune took | other trials |",
+        "| by medians: speed, saved, twin saved | reached | trial's speedup, n | loss | tune took | other trials |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for one in rows:
@@ -476,7 +476,7 @@ def _draw_faulty(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _draw_sound(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
-        "| training | recommended | outcome | saved | by medians | trial's speed-up, n | loss | tune took "
+        "| training | recommended | outcome | saved | by medians | trial's speedup, n | loss | tune took "
         "| other trials |",
         "|---|---|---|---|---|---|---|---|---|",
     ]

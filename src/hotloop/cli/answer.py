@@ -1,4 +1,4 @@
-"""The answer of an SQL query -> a table to read, CSV or JSON on standard output."""
+"""The result of an SQL query -> a table to read, CSV or JSON on standard output."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CELL_LENGTH = 80
 
 
 def print_answer(answer: Answer, *, form: str, rows: int | None, stream: TextIO) -> None:
-    """Write the answer in a form of ANSWER_FORMS. ``rows`` bounds what is written; 0 is all, None the form's own."""
+    """Write the result in a form of ANSWER_FORMS. ``rows`` bounds what is written; 0 is all, None the form's own."""
     limit = (TABLE_ROWS if form == "table" else 0) if rows is None else rows
     ANSWER_FORMS[form](answer, _take(answer.rows, limit), stream)
     if limit and next(answer.rows, None) is not None:
         line = "more rows: show more with --sql-rows N, all with --sql-rows 0\n"
-        # Beside data for a program the line must not be taken for some of it.
+        # Next to data for a program, the line must not be mistaken for part of it.
         (stream if form == "table" else sys.stderr).write(line)
     stream.flush()
 

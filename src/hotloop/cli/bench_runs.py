@@ -1,4 +1,4 @@
-"""The benchmarks of `hotloop bench`: options -> a request to the user's Python, and what follows from its answer."""
+"""The benchmarks of `hotloop bench`: options -> a request to the user's Python, and what follows from its result."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def make_result(answer: Mapping[str, Any], training: Any) -> BenchmarkResult:
 
 
 def parse_integers(option: str, text: str, least: int) -> list[int]:
-    """Whole numbers separated by commas, each once. Raises UsageError."""
+    """Integers separated by commas, each once. Raises UsageError."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and least <= int(word) <= MOST_COUNT for word in words):
         raise UsageError(

@@ -130,7 +130,7 @@ def _over_budget(check: Check) -> bool:
 
 
 def _find_target(arguments: argparse.Namespace) -> Path | None:
-    """The baseline file that is to be written; None when none is."""
+    """The baseline file to write; None when there is none."""
 
     option = "--update-baseline" if arguments.update_baseline else "--add-to-baseline"
     if not arguments.update_baseline and not arguments.add_to_baseline:

@@ -20,7 +20,7 @@ LIMIT_S = 1800.0
 KEPT_FREE_BYTES = 2_000_000_000
 """Of the disk, without --limit-gb."""
 WORK = "/var/tmp"
-"""Where buildah keeps large things, too: /tmp may lie in memory."""
+"""Where buildah keeps large files, too: /tmp may be in memory."""
 
 
 ABOUT = {

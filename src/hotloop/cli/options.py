@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     Option = tuple[tuple[str, ...], dict[str, Any]]
     Options = tuple[Option | list[Option], ...]
-    """A list is a group of which one may be given."""
+    """A list is a group of options that exclude each other."""
 
 TERMINAL = "terminal"
 """The renderer that needs no --format."""

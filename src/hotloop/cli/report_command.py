@@ -65,7 +65,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def read_content(content: Any) -> object:
     """The report of any kind that this JSON holds; what its fixes ask for is said as today.
 
-    Raises RecordingError where it is none.
+    Raises RecordingError where it is not a report.
     """
     from dataclasses import replace
 

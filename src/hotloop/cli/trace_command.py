@@ -1,4 +1,4 @@
-"""hotloop trace: the same diagnosis from files that a profiler wrote, or an answer to a query."""
+"""hotloop trace: the same diagnosis from files that a profiler wrote, or the result of a query."""
 
 from __future__ import annotations
 

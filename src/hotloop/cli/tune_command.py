@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ORDER, SUMMARY = 2, "try the fixes on the unmodified command, and prove them"
 GOALS = ("speed", "memory", "pareto", "cost")
 NOT_AGAIN = ("--help", "--budget", "--out", "--apply", "--format", "--quiet")
-"""Options that do not change what is tuned: all others belong into the command that goes on."""
+"""Options that do not change what is tuned: all others belong in the command to run next."""
 
 
 ABOUT = {

@@ -29,7 +29,7 @@ WORST: tuple[Verdict, ...] = ("hung", "slow", "cannot tell", "saving", "compilin
 ATTACH_VARIABLE = "HOTLOOP_ATTACH"
 ANSWER_S = 9.5
 TRACE_S = 120.0
-"""So long a trace that was asked for may take: the steps until it is heard, those that are recorded, and its file."""
+"""How long a requested trace may take: the steps until the request is seen, the recorded steps, and the file."""
 
 
 def attach(target: str | None, *, ask: bool = True) -> list[AttachReport]:
@@ -57,9 +57,9 @@ def attach(target: str | None, *, ask: bool = True) -> list[AttachReport]:
 
 
 def ask_of_training(target: str | None, wants: int, steps: int = 0) -> list[Path]:
-    """Ask a run that goes on for a trace of ``steps`` steps, or what else ``wants`` says (core/events.py).
+    """Ask a running run for a trace of ``steps`` steps, or for what else ``wants`` says (core/events.py).
 
-    Returns the traces that were recorded. Raises UsageError where the run is over, or does not answer in time.
+    Returns the traces that were recorded. Raises UsageError where the run is over, or does not respond in time.
     """
     _, run = _find_target(target)
     if run is None:
@@ -118,7 +118,7 @@ def _list_hosts(run: Path) -> set[str]:
 
 
 def _ask(run: Path, hosts: set[str]) -> list[AttachReport]:
-    """What the ``hotloop run`` of each host sees, as far as they answer in time."""
+    """What the ``hotloop run`` of each host sees, if it responds in time."""
     folder = run / STALLS_FOLDER
     try:
         folder.mkdir(exist_ok=True)
@@ -137,7 +137,7 @@ def _ask(run: Path, hosts: set[str]) -> list[AttachReport]:
 
 
 def merge_reports(reports: Sequence[AttachReport]) -> AttachReport:
-    """One report over all hosts: if it is hung, the ranks that differ are found anew among all."""
+    """One report over all hosts: if it is hung, the ranks that differ are determined again among all."""
     worst = min(reports, key=lambda report: WORST.index(report.verdict))
     ranks = tuple(sorted((rank for report in reports for rank in report.ranks), key=lambda rank: rank.rank or 0))
     culprits = worst.culprits

@@ -128,7 +128,7 @@ def drill(request: DrillRequest, folder: Path, emit: Emit) -> Drill:
 
 
 def _leave_out(plan: WorkspacePlan, checkpoints: Path | None) -> WorkspacePlan:
-    """The plan without the checkpoints that lie in the folder already: a drill begins from the start."""
+    """The plan without the checkpoints that are already in the folder: a drill begins from the start."""
     if checkpoints is None or not checkpoints.is_relative_to(plan.source):
         return plan
     inside = str(checkpoints.relative_to(plan.source)) + os.sep

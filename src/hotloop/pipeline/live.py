@@ -119,7 +119,7 @@ class _Followed:
 
 
 def _newest_of_each_rank(ranks: Iterable[LiveRank]) -> list[LiveRank]:
-    """Of several processes of one rank (restarts, one training after another) the one that wrote last."""
+    """Of several processes of one rank (restarts, one training after another), the last one that wrote."""
     newest: dict[tuple[str, int], LiveRank] = {}
     for rank in ranks:
         key = (f"{rank.host} {rank.pid}", -1) if rank.rank is None else ("", rank.rank)

@@ -1,4 +1,4 @@
-"""Two variants of a training and a budget -> a Proof of which is faster, by fresh processes in turn."""
+"""Two variants of a training and a budget -> a Proof of which is faster, with fresh processes in turn."""
 
 from __future__ import annotations
 

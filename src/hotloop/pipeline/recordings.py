@@ -70,7 +70,7 @@ class RunUpload(UploadProcess):
         self._url = url
 
     def finish(self, within_s: float) -> Uploaded:
-        """Wait until everything has arrived, at most so long, and count what has not; upload.json says it, too."""
+        """Wait until everything has arrived, for a limited time, and count what has not; upload.json says it, too."""
         try:
             self.stop(within_s)
         finally:

@@ -212,7 +212,7 @@ def _report_unseen(run: RunRecording, folder: Path, health: tuple[Health, ...]) 
 
 
 def read_kept_traces(traces: Path) -> tuple[Report | None, tuple[Health, ...]]:
-    """Their report, and what is to be said of them: a trace that cannot be read costs a line, not the report."""
+    """Their report, and what to say about them: a trace that cannot be read costs a line, not the report."""
     if not traces.is_dir() or not any(traces.iterdir()):
         return None, ()
     from .traces import report_traces  # a third of the time that all imports take, and most runs keep no traces

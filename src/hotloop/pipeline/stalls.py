@@ -24,7 +24,7 @@ from hotloop.evidence.snapshot import proc
 
 STALL_S = 60.0
 STALL_STEPS = 10
-"""Nothing for so many of the longest usual steps, and for STALL_S, is a stall."""
+"""No progress for this many of the longest usual steps, and for STALL_S, is a stall."""
 CPU_EVERY_S = 5.0
 BUSY_RATIO = 0.05
 """Of a core: processes that use more do something, whatever no hook sees."""

@@ -109,7 +109,7 @@ def describe_fetch(folder: Path) -> tuple[Health, ...]:
 
 
 class _Fetching:
-    """``held``: place in the folder -> the blocks that lie there, as far as they are right."""
+    """``held``: place in the folder -> the blocks that are there, where they are right."""
 
     def __init__(self, store: RemoteStore, folder: Path, held: Mapping[str, tuple[str, ...]]) -> None:
         self._store, self._folder, self._before = store, folder, held

@@ -45,7 +45,7 @@ def mirror(
     fail: Callable[[str], None],
 ) -> str | None:
     """Pass after pass, until nothing more is to come (``over``, or what ``wait`` returned) and everything has arrived;
-    then None, else why it was given up before a wait of so many seconds. ``fail`` gets the reason of each failure.
+    then None, else why it was given up before a wait of that many seconds. ``fail`` gets the reason of each failure.
 
     Raises PrefixTaken where the URL is another run's.
     """
@@ -152,7 +152,7 @@ class UploadProcess:
             )
 
     def stop(self, within_s: float) -> None:
-        """Nothing more is to come: wait until everything has arrived, at most so long; then end the process."""
+        """Nothing more will come: wait until everything has arrived, for a limited time; then end the process."""
         until_s = self._clock() + within_s
         try:
             while not self.is_done and self._clock() < until_s:

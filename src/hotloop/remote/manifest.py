@@ -102,7 +102,7 @@ def name_node(host: str) -> str:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Replace a file whole. Raises OSError."""
+    """Replace a file in one move. Raises OSError."""
     write_whole(path, json.dumps(content))
 
 

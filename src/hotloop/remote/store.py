@@ -76,7 +76,7 @@ class RemoteStore:
         self._made: set[str] = set()
 
     def put(self, name: str, content: bytes) -> None:
-        """Write an object, in the place of the one before."""
+        """Write an object, replacing the previous one."""
         self._make_folder(name)
         self._try("written", name, lambda path: self._system.pipe_file(path, content))
 

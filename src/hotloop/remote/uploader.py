@@ -60,7 +60,7 @@ from .manifest import (
 from .store import RemoteStore, StoreError
 
 CountRows = Callable[[Path, int], "int | None"]
-"""Rows in a recording, of which that many were there before; None where it cannot be read yet."""
+"""Rows in a recording, given how many were there before; None where it cannot be read yet."""
 
 STATE_FILE, LOCK_FILE = "upload-state.json", "upload.lock"
 PARALLEL = 8
@@ -68,7 +68,7 @@ PARALLEL = 8
 PUBLISH_S = 15.0
 """A pass that takes longer says in between what has arrived."""
 GRACE_S = 60.0
-"""So long a node that has not said that it ended counts as recording after it was last heard of."""
+"""How long a node that has not said that it ended counts as recording after its last sign of life."""
 _MAX_NODES = 10_000
 UPLOAD_FILE = "upload.json"
 SCHEMA = "hotloop.upload/1"
@@ -175,7 +175,7 @@ class Uploader:
     def join(self) -> None:
         """Claim the URL for this run, or find that it is this run's already.
 
-        Raises PrefixTaken when it is another run's, StoreError when the store does not answer.
+        Raises PrefixTaken when it is another run's, StoreError when the store does not respond.
         """
         marker = self._read_marker()
         if marker is None:
@@ -367,7 +367,7 @@ def read_node(store: RemoteStore, name: str) -> tuple[NodeManifest | None, str]:
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
-    """One upload of a folder at a time. Raises UsageError where another one goes on."""
+    """One upload of a folder at a time. Raises UsageError while another one is running."""
     with (folder / LOCK_FILE).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""A batch -> its micro-batches with the weight of each loss, so that their gradients add up to the whole batch's.
+"""A batch -> its micro-batches with the weight of each loss, so that their gradients add up to the full batch's.
 
 for part in micro_batches(model, batch, 4):
     with part.exchange():
@@ -55,7 +55,7 @@ def micro_batches(model: Any, batch: Any, count: int) -> Iterator[MicroBatch]:
 def without_exchange(model: Any) -> AbstractContextManager[Any]:
     """Backwards in here leave gradients on their rank: DDP's no_sync, FSDP2's switch, nothing for a plain module.
 
-    FSDP2 then keeps the whole gradients in memory between the micro-batches.
+    FSDP2 then keeps the full gradients in memory between the micro-batches.
     """
     switch = getattr(model, "set_requires_gradient_sync", None)
     if switch is not None:

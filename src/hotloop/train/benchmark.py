@@ -74,7 +74,7 @@ def benchmark_training(
     A batch is what the model takes: a tensor; a tuple whose last element is the target of ``loss(output, target)``; or
     a dictionary of keyword arguments. Without ``loss`` the output's own ``loss`` counts, else the mean of its squares.
     Without ``optimizer`` an AdamW is made for the measurement. The model must be on ``device`` already (None: where it
-    is). Inside DDP all ranks must call it; compute is then timed with synchronisation and without.
+    is). Inside DDP all ranks must call it; compute is then timed with synchronization and without.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:

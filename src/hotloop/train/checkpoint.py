@@ -127,7 +127,7 @@ class CheckpointError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint whose files were found whole: its JSON; tensors are read when asked."""
+    """A checkpoint whose files were found complete: its JSON; tensors are read on demand."""
 
     path: Path
     step: int
@@ -138,7 +138,7 @@ class Checkpoint:
 
 
 def list_checkpoints(folder: str | Path) -> list[Path]:
-    """Folders that are named as checkpoints, oldest first, whole or damaged."""
+    """Folders that are named as checkpoints, oldest first, complete or damaged."""
     root = Path(folder)
     found = [
         (int(match[1]), path) for path in _entries(root) if (match := _NAME.fullmatch(path.name)) and path.is_dir()
@@ -153,7 +153,7 @@ def step_of(path: Path) -> int:
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
-    """The newest whole checkpoint of a folder; None when there is none. Damaged ones are passed over with a warning."""
+    """The newest complete checkpoint of a folder; None when there is none. Damaged ones are skipped with a warning."""
     for path in reversed(list_checkpoints(folder)):
         try:
             check_files(path)
@@ -288,7 +288,7 @@ def model_state(model: Any) -> dict[str, Any]:
 
 
 def optimizer_state(optimizer: Any, rank: int) -> dict[str, Any]:
-    """state_dict() of the whole optimizer; of torch's ZeroRedundancyOptimizer, gathered on rank 0: all ranks call
+    """state_dict() of the full optimizer; of torch's ZeroRedundancyOptimizer, gathered on rank 0: all ranks call
     this."""
     if hasattr(optimizer, "consolidate_state_dict"):
         optimizer.consolidate_state_dict(to=0)
@@ -450,7 +450,7 @@ class CheckpointWriter:
                 return
 
     def _remove_old(self, step: int) -> None:
-        """Keep so many up to this step's. Later ones are damaged (a resume passed over them) and count for nothing."""
+        """Keep this many up to this step's. Later ones are damaged (a resume skipped them) and do not count."""
         if self._keep is None:
             return
         written = [path for path in list_checkpoints(self.folder) if step_of(path) <= step]

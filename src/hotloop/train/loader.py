@@ -91,7 +91,7 @@ def group_by_length(loader: L, *, mega_batches: int = 50, measure_s: float = 10.
 
 
 def cache_samples(loader: L, *, most_bytes: int | None = None) -> L:
-    """The DataLoader, whose data set returns kept samples from the second epoch on (technique cache-samples).
+    """The DataLoader, whose dataset returns kept samples from the second epoch on (technique cache-samples).
 
     Raises UsageError with the reason where samples cannot be kept: leave the call out then.
     """

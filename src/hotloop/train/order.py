@@ -33,11 +33,11 @@ class Layout:
         return self.batch_size * self.world_size * self.accumulate
 
     def full_steps(self, start: int) -> int:
-        """Optimizer steps with a whole window from sample ``start`` to the end of the epoch."""
+        """Optimizer steps with a full window from sample ``start`` to the end of the epoch."""
         return max(0, self.samples_count - start) // self.window
 
     def rest(self, start: int) -> int:
-        """Samples after the whole windows: those of the last, smaller step. Zero where they are dropped."""
+        """Samples after the full windows: those of the last, smaller step. Zero where they are dropped."""
         return 0 if self.drop_last else max(0, self.samples_count - start) % self.window
 
     def rest_parts(self, rest: int) -> list[Part]:
@@ -66,7 +66,7 @@ class Layout:
 
 
 class BatchOrder(Sampler[list[int]]):
-    """A batch sampler for map-style data sets: its batches follow from seed, epoch and position alone.
+    """A batch sampler for map-style datasets: its batches follow from seed, epoch and position alone.
 
     ``set_position`` before each epoch (the Trainer does). A part without samples repeats one: it weighs nothing.
     """
@@ -88,7 +88,7 @@ class BatchOrder(Sampler[list[int]]):
         return (self.seed + self.epoch) * 65_537 + self.layout.rank
 
     def permutation(self) -> torch.Tensor:
-        """The order of the whole epoch, the same on every rank."""
+        """The order of the entire epoch, the same on every rank."""
         count = self.layout.samples_count
         if not self.shuffle:
             return torch.arange(count)

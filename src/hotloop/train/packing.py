@@ -92,9 +92,9 @@ def pack_sequences(sequences: Iterable[Sequence[int] | torch.Tensor], length: in
     ([[1, 2, 3, 6], [4, 5, 0, 0]], [[0, 1, 2, 0], [0, 1, 0, 1]])
 
     As ``collate_fn``: ``lambda samples: pack_sequences([one["input_ids"] for one in samples], 512)``, and in the loop
-    ``model(**packed.inputs_for(model))``. Of a causal language model each token's loss is the one that it has alone;
+    ``model(**packed.inputs_for(model))``. For a causal language model, each token's loss is what it would be unpacked;
     the mean over all labels is that of the unpacked batch. At most 11/9 of the fewest possible rows, and one, are used
-    (Dosa 2007). Raises UsageError for a sequence that is empty, longer than ``length``, or not of whole numbers.
+    (Dosa 2007). Raises UsageError for a sequence that is empty, longer than ``length``, or not of integers.
     """
     rows_ids = [_to_ids(one, place, length) for place, one in enumerate(sequences)]
     if not rows_ids:

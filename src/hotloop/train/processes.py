@@ -72,7 +72,7 @@ def decode_state(text: str) -> torch.Tensor:
 
 
 SINGLE_DEVICES = ("cpu", "mps")
-"""Kinds of which a host has one, whatever the local rank."""
+"""Kinds that a host has only one of, whatever the local rank."""
 _LET_GO_S = 0.05
 
 

@@ -60,7 +60,7 @@ _SHARDING = "fsdp2"
 class Checkpoints:
     """Where and when a Trainer saves. A path in its place means these defaults.
 
-    ``resume``: 'auto' continues from the newest whole checkpoint of the folder, 'never' refuses a folder that holds
+    ``resume``: 'auto' continues from the newest complete checkpoint of the folder, 'never' refuses a folder that holds
     some, a path continues from that one. ``keep`` None keeps all. ``on_error``: 'stop' the training or 'continue' it
     (with a warning) when one cannot be written.
     """
@@ -87,7 +87,7 @@ class FitResult:
 
 
 class Preempted(SystemExit):
-    """A signal stopped the training after a whole step, and that is saved. Uncaught, the process exits with 75."""
+    """A signal stopped the training after a complete step, which is saved. Uncaught, the process exits with 75."""
 
     def __init__(self, *, signal_number: int, step: int, checkpoint: Path | None) -> None:
         super().__init__(PREEMPTED_EXIT_CODE)
@@ -161,9 +161,9 @@ class Trainer:
     def fit(
         self, train: Iterable[Any], val: Iterable[Any] | None = None, *, epochs: int = 1, max_steps: int | None = None
     ) -> FitResult:
-        """Train for so many epochs, or optimizer steps, counted from the very first run of this training.
+        """Train for this many epochs, or optimizer steps, counted from the very first run of this training.
 
-        ``train`` is a DataLoader with the batch size of one rank. Over a map-style data set with torch's own random or
+        ``train`` is a DataLoader with the batch size of one rank. Over a map-style dataset with torch's own random or
         sequential sampler the order follows from ``seed`` and the epoch, is split over the ranks, and no sample is lost
         or repeated, whatever the number of ranks. Any other loader gives its own order.
         """
@@ -304,7 +304,7 @@ class Trainer:
         entries = [one for one in self._applier.records if one.technique == _SHARDING]
         if not any(one.status == "applied" for one in entries):
             # Neither cut nor copied, every rank would train a model of its own.
-            if _SHARDING in self._taken:  # it was asked for beside the script, which trains as it would without
+            if _SHARDING in self._taken:  # it was requested from outside the script, which trains as it would without
                 return self._wrap_model(built)
             why = entries[-1].detail if entries else "it is limited to other places (where)"
             raise UsageError(

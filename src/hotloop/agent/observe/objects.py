@@ -73,7 +73,7 @@ def describe_loader(loader: Any, where: Place | None) -> dict[str, Any]:
     dataset, iterable = held.get("dataset"), _plain(held.get("_dataset_kind"), int) == 1
     inner, depth = dataset, 0
     names = ("__iter__",) if iterable else ("__getitems__", "__getitem__")
-    while depth < 4:  # torch's Subset and its kin: the data set inside does the work
+    while depth < 4:  # torch's Subset and its kin: the dataset inside does the work
         below = dict_of(inner).get("dataset")
         if below is None or not module_of_type(type(inner)).startswith("torch.utils.data"):
             break

@@ -32,7 +32,7 @@ def read_resident(statm: bytes) -> int | None:
 
 
 def device_memory(device_index: int | None = None) -> dict[str, int] | None:
-    """Bytes of the caching allocator of a CUDA, ROCm or XPU device; None without one. Never synchronises.
+    """Bytes of the caching allocator of a CUDA, ROCm or XPU device; None without one. Never synchronizes.
 
     None as index means the current device. Which one is current is a property of each thread: another thread than the
     training's must name it.

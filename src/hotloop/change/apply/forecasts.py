@@ -54,7 +54,7 @@ hotloop/judge/diagnose/loading.py: 0.73 to 1.09 of it was saved)."""
 def forecast_kept_samples(analysis: Analysis) -> Saving | None:
     """What samples that are read once and kept save, over the epochs of this run: the first one reads them.
 
-    None where samples must not be kept (drawn at random, an iterable data set) or where the time of reading them, the
+    None where samples must not be kept (drawn at random, an iterable dataset) or where the time of reading them, the
     epochs or the draws are not known.
     """
     rank = analysis.lead

@@ -1,6 +1,6 @@
 """How long a loader's samples are, and an order in which batches hold samples of similar length, each once.
 
-Lengths come from a list that the data set holds, or from reading every sample in a forked process that is thrown away.
+Lengths come from a list that the dataset holds, or from reading every sample in a forked process that is thrown away.
 """
 
 from __future__ import annotations
@@ -154,9 +154,9 @@ def sample_length(sample: Any) -> int | None:
 
 
 def find_lengths(loader: Any, budget_s: float, *, may_read: bool) -> Lengths | str:
-    """The lengths of all samples of a map-style data set with batches, or why they are not known or of no use.
+    """The lengths of all samples of a map-style dataset with batches, or why they are not known or of no use.
 
-    ``may_read`` False allows only what takes no time and is the same on every rank: a list that the data set holds.
+    ``may_read`` False allows only what takes no time and is the same on every rank: a list that the dataset holds.
     """
     probes = ask_forked(lambda: _probe(loader), budget_s, "measuring samples")
     if isinstance(probes, str):
@@ -219,11 +219,11 @@ def _read(dataset: Any, place: int) -> Any:
     return dataset[place] if many is None else many([place])[0]
 
 
-# -- lists that the data set holds -------------------------------------------------------------------------------------
+# -- lists that the dataset holds -------------------------------------------------------------------------------------
 
 
 def _find_listed(dataset: Any, known: Mapping[int, int]) -> Lengths | None:
-    """A list of the data set that agrees with every sample that was looked at, up to a constant (special tokens)."""
+    """A list of the dataset that agrees with every sample that was looked at, up to a constant (special tokens)."""
     inner, indices = getattr(dataset, "dataset", None), getattr(dataset, "indices", None)
     if type(dataset).__name__ == "Subset" and inner is not None and indices is not None:
         numbers = [int(index) for index in indices]

@@ -54,14 +54,14 @@ class Reads:
     unstable: bool = False
     """A sample that was read twice came out differently although no global generator moved."""
     changed: tuple[str, ...] = ()
-    """Plain attributes of the data set that every read sets anew."""
+    """Plain attributes of the dataset that every read sets anew."""
     threaded: tuple[str, ...] = ()
     """Operators whose sums depend on how many threads compute them."""
     error: str | None = None
     batch_bytes: int | None = None
     batch_tensors: int | None = None
     own_draws: tuple[str, ...] = ()
-    """Generators of the data set's own that moved."""
+    """Generators of the dataset's own that moved."""
     unplain: str | None = None
     """Why a sample has no plain record (hotloop.change.apply.sample_store)."""
     record_bytes: int | None = None
@@ -71,7 +71,7 @@ class Reads:
 
 
 def read_samples(loader: Any, *, watch_operators: bool = True) -> Reads | str:
-    """Read a few samples of a map-style data set in a forked child; a text when the child gave no answer.
+    """Read a few samples of a map-style dataset in a forked child; a text when the child gave no answer.
 
     Without ``watch_operators`` nothing is ``threaded``, and the child saves seconds of imports.
     """
@@ -155,7 +155,7 @@ def _state_of(generator: Any) -> Any:
 
 
 def fingerprint(dataset: Any) -> tuple[Any, ...]:
-    """What shows that a data set was changed: identities and plain values of its attributes, to a small depth.
+    """What shows that a dataset was changed: identities and plain values of its attributes, to a small depth.
 
     An element that is replaced inside a list, and a numpy array that is written to, do not show.
     """

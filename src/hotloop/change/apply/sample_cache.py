@@ -1,10 +1,10 @@
-"""A data set -> its samples read once and kept, as long as nothing shows that keeping them changes the training.
+"""A dataset -> its samples read once and kept, as long as nothing shows that keeping them changes the training.
 
 What cannot be proven before is watched while the training runs: a read that draws random numbers, a second read with
-other bits and a data set that the script changes each end the cache for good, in all processes that share it.
+other bits and a dataset that the script changes each end the cache for good, in all processes that share it.
 
-``read_through_cache`` changes only the class of a data set, to a subclass of its own of the same name: whoever holds
-the data set, sets its attributes or asks ``isinstance`` notices nothing, and its pickles and copies are those of the
+``read_through_cache`` changes only the class of a dataset, to a subclass of its own of the same name: whoever holds
+the dataset, sets its attributes or asks ``isinstance`` notices nothing, and its pickles and copies are those of the
 original class, without the cache.
 """
 
@@ -50,14 +50,14 @@ class SampleCache:
 
     def __init__(self, dataset: Any, store: SampleStore, kind: Any = None) -> None:
         self.kind = kind
-        """What the owner knows the data set by once it is gone."""
+        """What the owner knows the dataset by once it is gone."""
         try:
             self._dataset: Callable[[], Any] = weakref.ref(dataset)
         except TypeError:  # such as a list
             self._dataset = lambda: dataset
         self._count = len(dataset)
         self._store: SampleStore | None = store
-        self._shared = mmap.mmap(-1, _STATE_BYTES)  # for all processes: why it ended, what the data set looks like
+        self._shared = mmap.mmap(-1, _STATE_BYTES)  # for all processes: why it ended, what the dataset looks like
         self._made_by = os.getpid()
         self._kind_of_key: type | None = None
         self._begin_process()
@@ -137,7 +137,7 @@ class SampleCache:
         return [store.get(one) for one in numbers] if all(0 <= one < count for one in numbers) else None
 
     def _begin_process(self, *, is_changed: bool = False) -> None:
-        """A process's first look at the data set, and its next where the script has changed it since the last read."""
+        """A process's first look at the dataset, and its next where the script has changed it since the last read."""
         self._print = look = fingerprint(self._dataset())
         known = self._read_print()
         differs = is_changed or (known != 0 and known != _hash(look))
@@ -246,11 +246,11 @@ def _hash(look: tuple[Any, ...]) -> int:
     return (hash(look) & 0xFFFF_FFFF_FFFF_FFFF) or 1
 
 
-# -- a data set that is read through a cache ---------------------------------------------------------------------------
+# -- a dataset that is read through a cache ---------------------------------------------------------------------------
 
 
 def find_obstacle(dataset: Any) -> str | None:
-    """Why the class of this data set cannot be changed; None where it can."""
+    """Why the class of this dataset cannot be changed; None where it can."""
     kind = type(dataset)
     if type(kind) not in (type, ABCMeta):
         return f"{kind.__name__} has a metaclass of its own ({type(kind).__name__})"

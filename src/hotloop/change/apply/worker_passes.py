@@ -3,7 +3,7 @@
 torch's own worker iterator differs from loading in the main process in four visible ways: it reads the sampler ahead of
 the loop, so that draws from a generator of the script's come early; persistent workers take no seed at later passes, so
 that every later draw of the training shifts; a second iterator over the same loader restarts the first; and what the
-script changes in its data set never reaches a worker. A Pass is an iterator of torch's that has none of these.
+script changes in its dataset never reaches a worker. A Pass is an iterator of torch's that has none of these.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hotloop.change.apply.loader_samples import Reads, fingerprint, read_samples
 from hotloop.change.apply.shareable import find_unshareable
 
 MOST_CHANGES = 2
-"""After so many changes of the data set in the midst of a pass the workers would only be in the way."""
+"""After so many changes of the dataset in the midst of a pass the workers would only be in the way."""
 
 
 _BaseDataLoaderIter: Any = torch_loader._BaseDataLoaderIter
@@ -103,7 +103,7 @@ class WorkerPasses:
         return self.pool
 
     def _is_as_built(self, loader: Any) -> bool:
-        """Before the first pass: whether what was seen of the data set when the loader was built still holds.
+        """Before the first pass: whether what was seen of the dataset when the loader was built still holds.
 
         A transform that the script has put into it since then may draw random numbers, or not work in a worker.
         """
@@ -208,7 +208,7 @@ class Pass(_BaseDataLoaderIter):  # type: ignore[misc]
             self._passes.changes_count = MOST_CHANGES
             self._go_local()
             return self._fetch()
-        except Exception:  # what the data set raised: its batch is gone, as without workers
+        except Exception:  # what the dataset raised: its batch is gone, as without workers
             self._ahead.come_to_next()
             raise
         self._ahead.come_to_next()

@@ -35,7 +35,7 @@ PACE = "machine speed (reference workload between steps)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoalPoint:
-    """A candidate's speed-up and memory saving, both ratios above 1 where it is better, with bounds that hold together.
+    """A candidate's speedup and memory saving, both ratios above 1 where it is better, with bounds that hold together.
 
     ``is_adoptable`` is False where its numbers could not be judged: it is shown, and never chosen.
     """

@@ -318,7 +318,7 @@ def make_guard(references: Sequence[Measurement], seen: Sequence[Measurement]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarded:
-    """The judgement that counts, and ``summary``: it with both curves, as the report holds it."""
+    """The judgment that counts, and ``summary``: it with both curves, as the report holds it."""
 
     quality: Quality
     summary: Mapping[str, Value]

@@ -170,7 +170,7 @@ def schedule_round(candidates: Sequence[str], number: int) -> tuple[tuple[str, .
 
 
 def keep_affordable(ratios: Mapping[str, float], costs_s: Mapping[str, float], time_s: float) -> tuple[str, ...]:
-    """The ids with the largest speed-ups so far for which the time is enough, at least one.
+    """The ids with the largest speedups so far for which the time is enough, at least one.
 
     Where it is not enough for the best one, the best one continues anyway, unless it is slow next to the others.
 

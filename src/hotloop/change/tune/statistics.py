@@ -85,7 +85,7 @@ class Covariate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairComparison:
-    """Candidate against baseline. Ratios are speed-ups: the baseline's time per unit over the candidate's.
+    """Candidate against baseline. Ratios are speedups: the baseline's time per unit over the candidate's.
 
     ``low_ratio`` and ``high_ratio`` bound it at the decision level, whenever one looks; None before the first look.
     ``noise_ratio`` is the spread of a single pair's ratio (a standard deviation of its logarithm).

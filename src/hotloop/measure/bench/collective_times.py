@@ -14,7 +14,7 @@ from hotloop.core.link_choice import WayChoice
 from hotloop.core.link_fit import LinkFit, bus_factor, fit_link, format_byte_rate
 
 SIZES = tuple(1 << shift for shift in range(10, 27, 2))
-"""1 KiB to 64 MiB, each four times the one before."""
+"""1 KiB to 64 MiB, each four times the previous one."""
 MOST_RANKS = 64
 """Of one host, started by --ranks."""
 SLOW_PAIR_RATIO = 0.5
@@ -24,7 +24,7 @@ SLOW_LOCAL_RATIO = 0.25
 """The same for pairs of one host over gloo: through its memory, on cores that others use too. Four ranks on two cores
 with 25 runnable processes differed by a factor of 2 (2026-11-23, three runs)."""
 LEAST_SLOW_NS = 100_000.0
-"""A latency differs by at least so much: on busy cores, less says nothing."""
+"""The least difference of latencies that counts: on busy cores, less means nothing."""
 FEWEST_PAIRS = 3
 """Of one kind."""
 POOR_FIT_RATIO = 0.5

@@ -57,14 +57,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One machine as a training would find it. ``facts`` is the probe's answer, empty when there is none."""
+    """One machine as a training would find it. ``facts`` is the probe's result, empty when there is none."""
 
     root: Path = Path("/")
     environment: Mapping[str, str] = field(default_factory=dict)
     interpreter: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     complaint: str | None = None
-    """Why the probe gave no answer."""
+    """Why the probe gave no result."""
     affinity_count: int | None = None
     files_soft_count: int | None = None
     files_hard_count: int | None = None
@@ -73,7 +73,7 @@ class Host:
     shm_total_bytes: int | None = None
     shm_free_bytes: int | None = None
     gpus: tuple[Mapping[str, str], ...] | None = None
-    """One mapping of GPU_FIELDS per GPU, from nvidia-smi; None where it did not answer."""
+    """One mapping of GPU_FIELDS per GPU, from nvidia-smi; None where it did not respond."""
     gpu_links: str | None = None
     """The matrix of ``nvidia-smi topo -m``."""
     reading: Reading | None = None
@@ -134,7 +134,7 @@ class Host:
 
     @property
     def devices_count(self) -> int | None:
-        """Accelerators that torch can use; None without an answer of torch."""
+        """Accelerators that torch can use; None without a result from torch."""
         devices = self.fact("accelerator", "devices")
         return len(devices) if isinstance(devices, list) else None
 
@@ -142,7 +142,7 @@ class Host:
 def examine_host(
     interpreter: str | None, environment: Mapping[str, str], *, reading: Reading | None = None, root: Path = Path("/")
 ) -> Host:
-    """Ask the training's interpreter, the kernel and nvidia-smi; nothing of it fails, what is not known is None."""
+    """Ask the training's interpreter, the kernel and nvidia-smi; nothing here fails, and what is unknown is None."""
     facts: Mapping[str, Any] = {}
     complaint: str | None = "no python was found on PATH; give the training's Python with --python"
     if interpreter is not None:

@@ -90,7 +90,7 @@ def judge_variables(host: Host) -> tuple[Effect, ...]:
         if read is False:
             effects.append(Effect(name=one.name, value=value, level=None, why=one.unread, fix=f"unset {one.name}"))
         elif one.is_bad(value, host):
-            # Where it cannot be told whether anything reads it, the harm is possible, not certain.
+            # Where it is unknown whether anything reads it, the harm is possible, not certain.
             level: Level = one.level if read else "warning"
             why = one.why if read else f"{one.why} (unknown whether anything here reads it)"
             effects.append(Effect(name=one.name, value=value, level=level, why=why, fix=one.fix))
@@ -123,7 +123,7 @@ def is_set(value: str, host: Host) -> bool:
 
 
 def if_torch(question: Callable[[Host], bool]) -> Callable[[Host], bool | None]:
-    """The answer where torch's own facts are known, else None."""
+    """The result where torch's own facts are known, else None."""
     return lambda host: question(host) if host.has_torch else None
 
 
@@ -136,7 +136,7 @@ def has_nccl(host: Host) -> bool:
 
 
 def has_several_gpus(host: Host) -> bool:
-    # A GPU that is hidden here may be seen by the training; one that is not there is not.
+    # A GPU that is hidden here may be visible to the training; a GPU that does not exist is not.
     return has_nccl(host) and max(host.devices_count or 0, len(host.gpus or ())) > 1
 
 
@@ -154,7 +154,7 @@ def with_openmp(host: Host, *names: str) -> bool | None:
 
 
 def names_no_interface(value: str, host: Host) -> bool:
-    """An interface list in gloo's way (exact names) of which one does not exist here."""
+    """An interface list in gloo's format (exact names) with a name that does not exist here."""
     present = host.names("sys/class/net")
     wanted = [name.strip() for name in value.split(",") if name.strip()]
     return bool(present) and any(name not in present for name in wanted)

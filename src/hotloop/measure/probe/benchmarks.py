@@ -226,7 +226,7 @@ class Repeated(torch.utils.data.Dataset[Any]):
         return self.count
 
     def __getitem__(self, index: int) -> Any:
-        # A tensor that was sent before already lies in shared memory.
+        # A tensor that was sent before is already in shared memory.
         return tree_map_only(torch.Tensor, torch.clone, self.batch)
 
 
@@ -278,7 +278,7 @@ def _time_parts(loader: Any, fetch: Callable[[], Any], share_s: float) -> dict[s
     fetches: list[int] = []
     cpus: list[int] = []
     collates: list[int] = []
-    batch = loader.collate_fn(fetch())  # the first use of a data set opens its files
+    batch = loader.collate_fn(fetch())  # the first use of a dataset opens its files
     deadline = time.perf_counter() + share_s
     while len(fetches) < LEAST_ROUNDS or time.perf_counter() < deadline:
         core_ns, begin_ns = _core_ns(), time.perf_counter_ns()

@@ -80,7 +80,7 @@ def measure(plan: Mapping[str, Any]) -> dict[str, int]:
 
 
 def split_as_default(count: int, item_bytes: int) -> list[int]:
-    """How many items DDP's default buckets hold of so many; a model that fits into the first has one.
+    """How the items are split over DDP's default buckets; a model that fits into the first has one.
 
     >>> split_as_default(8_000_000, 4)
     [262144, 6553600, 1184256]
@@ -98,7 +98,7 @@ def _compute(matrix: torch.Tensor, product: torch.Tensor, pieces: int) -> None:
 
 
 def _time_pieces(matrix: torch.Tensor, product: torch.Tensor, pieces: int) -> float:
-    """ns of so many pieces, the middle of some rounds."""
+    """ns of a number of pieces, the median of some rounds."""
     times = []
     for _ in range(MOST_ROUNDS):
         begin_ns = time.perf_counter_ns()

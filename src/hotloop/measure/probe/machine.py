@@ -57,7 +57,7 @@ def collect_facts() -> dict[str, Any]:
         missing = error.name == "torch"
         facts["torch_error"] = {"missing": missing, "message": one_line(error)}
         return facts
-    except Exception as error:  # a broken installation fails in many ways, and each is the answer we look for
+    except Exception as error:  # a broken installation fails in many ways, and each is a result that we look for
         facts["torch_error"] = {"missing": False, "message": one_line(error)}
         return facts
     import_ns = time.perf_counter_ns() - start_ns

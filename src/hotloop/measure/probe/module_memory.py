@@ -279,7 +279,7 @@ WORKSPACES: Mapping[str, Callable[[Sequence[Any]], int]] = {"convolution_backwar
 KEPT: Mapping[str, Callable[[Sequence[Any]], tuple[int, int]]] = {"mkldnn_rnn_layer": rnn_layer_bytes}
 
 
-# ---- answers and errors
+# ---- results and errors
 
 
 @contextlib.contextmanager

@@ -212,7 +212,7 @@ _SCALAR_TYPES = {
 
 
 def scale_batch(op: Operator, batch: int, factor: int = 2) -> list[Any] | None:
-    """The shapes with so many times the batch where a tensor's first dimension holds it; None when none does."""
+    """The shapes for a larger batch, where a tensor's first dimension holds it; None when none does."""
     tensors = [i for i, dtype in enumerate(op.dtypes) if dtype in DTYPES and op.shapes[i]]
     weights_from = WEIGHTS_FROM.get(op.name, len(op.shapes))
     if op.name in ("aten::embedding", "aten::addmm"):

@@ -77,7 +77,7 @@ class Exporter:
         self._waiting.put_nowait(snapshot)
 
     def stop(self, within_s: float) -> Exported:
-        """Send what waits, as far as that goes within the time; the rest is lost."""
+        """Send what waits, within the time; the rest is lost."""
         until_s = time.monotonic() + within_s
         with contextlib.suppress(queue.Full):
             self._waiting.put(None, timeout=max(0.0, within_s))

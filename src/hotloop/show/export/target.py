@@ -21,12 +21,12 @@ from .points import Snapshot
 TIMEOUT_S = 5.0
 """For connecting and for every read."""
 WHOLE_S = 10.0
-"""For reading an answer, however slowly it comes."""
+"""Time to read a response, however slowly it comes."""
 MOST_ANSWER_BYTES = 65_536
 
 
 class SendFailed(Exception):
-    """A snapshot did not arrive. The text goes into the report: it names no URL, header, token or answer."""
+    """A snapshot did not arrive. The text goes into the report: it names no URL, header, token or response."""
 
 
 class Sender(Protocol):
@@ -75,7 +75,7 @@ class Poster:
         self._opener: urllib.request.OpenerDirector | None = None
 
     def post(self, body: bytes, headers: Mapping[str, str]) -> bytes:
-        """The answer's first bytes. Raises SendFailed unless its status is 2xx."""
+        """The response's first bytes. Raises SendFailed unless its status is 2xx."""
         request = urllib.request.Request(self._url, data=body, headers={**self._login, **headers}, method="POST")
         try:
             with self._open().open(request, timeout=self._timeout_s) as answer:
@@ -127,7 +127,7 @@ def _split_login(url: str) -> tuple[dict[str, str], str]:
 
 
 def _describe(error: BaseException) -> str:
-    """What went wrong, in words that hold nothing of the URL or of the answer."""
+    """What went wrong, in words that reveal nothing of the URL or the response."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, TimeoutError):
         return "timed out"

@@ -48,7 +48,7 @@ def _write_json(view: View, report: Any) -> Mapping[str, Any]:
 def read_report_json(content: Any) -> Any:
     """The typed report that this JSON holds, whatever its kind.
 
-    Raises RecordingError where it is none that can be drawn, and says which can.
+    Raises RecordingError where it cannot be drawn, and says which reports can.
     """
     schema = content.get("schema") if isinstance(content, Mapping) else None
     for view in VIEWS.values():

@@ -45,7 +45,7 @@ SETTING_NAMES = frozenset(
 
 
 UNITS = frozenset({"ns", "bytes", "ratio", "count", "flops", "w", "j", "speedup"})
-"""Endings of evidence names that say how the value is to be read."""
+"""Endings of evidence names that say how to read the value."""
 
 
 EVIDENCE_LABELS = {
@@ -70,7 +70,7 @@ SILENT_IF_ZERO = frozenset({"fewer_tokens_by_padding_to_longest_ratio", "fewer_t
 
 
 SHOWN_ITEMS = 4
-"""Longer lists in the evidence are cut; the JSON holds them whole."""
+"""Longer lists in the evidence are cut; the JSON holds them in full."""
 
 
 NUMERICS_TEXT = {

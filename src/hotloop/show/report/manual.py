@@ -73,7 +73,7 @@ def _plain(text: str) -> str:
 
 
 def _split_blocks(manual: str) -> list[str]:
-    """Fenced code whole, headings one line each, lists and paragraphs up to the next empty line."""
+    """Complete fenced code, headings of one line each, lists, and paragraphs up to the next empty line."""
     blocks: list[list[str]] = []
     fenced = fresh = False
     for line in manual.splitlines():

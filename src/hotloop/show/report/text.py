@@ -204,7 +204,7 @@ def format_quantity(value: float, unit: str, percent: Callable[[float], str] = f
 
 def format_scalar(name: str, value: Value) -> str:
     """A value of a table in the unit that its column's name ends in; rates are plain, their head says what they are,
-    but for those of bytes.
+    except for those of bytes.
 
     >>> [format_scalar("x_ratio", 0.5), format_scalar("pinned", True), format_scalar("x_ns", None)]
     ['50.0%', 'yes', 'unknown']

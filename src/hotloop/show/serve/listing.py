@@ -68,7 +68,7 @@ class LiveFolder(Protocol):
 
 
 def find_runs_folder(folder: Path) -> Path:
-    """Where the runs of a folder lie: ``.hotloop`` in it, also when there is none yet, or itself where it holds runs.
+    """Where the runs of a folder are: ``.hotloop`` in it, even if there is none yet, or the folder if it holds runs.
 
     Raises UsageError where there is no such folder.
     """
@@ -79,7 +79,7 @@ def find_runs_folder(folder: Path) -> Path:
 
 
 def list_names(runs: Path) -> list[str]:
-    """The names of the run folders, newest first; links are none."""
+    """The names of the run folders, newest first, without links."""
     try:
         with os.scandir(runs) as entries:
             found = [(entry.stat().st_mtime_ns, entry.name) for entry in entries if _is_run(entry)]

@@ -34,7 +34,7 @@ MOST_STREAMS = 16
 PATIENCE_S = 10.0
 PUSH_S = 1.0
 REPORT_AGE_S = 10.0
-"""The report of a training that goes on is drawn again after so long."""
+"""How long the report of a running training is shown before it is drawn again."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
@@ -158,7 +158,7 @@ def _decode_name(quoted: str) -> str:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request. Its connection ends with the answer."""
+    """One request. Its connection ends with the response."""
 
     server: PageServer
     timeout = PATIENCE_S
@@ -230,7 +230,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send_drawn(["diff", *map(str, folders), "--format", "html"], *folders, age=age)
 
     def _send_drawn(self, words: list[str], *folders: Path, age: int) -> None:
-        """A page that hotloop draws of whole recordings."""
+        """A page that hotloop draws from entire recordings."""
         try:
             html = self.server.drawn.draw(words, (age, stamp_files(*folders)))
             policy = pages.policy_of(html)

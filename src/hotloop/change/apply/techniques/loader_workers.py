@@ -35,7 +35,7 @@ class LoaderWorkers(Technique):
     workers too.
 
     Before it acts, hotloop reads a few samples in a temporary forked process (at most about 1 s, 10 s if a single
-    sample takes longer), and searches the data set for what a fork must not share.
+    sample takes longer), and searches the dataset for what a fork must not share.
 
     ## When it helps
     The step waits for its batches while cores are free, or loading waits for storage: 16 samples that took 5 ms each
@@ -169,7 +169,7 @@ def _reads_of(loader: Any, memory: dict[str, Any]) -> Any:
     reads = read_samples(loader)
     try:
         memory["last"] = (weakref.ref(data), weakref.ref(collate), look, reads)
-    except TypeError:  # a list as data set takes no weak reference, and must not be kept alive
+    except TypeError:  # a list as dataset takes no weak reference, and must not be kept alive
         memory.pop("last", None)
     return reads
 

@@ -152,7 +152,7 @@ class NoSyncAccumulation(Technique):
         return None
 
     def forecast(self, analysis: Analysis, settings: Mapping[str, Value]) -> Saving | None:
-        """The exposed communication of every synchronisation but one. Waiting for another rank may come back at the one
+        """The exposed communication of every synchronization but one. Waiting for another rank may come back at the one
         that stays: the low end is therefore the rank that waits least."""
         exposed = [rank.ddp.exposed_comm_ns for rank in analysis.ranks if rank.ddp is not None]
         known = [one for one in exposed if one is not None]

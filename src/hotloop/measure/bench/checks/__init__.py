@@ -16,7 +16,7 @@ from hotloop.measure.bench.host import Host
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCheck:
-    """``ask`` is pure but for files below the host's root. It gives one result, or several."""
+    """``ask`` is pure except for files below the host's root. It returns one result, or several."""
 
     id: str
     group: str

@@ -174,7 +174,7 @@ def _first_touch_ns_per_byte() -> float:
 
 
 def _engine_ns() -> float:
-    """What one call of the autograd engine costs by itself: once a step in training, once an operator here."""
+    """What one call of the autograd engine itself costs: once a step in training, once an operator here."""
     leaf = torch.zeros(1, requires_grad=True)
     out = leaf.view(1)
     seed = torch.ones(1)

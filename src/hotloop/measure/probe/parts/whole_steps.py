@@ -1,4 +1,4 @@
-"""A step's recorded forward operators -> whole passes of them: as they are, with larger batches, with other threads."""
+"""A step's recorded forward operators -> full passes of them: unchanged, with larger batches, with other threads."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ BOTH_RATIO = 0.5
 
 
 def time_passes(request: ProbeRequest, budget_s: float) -> dict[str, Any] | None:
-    """Whole steps' forwards and backwards as they are and with twice the batch, taking turns; then with larger ones.
+    """Full steps' forwards and backwards unchanged and with twice the batch, taking turns; then with larger ones.
 
-    ns of a pass with the recorded batch and with twice of it; ``larger`` holds (factor, ns) for so many times the
+    ns of a pass with the recorded batch and with twice of it; ``larger`` holds (factor, ns) for that many times the
     batch.
 
     None where that cannot be: the batch is unknown, nothing is differentiated, too many calls, too much memory.
@@ -167,7 +167,7 @@ def _time_both(calls: Sequence[Operator], batch: int, deadline_s: float) -> dict
 def _time_larger(
     calls: Sequence[Operator], batch: int, factors: Sequence[int], double_ns: float, deadline_s: float
 ) -> list[tuple[int, int]]:
-    """(factor, ns of a pass) for so many times the batch, as far as the time reaches: each is made, run, and timed."""
+    """(factor, ns of a pass) for larger batches, as far as time allows: each is made, run, and timed."""
     found: list[tuple[int, int]] = []
     last_factor, last_ns = 2, float(double_ns)
     for factor in factors:
@@ -192,7 +192,7 @@ def time_threads(request: ProbeRequest, budget_s: float) -> dict[str, Any] | Non
 
     The optimizer is left out where it cannot be built; None where the passes cannot represent the step.
 
-    Whole passes, with Python between the operators: threads go to sleep there and are woken late. The mean of all
+    Full passes, with Python between the operators: threads go to sleep there and are woken late. The mean of all
     rounds counts, unlike elsewhere: an unlucky round is what too many threads cost.
     """
     deadline_s = time.perf_counter() + budget_s
@@ -202,7 +202,7 @@ def time_threads(request: ProbeRequest, budget_s: float) -> dict[str, Any] | Non
         return None
     totals: dict[tuple[str, int], list[float]] = {}
     rounds = 0
-    # A team of threads is built anew when its size changes, so whole rounds take turns, after a warm-up each.
+    # A team of threads is rebuilt when its size changes, so full rounds take turns, after a warm-up each.
     while rounds < THREAD_ROUNDS and (rounds < 2 or time.perf_counter() < deadline_s):
         rounds += 1
         for threads in (present, cores):

@@ -47,7 +47,7 @@ def _escape(value: str) -> str:
 
 
 class _TextFile:
-    """A file that always holds one whole snapshot."""
+    """A file that always holds one complete snapshot."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -40,7 +40,7 @@ def build_status(snapshot: Snapshot) -> dict[str, Any]:
 
 
 class _Server:
-    """The status endpoint of the job. The token is read anew each time: Kubernetes replaces it within the hour."""
+    """The status endpoint of the job. The token is read again each time: Kubernetes replaces it within the hour."""
 
     def __init__(self, poster: Poster, token: Path) -> None:
         self._poster = poster

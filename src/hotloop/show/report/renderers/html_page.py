@@ -83,7 +83,7 @@ def draw_html(document: Document, surface: Surface) -> str:
 
 def _embed_json(document: Document) -> str:
     """The report's JSON with every character escaped that HTML could read as markup."""
-    # The tables of a trace stand on the page; the script draws none of them.
+    # The tables of a trace are part of the page; the script draws none of them.
     data = {key: value for key, value in document.data().items() if key != "trace"}
     try:
         text = json.dumps(data, allow_nan=False, separators=(",", ":"))

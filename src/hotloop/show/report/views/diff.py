@@ -34,7 +34,7 @@ REST_TEXT = {"compute": "own work", "copies": "copies", "idle": "nothing ran"}
 
 
 def describe_comparison(comparison: Comparison, surface: Surface) -> Document:
-    """Warnings, the whole change, its terms by size, and the kernels and operators that changed most."""
+    """Warnings, the total change, its terms by size, and the kernels and operators that changed most."""
     lead, step, device = comparison.lead, comparison.step, comparison.device
     unit = choose_unit(max(lead.before_ns, lead.after_ns))
     intro = [

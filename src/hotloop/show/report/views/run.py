@@ -89,11 +89,11 @@ SHOWN_SILENT = 3
 SHOWN_HOSTS = 4
 """Clocks of more hosts are counted; the JSON report lists them all."""
 TOLD_RATIO = 0.1
-"""A phase of the tail that is at least so much of it is named, of two at most."""
+"""A phase that is at least this share of the tail is named; two phases at most."""
 
 
 def format_bands(row: ScorecardRow) -> str:
-    """The bands of a scorecard's row, as far as guides give them; instead of them why nothing was measured.
+    """The bands of a scorecard's row, where guides give them; otherwise, why nothing was measured.
 
     >>> format_bands(ScorecardRow(name="x", measured_ratio=0.1, good="below 10%", bad="", verdict="good"))
     'good below 10%'
@@ -288,7 +288,7 @@ def describe_run(report: Report, surface: Surface) -> Document:
 
 
 def _find_root(report: Report) -> str:
-    """The training's working folder: the one that holds ``.hotloop``, else the one that its script is named from."""
+    """The training's working folder: the folder that holds ``.hotloop``, else that from which its script is named."""
     above, _, name = (report.run_folder or "").rstrip("/").rpartition("/.hotloop/")
     if name and "/" not in name:
         return above
@@ -327,7 +327,7 @@ def _describe_sections(report: Report, surface: Surface) -> tuple[Section, ...]:
     health = _describe_health(report)
     from_files = report.trace is not None
     return (
-        *(health if from_files else ()),  # what a file lacks or lost stands before the findings that were read from it
+        *(health if from_files else ()),  # what a file lacks or lost comes before the findings that were read from it
         *_describe_strategy(report, surface),
         *describe_findings(report, surface),
         *_describe_time(report),

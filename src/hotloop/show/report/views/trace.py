@@ -262,7 +262,7 @@ def _list_memory_file(file: MemoryFile, top: int) -> Iterator[Section]:
         held = (one.reserved_bytes, one.active_bytes, one.fragmentation_bytes)
         blocks = (one.split_bytes, one.largest_free_block_bytes)
         devices.append((f"device {one.device}", None if peak is None else peak.requested_bytes, *held, *blocks))
-        # Without recorded events there is no peak: what is in use now stands for it.
+        # Without recorded events there is no peak: what is in use now is shown instead.
         for site in (one.sites if peak is None else peak.by_site)[:top]:
             sites.append((_name_line(site.where), f"{one.device}", site.bytes, site.count))
     names = ("peak requested", "reserved", "in use", "not in use", "between blocks", "largest free")

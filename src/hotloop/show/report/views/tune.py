@@ -164,7 +164,7 @@ def describe_memory(trial: Trial) -> str:
 
 
 def describe_side(goal: str, trial: Trial) -> str:
-    """What the goal does not judge by itself: the other half of a trade."""
+    """The quantity that the goal itself does not judge: the other half of a trade-off."""
     if goal == "pareto":
         return describe_memory(trial)
     if goal in ("memory", "cost") and trial.speedup_ratio is not None:
