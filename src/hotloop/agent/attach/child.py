@@ -1,7 +1,7 @@
 """A training command -> the same command running with the agent attached, and how it ended.
 
 The child stays in our process group and gets our standard streams; nothing of it is changed but two environment
-variables. We only wait: if we are killed, the training goes on.
+variables. We only wait: if we are killed, the training continues.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SOURCE = Path(__file__).resolve().parents[2]
 SITE = SOURCE / "agent" / "attach" / "site"
 
 _SI_KERNEL = 128
-"""si_code of a signal that the kernel sent, such as SIGINT from the terminal (it reaches the child by itself)."""
+"""si_code of a signal that the kernel sent, such as SIGINT from the terminal (it reaches the child directly)."""
 TICK_S, LOOK_S = 1.0, 0.05
 """Between two calls of ``on_tick``, and the most that a signal waits until it is passed on."""
 
@@ -160,7 +160,7 @@ def _wait_passing_signals(
     next_tick_s = time.monotonic() + TICK_S
     try:
         while child.poll() is None:
-            # Not one wait for both: Python's sigtimedwait answers with garbage where SIGCONT comes after its time.
+            # Not one wait for both: Python's sigtimedwait returns garbage where SIGCONT comes after its time.
             if gone < 0:
                 time.sleep(LOOK_S)
             else:

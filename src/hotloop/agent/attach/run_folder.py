@@ -66,7 +66,7 @@ def write_manifest(
     steps_total: int | None = None,
     only_new: bool = False,
 ) -> None:
-    """Write run.json whole; with ``only_new`` the one that is there stays. ``targets`` is what is to be reached,
+    """Write run.json in one move; with ``only_new`` an existing one stays. ``targets`` is what is to be reached,
     ``steps_total`` how many steps the training will take."""
     manifest: dict[str, Any] = {
         "schema": "hotloop.run/1",

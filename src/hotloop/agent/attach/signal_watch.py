@@ -1,6 +1,6 @@
 """A process of our group that does nothing but say which signals it gets: those were sent to all of us, not to one.
 
-Supervisors send a signal to a whole group or to every process of a job, and the training has it by itself then.
+Supervisors send a signal to a whole group or to every process of a job, and the training then gets it directly.
 Nothing in the signal distinguishes that from a signal that was sent to hotloop alone. A second process can.
 """
 

@@ -17,7 +17,7 @@ from hotloop.core.trace_plan import parse_trace_plan, parse_trace_ranks
 from .run_folder import create_run_folder, default_name, join_run_folder, write_manifest
 
 REFRESH_S = 0.5
-"""hotloop's own process looks at what came several times in so long."""
+"""hotloop's own process looks several times in this period at what came."""
 RUN_VARIABLE = "HOTLOOP_WATCH_RUN"
 """Run folder of the process that began to watch, for the processes that it spawns."""
 

@@ -50,7 +50,7 @@ from .ring import Ring
 from .stack_access import current_thread_state, describe_access
 
 LEARNING_BACKWARDS = 4
-"""Until so many backwards have ended, modules inside the outermost one are looked at (autocast, sizes of batches)."""
+"""Until this many backwards have ended, modules inside the outermost one are looked at (autocast, batch sizes)."""
 MOST_KNOWN = 1_000
 """Objects of a kind that are known by their address; then all are forgotten."""
 MOST_TOLD = 256
@@ -59,20 +59,20 @@ WATCHED_DRAWS = 4
 BUDGET_RATIO = 0.01
 """How much of the time noting events may cost."""
 FULL_STEPS, MOST_RESTED, WEIGHED_STEPS = 256, 64, 63
-"""So many first steps are all timed; later at most so many pass between two that are, weighed after every 64th."""
+"""The first steps are all timed; later at most a limited number pass between two timed ones, weighed every 64th."""
 FULL_EVENTS, WEIGHED_EVENTS, FEWEST_STEPS = 8_192, 4_096, 32
-"""A step of hundreds of forwards is weighed sooner: after so many events in all and since the last time, once so many
+"""A step of hundreds of forwards is weighed sooner: after this many events in all and since the last time, once enough
 steps were timed."""
 FULL_FORWARDS, SKIPPED_FORWARDS = 512, 15
-"""After so many forwards without gradients in one step one in sixteen is timed."""
+"""After this many forwards without gradients in one step, one in sixteen is timed."""
 MATCHED_STEPS = 64
-"""In so many first steps inputs are identified in any case."""
+"""In this many first steps, inputs are always identified."""
 MOST_IDENTIFIED = 32
-"""Of so many forwards without gradients between two steps the inputs are identified: rollouts have thousands."""
+"""Inputs of this many forwards without gradients between two steps are identified: rollouts have thousands."""
 SLOW_NS, FAST_NS = 2_000_000_000, 250_000_000
-"""Between two looks at what torch counts by itself (compilation, a device's memory, DDP): at least so long."""
+"""The least time between two looks at what torch itself counts (compilation, a device's memory, DDP)."""
 HELD_STEPS = 3
-"""After so many steps of an optimizer its state is there."""
+"""After this many steps of an optimizer, its state exists."""
 FIRST_LOOK = 1 + HELD_STEPS
 DDP_LOOKS, DDP_EVERY = 12, 100
 """Torch itself times DDP's first ten iterations, and then one in a hundred."""
@@ -186,7 +186,7 @@ class Agent:
         self.steps = self.rests_for = self.rest_left = self.rest_from = self.skips = 0
         self.weighed_at, self.weigh_from = (0, 0), WEIGHED_EVENTS
         self.fewest_nograd, self.usual_nograd = MOST_KNOWN, 0
-        """Forwards without gradients that each step since the last weighing had; so many wake no hooks that rest."""
+        """Forwards without gradients of each step since the last weighing; this many do not wake hooks that rest."""
         self.modules: dict[int, tuple[int, int, int, bool]] = {}
         self.loaders: dict[int, tuple[int, int]] = {}
         self.optimizers: dict[int, int] = {}
@@ -213,7 +213,7 @@ class Agent:
         self.begin()
 
     def claim(self) -> bool:
-        """The first thread that trains is the one that is observed; True when that is the calling thread."""
+        """The first thread that trains is observed; True when that is the calling thread."""
         if self.started or self.owner == 0:
             return False
         self.owner = get_ident()
@@ -289,7 +289,7 @@ class Agent:
 
     @undispatched
     def forward_begins(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """An outermost forward; 1 where its result is to be described."""
+        """An outermost forward; 1 where its result has to be described."""
         try:
             held = _module_dict(module)
             known = self.modules.get(key_of(module))
@@ -548,7 +548,7 @@ class Agent:
 
     @guarded
     def look(self, now_ns: int) -> None:
-        """What torch counts by itself: compilation, and the memory of a device."""
+        """What torch itself counts: compilation, and the memory of a device."""
         self._look_ns = min(SLOW_NS, self._look_ns * 2)
         self.next_look_ns = now_ns + self._look_ns
         if self.device_index is not None:

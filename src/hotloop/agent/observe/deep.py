@@ -183,7 +183,7 @@ class DeepWindow:
             return
         self._mode, self._done = None, True
         mode.active = False
-        # Somebody's mode that outlives the step lies on top of ours: leave ours in place, switched off.
+        # Somebody's mode that outlives the step is on top of ours: leave ours in place, switched off.
         if _top_mode() is mode:
             mode.__exit__(None, None, None)
         session.recorder.in_deep_window = False

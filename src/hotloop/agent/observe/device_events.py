@@ -49,7 +49,7 @@ H2D = FIELD["h2d_ns"]
 POOL_PAIRS = 256
 """Pairs in flight at most. A launch queue holds about 1,000 kernels, so a step has far fewer pairs ahead of it."""
 MIN_INTERVAL_NS = 20_000_000
-"""At most one row in so long is timed: about 10 us of recording a phase stay far below half a percent."""
+"""At most one row in this time is timed: about 10 us of recording a phase stay far below half a percent."""
 
 Note = Callable[..., Any]
 """Notes an event: its code and arguments."""
@@ -163,7 +163,7 @@ class DeviceTimer:
 
     @property
     def waiting_rows(self) -> int:
-        """Steps that are complete but for their pairs; never more than pairs in the pool."""
+        """Steps that are complete except for their pairs; never more than pairs in the pool."""
         return len(self._waiting)
 
     @guarded
@@ -180,7 +180,7 @@ class DeviceTimer:
     def leave(self, code: int) -> None:
         """The innermost phase that ``code`` began ends; those inside it have no end (an optimizer's step raised)."""
         if not any(phase.code == code for phase in self._open):
-            return  # it began before the timer, or is none that is timed
+            return  # it began before the timer, or is not timed
         while True:
             phase = self._open.pop()
             self._end(phase, is_complete=phase.code == code)
@@ -255,7 +255,7 @@ class DeviceTimer:
             self._note(DEVICE_TIMES, row.number, *times)
 
     def _abandon(self, reason: str) -> None:
-        """The device answered with an error: what waits stays unknown, and nothing is timed any more."""
+        """The device returned an error: what waits stays unknown, and nothing is timed any more."""
         self._row = None
         self._waiting.clear()
         if self._next_ns != _NEVER_NS:

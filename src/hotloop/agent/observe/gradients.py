@@ -118,7 +118,7 @@ class GradientWatch:
         return found
 
     def _is_part_of_outer(self, parameter: Any) -> bool:
-        """Whether a step inside another one is given a part of what that one holds (a sharded optimizer's views)."""
+        """Whether a step inside another step gets a part of that step's parameters (a sharded optimizer's views)."""
         storage = parameter.untyped_storage().data_ptr()
         if self._depth:
             return storage in self._outer_storages

@@ -53,7 +53,7 @@ CPU_GAP_NS = 20_000_000
 WEIGHED_STEPS = 63
 """After every 64th step it is weighed what the hooks cost."""
 WATCHED_FETCHES, FETCH_GAP = 64, 4
-"""Every one of the first batches is timed where it is read, and later one in so many."""
+"""All of the first batches are timed where they are read, and later one in every few."""
 _HIDDEN = "<hotloop, hidden as importlib._bootstrap>"
 _clock = time.perf_counter_ns
 _cpu_clock = time.process_time_ns
@@ -428,7 +428,7 @@ def hook_optimizers(agent: Agent) -> None:
 
 
 def wrap_scaler_step(agent: Agent) -> Callable[[Call], Call]:
-    """GradScaler.step: a step that it skips is a step all the same."""
+    """GradScaler.step: a skipped step is a step all the same."""
 
     def wrap(original: Call) -> Call:
         @functools.wraps(original)

@@ -85,7 +85,7 @@ class Session:
         ring = self._ring = agent.ring
 
         def make(clock: Callable[[], int]) -> Recorder:
-            # The engine's clock stands still while a row is looked at: what a subscriber takes is real time.
+            # The engine's clock stops while a row is looked at: what a subscriber takes is real time.
             recorder = make_recorder(_clock)
             kind = type(recorder)
             recorder.__class__ = type(kind.__name__, (_Marked, kind), {"ring": ring})
@@ -167,4 +167,4 @@ def _drop_fact(fact: dict[str, Any]) -> None:
 
 
 def _nothing() -> None:
-    """Until something is to be done at the end."""
+    """Until something has to be done at the end."""

@@ -78,7 +78,7 @@ class MonitoredMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorSummary:
-    """``steps_count`` steps of which the first ``warmup_count`` are left out; ``step`` is None when none is left."""
+    """``steps_count`` steps, of which the first ``warmup_count`` are left out; ``step`` is None when none remains."""
 
     name: str | None
     rank: int | None

@@ -24,11 +24,11 @@ from .ranks import current_rank
 _CLOSED_BY = FIELD["closed_by"]
 
 BATCH = 64
-"""So many scalars of a device travel together."""
+"""This many scalars of a device travel together."""
 HELD_ROWS = 3
 """Until an optimizer is seen every backward closes a row: that many belong to the first step, if one comes."""
 MOST_BATCHES = 16
-"""On their way at once: the ones after that are left out and counted."""
+"""This many are on their way at once: further ones are left out and counted."""
 TELL_S = 1.0
 """The loss is reported to those who watch the training no more often than this."""
 _SKIPPED = -1.0
@@ -145,7 +145,7 @@ class NumbersWatch:
         try:
             self._late_losses.finish()
             self._late_norms.finish()
-        except Exception as error:  # a device that has failed: what arrived before is told all the same
+        except Exception as error:  # a device that has failed: what arrived before is reported all the same
             GUARD.record("reading the last numbers", error)
         if self.loss.last is not None:
             self._tell_loss(*self.loss.last)

@@ -1,7 +1,7 @@
 """Loaders, models and optimizers -> facts, read once an object, of what is torch's own by exact type.
 
 Attributes of an object are read from its ``__dict__`` past its class, those of a class from the class's own
-dictionary: no property, method or attribute hook of a person's code runs. What cannot be read so is None: not known.
+dictionary: no property, method or attribute hook of a person's code runs. Unreadable facts are None: unknown.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def worker_pids(iterator: Any) -> list[int]:
 
 
 class ModuleTree:
-    """The modules below one, as far as torch's own dictionaries show them, and their tensors, each once."""
+    """The modules below one, as shown by torch's own dictionaries, and their tensors, each once."""
 
     def __init__(self, root: Any) -> None:
         self.kinds: list[tuple[type, dict[str, Any]]] = []

@@ -26,7 +26,7 @@ END = FIELD["end_ns"]
 SIDE = 160
 """Rows and columns of the matrices: 0.4 MB in all, two or three tenths of a millisecond on two cores."""
 MOST_SHARE_RATIO = 0.05
-"""Where the work would take more of the time than this, it is done after every so many'th step only."""
+"""Where the work would take more of the time than this, it is done only once every several steps."""
 FIRST_READINGS = 5
 """Timed after every step, to find out after how many it is done from then on."""
 MOST_READINGS = 20_000

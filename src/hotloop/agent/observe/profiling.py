@@ -27,7 +27,7 @@ SORT_KEYS = {
     "self_cpu_memory": ("self_cpu_memory_usage",),
     "count": ("count",),
 }
-"""What ``table`` sorts by, and the names that torch has or had for it. ``self_memory`` is where the tensors lie."""
+"""What ``table`` sorts by, and the names that torch has or had for it. ``self_memory`` is where the tensors are."""
 
 
 class profile:

@@ -1,6 +1,6 @@
 """What ``hotloop attach`` asks of a training that runs, and does at a step's end: a trace, operators, silence.
 
-Loaded by the first request; a run of which nothing is asked never imports it.
+Loaded by the first request; a run that gets no request never imports it.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Ring:
         if start % COPY_BYTES + length > COPY_BYTES:  # in one piece
             start += COPY_BYTES - start % COPY_BYTES
         self._copies = end = start + length
-        _WORD.pack_into(self._memory, COPY_NUMBER_AT, end)  # first: what is overwritten counts no more
+        _WORD.pack_into(self._memory, COPY_NUMBER_AT, end)  # first: what is overwritten no longer counts
         at = COPY_AT + start % COPY_BYTES
         self._memory[at : at + length] = data
         self.emit(COPY, start, length, what, rows, columns, item)

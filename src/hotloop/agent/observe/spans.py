@@ -52,7 +52,7 @@ class SpanStack:
         self._begin(())
 
     def end_step(self) -> StepRecord:
-        """Close the step: its record is complete but for device times; a new record begins."""
+        """Close the step: its record is complete except for device times; a new record begins."""
         if not self.in_step:
             raise UsageError("a step ended without being started; call start_step() first")
         if self.open[-1].path:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from .monitor_summary import MetricSummary, MonitoredMemory, Path, PhaseSummary, Stats
 
 KEPT = 4096
-"""Up to so many values the quantiles are exact; beyond, they come from a uniform sample of this size."""
+"""Up to this many values the quantiles are exact; beyond, they come from a uniform sample of this size."""
 RECENT = 2048
-"""So many of the newest steps are kept whole, for the rules."""
+"""This many of the newest steps are kept in full, for the rules."""
 _RANDOM = random.Random(0)  # our own: the training's draws are not touched
 
 
@@ -167,7 +167,7 @@ class StepTotals:
             phase.calls += totals.calls
 
     def add_device(self, record: StepRecord) -> None:
-        """The device times of a record are complete, as far as they will ever be known."""
+        """The device times of a record are as complete as they will ever be."""
         self._device_records += 1
         for path, totals in record.phases.items():
             phase = self._phases[path]

@@ -4,7 +4,7 @@ A step here is a row closed by the first optimizer (or by backward where there i
 a row has closed, so that the first step it can record is the second one.
 
 Torch's profiler belongs to the thread that started it. The process dies of a segmentation fault where it is stopped
-while another thread's is on, or where its thread ends with it; a forked child goes on recording for ever. So it is
+while another thread's is on, or where its thread ends with it; a forked child keeps recording forever. So it is
 stopped on its own thread only, before another one starts and at the latest when that thread ends.
 """
 
@@ -42,10 +42,10 @@ from .ranks import current_rank, worker_name
 FIRST_STEP = 2
 """The first step that can be recorded."""
 BACKWARDS_WITHOUT_OPTIMIZER = 3
-"""After so many backwards and no optimizer step, every further backward is a step."""
+"""After this many backwards without an optimizer step, every further backward is a step."""
 
 MOST_WAIT_S = 5.0
-"""So long another thread's profiler waits for the end of the step, where the recording that is going on is stopped."""
+"""How long another thread's profiler waits for the end of the step, where the current recording is stopped."""
 
 _CLOSED_BY = FIELD["closed_by"]
 _OPTIMIZER_INDEX = FIELD["optimizer_index"]
@@ -91,9 +91,9 @@ class Tracing:
         self._cost_ns = 0
         self._flagged = False
         self._thread = 0
-        """The one that the profiler belongs to."""
+        """The thread that the profiler belongs to."""
         self._busy_thread = 0
-        """The one that is starting or stopping it at the moment."""
+        """The thread that is starting or stopping it at the moment."""
         self._at_thread_end: Any = None
         self._break_off = False
         self._broken_off = threading.Event()
@@ -158,7 +158,7 @@ class Tracing:
         if self._rows == 1:
             return
         self._loading_ns += row[_FETCH] + row[_COLLATE]
-        # Measured over the whole making of the batch, collating included.
+        # Measured over the entire making of the batch, collating included.
         self._loading_busy_ns += min(row[_FETCH_CPU], row[_FETCH] + row[_COLLATE])
         self._steps_ns += row[_END] - row[_START]
         self._input_wait_ns += row[_INPUT_WAIT]
@@ -195,9 +195,9 @@ class Tracing:
         return True
 
     def finish(self) -> None:
-        """The training ends, or its thread: a recording that has begun is kept, as far as it came.
+        """The training or its thread ends: a recording that has begun is kept up to here.
 
-        On another thread than the recording's, which still goes on or is stuck, nothing can be done: it is lost.
+        On another thread than the recording's, which is still running or is stuck, nothing can be done: it is lost.
         """
         if self._profiler is not None and os.getpid() == self._pid:
             if threading.get_ident() == self._thread:
@@ -276,7 +276,7 @@ class Tracing:
             self._broken_off.clear()
             self._break_off = True
             if not self._broken_off.wait(MOST_WAIT_S):
-                # A step that takes longer, or waits for the caller. Stopping beside theirs is what must never be.
+                # A step that takes longer, or waits for the caller. Stopping it during theirs must never happen.
                 self._break_off, self._over = False, True
 
     def _foreign_ends(self) -> None:

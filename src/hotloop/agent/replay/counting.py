@@ -25,7 +25,7 @@ TOKENS = FIELD["tokens"]
 PADDING = FIELD["padding_tokens"]
 LONGEST = FIELD["longest_tokens"]
 MOST_ROWS_SINCE = 2
-"""An input that comes again after so many rows or fewer was there all the time."""
+"""An input that comes again within this many rows was there all the time."""
 
 
 Counted = tuple[int, int, int]
@@ -176,7 +176,7 @@ class Counting:
 
 
 def find_sample_dim(shape: tuple[int, int], batch_sizes: Collection[int]) -> int | None:
-    """Which of the two dimensions counts samples, 0 or 1: the one that is as long as a batch is known to be.
+    """Which of the two dimensions counts samples, 0 or 1: the one as long as a batch is known to be.
 
     None when neither is, or when each of them is another known length. A second dimension of length one says nothing.
     """
@@ -250,7 +250,7 @@ def _count_ids(lines: Sequence[Any]) -> Counted | None:
         return whole
     lengths = [_trim(line, pad) for line in lines]
     padding = size - sum(lengths)
-    # A pad number is reserved: in categories or plain text the same value also stands elsewhere. And one value at the
+    # A pad number is reserved: in categories or plain text the same value also occurs elsewhere. And one value at the
     # end of one row of a small batch is a token like any other.
     elsewhere = sum(line.count(pad) for line in lines) - padding
     if elsewhere * 1000 > size or padding < 2 or padding * 100 < size * 2:

@@ -452,7 +452,7 @@ class Engine:
         return self.recorder.optimizers.index_of(key, self._places.get(key))
 
     def _drop_aborted_steps(self) -> None:
-        """An optimizer's step that raised has no end: the loop that goes on after it says so."""
+        """An optimizer's step that raised has no end: the loop that continues after it shows that."""
         if self._steps and not (BACKWARD in self.recorder.stack or self._forward is not None):
             self.recorder.unwind(self._steps[0][1])
             self._steps.clear()

@@ -57,7 +57,7 @@ class LoaderState:
     last_samples: int = 0
     newest_iterator: int = 0
     interleaves: bool = False
-    """Whether an iterator of it went on after a newer one had begun (``zip`` of two)."""
+    """Whether one of its iterators continued after a newer one had begun (``zip`` of two)."""
     batches: int = 0
     iterators: int = 0
     pending: int = 0
@@ -104,7 +104,7 @@ class Loaders:
         self.last_state: LoaderState | None = None
         """Of the loader that gave the last batch, or whose iterator is being made."""
         self.unknown: list[LoaderState] = []
-        """Loaders of which it is not known whether they feed backward."""
+        """Loaders for which it is unknown whether they feed backward."""
         self._training_loaders = 0
         self._reading: LoaderState | None = None
 
@@ -149,7 +149,7 @@ class Loaders:
         return self.is_surely_other(state)
 
     def _forget_peeked(self, state: LoaderState) -> None:
-        """Take back a batch that was only looked at: the loader is iterated anew and no training forward followed."""
+        """Take back a batch that was only looked at: the loader is iterated again and no training forward followed."""
         row, stack = self._recorder.row, self._recorder.stack
         if state.feeds_backward is False or state.interleaves or not state.last_samples:
             return
@@ -267,7 +267,7 @@ class Loaders:
         row[FIELD["fetch_batches"]] += 1
         state = self._reading
         if state is not None:
-            # In the totals a batch stands for those left out before it: the first ones must not count for more.
+            # In the totals a batch represents those left out before it: the first ones must not count for more.
             n = max(1, stands_for)
             state.main.add(n, n * fetch_ns, n * cpu_ns, n * collate_ns)
             if draws >= 0:

@@ -39,7 +39,7 @@ _CODE = (1 << CODE_BITS) - 1
 _WORD = struct.Struct("=q")
 MOST_AHEAD = 1_024
 STUCK_S = 1.0
-"""A slot that stays empty so long while later ones are written was left by a thread that is gone."""
+"""A slot that stays empty this long while later ones are written was left by a thread that is gone."""
 
 Event = tuple[int, int, tuple[int, ...], Any]
 """Code, clock in ns, six arguments; and the fact of a TEXT or the bytes of a COPY, else None."""

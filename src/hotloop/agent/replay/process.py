@@ -27,7 +27,7 @@ MOST_STACKS, MOST_STACKS_TOLD = 2_000, 200
 START_FIELD = "other_ns"
 """What samples before the first step are written as: no phase is known yet."""
 THREADS_EVERY = 4
-"""The other threads are looked at with every so many'th sample."""
+"""The other threads are looked at with every n-th sample."""
 WAITING_MODULES = (
     "threading:", "queue:", "selectors:", "select:", "socket:", "ssl:", "subprocess:", "multiprocessing.", "asyncio.",
     "concurrent.futures.", "torch.utils.data.",
@@ -69,7 +69,7 @@ class RunProcess:
         self._cores = _cores_of(pid)
         self._peak_rss_bytes = 0
         self._peaks: dict[str, int] = {}
-        """Highest resident memory in the start, in training steps and in validations, as far as it was read in them."""
+        """Highest resident memory in the start, in training steps and in validations, where it was read in them."""
         self._validated = False
         self._ticks = self._thread_looks = 0
         self._thread_counts: dict[Sample, int] = {}
@@ -90,7 +90,7 @@ class RunProcess:
 
     @property
     def is_sampled(self) -> bool:
-        """From the import of torch on: what passes before the first step is to be explained too."""
+        """From the import of torch on: the time before the first step has to be explained too."""
         return self.trains or self._reader is not None
 
     # -- rows, facts ------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class RunProcess:
         self._look_at_threads()
 
     def _look_at_threads(self) -> None:
-        """One look in so many: which lines of the user's other threads are in, those that wait left out."""
+        """One look in several: the lines that the user's other threads are in, without waiting threads."""
         self._ticks += 1
         if self._reader is None or self._ticks % THREADS_EVERY:
             return
@@ -388,7 +388,7 @@ METHOD = (
 
 
 def _tell_samples(counts: dict[Sample, int]) -> list[list[Any]]:
-    """The most frequent stacks, of which no phase is known."""
+    """The most frequent stacks whose phase is unknown."""
     kept = sorted(counts.items(), key=lambda item: -item[1])[:MOST_STACKS_TOLD]
     return [[START_FIELD, places, leaf, n] for (places, leaf), n in kept]
 

@@ -95,10 +95,10 @@ KEPT = TIMES | {
     )
 }  # fmt: skip
 RECENT = 32
-"""Of so many timed rows those that were only counted are taken to be like."""
+"""Rows that were only counted are assumed to be like this many timed ones."""
 
 MAX_CLOSES = 16
-"""So many optimizer steps in a row close rows; further ones before the next backward do not (one per parameter)."""
+"""This many optimizer steps in a row close rows; further ones before the next backward do not (one per parameter)."""
 
 
 class Recorder:
@@ -243,7 +243,7 @@ class Recorder:
             self.burst = None
 
     def end_burst(self) -> None:
-        """Training goes on: what the burst covered is added to the row's burst fields."""
+        """Training continues: what the burst covered is added to the row's burst fields."""
         burst = self.burst
         if burst is None:
             return
@@ -299,7 +299,7 @@ class Recorder:
             self.close(CLOSED_BY_OPTIMIZER, index)
 
     def cpu_read(self, cpu_ns: int) -> None:
-        """CPU time of the whole process so far, read at the end of an optimizer's step."""
+        """CPU time of the entire process so far, read at the end of an optimizer's step."""
         self._cpu_ns = cpu_ns
 
     @property
@@ -467,7 +467,7 @@ class OptimizerNumbers:
     """Identities of optimizers -> their numbers, in order of their first steps: ``built`` for every new object,
     ``index_of`` at each step.
 
-    Some trainings build an optimizer anew each epoch, or each step. It has the number of the one that it replaces: the
+    Some trainings rebuild an optimizer each epoch, or each step. It has the number of the one that it replaces: the
     one made at the same place that had stepped before it was built. So steps are counted by what trains.
     """
 

@@ -17,7 +17,7 @@ REPEATED = FIELD["repeated_forwards"]
 REPEATED_NS = FIELD["repeated_forward_ns"]
 MOST_SEEN, MOST_COMPUTED = 64, 64
 LASTING_ROWS = 256
-"""An input that several rows trained on is taken for a lasting one for so many rows more."""
+"""An input that several rows trained on is considered a lasting one for this many rows more."""
 
 
 class _Sight(NamedTuple):
@@ -54,7 +54,7 @@ class Repeats:
         """Completed steps of any optimizer."""
 
     def look(self, module: int, flags: int, first: int, every: int, *, without_gradients: bool, learns: bool) -> bool:
-        """Whether the module already computed the same input in this row, or in the one before for metrics."""
+        """Whether the module already computed the same input in this row, or in the previous row for metrics."""
         if not flags & HAS_INPUT:
             return False
         since = self.batches if flags & ON_DEVICE else 0
@@ -143,7 +143,7 @@ class Repeats:
 
 
 def _is_answered_again(seen: list[_Sight], row: int) -> bool:
-    """Whether a model that does not learn (a teacher, frozen features) has answered this input in this step already.
+    """Whether a model that does not learn (a teacher, frozen features) has already processed this input in this step.
 
     In eval mode, without gradients. A forward for metrics comes after the optimizer's step, so the row before counts
     too, but not for an input that every step gives.

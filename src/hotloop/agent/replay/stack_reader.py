@@ -1,7 +1,7 @@
 """A process that reported where its frames are -> the Python calls that its training thread is in, read from outside.
 
 Nothing in that process is stopped or asked: memory is copied while it runs on. What was read is checked: every code
-must be one by its type, and a moment that does not hold together is read anew.
+must be one by its type, and an inconsistent moment is read again.
 """
 
 from __future__ import annotations

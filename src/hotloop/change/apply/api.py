@@ -46,7 +46,7 @@ def apply_strategy(
 ) -> AppliedStrategy:
     """Apply a strategy (or a TOML file) to the objects of a training, before its first step.
 
-    Use the objects of the answer: most are the ones that were given, changed in place. What does not apply stays as it
+    Use the returned objects: most are the given ones, changed in place. What does not apply stays as it
     is, and ``records`` says why. Raises StrategyError for unknown keys, impossible values and conflicts.
     """
     chosen = strategy if isinstance(strategy, Strategy) else load_strategy(strategy)

@@ -37,7 +37,7 @@ def allow_failures(fullgraph: bool) -> Callable[[], None]:
 def allow_kept_graphs() -> Callable[[], None]:
     """``backward(retain_graph=True)`` works as it does without compiling.
 
-    Compiled backwards else write over what the forward saved, and torch refuses to run one whose graph is to be kept.
+    Otherwise compiled backwards overwrite what the forward saved, and torch refuses to run one with retain_graph.
     """
     import torch._functorch.config
 

@@ -1,6 +1,6 @@
 """A DistributedDataParallel -> what techniques ask of it: its settings, its rhythm, and what all ranks agree on.
 
-Whatever the ranks decide together is decided at a forward that follows a backward through DDP: that is the one place
+All joint decisions of the ranks are made at a forward that follows a backward through DDP: that is the one place
 which all ranks reach after the same exchanges, whatever else they do.
 """
 

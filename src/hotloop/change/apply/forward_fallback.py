@@ -1,7 +1,7 @@
 """A change of a forward -> the same change, given up for good at the first forward that fails under it.
 
 A technique cannot know what a forward that it has never run does with another dtype or memory layout. The forward is
-run again without the change, from the same random numbers, so that the training goes on as it would have.
+run again without the change, from the same random numbers, so that the training continues as it would have.
 """
 
 from __future__ import annotations

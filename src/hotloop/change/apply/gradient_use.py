@@ -29,7 +29,7 @@ def find_in_user_code(words: Sequence[bytes], find_line: Callable[[bytes], int |
         is_known = name.partition(".")[0] in ("hotloop", "torch")
         if is_known or path.startswith(installed) or f"{os.sep}site-packages{os.sep}" in path:
             continue
-        if not os.path.exists(path):  # a name that only stands for a file, as that of torch.ops
+        if not os.path.exists(path):  # a name that only looks like a file, such as torch.ops'
             continue
         try:
             data = Path(path).read_bytes()

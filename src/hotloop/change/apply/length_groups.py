@@ -40,7 +40,7 @@ def group_by_length(
 
     Samples are sorted within windows of ``mega_batches`` batches, or of fewer where that would leave less than
     ``LEAST_WINDOWS`` windows; windows are cut into batches, and the batches are shuffled. With
-    several ``ranks``, ``order`` deals its samples to them in turn, and so does the answer: at each step all ranks have
+    several ``ranks``, ``order`` deals its samples to them in turn, and so does the result: at each step all ranks have
     samples of one length. What does not fill a batch on every rank stays at the end, so that ``drop_last`` drops what
     it would have dropped. The shuffle follows from the order itself and draws from no generator of the training.
 
@@ -60,7 +60,7 @@ def group_by_length(
 
 
 def batches_of_window(batches: int, mega_batches: int) -> int:
-    """At most ``mega_batches``, and so few that there are LEAST_WINDOWS windows, or as many as can hold two batches."""
+    """At most ``mega_batches``, and few enough for LEAST_WINDOWS windows, or as many as can hold two batches."""
     windows = min(LEAST_WINDOWS, max(2, batches // 2))
     return max(1, min(mega_batches, math.ceil(batches / windows)))
 

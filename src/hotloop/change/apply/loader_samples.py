@@ -54,7 +54,7 @@ class Reads:
     unstable: bool = False
     """A sample that was read twice came out differently although no global generator moved."""
     changed: tuple[str, ...] = ()
-    """Plain attributes of the dataset that every read sets anew."""
+    """Plain attributes of the dataset that every read sets again."""
     threaded: tuple[str, ...] = ()
     """Operators whose sums depend on how many threads compute them."""
     error: str | None = None
@@ -71,7 +71,7 @@ class Reads:
 
 
 def read_samples(loader: Any, *, watch_operators: bool = True) -> Reads | str:
-    """Read a few samples of a map-style dataset in a forked child; a text when the child gave no answer.
+    """Read a few samples of a map-style dataset in a forked child; a text when the child gave no result.
 
     Without ``watch_operators`` nothing is ``threaded``, and the child saves seconds of imports.
     """
@@ -89,7 +89,7 @@ def ask_forked(work: Callable[[], Any], limit_s: float, what: str) -> Any:
         return f"this system cannot fork a process safely, so {what} cannot be tried"
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python warns of forks beside threads; a loader's workers are just that
+        warnings.simplefilter("ignore")  # Python warns of forks with threads around; a loader's workers are just that
         child = os.fork()
     if child == 0:
         try:
@@ -392,7 +392,7 @@ def _receive(descriptor: int, limit_s: float) -> bytes | None:
 
 def _reap(child: int) -> int:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)  # it has answered, or never will
+        os.kill(child, signal.SIGKILL)  # it has replied, or never will
     try:
         return os.waitpid(child, 0)[1]
     except ChildProcessError:  # the script reaps its children itself

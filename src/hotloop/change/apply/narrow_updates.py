@@ -25,7 +25,7 @@ SEED = 20_260_101
 ELEMENTWISE = (
     "SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "ASGD", "Rprop",
 )  # fmt: skip
-"""Optimizers of torch that update every element by itself."""
+"""Optimizers of torch that update every element independently."""
 
 
 def split_float32(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -69,7 +69,7 @@ class NarrowUpdates:
     ) -> None:
         self._optimizer = optimizer
         self._weights, self._state_dtype = weights, state_dtype
-        self._step: Callable[..., Any] = inspect.unwrap(type(optimizer).step)  # its hooks belong to the whole step
+        self._step: Callable[..., Any] = inspect.unwrap(type(optimizer).step)  # its hooks belong to the entire step
         self._ids = {id(p) for p in parameters}
         # Not in the state before the first step: an optimizer that finds some does not begin its own.
         self._early = {key: rest for key, rest in rests.items() if key in self._ids}
@@ -78,7 +78,7 @@ class NarrowUpdates:
         self._generators: dict[torch.device, torch.Generator] = {}
         for p in parameters:
             kept = optimizer.state[p].pop(REST, None) if p in optimizer.state else None
-            if kept is not None:  # loaded while the weight was float32: torch cast the whole numbers, without a loss
+            if kept is not None:  # loaded while the weight was float32: torch cast the integers, without loss
                 self._early[id(p)] = kept.to(torch.int16)
         self._handles = [
             optimizer.register_step_pre_hook(self._before_step),

@@ -10,7 +10,7 @@ FORM_KEYS = ("fused", "foreach")
 
 
 def find_own_step(optimizer: Any) -> str | None:
-    """Why another form cannot be chosen for it: what a subclass computes by itself, no flag of torch's changes."""
+    """Why another form cannot be chosen for it: torch's flags do not change what a subclass computes itself."""
     for name in ("step", "_init_group"):
         owner = next((cls for cls in type(optimizer).__mro__ if name in vars(cls)), None)
         if owner is None or not owner.__module__.startswith("torch.optim."):
@@ -133,7 +133,7 @@ def _complete_momentum(optimizer: Any, group: dict[str, Any], parameters: list[A
     import torch
 
     missing = [i for i, momentum in enumerate(momenta) if momentum is None]
-    if missing and group["dampening"]:  # a parameter's first gradient is not dampened, one that is added to zeros is
+    if missing and group["dampening"]:  # a parameter's first gradient is not dampened, a gradient added to zeros is
         return (
             None
             if len(missing) == len(momenta)

@@ -19,7 +19,7 @@ from hotloop.change.apply.modules import find_replication
 from hotloop.change.apply.own_backward import find_mixed_backward
 
 MOST_LAYERS = 8
-"""So many wrappers of one forward are looked through."""
+"""This many wrappers of one forward are looked through."""
 
 
 def why_not_autocast(model: Any, device_type: str | None) -> str | None:
@@ -204,7 +204,7 @@ def _enters_autocast(function: Any) -> bool:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError, ValueError):
-        return True  # it cannot be told: the script's own precision stays
+        return True  # unknown: the script's own precision stays
     return any(isinstance(node, ast.Call) and _switches_on(node) for node in ast.walk(tree))
 
 

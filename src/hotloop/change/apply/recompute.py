@@ -22,7 +22,7 @@ KEPT_OPERATORS = (
 MOST_LEVELS = 4
 """So deep are arguments looked into: a cache of keys and values holds layers, which hold tensors."""
 MOST_MEMBERS = 256
-"""So many parts of a list, dictionary or object are looked at."""
+"""This many parts of a list, dictionary or object are looked at."""
 
 
 class Recomputation:

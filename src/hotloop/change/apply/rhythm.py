@@ -114,7 +114,7 @@ class Rhythm:
             return call(*args, **kwargs)
         finally:
             ddp.require_backward_grad_sync = True
-            ddp.require_forward_param_sync = True  # buffers go on being sent before every forward, as before
+            ddp.require_forward_param_sync = True  # buffers are still sent before every forward, as before
 
     def _close_backward(self) -> None:
         """Count the backward that happened since the last forward or use, if one did."""

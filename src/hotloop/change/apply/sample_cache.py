@@ -27,13 +27,13 @@ from hotloop.change.apply.sample_store import MISSING, NotPlain, SampleStore, en
 from hotloop.change.apply.shareable import find_generators
 
 FIRST_READS = 16
-"""So many reads of each process are watched for random draws, later ones as WATCH_RATIO allows."""
+"""This many reads of each process are watched for random draws, later ones as WATCH_RATIO allows."""
 WATCH_RATIO = 0.05
 """Part of the reading time that watching may take: comparing the states of all generators takes 0.2 ms."""
 READ_TWICE = 4
-"""So many reads of each process are made twice and compared, where nothing is kept yet to compare with."""
+"""This many reads of each process are made twice and compared, where nothing is kept yet to compare with."""
 VERIFY_EVERY = 128
-"""One in so many hits is read again, and the first, second, fourth, ... of each process."""
+"""One hit in this many is read again, and the first, second, fourth, ... of each process."""
 TIMED_READS = 8
 WORTH_FACTOR = 2.0
 """Samples that are read less than this many times as slowly as they are copied out of the cache are not kept."""
@@ -277,7 +277,7 @@ def read_through_cache(dataset: Any, cache: SampleCache) -> Callable[[], None]:
 
     @functools.wraps(kind.__getitem__)
     def __getitem__(self: Any, key: Any) -> Any:
-        if self is not mine():  # another one that the script made of this class
+        if self is not mine():  # another object that the script made of this class
             return kind.__getitem__(self, key)
         return cache.take((key,), lambda keys: [kind.__getitem__(self, keys[0])])[0]
 

@@ -24,7 +24,7 @@ from hotloop.change.apply.loader_samples import Reads, fingerprint, read_samples
 from hotloop.change.apply.shareable import find_unshareable
 
 MOST_CHANGES = 2
-"""After so many changes of the dataset in the midst of a pass the workers would only be in the way."""
+"""After this many changes of the dataset in the middle of a pass, workers would only be in the way."""
 
 
 _BaseDataLoaderIter: Any = torch_loader._BaseDataLoaderIter
@@ -423,7 +423,7 @@ def give_workers(
     niceness: int = 0,
     emit: Callable[[str], None] = lambda why: None,
 ) -> None:
-    """Let the loader's later passes fetch in workers. Iterators that exist already go on as they are."""
+    """Let the loader's later passes fetch in workers. Existing iterators continue as they are."""
     passes = WorkerPasses(
         loader,
         num_workers=num_workers,

@@ -16,13 +16,13 @@ from .rehearsal import ObservedRun
 EXACT, NEAR, NOT, UNKNOWN = "exact", "near", "not", "unknown"
 # Losses that differ by more do not identify a step.
 MOST_NEAR_RATIO = 1e-3
-# Later steps may differ by so much more than the steps that were compared.
+# Later steps may differ by this much more than the steps that were compared.
 BAND_FACTOR = 4.0
 LEAST_COMPARED = 3
 LEVEL_STEPS = 5
-# Two levels of the loss differ where they lie further apart than so many usual changes from step to step.
+# Two levels of the loss differ where they are further apart than this many usual changes from step to step.
 SPREAD_FACTOR = 2.0
-# Saves that do not come every so many steps (by time, say) may be so much rarer than the ones that were seen.
+# Saves that do not come at a fixed number of steps (by time, say) may be this much rarer than those that were seen.
 IRREGULAR_FACTOR = 1.5
 # The worst first.
 VERDICTS: tuple[DrillVerdict, ...] = ("fail", "cannot tell", "pass")
@@ -100,7 +100,7 @@ def compare_losses(pairs: Sequence[tuple[float | None, float | None]]) -> tuple[
 
 
 def find_interval(run: ObservedRun) -> int | None:
-    """The most steps between two saves of a training, its start counted, the one at its end not; None without saves."""
+    """The most steps between two saves of a training, its start included, its end excluded; None without saves."""
     steps = sorted({one.step for one in run.saves if one.step and not (run.is_whole and one.step == len(run.losses))})
     gaps = [after - before for before, after in zip([0, *steps], steps, strict=False)]
     if not gaps:
@@ -110,7 +110,7 @@ def find_interval(run: ObservedRun) -> int | None:
 
 
 def find_resumption(whole: Undisturbed, again: ObservedRun, done: int) -> Resumption:
-    """Where in the undisturbed run the restart went on, after an interruption at ``done`` steps."""
+    """Where in the undisturbed run the restart resumed, after an interruption at ``done`` steps."""
     total = whole.steps_count
     if not again.losses:
         if again.is_whole and total is not None and done >= total:
@@ -235,7 +235,7 @@ def _judge_end(whole: Undisturbed, pair: Interrupted, has_saved: bool) -> tuple[
     """Faults, doubts and notes of how the command ended after the signal."""
     if pair.first.how == "overdue":
         text = f"still running {whole.grace_s:g} s after SIG{pair.signal}, and was killed"
-        # SIGUSR1 is only a notice: who saves and goes on loses nothing.
+        # SIGUSR1 is only a notice: a training that saves and continues loses nothing.
         return ([], [], [text]) if pair.signal == "USR1" and has_saved else ([text], [], [])
     if pair.first.how != "exited":
         return [], [f"hotloop ended the command: {pair.first.how}"], []

@@ -413,7 +413,7 @@ def begin_with_first(rows: Sequence[Configuration], request: Request, progress: 
 
 
 def try_rows(rows: tuple[Configuration, ...], request: Request, progress: Progress, attempt: TuningAttempt) -> None:
-    """Measure the other configurations against the first one. Raises TuneError where that one does not apply."""
+    """Measure the other configurations against the first one. Raises TuneError where the first does not apply."""
     campaign, study, first = attempt.campaign, attempt.study, rows[0]
     if attempt.observed.form:
         progress.reference = f"{first.name} ({attempt.observed.form})"

@@ -1,4 +1,4 @@
-"""What a tuning has found so far -> its report, the strategy that was proven, and the command that goes on."""
+"""What a tuning has found so far -> its report, the strategy that was proven, and the command to run next."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def finish_report(request: Request, progress: Progress, strategy_file: str) -> t
 
 
 def reveal_next(request: Request, report: Report) -> str:
-    """The command that goes on, to be run as it is; empty where the report has it so, or names another one.
+    """The command to run next, ready to run; empty where the report has it so, or names another one.
 
     It holds secrets of the command line, which are for the terminal that they were typed into and for no file.
     """

@@ -52,7 +52,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """One file as it was read and as it is to be."""
+    """One file as it was read and as it will be."""
 
     path: Path
     before: bytes
@@ -295,7 +295,7 @@ def _diff(name: str, before: str, after: str) -> str:
     return "".join(lines)
 
 
-# -- kept in a folder of a tuning, applied whole or not at all ---------------------------------------------------------
+# -- kept in a folder of a tuning, applied in full or not at all -------------------------------------------------------
 
 SCHEMA = "hotloop.patch/2"
 DIFF, ABOUT = "patch.diff", "patch.json"
@@ -315,7 +315,7 @@ class _KeptCheck(msgspec.Struct):
 
 
 class _About(msgspec.Struct):
-    """patch.json, as far as it is read."""
+    """patch.json, as far as it is needed here."""
 
     schema: str
     root: str

@@ -1,4 +1,4 @@
-"""Two variants of a training -> which one is faster: fresh processes in turn, until it is known or the time is over."""
+"""Two variants of a training -> the faster one: fresh processes in turn, until it is known or time is up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RunSide = Callable[[str, int], Ran]
 
 @dataclass(slots=True, kw_only=True)
 class Match:
-    """What a referee knows so far. ``observed`` is A's first process, of which the length of all others follows."""
+    """What a referee knows so far. ``observed`` is A's first process, which determines the length of all others."""
 
     least_ratio: float
     numerics: Numerics
@@ -58,7 +58,7 @@ class SideFailed(Exception):
 def run_pairs(
     run: RunSide, most: int, *, until_s: float, process_s: float, clock_s: Callable[[], float]
 ) -> Iterator[tuple[Measurement, Measurement]]:
-    """A process of each side, at most so many times and as long as another pair fits in. Raises SideFailed.
+    """A process of each side, up to a number of times and while another pair fits in. Raises SideFailed.
 
     Every second pair runs backwards, so that a drift of the machine cancels. ``process_s`` is how long a process may
     take at first.

@@ -74,7 +74,7 @@ def find_candidates(
                 continue
             is_named = technique_id in named
             settings = finding.fix.settings if finding.fix is not None and is_named else {}
-            # The finding's forecast is for its own fix: what else treats the rule wins at most as much as is lost.
+            # The finding's forecast is for its own fix: another treatment of the rule saves at most what is lost.
             saving = finding.saving if is_named else None
             candidate = _make_candidate(technique.id, technique, settings, saving, finding.rule, check)
             if is_named:
@@ -124,7 +124,7 @@ def combine(parts: Sequence[Candidate], check: Check) -> Candidate | None:
     for part in parts:
         ids = {choice.technique for one in taken for choice in one.strategy.choices}
         if any(choice.technique in ids for choice in part.strategy.choices):
-            continue  # another form of one that is taken: chained, the later settings would win unsaid
+            continue  # another form of a taken one: chained, the later settings would apply silently
         try:
             check(chain(*(one.strategy for one in (*taken, part))))
         except StrategyError:
@@ -347,7 +347,7 @@ def leave_out_unjudged(
 
 
 def why_unjudged(findings: Sequence[Finding], room: Room) -> str:
-    """Why whole runs cannot tell within the budget what the start saves, and what would; empty where they may."""
+    """Why full runs cannot show within the budget what the start saves, and what would; empty where they may."""
     first = start_steps(findings)
     if not first:
         return ""  # nothing was seen that belongs to the start alone

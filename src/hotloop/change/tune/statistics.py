@@ -49,7 +49,7 @@ MOST_CROWDED_RATIO = 0.95
 MOST_SHIFT_ERRORS = 2.5
 """Standard errors by which a covariate's means in the two arms may differ and still be an accident."""
 SAME_SPREAD_RATIO = 1.5
-"""Pairs that spread at most so much more than the baseline's processes do are taken for equally noisy."""
+"""Pairs that spread at most this much more than the baseline's processes do are taken for equally noisy."""
 LEAST_PAIRS = LOOKS[0][0]
 MOST_PAIRS = LOOKS[-1][0]
 SMALLEST_EFFECT_RATIO = 0.01
@@ -134,7 +134,7 @@ def compare(
     if look is None:
         reason = f"{n} of at least {LEAST_PAIRS} pairs"
         return PairComparison(verdict=TrialVerdict.CANNOT_TELL, reason=reason, n=n, speedup_ratio=ratio)
-    # Fitted to the pairs of the look: between two looks nothing new is to be seen.
+    # Fitted to the pairs of the look: between two looks nothing new is known.
     levelled = [level_pairs(baseline[:look], candidate[:look], covariate) for covariate in covariates]
     found = _interval(logs, level, noise, levelled)
     ratio, low, high = (math.exp(one) for one in (found.middle, found.low, found.high))
@@ -226,7 +226,7 @@ def level_pairs(baseline: Sequence[float], candidate: Sequence[float], covariate
     slope = min(product / square, MOST_SLOPE)
     shifts = [a - b for a, b in zip(x_a, x_b, strict=True)]
     if abs(math.fsum(shifts) / n) > MOST_SHIFT_ERRORS * stdev_of(shifts) / math.sqrt(n):
-        return None  # what runs beside one arm may come from that arm: then it is no accident to be levelled out
+        return None  # load during one arm may come from that arm: then it is not an accident to correct for
     pairs = zip(baseline, candidate, shifts, strict=True)
     logs = tuple(math.log(a / b) - slope * shift for a, b, shift in pairs)
     left = [y - slope * x for x, y in zip(*groups[0], strict=True)]

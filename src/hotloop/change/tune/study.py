@@ -109,7 +109,7 @@ class Study:
 def choose_limits(measured: Measurement, duration_s: float, least_steps: int = 0) -> TrialLimits:
     """How long a trial is: as many steps as fill STEADY_S after a warm-up, and a generous limit for everything.
 
-    ``least_steps`` where its start is to be seen, up to the most steps of a trial.
+    ``least_steps`` where its start has to be seen, up to the most steps of a trial.
     """
     step_s = measured.step_ns * 1e-9
     steps = min(max(round(STEADY_S / max(step_s, 1e-6)) + 5, STEPS[0], least_steps), STEPS[1])

@@ -138,7 +138,7 @@ def write_files(workspace: Path, files: Mapping[str, bytes]) -> None:
 
 
 def run_supervised(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Hand a request to a supervisor and wait for its answer; when we are interrupted, it ends the trial."""
+    """Hand a request to a supervisor and wait for its reply; when we are interrupted, it ends the trial."""
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(SUPERVISOR)],
         stdin=subprocess.PIPE,
@@ -311,5 +311,5 @@ class Budget:
 
     @property
     def next_minutes(self) -> int:
-        """The budget of a tuning that goes on where this one stopped for want of time."""
+        """The budget of a tuning that continues where this one stopped for lack of time."""
         return math.ceil(NEXT_FACTOR * self.whole_s / 60)

@@ -56,7 +56,7 @@ MOST_COMBINATIONS = 2
 EQUAL_LEVEL_RATIO = 0.5
 """Share of the decision level that all candidates get alike."""
 HALVING_ROUNDS = (1, 2, 4, 8)
-"""Numbers of pairs after which only the best go on where the time is not enough for all."""
+"""Numbers of pairs after which only the best continue where there is not enough time for all."""
 BUDGET_USED_UP = "the budget ran out"
 
 RunArm = Callable[[Strategy, int], Ran]
@@ -87,7 +87,7 @@ class Arm:
     own: list[Measurement] = field(default_factory=list)
     run_count: int = 0
     ended: Trial | None = None
-    """Its last word, when nothing more is to be run."""
+    """Its last word, when nothing more will be run."""
     guarded: Guarded | None = None
     left_out: str = ""
     weight: float = 1.0
@@ -328,7 +328,7 @@ def _more_time(campaign: Campaign, arm: Arm) -> str:
 
 
 def _after_round(campaign: Campaign, active: list[Arm], until_s: float, others_wait: bool) -> list[Arm]:
-    """The arms that go on: not decided, and as many as the time is enough for."""
+    """The arms that continue: those not decided, and only as many as there is time for."""
     going = []
     for arm in active:
         if arm.ended is not None:
@@ -553,7 +553,7 @@ def judge_pairs(
 
 
 def _promise(campaign: Campaign, arm: Arm) -> float:
-    """What goes on first when the time is short: the largest ratio; with pareto the better one of both."""
+    """Which arm goes first when time is short: the largest ratio; with pareto the better of the two ratios."""
     ratio = judge(campaign, arm).speedup_ratio or 0.0
     if campaign.goal != goals.PARETO:
         return ratio
@@ -561,7 +561,7 @@ def _promise(campaign: Campaign, arm: Arm) -> float:
 
 
 def _hope(campaign: Campaign, arm: Arm) -> float:
-    """What decides who goes on when the time is short: of speed the median of the pairs' ratios, and of the forecast's
+    """What decides who continues when time is short: for speed, the median of the pairs' ratios, and the forecast's
     together with them where that rests on evidence, so that one disturbed pair decides nothing.
     """
     if campaign.goal != goals.SPEED or not arm.own:
@@ -614,7 +614,7 @@ def why_not_adopted(campaign: Campaign, arm: Arm) -> str:
 
 
 def best_arm(campaign: Campaign) -> Arm | None:
-    """The proven arm with the largest ratio; with pareto the one that ``choose_pareto`` names.
+    """The proven arm with the largest ratio; with pareto the arm that ``choose_pareto`` names.
 
     A saving in every step goes before a saving once per start: the ratios are of different steps.
     """

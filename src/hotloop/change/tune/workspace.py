@@ -332,7 +332,7 @@ def _is_open_as(descriptor: int, status: os.stat_result) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A path below the folder; ``kind`` is 'file', 'folder', 'link', or 'whole': a folder to be linked as it is."""
+    """A path below the folder; ``kind`` is 'file', 'folder', 'link', or 'whole': a folder to link as it is."""
 
     path: Path
     kind: str

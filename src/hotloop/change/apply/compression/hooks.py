@@ -42,7 +42,7 @@ class Residuals:
     DDP lays its buckets out again after the first step. What was kept then moves with its parameters, and a checkpoint
     holds it by parameter as well, so that it may be loaded under other bucket sizes.
 
-    ``multiple``: each parameter takes up a multiple of so many elements; the last ones are its padding.
+    ``multiple``: each parameter takes up a multiple of this many elements; the last ones are its padding.
     """
 
     def __init__(self, multiple: int = 1) -> None:

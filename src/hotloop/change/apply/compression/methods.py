@@ -29,7 +29,7 @@ METHODS = tuple(_MAKERS)
 def make_hook(
     method: str, *, ratio: float = 0.01, momentum: float = 0.0, rank: int = 4, warm_up_steps: int = 0
 ) -> GradientHook:
-    """The hook of that name, one of METHODS, after so many exchanges in bf16. Raises ValueError for any other."""
+    """The hook of that name, one of METHODS, after that many exchanges in bf16. Raises ValueError for any other."""
     if method not in _MAKERS:
         raise ValueError(f"method is {method!r}: choose one of {', '.join(METHODS)}")
     if warm_up_steps < 0:
@@ -111,7 +111,7 @@ class CompressedDDP(DistributedDataParallel):
         return {} if self.hook is None else self.hook.state_dict()
 
     def load_compression_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with what ``compression_state`` gave on this rank. Raises UsageError for what does not fit."""
+        """Continue with what ``compression_state`` returned on this rank. Raises UsageError for what does not fit."""
         if self.hook is None:
             return
         try:

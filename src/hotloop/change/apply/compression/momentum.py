@@ -1,6 +1,6 @@
 """An optimizer's momentum with top-k: what a hook holds back arrives late, and momentum delays its effect further.
 
-The optimizer goes on in the old direction for 1 / (1 - momentum) steps after an element arrived; meanwhile the ranks
+The optimizer continues in the old direction for 1 / (1 - momentum) steps after an element arrived; meanwhile the ranks
 collect gradients of weights that have not moved yet, and send too much. Deep Gradient Compression (Lin et al., ICLR
 2018, section 3.2) therefore puts SGD's momentum before the selection. Adam's first moment is a mean and not a sum: with
 beta1 = 0 its steps keep their size. Measured in docs/communication-quality.md.

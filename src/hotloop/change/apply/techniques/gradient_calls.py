@@ -143,7 +143,7 @@ class ZeroGradToNone(Technique):
 
 
 class Release:
-    """Gradients that are set to None, and zeros in the place of those that do not come again."""
+    """Gradients that are set to None, and zeros in place of those that do not come again."""
 
     def __init__(self) -> None:
         self.windows = self.always = 0

@@ -14,7 +14,7 @@ from hotloop.core.sources import Arguments, WrittenArgument
 from hotloop.core.techniques import Applied, Context, Effect, NotApplicable, Setting, Stage, Technique
 
 MOST_WORKERS = 8
-"""What hotloop chooses by itself at most: more rarely help, and every one holds a copy of what it touches."""
+"""The most that hotloop chooses on its own: more rarely help, and each worker holds a copy of what it touches."""
 LOW_PRIORITY = 19
 """The niceness that gives way most; at 10 a third of the gain was seen that 19 gave."""
 
@@ -156,7 +156,7 @@ class LoaderWorkers(Technique):
 
 
 def _reads_of(loader: Any, memory: dict[str, Any]) -> Any:
-    """What reading samples does; known already for a loader that is built anew for every pass over the same data."""
+    """What reading samples does; already known for a loader that is rebuilt for every pass over the same data."""
     import weakref
 
     from hotloop.change.apply.loader_samples import fingerprint, read_samples
@@ -175,7 +175,7 @@ def _reads_of(loader: Any, memory: dict[str, Any]) -> Any:
 
 
 def _choose(had: int, settings: Mapping[str, Value], context: Context) -> tuple[int, int]:
-    """Workers of each training process, and how much lower their priority is to be."""
+    """Workers of each training process, and by how much to lower their priority."""
     import torch
 
     asked, niceness = settings["num_workers"], settings["niceness"]

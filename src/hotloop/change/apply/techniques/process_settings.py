@@ -1,4 +1,4 @@
-"""matmul-precision, thread-count, expandable-segments and gc-freeze: settings of the whole process."""
+"""matmul-precision, thread-count, expandable-segments and gc-freeze: settings of the entire process."""
 
 from __future__ import annotations
 
