@@ -53,7 +53,7 @@ SLACK_S = 300.0
 RANKS_SLACK_S = 180.0
 """For ranks that other hosts start: importing torch, and finding each other."""
 MOST_COUNT = 4096
-"""Of ranks or workers: more is a typing error."""
+"""Limit on ranks or workers: more is a typing error."""
 
 
 def execute_train(arguments: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ TERMINAL = "terminal"
 
 
 def option(*names: str, **settings: Any) -> Option:
-    """As add_argument of argparse takes it."""
+    """Arguments for argparse's add_argument."""
     return names, settings
 
 

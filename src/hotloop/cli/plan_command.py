@@ -74,7 +74,7 @@ OPTIONS = (
     option(
         "--write-strategy",
         metavar="FILE",
-        help="write the plan, or the best one that --optimize found, as a new strategy file; comments say what needs "
+        help="write the plan, or the best plan of --optimize, as a new strategy file; comments say what needs "
         "hotloop's Trainer or apply_strategy, and what `hotloop run --strategy` does to an unmodified script",
     ),
     option("--params", type=float, metavar="N", help="zero: number of parameters, such as 175e9"),

@@ -157,7 +157,7 @@ def _report_training(
 
 
 def measure_recorded(run: RunRecording, training: Training, folder: Path) -> Utilization:
-    """As ``measure_use``, with the traces that the run kept."""
+    """Like ``measure_use``, with the traces that the run kept."""
     return measure_use(run, training, folder=folder, traced=read_kept_traces(folder / "traces")[0])
 
 

@@ -27,7 +27,7 @@ STALL_STEPS = 10
 """No progress for this many of the longest usual steps, and for STALL_S, is a stall."""
 CPU_EVERY_S = 5.0
 BUSY_RATIO = 0.05
-"""Of a core: processes that use more do something, whatever no hook sees."""
+"""Share of a core: processes that use more do something, even if no hook sees it."""
 
 
 class StallWatch:

@@ -31,12 +31,12 @@ from .uploader import read_node, read_nodes, url_key
 NAME = "fetched.json"
 SCHEMA = "hotloop.fetched/1"
 MOST_CACHED_BYTES = 4 << 30
-"""Of all fetched runs; those that were read longest ago go first, and a larger run is refused."""
+"""Size of all fetched runs; those read longest ago are removed first, and a larger run is refused."""
 PARALLEL = 8
 _MAX_PACKED_BYTES = BLOCK_BYTES + 1024
 _MAX_FETCHED_BYTES = 256 << 20
 _AGAIN = 3
-"""So often a node that removed blocks while they were fetched is asked for its newer manifest."""
+"""How often a node that removed blocks during a fetch is asked for its newer manifest."""
 _RANK_ZERO = re.compile(r"processes/.+-0-\d+(?:\.\d+)?\.hlr")
 
 

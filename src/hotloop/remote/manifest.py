@@ -175,7 +175,7 @@ class NodeManifest:
 
     @property
     def checksums(self) -> frozenset[str]:
-        """Of all blocks that were sent."""
+        """Checksums of all blocks that were sent."""
         return frozenset(block for file in self.files.values() for block in file.blocks) - {ZEROS}
 
 

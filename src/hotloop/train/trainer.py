@@ -1,4 +1,4 @@
-"""Trainer: model, optimizer and a function for the loss -> a training on any number of ranks, resumable to the bit."""
+"""Trainer: model, optimizer and a loss function -> a training on any number of ranks that resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Step = Callable[[Any, Any], torch.Tensor]
 """``step(model, batch)`` calls the model and returns the mean loss over the batch's samples."""
 
 PREEMPTED_EXIT_CODE = 75
-"""EX_TEMPFAIL: stopped by a signal, saved, to be started again."""
+"""EX_TEMPFAIL: stopped by a signal, saved, ready to be started again."""
 
 _PRECISIONS = {"bf16": "bf16-autocast", "fp16": "fp16-autocast"}
 _ACCUMULATION = "accumulation"
@@ -58,11 +58,11 @@ _SHARDING = "fsdp2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """Where and when a Trainer saves. A path in its place means these defaults.
+    """Where and when a Trainer saves. A path instead of it means these defaults.
 
-    ``resume``: 'auto' continues from the newest complete checkpoint of the folder, 'never' refuses a folder that holds
-    some, a path continues from that one. ``keep`` None keeps all. ``on_error``: 'stop' the training or 'continue' it
-    (with a warning) when one cannot be written.
+    ``resume``: 'auto' continues from the newest complete checkpoint of the folder, 'never' refuses a folder with
+    checkpoints, a path continues from that checkpoint. ``keep`` None keeps all. ``on_error``: 'stop' the training or
+    'continue' it (with a warning) when one cannot be written.
     """
 
     folder: str | Path
@@ -75,13 +75,13 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitResult:
-    """How a ``fit`` ended. Counts include what earlier runs did before a resume."""
+    """How a ``fit`` ended. Counts include those of earlier runs before a resume."""
 
     steps_count: int
     epochs_count: int
     resumed_from: Path | None
     validation_losses: tuple[float, ...]
-    """Of this run, in order."""
+    """The losses of this run, in order."""
     records: tuple[AppliedTechnique, ...]
     """What the strategy changed, and what did not apply."""
 
@@ -109,10 +109,10 @@ class _Place:
 class Trainer:
     """Trains; callbacks are plain objects with any of on_fit_start(trainer), on_step_end(trainer, loss),
     on_validation(trainer, loss), on_fit_end(trainer, result), state_dict() and
-    load_state_dict(state). Losses are given as tensors: reading one waits for the device, so nothing here does.
+    load_state_dict(state). Losses are passed as tensors: reading one waits for the device, so nothing here does.
 
-    ``optimizer`` is one, or a function of the model's parameters that builds it (needed where a strategy replaces the
-    parameters, such as FSDP); ``scheduler`` likewise, of the optimizer, and advances once per step.
+    ``optimizer`` is an optimizer, or a function of the model's parameters that builds it (needed where a strategy
+    replaces the parameters, as FSDP does); ``scheduler`` is the same for the optimizer, and advances once per step.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Trainer:
 
         ``train`` is a DataLoader with the batch size of one rank. Over a map-style dataset with torch's own random or
         sequential sampler the order follows from ``seed`` and the epoch, is split over the ranks, and no sample is lost
-        or repeated, whatever the number of ranks. Any other loader gives its own order.
+        or repeated, whatever the number of ranks. Any other loader keeps its own order.
         """
         seed_generators(self.seed + self.ranks.rank)
         found = self._resume()
@@ -208,7 +208,7 @@ class Trainer:
 
     @torch.no_grad()
     def validate(self, val: Iterable[Any]) -> float:
-        """The mean loss over all samples of all ranks, in eval mode. Random number generators stay where they are."""
+        """The mean loss over all samples of all ranks, in eval mode. Random number generators keep their state."""
         loader, order = self._prepare_loader(val)
         if order is not None:
             order.set_position(0, 0)
@@ -233,7 +233,7 @@ class Trainer:
     # -- what `run --strategy` and tune hand over ----------------------------------------------------------------------
 
     def _take_over(self, offer: Offer, *, has_built_optimizer: bool) -> None:
-        """Choices that the command was started with and that nobody else can apply. What the script chose stays."""
+        """Choices that the command was started with and that nothing else can apply. The script's own choices stay."""
         own = {one.technique for one in self.strategy.choices} | ({_ACCUMULATION} if self.split > 1 else set())
         taken: list[Choice] = []
         for choice in offer.strategy.choices:
@@ -261,7 +261,7 @@ class Trainer:
             self._offer.emit(record)
 
     def _check_split(self, batch: Any) -> None:
-        """Once, at the first batch: parts that were asked for from outside must not end a training they do not fit."""
+        """Once, at the first batch: parts that were requested from outside must not end a training they do not fit."""
         if self._offer is None or _ACCUMULATION not in self._taken:
             return
         choice = self._offer.strategy.get(_ACCUMULATION)
@@ -297,7 +297,7 @@ class Trainer:
         return torch.nn.parallel.DistributedDataParallel(**arguments)
 
     def _shard_model(self, model: torch.nn.Module) -> Any:
-        """The model cut over the ranks, from rank 0's values, as DistributedDataParallel would start."""
+        """The model sharded over the ranks, from rank 0's values, as DistributedDataParallel would start."""
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.detach(), src=0)
         built = self._applier.model_met(model)
@@ -337,7 +337,7 @@ class Trainer:
         return scaler
 
     def _prepare_loader(self, given: Any) -> tuple[Any, BatchOrder | None]:
-        """A loader in an order that can be resumed, where the given one allows it; made once for each."""
+        """A loader in an order that can be resumed, where the given loader allows it; created once for each."""
         if id(given) in self._loaders:
             kept, loader, order = self._loaders[id(given)]
             if kept is given:
@@ -395,11 +395,11 @@ class Trainer:
         return {name: value for name, value in parts.items() if value is not None}
 
     def _own_parts(self) -> dict[str, Any]:
-        """What each rank keeps for itself: gradients that its communication hooks have not sent yet."""
+        """State that each rank keeps for itself: gradients that its communication hooks have not sent yet."""
         return {f"compression-{index}": hook for index, hook in enumerate(hooks_of(self.model))}
 
     def _restore_own(self, checkpoint: Checkpoint) -> None:
-        """Gradients that were not sent may begin at zero again; what differs does so on all ranks alike."""
+        """Gradients that were not sent may begin at zero again; any difference is the same on all ranks."""
         parts = self._own_parts()
         error: CheckpointError | None = None
         try:
@@ -427,7 +427,7 @@ class Trainer:
         }
 
     def _resume(self) -> Checkpoint | None:
-        """Load the checkpoint that is asked for. What belongs to the loader waits until that runs."""
+        """Load the requested checkpoint. The loader's part waits until the loader runs."""
         if self.checkpoints is None:
             return None
         chosen: list[str | None] = [None, None]  # the path, and why there is none
@@ -487,7 +487,7 @@ class Trainer:
 
 
 class _Run:
-    """The loop of one ``fit``: what can be fixed before it begins, so that a step does only what a step must."""
+    """The loop of one ``fit``: everything that can be settled before it begins, so that a step does only its work."""
 
     def __init__(
         self,
@@ -559,7 +559,7 @@ class _Run:
         return 0
 
     def save(self) -> None:
-        """Save this step, unless it was or there is nowhere to. Errors of earlier saves come out here."""
+        """Save this step, unless it is saved or there is nowhere to save. Raises errors of earlier saves."""
         trainer, step = self.trainer, self.trainer.place.step
         if self.writer is None or self._saved_step == step:
             return
@@ -577,7 +577,7 @@ class _Run:
             self._bear(error)
 
     def settle(self) -> None:
-        """Wait for the save that is under way."""
+        """Wait for the save in progress."""
         if self.writer is None:
             return
         try:
@@ -684,7 +684,7 @@ class _Run:
     def _parts(self, batch: Any, *, is_whole: bool) -> Iterable[tuple[Any, float, bool]]:
         """The parts of a batch (technique `accumulation`), each with its share of the samples and whether it is last.
 
-        In the smaller last step there are as many on every rank, or their exchanges would not meet.
+        In the smaller last step, every rank has the same number of parts, or their exchanges would not match.
         """
         count = self.trainer.split
         if count > 1 and self.order is not None and not is_whole:
@@ -695,9 +695,9 @@ class _Run:
         return ((one.batch, one.weight, one.is_last) for one in micro_batches(self.trainer.model, batch, count))
 
     def _weights(self) -> tuple[list[float], list[float]]:
-        """What each micro-batch's mean loss counts in a step: in all steps, and in the smaller last one (may be empty).
+        """The weight of each micro-batch's mean loss: in all steps, and in the smaller last one (may be empty).
 
-        DistributedDataParallel divides by the number of ranks; a rank's share of a step's samples is made up for it.
+        DistributedDataParallel divides by the number of ranks; the weights make up for a rank's share of the samples.
         """
         whole = [1.0 / self.accumulate] * self.accumulate
         start = self.trainer.place.samples
@@ -733,7 +733,7 @@ def _choose(precision: str, accumulate: int, strategy: Strategy | str | Path | N
 
 
 def _record_of(choice: Choice, status: str, detail: str, numerics: str | None = None) -> AppliedTechnique:
-    """What became of a choice that no object was changed for."""
+    """The outcome of a choice that changed no object."""
     return AppliedTechnique(
         technique=choice.technique,
         settings=dict(choice.settings),
@@ -757,7 +757,7 @@ def _check_checkpoints(checkpoints: Checkpoints | None) -> None:
 
 
 def _accumulation_to_resume(trainer: Trainer, found: Checkpoint, order: BatchOrder | None) -> int:
-    """How many batches make a step, so that a step takes as many samples as before; errors where it cannot be so."""
+    """How many batches make a step, so that a step takes as many samples as before; errors where that is impossible."""
     there = found.state["order"]
     if order is None:
         if there is not None or found.world_size != trainer.ranks.world_size:
@@ -807,7 +807,7 @@ def _is_shuffled(loader: Any) -> bool | None:
 
 
 def _with_order(loader: DataLoader[Any], order: BatchOrder) -> DataLoader[Any]:
-    """The same loader with its batches in this order. Workers are seeded apart from the process's generators."""
+    """The same loader with its batches in this order. Workers are seeded separately from the process's generators."""
     arguments: dict[str, Any] = {
         name: getattr(loader, name)
         for name in ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "persistent_workers")

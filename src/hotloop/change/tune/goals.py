@@ -225,7 +225,7 @@ def _is_surely_better(a: GoalPoint, b: GoalPoint) -> bool:
 
 
 def _looks_better(a: GoalPoint, b: GoalPoint) -> bool:
-    """By the estimates alone; differences too small to matter make nothing better."""
+    """Judged by the estimates alone; differences too small to matter make nothing better."""
     enough = 1.0 + statistics.SMALLEST_EFFECT_RATIO
     better = [mine[0] >= enough * theirs[0] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
     no_worse = [mine[0] * enough >= theirs[0] for mine, theirs in ((a.speed, b.speed), (a.memory, b.memory))]
@@ -266,7 +266,7 @@ def choose_point(standings: Sequence[Standing], free: Sequence[str]) -> tuple[st
 
 
 def standing_to_mapping(one: Standing, reference: str) -> dict[str, Value]:
-    """As the report holds it; ``reference`` is the name of what all are held against."""
+    """The standings in the report's form; ``reference`` is the name of what all are compared with."""
     speed, memory = one.point.speed, one.point.memory
     return {
         "id": reference if one.point.id == UNCHANGED else one.point.id,

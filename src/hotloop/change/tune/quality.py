@@ -75,7 +75,7 @@ class Bands:
     is_repeatable: bool = False
     """Baseline processes agree bit for bit."""
     losses: tuple[float, ...] = ()
-    """Of the first process."""
+    """Losses of the first process."""
     windows: tuple[tuple[float, float], ...] = ()
     """Mean over processes of each window's mean, and how far a fresh process may be off by chance."""
     steps: tuple[int, ...] = ()

@@ -190,7 +190,7 @@ class Levelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Interval:
-    """Of the latest look; ``all_low`` and ``all_high`` bound the intersection of the intervals of all looks so far."""
+    """Bounds of the latest look; ``all_low`` and ``all_high`` bound the intersection of all looks' intervals so far."""
 
     low: float
     high: float

@@ -32,7 +32,7 @@ MOST_LISTED_LATE = 500
 MOST_CHECKPOINT_BYTES = 256 << 20
 MOST_LOG_BYTES = 64 << 20
 MOST_HASHED_BYTES = 128 << 20
-"""Of code that is not copied; what is beyond is known by its size and the time of its last change."""
+"""Limit for code that is not copied; code beyond it is known by its size and the time of its last change."""
 LOG_SUFFIXES = (".log", ".csv", ".jsonl", ".txt", ".json")
 CODE_SUFFIXES = (".py", ".toml", ".yaml", ".yml", ".json", ".cfg", ".ini", ".sh", ".ipynb")
 LEFT_OUT = (".hotloop", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache")
@@ -51,7 +51,7 @@ class Entry:
     act: str
     size_bytes: int = 0
     content: bytes | None = None
-    """Of copied code: every trial gets this, whatever became of the file since."""
+    """The copied code: every trial gets this, whatever became of the file since."""
     mode: int = 0
     changed_ns: int = 0
 

@@ -16,7 +16,7 @@ from hotloop.core.link_fit import LinkFit, bus_factor, fit_link, format_byte_rat
 SIZES = tuple(1 << shift for shift in range(10, 27, 2))
 """1 KiB to 64 MiB, each four times the previous one."""
 MOST_RANKS = 64
-"""Of one host, started by --ranks."""
+"""Ranks of one host, started by --ranks."""
 SLOW_PAIR_RATIO = 0.5
 """A pair below this part of what the quickest quarter of its kind reaches, or with a latency as much above theirs, is
 slow. A choice: pairs of one kind differ by some percent, a cable or a hop that is wrong by a factor."""
@@ -26,7 +26,7 @@ with 25 runnable processes differed by a factor of 2 (2026-11-23, three runs).""
 LEAST_SLOW_NS = 100_000.0
 """The least difference of latencies that counts: on busy cores, less means nothing."""
 FEWEST_PAIRS = 3
-"""Of one kind."""
+"""Pairs of one kind."""
 POOR_FIT_RATIO = 0.5
 """Where a time is further from the line, sizes between the measured ones are not forecast well."""
 

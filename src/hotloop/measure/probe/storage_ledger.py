@@ -32,7 +32,7 @@ class StoragePlace(NamedTuple):
     """Where in the model an operator is."""
 
     class_name: str
-    """Of the innermost module; '' outside of all."""
+    """Class of the innermost module; '' outside of all."""
     position: str
     """In relation to the repeated blocks: before | first | middle | last | after."""
     line: str

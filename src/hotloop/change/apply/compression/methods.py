@@ -1,4 +1,4 @@
-"""A method's name -> its hook, and a hook -> the DistributedDataParallel that sends by it, also in one line."""
+"""A method's name -> its hook, and a hook -> the DistributedDataParallel that sends with it, also in one line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def register(model: Any, hook: GradientHook) -> None:
 
 
 def hooks_of(model: Any) -> list[GradientHook]:
-    """Hotloop's hooks of the DistributedDataParallel modules in a model, in the model's order."""
+    """hotloop's hooks of the DistributedDataParallel modules in a model, in the model's order."""
     found = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
     return [state for ddp in found for _, state in ddp._comm_hooks if isinstance(state, GradientHook)]
 
@@ -66,8 +66,8 @@ class CompressedDDP(DistributedDataParallel):
     rank nothing is sent, and no hook is registered. A checkpoint needs ``compression_state()`` of each rank together
     with the model's state to resume bit for bit; hotloop's Trainer keeps it by itself.
 
-    Raises UsageError for an unknown method, settings that are impossible or of another method, gradients other than
-    float32, and where torch.distributed is not initialized.
+    Raises UsageError for an unknown method, settings that are impossible or belong to another method, gradients other
+    than float32, and where torch.distributed is not initialized.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class CompressedDDP(DistributedDataParallel):
         return f"compression={self.compression!r}"
 
     def compression_state(self) -> dict[str, Any]:
-        """What this rank keeps of gradients that were not sent: each rank's own, empty where nothing is kept."""
+        """The unsent gradients that this rank keeps: different on each rank, empty where nothing is kept."""
         return {} if self.hook is None else self.hook.state_dict()
 
     def load_compression_state(self, state: Mapping[str, Any]) -> None:
