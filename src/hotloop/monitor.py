@@ -253,7 +253,7 @@ class Monitor:
             self._collect()
 
     def _collect(self) -> None:
-        """What the device has finished since; only on the steps' thread, and never waiting."""
+        """Collect what the device has finished; only on the steps' thread, and never waiting."""
         if threading.get_ident() != self._owner:
             return
         if self._pool is not None:
@@ -290,7 +290,7 @@ class Monitor:
 
 
 class Phase(ContextDecorator):
-    """What ``Monitor.phase`` gives: a context manager and a decorator, reusable and nestable."""
+    """The object that ``Monitor.phase`` returns: a context manager and a decorator, reusable and nestable."""
 
     def __init__(self, monitor: Monitor, name: str) -> None:
         self._monitor = monitor
@@ -327,7 +327,7 @@ class Watch:
 
     @property
     def command(self) -> str:
-        """What to type in a shell to see the report."""
+        """The shell command that shows the report."""
         return f"hotloop report {self.folder}"
 
     def report(self) -> Report:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hotloop.evidence.trace.query import Answer
 
 TABLE_ROWS = 50
-"""What a table shows without --sql-rows; CSV and JSON are for programs and hold every row."""
+"""Rows that a table shows without --sql-rows; CSV and JSON are for programs and hold every row."""
 CELL_LENGTH = 80
 
 

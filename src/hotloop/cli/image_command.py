@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ORDER, SUMMARY = 11, "build a Dockerfile with each fix, and keep the fixes that are proven faster"
 LIMIT_S = 1800.0
 KEPT_FREE_BYTES = 2_000_000_000
-"""Of the disk, without --limit-gb."""
+"""Free disk space to leave, without --limit-gb."""
 WORK = "/var/tmp"
 """Where buildah keeps large files, too: /tmp may be in memory."""
 

@@ -160,7 +160,7 @@ def _read_request(arguments: argparse.Namespace, target: LaunchTarget) -> Launch
 
 
 def _read_strategy(path: str) -> tuple[str, ...]:
-    """What the nodes need for it, and what of it they do not apply. Refuses here what every node would refuse."""
+    """The nodes' requirements for it, and the parts that they do not apply. Refuses what every node would refuse."""
     from hotloop.change.apply import TECHNIQUES, check_strategy
     from hotloop.core.strategy import describe_library_choices, load_strategy
 

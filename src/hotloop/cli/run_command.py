@@ -202,7 +202,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 class _Watches:
-    """What looks at the training from outside while it runs, about once a second."""
+    """Watches that look at the training from outside while it runs, about once a second."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class _Watches:
 
 
 def _write_end(folder: Path, end: ChildEnd, kills_before: int | None, watches: _Watches) -> None:
-    """What the watches saw, and how the command ended."""
+    """The observations of the watches, and how the command ended."""
     import json
 
     from hotloop.agent.attach.child import oom_kills

@@ -70,7 +70,7 @@ def choose_width(stream: TextIO, piped: int = 100) -> int:
 
 
 def find_surface(stream: TextIO, **more: Any) -> Surface:
-    """What the stream can show: its width, colors and signs, plus the manuals of all rules and the run's folder."""
+    """The stream's abilities: its width, colors and signs, plus the manuals of all rules and the run's folder."""
     from hotloop.judge.diagnose import RULES
     from hotloop.show.report import Surface
 

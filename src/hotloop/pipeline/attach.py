@@ -118,7 +118,7 @@ def _list_hosts(run: Path) -> set[str]:
 
 
 def _ask(run: Path, hosts: set[str]) -> list[AttachReport]:
-    """What the ``hotloop run`` of each host sees, if it responds in time."""
+    """The view of each host's ``hotloop run``, if it responds in time."""
     folder = run / STALLS_FOLDER
     try:
         folder.mkdir(exist_ok=True)
@@ -189,7 +189,7 @@ def attach_to(training: RunningTraining) -> AttachReport:
 
 
 def _read_recorded(training: RunningTraining) -> dict[int, LiveRank]:
-    """What the agent recorded of the ranks, by process; none without it."""
+    """The agent's records of the ranks, by process; none without an agent."""
     runs = [LiveReader(folder).read() for folder in _run_folders(training)]
     return {rank.pid: rank for run in runs for rank in run.ranks if rank.host == platform.node()}
 

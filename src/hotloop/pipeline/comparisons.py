@@ -1,4 +1,4 @@
-"""What the user names on two sides (runs, traces, reports, baseline files) -> a Comparison or a Check."""
+"""The user's inputs on two sides (runs, traces, reports, baseline files) -> a Comparison or a Check."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ Emit = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofVariant:
-    """What is run on one side: a resolved command in a folder, with its environment. ``change`` is in words."""
+    """The command of one side: a resolved command in a folder, with its environment. ``change`` is in words."""
 
     command: tuple[str, ...]
     cwd: Path
@@ -145,7 +145,7 @@ def _run(bench: Bench, variant: ProofVariant, limits: TrialLimits, name: str, *,
 
 
 def _describe_machine(run_folder: Path) -> dict[str, Any]:
-    """What the proof holds for: versions, device and cores as the training saw them."""
+    """The validity of the proof: versions, device and cores as the training saw them."""
     processes = read_run(run_folder).processes
     facts = list_facts(processes, FACTS) if processes and measure_run(run_folder) is not None else {}
     model = next(
@@ -238,7 +238,7 @@ def check_out(revisions: tuple[str, str], cwd: Path, folder: Path) -> Iterator[l
 
 
 def _git(folder: Path, *words: str) -> str:
-    """What git prints. Raises UsageError with its own last line."""
+    """The output of git. Raises UsageError with its own last line."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False

@@ -24,7 +24,7 @@ from hotloop.remote.uploader import (
 )
 
 JOB_ID = "SLURM_JOB_ID"
-"""What distinguishes runs and is the same on all nodes of one."""
+"""An id that distinguishes runs and is the same on all nodes of one run."""
 
 
 def locate_run(name: str) -> Path:
@@ -44,7 +44,7 @@ def count_rows(path: Path, after_row: int) -> int | None:
 
 
 def choose_run_id(given: str | None, variables: Mapping[str, str]) -> str | None:
-    """What all nodes of this run agree on: the id that was given, the scheduler's, or None."""
+    """The id that all nodes of this run agree on: the given one, the scheduler's, or None."""
     if given is None and variables.get(JOB_ID):
         return f"job-{variables[JOB_ID]}"
     return given

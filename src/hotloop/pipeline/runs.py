@@ -74,7 +74,7 @@ def probe_training(
 
 
 def recorded_probe(run: RunRecording, training: Training, folder: Path) -> Forecasts:
-    """What was measured when the run ended."""
+    """The measurements that were made when the run ended."""
     return recall_forecasts(run.probe, step_times(training))
 
 
@@ -168,7 +168,7 @@ def _started_on(run: RunRecording) -> str | None:
 
 
 def read_targets(run: RunRecording) -> dict[str, float]:
-    """What the user wants reached at least, as ``hotloop run --target`` recorded it."""
+    """The user's targets, as ``hotloop run --target`` recorded them."""
     recorded = (run.manifest or {}).get("targets")
     known = recorded.items() if isinstance(recorded, dict) else ()
     return {name: float(value) for name, value in known if name in TARGETS and isinstance(value, (int, float))}
@@ -179,7 +179,7 @@ FEWEST_USE_SAMPLES = 5
 
 
 def measure_use(run: RunRecording, training: Training, *, folder: Path, traced: Report | None) -> Utilization:
-    """What the steady steps used of the hardware; ``traced`` is the report of the traces that the run kept."""
+    """The hardware utilization of the steady steps; ``traced`` is the report of the traces that the run kept."""
     span_s = steady_span_s(training, run.processes, _started_on(run))
     use, load = read_device_use(folder / DEVICES, span_s), read_host_load(folder / CORES_FILE, span_s)
     if use is not None and use.samples_count < FEWEST_USE_SAMPLES:

@@ -103,7 +103,7 @@ def holds_recording(url: str) -> bool:
 
 
 def describe_fetch(folder: Path) -> tuple[Health, ...]:
-    """What is missing in a fetched folder, one warning each; nothing for a folder that was recorded here."""
+    """The missing parts of a fetched folder, one warning each; nothing for a folder that was recorded here."""
     lines = _read_fetched(folder).get("lines")
     return tuple(Health(level="warning", message=str(line)[:400]) for line in lines) if isinstance(lines, list) else ()
 

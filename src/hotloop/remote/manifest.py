@@ -115,7 +115,7 @@ SLOTS = ("manifest-0.json", "manifest-1.json")
 """Written in turn, so a kill during one leaves the other. The one with the larger generation counts."""
 
 BLOCK_BYTES = HEAD_BYTES
-"""What is compared and sent at a time. The head of a recording, which changes all the time, is a block of its own."""
+"""The unit of comparing and sending. The head of a recording, which changes all the time, is a block of its own."""
 ZEROS = ""
 """In the place of the checksum of a block of zeros, which is not sent: the space that a writer takes in advance."""
 MAX_MANIFEST_BYTES = 64 << 20

@@ -99,7 +99,7 @@ class RemoteStore:
         self._try("written", name, write)
 
     def get(self, name: str, most_bytes: int, read: Callable[[bytes], R]) -> R | None:
-        """What ``read`` makes of the object; None where there is none. What it refuses with a RecordingError, and an
+        """The result of ``read`` on the object; None where there is none. What it refuses with a RecordingError, and an
         object that is larger than ``most_bytes``, is fetched again like what could not be fetched at all."""
 
         def fetch(path: str) -> R | None:

@@ -79,7 +79,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
-    """What became of the recording of one node. ``lost_rows_count`` are rows on this disk that are not known to
+    """The fate of the recording of one node. ``lost_rows_count`` are rows on this disk that are not known to
     have arrived, ``late_files_count`` in how many files something is missing; ``reason`` is None if all arrived."""
 
     url: str
@@ -89,7 +89,7 @@ class Uploaded:
     reason: str | None
 
     def describe(self) -> str:
-        """What is missing, in one sentence."""
+        """The missing parts, in one sentence."""
         return (
             f"{self.lost_rows_count:,} of {self.rows_count:,} rows, in {self.late_files_count} files, did not arrive "
             f"at {self.url} ({self.reason})"
@@ -166,7 +166,7 @@ class Uploader:
             pid=pid,
             began_wall_s=began_wall_s or time.time(),
         )
-        """What is known to have arrived."""
+        """The parts that are known to have arrived."""
         self._stored = set(self.manifest.checksums)
         self._joined = False
         self._before: frozenset[str] = frozenset()
@@ -319,7 +319,7 @@ def url_key(shown: str) -> str:
 
 
 def read_state(folder: Path, shown: str) -> NodeManifest | None:
-    """What is known to have arrived at a URL (as it is shown, without secrets); None where nothing is known."""
+    """The parts known to have arrived at a URL (as it is shown, without secrets); None where nothing is known."""
     try:
         kept = json.loads((folder / STATE_FILE).read_text())
         return decode_manifest(kept["manifest"].encode(), STATE_FILE) if kept["url"] == url_key(shown) else None

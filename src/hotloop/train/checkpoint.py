@@ -496,7 +496,7 @@ def _gather(files: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
 
 def _root_of(error: BaseException | None) -> BaseException | None:
-    """What DCP's collected exception is about: the first failure of a rank."""
+    """The cause in DCP's collected exception: the first failure of a rank."""
     failures = getattr(error, "failures", None)
     if failures:
         error = next(iter(failures.values()))[0]

@@ -23,7 +23,7 @@ def write_marker(folder: Path, *, signal_number: int, step: int, checkpoint: Pat
 
 
 def read_marker(folder: str | Path) -> dict[str, Any] | None:
-    """What the last stop by a signal left; None when the training ended in another way or is still running."""
+    """The marker of the last stop by a signal; None when the training ended in another way or is still running."""
     try:
         content = json.loads((Path(folder) / NAME).read_text())
     except (OSError, ValueError):

@@ -83,7 +83,7 @@ class FitResult:
     validation_losses: tuple[float, ...]
     """The losses of this run, in order."""
     records: tuple[AppliedTechnique, ...]
-    """What the strategy changed, and what did not apply."""
+    """The strategy's changes, and the parts that did not apply."""
 
 
 class Preempted(SystemExit):
@@ -103,7 +103,7 @@ class _Place:
     step: int = 0
     epoch: int = 0
     samples: int = 0
-    """Of this epoch, over all ranks; batches of this rank for a loader whose order is its own."""
+    """Samples taken in this epoch, over all ranks; batches of this rank for a loader with its own order."""
 
 
 class Trainer:

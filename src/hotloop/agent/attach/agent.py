@@ -37,7 +37,7 @@ def current_agent() -> Agent | None:
 
 
 def subscribers_of(agent: Agent) -> dict[str, Wrap]:
-    """What observe does at each site, by site id (collectives and copies by their prefix)."""
+    """The wrappers of observe, by site id (collectives and copies by their prefix)."""
     collective = hooks.wrap_phase(agent, FIELD["communication_ns"])
     return {
         "loader-init": hooks.wrap_init(agent.loader_built),
@@ -158,7 +158,7 @@ def _changes(options: dict[str, Any], session: Session) -> dict[Site, Wrap]:
 
 
 def _notes(options: dict[str, Any], session: Session) -> dict[str, Wrap]:
-    """What a trial, a drill's rehearsal or ``--watch-numbers`` notes in addition to the recording, by site id."""
+    """The wrappers of a trial, a drill's rehearsal or ``--watch-numbers``, added to the recording's, by site id."""
     if options.get("trial", {}).get("is_rehearsal"):
         from hotloop.agent.observe.rehearsal import RehearsalWatch
 

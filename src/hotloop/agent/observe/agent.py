@@ -1,4 +1,4 @@
-"""What one training process knows while it is observed: identities, flags, and the memory that events go to.
+"""The state of one training process while it is observed: identities, flags, and the memory that events go to.
 
 No object of the training is kept, not even by a weak reference: a thing is known again by its address, its type's, and
 that of a dictionary of its own. Its facts are read once, when it is first met.
@@ -154,7 +154,7 @@ class Agent:
         self.missing: list[str] = []
         self.pending: list[dict[str, Any]] = []
         self.session: Any = None
-        """What replays the events here too, where that was asked for (observe/local.py)."""
+        """The replay of the events in this process, if requested (observe/local.py)."""
         self.time_on_device: Callable[[Agent, int], None] | None = None
         """Called with the index of the device of the first model on one, where a device can be timed."""
         self.fulfill: Callable[[Agent, int], None] | None = None
@@ -263,7 +263,7 @@ class Agent:
 
     @undispatched
     def describe_batch(self, batch: Any) -> tuple[int, int, int, int]:
-        """What BATCH_OUT says of a batch."""
+        """The values of BATCH_OUT for a batch."""
         try:
             described = inputs.describe_batch(batch)
             self._copier.look(batch)
@@ -548,7 +548,7 @@ class Agent:
 
     @guarded
     def look(self, now_ns: int) -> None:
-        """What torch itself counts: compilation, and the memory of a device."""
+        """The counts that torch itself keeps: compilation, and the memory of a device."""
         self._look_ns = min(SLOW_NS, self._look_ns * 2)
         self.next_look_ns = now_ns + self._look_ns
         if self.device_index is not None:

@@ -302,7 +302,7 @@ def time_on_device(agent: Any, timer: Callable[..., DeviceTimer]) -> None:
 
 
 def time_on_cuda(agent: Any, device_index: int, captures: CaptureWatch) -> None:
-    """What the agent notes is timed on the current stream of one CUDA device too, also while another one is current."""
+    """Phases are also timed on the current stream of one CUDA device, even while another device is current."""
     import torch
 
     cuda: Any = torch.cuda

@@ -84,7 +84,7 @@ def process_facts(anchor_wall_s: float, restart: int, affinity_cores: int | None
 
 
 def _run_id() -> str | None:
-    """What torchrun calls the job on all of its nodes and in all of its attempts; None with another launcher."""
+    """torchrun's id of the job, the same on all of its nodes and in all of its attempts; None with another launcher."""
     name = os.environ.get("TORCHELASTIC_RUN_ID")
     return None if name is None else redact_text(name[:200])
 

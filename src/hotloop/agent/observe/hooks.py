@@ -182,7 +182,7 @@ _MAP_NAMES = ("auto_collation", "hasattr", "dataset", "__getitems__", "collate_f
 _STREAM_NAMES = (
     "ended", "StopIteration", "auto_collation", "append", "next", "dataset_iter", "len", "drop_last", "collate_fn",
 )  # fmt: skip
-"""What torch's fetchers look up, in order: another torch may fetch in another way."""
+"""The names that torch's fetchers look up, in order: another torch may fetch differently."""
 
 
 def wrap_fetch(agent: Agent) -> Callable[[Call], Call]:

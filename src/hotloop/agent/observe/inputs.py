@@ -47,9 +47,9 @@ _Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
 _mro_of = type.__dict__["__mro__"].__get__
 _names_of = type.__dict__["__dict__"].__get__
 _all_memory = memoryview((c_ubyte * (1 << 47)).from_address(0)).cast("B")
-"""What is read of a tensor's memory is a part of this: a call of ctypes would be seen by a person's audit hook."""
+"""Reads of a tensor's memory are slices of this: a call of ctypes would be seen by a person's audit hook."""
 key_of = object.__hash__
-"""Of an object its address, in another form: ``id`` would be seen by a person's audit hook."""
+"""An object's address, in another form: ``id`` would be seen by a person's audit hook."""
 _tuple_at, _tuple_length = tuple.__getitem__, tuple.__len__
 _list_at, _list_length = list.__getitem__, list.__len__
 _dict_length, _dict_values = dict.__len__, dict.values

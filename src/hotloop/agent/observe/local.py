@@ -64,7 +64,7 @@ class LocalRing:
 
 
 class _Marked:
-    """What a subscriber sets on the recorder is for hotloop's process as well."""
+    """Settings of a subscriber on the recorder reach hotloop's process as well."""
 
     ring: Ring
 
@@ -163,7 +163,7 @@ def _drop_row(row: Row[int]) -> None:
 
 
 def _drop_fact(fact: dict[str, Any]) -> None:
-    """So are facts."""
+    """Facts reach it as well."""
 
 
 def _nothing() -> None:

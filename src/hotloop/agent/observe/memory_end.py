@@ -20,7 +20,7 @@ AMOUNTS = {
     "used_bytes": r"{} is allocated by PyTorch",
     "unallocated_bytes": r"{} is reserved by PyTorch but unallocated",
 }
-"""What the texts of torch's allocators and numpy's say, by the name of the fact."""
+"""Phrases in the texts of torch's allocators and numpy's, by the name of the fact."""
 
 
 def uncaught_error() -> tuple[type[BaseException], BaseException | None] | None:

@@ -291,7 +291,7 @@ def _is_sharding(kind: type) -> bool:
 
 
 def _bytes_and_elements(tensor: Any) -> tuple[int, int] | None:
-    """Of a plain tensor, or of this rank's part of a DTensor; None for everything else."""
+    """Size of a plain tensor, or of this rank's part of a DTensor; None for everything else."""
     if not is_tensor(tensor):
         return _of_sharded(tensor)
     if tensor.layout is not torch.strided or tensor.is_nested:

@@ -71,7 +71,7 @@ class Pace:
 
 
 def make_tensors() -> tuple[torch.Tensor, torch.Tensor]:
-    """What the work reads and writes."""
+    """The tensors that the work reads and writes."""
     one = torch.full((SIDE, SIDE), 0.5, dtype=torch.float64, device="cpu")
     return one, torch.empty_like(one)
 

@@ -27,7 +27,8 @@ SORT_KEYS = {
     "self_cpu_memory": ("self_cpu_memory_usage",),
     "count": ("count",),
 }
-"""What ``table`` sorts by, and the names that torch has or had for it. ``self_memory`` is where the tensors are."""
+"""The keys that ``table`` sorts by, and torch's past and present names for them. ``self_memory`` is that of the device
+where the tensors are."""
 
 
 class profile:

@@ -1,4 +1,4 @@
-"""What ``hotloop attach`` asks of a training that runs, and does at a step's end: a trace, operators, silence.
+"""Requests of ``hotloop attach`` to a running training, served at a step's end: a trace, operators, silence.
 
 Loaded by the first request; a run that gets no request never imports it.
 """

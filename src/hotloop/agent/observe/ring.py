@@ -117,7 +117,7 @@ class Ring:
         return True
 
     def request(self) -> int:
-        """What was asked for from outside last; 0 before anything was."""
+        """The last request from outside; 0 before the first."""
         word: int = _WORD.unpack_from(self._memory, REQUEST_AT)[0]
         return word
 
@@ -175,5 +175,5 @@ def _make_emit(memory: memoryview, take: Callable[[], int]) -> Callable[..., int
 
 
 def _name(value: object) -> str:
-    """What JSON cannot hold: the name of its type, and nothing of itself."""
+    """For what JSON cannot hold: the name of its type, and nothing of the object itself."""
     return type(value).__name__

@@ -12,7 +12,7 @@ from .monitor_summary import Path
 from .step_totals import StepRecord
 
 DeviceKey = tuple[StepRecord, Path, bool]
-"""What a device time belongs to: record, path, and whether the phase is between two steps."""
+"""The owner of a device time: record, path, and whether the phase is between two steps."""
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ _RANDOM = random.Random(0)  # our own: the training's draws are not touched
 
 @dataclass(slots=True)
 class PhaseTotals:
-    """What the phase of one path took within one step; times in ns."""
+    """The time of one path's phase within one step, in ns."""
 
     calls: int = 0
     total_ns: int = 0
@@ -36,7 +36,7 @@ class StepRecord:
     waiting: int = 0
     """Device pairs that have not completed."""
     counted_in: tuple[StepTotals, ...] = ()
-    """What takes the device times once all are there."""
+    """Receives the device times once all are there."""
     memory: MonitoredMemory = field(default_factory=MonitoredMemory)
 
     def add_device_ns(self, path: Path, device_ns: int, *, between: bool) -> None:

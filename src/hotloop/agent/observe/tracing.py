@@ -153,7 +153,7 @@ class Tracing:
             _stop_recording_in_children(self)
 
     def _add_demand(self, row: list[int]) -> None:
-        """What the row asked of the cores. The first one has the starting of everything in it, and does not count."""
+        """The row's demand on the cores. The first row includes the start of everything, and does not count."""
         self._rows += 1
         if self._rows == 1:
             return

@@ -49,7 +49,7 @@ class Counting:
         self._copy: tuple[bytes, int, int, int, int] | None = None
         self.input_stays = False
         self.time_first: dict[int, int | None] = {}
-        """Of every outermost module that holds one with ``batch_first=False``: the dimension of its input that counts
+        """For every outermost module that holds one with ``batch_first=False``: the dimension of its input that counts
         samples, None while that is not decided, UNKNOWN where it cannot be determined."""
         self._undecided: tuple[int, tuple[int, int]] | None = None
         self.inner_batches: set[int] = set()
@@ -201,7 +201,7 @@ def add_tokens(row: Row[int], counted: Counted) -> None:
 
 
 def count_padding(data: bytes, what: int, rows: int, columns: int, item: int, sample_dim: int = 0) -> Counted | None:
-    """What a copy of ``rows`` x ``columns`` elements of ``item`` bytes holds; None when it holds no sequences.
+    """The content of a copy of ``rows`` x ``columns`` elements of ``item`` bytes; None when it holds no sequences.
 
     ``sample_dim`` says which dimension counts samples where there is no mask; the other one is time. Padding is read
     from a mask, else from equal trailing values of integer rows, or all-zero trailing frames.

@@ -66,7 +66,7 @@ class Engine:
         self.ended: str | None = None
         self.exception: str | None = None
         self.fetches = FetchTotals()
-        """Of a loader's worker: what it read."""
+        """The totals of a loader's worker."""
         self.events = 0
         self.device_memory: dict[str, Any] | None = None
         self.wants_refresh = False
@@ -563,7 +563,7 @@ class Engine:
             row[NOGRAD_FORWARDS] += forwards
 
     def _timed(self, number: int, *_: int) -> None:
-        """What the device's clock timed since the last of these is one row, or nothing that a row could hold."""
+        """The device's times since the last of these belong to one row, or to none."""
         recorder, before = self.recorder, self._timed_row
         is_new = not any(recorder.row[field] for field in DEVICE_FIELDS)
         if before is not None and is_new and recorder.rows == before[1] + 1 and len(self._timed_rows) < MOST_KNOWN:

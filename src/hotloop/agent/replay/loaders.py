@@ -38,7 +38,7 @@ class FetchTotals:
 
 @dataclass(slots=True, eq=False)
 class LoaderState:
-    """What is known of one DataLoader object.
+    """The state of one DataLoader object.
 
     ``batch_size`` are the samples of its first batch, where the loader makes the batches; ``id`` numbers loaders in
     order of their first iterator, UNKNOWN for a loader without known facts.
@@ -71,7 +71,7 @@ class LoaderState:
     worker_pids: set[int] = field(default_factory=set)
 
     def stats(self, workers: FetchTotals) -> dict[str, Any]:
-        """What it gave so far, as a fact of which only the newest counts."""
+        """The batches it gave so far, as a fact of which only the newest counts."""
         total = workers if workers.batches else self.main
         known = total.batches > 0
         return {
@@ -102,7 +102,7 @@ class Loaders:
         self._told = 0
         self._iterators: dict[int, LoaderState] = {}
         self.last_state: LoaderState | None = None
-        """Of the loader that gave the last batch, or whose iterator is being made."""
+        """The loader that gave the last batch, or whose iterator is being made."""
         self.unknown: list[LoaderState] = []
         """Loaders for which it is unknown whether they feed backward."""
         self._training_loaders = 0
@@ -119,7 +119,7 @@ class Loaders:
         return [state for state in self.states.values() if state.facts is not None]
 
     def totals(self, workers: Mapping[int, FetchTotals]) -> list[dict[str, Any]]:
-        """What every loader gave so far, with what its workers (by pid) say of their fetching."""
+        """The batches of every loader so far, with its workers' reports (by pid) on their fetching."""
         found = []
         for state in self.told():
             total = FetchTotals()

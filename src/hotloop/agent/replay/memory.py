@@ -106,7 +106,7 @@ class EventMemory:
         return word >> CODE_BITS if word & _CODE else -1
 
     def read(self, *, is_over: bool = False) -> Iterator[Event]:
-        """What has come since. ``is_over``: nobody writes any more, so what is not there never will be."""
+        """The events since the last call. ``is_over``: nobody writes any more, so missing ones will never come."""
         while True:
             number = self._next
             at = HEADER_BYTES + (number & _MASK) * SLOT_BYTES

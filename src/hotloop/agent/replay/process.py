@@ -25,7 +25,7 @@ MOST_EVENTS = 50_000
 """Taken in at a time, so that other processes have their turn."""
 MOST_STACKS, MOST_STACKS_TOLD = 2_000, 200
 START_FIELD = "other_ns"
-"""What samples before the first step are written as: no phase is known yet."""
+"""How samples before the first step are written: no phase is known yet."""
 THREADS_EVERY = 4
 """The other threads are looked at with every n-th sample."""
 WAITING_MODULES = (
@@ -78,7 +78,7 @@ class RunProcess:
         self.steps_ns: deque[int] = deque(maxlen=MOST_STEPS)
         """How long the newest rows took."""
         self.cpu_ns = 0
-        """What reading this process has cost."""
+        """The cost of reading this process so far."""
         self._start_counts: dict[Sample, int] = {}
         """Stacks before the first step."""
         self._began_ns = time.perf_counter_ns()
@@ -127,7 +127,7 @@ class RunProcess:
             self._start_counts.clear()
 
     def _describe_process(self) -> dict[str, Any]:
-        """What the training's process is not asked: the kernel knows it."""
+        """Facts for which the training's process is not asked: the kernel knows them."""
         cores = (self.engine.process or {}).get("affinity_cores")
         return {
             "pid": self.pid,

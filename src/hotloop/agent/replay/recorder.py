@@ -55,7 +55,7 @@ GAP_AFTER = {
 
 
 OTHER_WAIT = FIELD[OTHER_WAIT_FIELD]
-"""What stack samples count for while a loader that does not feed backward is waited for."""
+"""The phase that stack samples count for while a loader that does not feed backward is waited for."""
 
 _UNKNOWN_FIELDS = (
     "padded_tokens",
@@ -187,7 +187,7 @@ class Recorder:
             self.leave()
 
     def _charge(self, now: int) -> None:
-        """What has passed since the last charge goes to the top of the stack."""
+        """Charge the time since the last charge to the top of the stack."""
         self.row[self.stack[-1]] += now - self.last_ns
         self.last_ns = now
 
@@ -304,7 +304,7 @@ class Recorder:
 
     @property
     def sampled_field(self) -> int:
-        """What a stack sample counts for now."""
+        """The phase that a stack sample counts for now."""
         top = self.stack[-1]
         return OTHER_WAIT if self.other_wait and top in (INPUT, ITERATOR) else top
 
@@ -411,7 +411,7 @@ class _Burst:
         self.learner_forwards = self.own_data = 0
         """Forwards of models that are trained, and how many of these evaluate on data that stays the same."""
         self.graph_ns = self.graph_count = 0
-        """Of the last batch's forwards those that built a graph: their time and number."""
+        """Time and number of those forwards of the last batch that built a graph."""
         self._start = _burst_sums(row)
         self._covered = (0, 0, 0)
         self._before = (0, self._covered)

@@ -38,7 +38,7 @@ class _Computed(NamedTuple):
 
 
 class Repeats:
-    """What the last forwards were given."""
+    """The inputs of the last forwards."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -118,7 +118,7 @@ class Repeats:
         return row == before.row
 
     def backward_ended(self) -> None:
-        """Of two passes over one input that each went backward, the second backward repeats one as well."""
+        """If two passes over one input each went backward, the second backward is a repeat as well."""
         if self._goes_backward:
             self._goes_backward = False
             self._recorder.row[FIELD["repeated_backwards"]] += 1

@@ -118,7 +118,7 @@ class StackReader:
             self._codes.clear()
 
     def read(self) -> Sample:
-        """What the thread is in now.
+        """The calls that the thread is in now.
 
         Raises OSError when the process cannot be read, Inconsistent when what was read makes no sense.
         """

@@ -29,7 +29,7 @@ def find_ddp(model: Any) -> list[Any]:
 
 
 def why_special(ddp: Any) -> str | None:
-    """What this DDP does beyond averaging its gradients, which hotloop cannot repeat; None when nothing."""
+    """Work of this DDP beyond averaging gradients, which hotloop cannot repeat; None without any."""
     if ddp._comm_hooks or ddp._get_ddp_logging_data().get("comm_hook"):
         return "DDP has a communication hook"
     return _why_unusual(ddp)

@@ -36,7 +36,7 @@ class DevicePrefetcher:
         return len(self.batches)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
-        """What else a loader has (``dataset``, ``sampler``, ``batch_size``)."""
+        """Other attributes of the loader (``dataset``, ``sampler``, ``batch_size``)."""
         if name.startswith("__") or name == "batches":
             raise AttributeError(name)
         return getattr(self.batches, name)
@@ -81,7 +81,7 @@ def tensors_of(batch: Any) -> list[torch.Tensor]:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """What nested lists, tuples and dictionaries hold."""
+    """The leaves of nested lists, tuples and dictionaries."""
     if isinstance(value, Mapping):
         for one in value.values():
             yield from leaves(one)

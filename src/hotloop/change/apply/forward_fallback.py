@@ -57,7 +57,7 @@ def _nothing() -> None:
 
 
 def _state_of(model: Any) -> Callable[[], None]:
-    """What puts the random numbers and the model's buffers back as they are now."""
+    """A function that puts the random numbers and the model's buffers back to their state now."""
     drawn = random.getstate()
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

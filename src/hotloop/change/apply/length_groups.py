@@ -112,7 +112,7 @@ class GroupedOrder(Sampler[int]):
 
 
 def _order_of_all_ranks(sampler: DistributedSampler[Any]) -> list[int]:
-    """What the sampler deals to all ranks in this epoch, in turn; the same on each of them."""
+    """The indices that the sampler deals to all ranks in this epoch, in turn; the same on each rank."""
     every = copy.copy(sampler)
     every.num_replicas, every.rank, every.num_samples = 1, 0, sampler.total_size
     return list(every)

@@ -47,7 +47,7 @@ _PROCESS = {"is_trial": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
-    """What reading did. ``draws`` and ``sampler_draws`` name the global random generators that moved."""
+    """The effects of reading. ``draws`` and ``sampler_draws`` name the global random generators that moved."""
 
     draws: tuple[str, ...] = ()
     sampler_draws: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Reads:
     unplain: str | None = None
     """Why a sample has no plain record (hotloop.change.apply.sample_store)."""
     record_bytes: int | None = None
-    """Of a sample's plain record, in the mean."""
+    """Mean size of a sample's plain record."""
     key_kind: str = ""
     """Class of the keys that the sampler gives."""
 
@@ -155,7 +155,7 @@ def _state_of(generator: Any) -> Any:
 
 
 def fingerprint(dataset: Any) -> tuple[Any, ...]:
-    """What shows that a dataset was changed: identities and plain values of its attributes, to a small depth.
+    """Signs that a dataset was changed: identities and plain values of its attributes, to a small depth.
 
     An element that is replaced inside a list, and a numpy array that is written to, do not show.
     """

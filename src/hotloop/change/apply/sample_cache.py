@@ -50,7 +50,7 @@ class SampleCache:
 
     def __init__(self, dataset: Any, store: SampleStore, kind: Any = None) -> None:
         self.kind = kind
-        """What the owner knows the dataset by once it is gone."""
+        """The owner's name for the dataset once it is gone."""
         try:
             self._dataset: Callable[[], Any] = weakref.ref(dataset)
         except TypeError:  # such as a list
@@ -117,7 +117,7 @@ class SampleCache:
     # -- what may be kept ----------------------------------------------------------------------------------------------
 
     def _find(self, store: SampleStore, keys: Sequence[Any]) -> list[Any] | None:
-        """What is kept of each key; None where nothing may be."""
+        """The kept record of each key; None where nothing may be kept."""
         if self._shared[_ENDED]:
             self._store = None
             return None
@@ -242,7 +242,7 @@ class SampleCache:
 
 
 def _hash(look: tuple[Any, ...]) -> int:
-    """Of a fingerprint, never 0. Texts hash alike only in processes that were forked from one."""
+    """Hash of a fingerprint, never 0. Texts hash alike only in processes that were forked from one."""
     return (hash(look) & 0xFFFF_FFFF_FFFF_FFFF) or 1
 
 

@@ -34,7 +34,7 @@ _NUMBER = struct.Struct("<I")
 _UNIT = 64
 _NUMPY_KINDS = "biufcSU"
 MISSING = object()
-"""What a store returns for a sample that it does not hold."""
+"""Returned by a store for a sample that it does not hold."""
 
 
 class NotPlain(Exception):

@@ -12,7 +12,7 @@ from typing import Any
 
 MOST_OBJECTS = 5000
 MOST_ITEMS = 64
-"""Of a longer list or dictionary only the first items are looked at."""
+"""Only the first items of a longer list or dictionary are looked at."""
 
 _HANDLES = {
     "h5py": "an open HDF5 file",

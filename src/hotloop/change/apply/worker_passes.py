@@ -289,7 +289,7 @@ class _ReadAhead:
             self._draw()
 
     def rest(self) -> Iterator[Any]:
-        """What the loop has not had yet, drawn as the loop comes to it."""
+        """Indices that the loop has not had yet, drawn as the loop reaches them."""
         while self._sent:
             index, owes = self._sent.popleft()
             if owes:
@@ -360,7 +360,7 @@ class _Pool(_MultiProcessingDataLoaderIter):  # type: ignore[misc]
 
 
 class _Counted:
-    """What torch's ``_reset`` reads of a loader of map-style data."""
+    """The attributes that torch's ``_reset`` reads of a loader of map-style data."""
 
     _IterableDataset_len_called = None
     generator = None

@@ -43,7 +43,7 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undisturbed:
-    """What interrupted runs are compared with. ``band_ratio`` is by how much a loss may differ."""
+    """The reference of interrupted runs. ``band_ratio`` is by how much a loss may differ."""
 
     run: ObservedRun
     repeats: str
@@ -187,7 +187,7 @@ def _find_level(whole: ObservedRun, again: ObservedRun, done: int) -> str:
 
 
 def judge_moment(whole: Undisturbed, pair: Interrupted) -> DrillMoment:
-    """What one interruption cost. A fault fails, a doubt leaves it open, else it was survived."""
+    """The cost of one interruption. A fault fails, a doubt leaves it open, otherwise it was survived."""
     first, again = pair.first, pair.again
     assert first.sent_ns is not None
     done = len(first.losses)

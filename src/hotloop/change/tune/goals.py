@@ -307,7 +307,7 @@ def describe_measured(own: Sequence[Measurement]) -> dict[str, Value]:
 
 
 def describe_cost(measured: Mapping[str, Value], price_per_hour: float) -> dict[str, Value]:
-    """What work costs at a price of an hour, from an arm's means; without the time before steps are steady."""
+    """The cost of work at an hourly price, from an arm's means; without the time before steps are steady."""
     per_ns = price_per_hour / 3.6e12
     step_ns, samples, tokens = (measured.get(key) for key in ("step_ns", "samples_per_s", "tokens_per_s"))
     if not isinstance(step_ns, float):

@@ -75,13 +75,13 @@ class Configuration:
     arguments: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     numerics: Numerics | None = None
-    """What a changed launch does to the numbers; None: what the techniques say, ``resampled`` for a changed launch."""
+    """Effect of a changed launch on the numbers; None: the techniques', or ``resampled`` for a changed launch."""
     price_per_hour: float | None = None
     why_not: str = ""
 
     @property
     def launch(self) -> dict[str, Any]:
-        """What differs in the start of the command, as the report shows it."""
+        """The differences in the start of the command, as the report shows them."""
         values: dict[str, Any] = {}
         if self.ranks is not None:
             values["ranks"] = self.ranks
@@ -340,7 +340,7 @@ UNCOUNTED = (
 
 
 def _have_last_word(campaign: Campaign, arm: Arm, row: Configuration) -> None:
-    """What the search would call rejected, in the words of a grid; and comparisons that would not be fair."""
+    """Cases that the search would reject, in the words of a grid; and comparisons that would not be fair."""
     if arm.ended is not None:
         if arm.unapplied is not None and arm.quality is None:
             reason = arm.unapplied.describe(implied=TrialVerdict.NOT_APPLICABLE.value)

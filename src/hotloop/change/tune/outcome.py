@@ -1,4 +1,4 @@
-"""What a tuning has found so far -> its report, the strategy that was proven, and the command to run next."""
+"""The results of a tuning so far -> its report, the strategy that was proven, and the command to run next."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _describe_outcome(progress: Progress, goal: str, best: Arm | None) -> str:
 
 
 def list_overrides(progress: Progress) -> tuple[str, ...]:
-    """What the proven strategy replaces of the script's own settings, with file and line."""
+    """The script's own settings that the proven strategy replaces, with file and line."""
     campaign = progress.campaign
     best = None if campaign is None else best_arm(campaign)
     if campaign is None or best is None:
@@ -150,7 +150,7 @@ def list_overrides(progress: Progress) -> tuple[str, ...]:
 
 
 def _list_untried_together(campaign: Campaign | None, best: Arm | None) -> tuple[str, ...]:
-    """What was proven to make the start quicker, but is left out because something else saves time in every step."""
+    """Candidates proven to speed up the start, but left out because another saves time in every step."""
     if campaign is None or best is None or best.candidate.is_one_time:
         return ()
     return tuple(
@@ -169,7 +169,7 @@ def _ratio_words(found: PairComparison) -> str:
 
 
 def _launch_words(progress: Progress, best: Arm) -> str:
-    """What the strategy file cannot hold: how the command was started."""
+    """How the command was started, which the strategy file cannot hold."""
     launch = progress.launches.get(best.candidate.id)
     if not launch:
         return ""

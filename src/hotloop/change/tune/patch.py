@@ -1,4 +1,4 @@
-"""What techniques did to an unmodified script -> the same in its source, as a unified diff; and what is left out, why.
+"""Changes by techniques to an unmodified script -> the same in its source, as a unified diff; and the omissions, why.
 
 Only lines that were observed are changed, and only where the source there has the one form that is understood. All
 other characters of the file stay as they are, because the change is made of insertions into its text. What is not
@@ -152,7 +152,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 @dataclass(slots=True)
 class _Wanted:
-    """What the records of one call want it to get. Objects that were built there unlike prove no value for all."""
+    """The arguments that the records of one call want. Different objects built there prove no common value."""
 
     call: ast.Call
     arguments: dict[str, str] = field(default_factory=dict)

@@ -31,7 +31,7 @@ EXPLAINS = {
     Numerics.RESAMPLED: "different random draws",
     Numerics.LOSSY: "lower precision",
 }
-"""What each class of numerics has for a reason to differ."""
+"""The reason to differ in each class of numerics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ by up to 1.2 %, a rounding error of 1e-6 the latter by up to 0.3 %."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bands:
-    """What the baseline's values allow. ``unknown`` says why nothing can be judged, else it is empty."""
+    """The range that the baseline's values allow. ``unknown`` says why nothing can be judged, else it is empty."""
 
     unknown: str
     process_count: int

@@ -17,7 +17,7 @@ from .trials import Ran, pick_unit, time_per_unit
 LEVEL = 0.003
 """Two-sided probability of a wrong ``faster`` or ``slower`` over all looks: at most one in 300 equal variants."""
 SAME_LEVEL = 0.1
-"""Of the interval that has to be within the smallest difference that matters: two one-sided tests at 5 %."""
+"""Level of the interval that has to be within the smallest difference that matters: two one-sided tests at 5 %."""
 LEAST_GUARDED = 3
 """Processes of A from which its own spread of losses is known, where they are not equal bit for bit."""
 
@@ -27,7 +27,7 @@ RunSide = Callable[[str, int], Ran]
 
 @dataclass(slots=True, kw_only=True)
 class Match:
-    """What a referee knows so far. ``observed`` is A's first process, which determines the length of all others."""
+    """A referee's knowledge so far. ``observed`` is A's first process, which determines the length of all others."""
 
     least_ratio: float
     numerics: Numerics
@@ -136,7 +136,7 @@ def _say_why(found: statistics.PairComparison) -> str:
 
 
 def _judge_numbers(match: Match) -> tuple[Quality, bool]:
-    """What the losses of B show against those of A, and whether that can end the proof."""
+    """The verdict on the losses of B against those of A, and whether that can end the proof."""
     references = [*([match.observed] if match.observed else []), *match.a]
     bands = make_guard(references, match.a)
     qualities = [judge_measured(bands, process, match.numerics).quality for process in match.b]

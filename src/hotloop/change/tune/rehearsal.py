@@ -147,7 +147,7 @@ def rehearse(
 
 @dataclass(slots=True)
 class _Marks:
-    """What the lines of one process say."""
+    """The content of one process's lines."""
 
     rows: list[tuple[int, float | None, int]] = field(default_factory=list)
     rank: int = 0

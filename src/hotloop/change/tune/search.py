@@ -40,7 +40,7 @@ class Candidate:
     numerics: Numerics
     why_not: str = ""
     least_numerics: Numerics | None = None
-    """What it does to the numbers in addition to its techniques (another start of the command); None: nothing."""
+    """Its effect on the numbers in addition to its techniques' (another start of the command); None: nothing."""
     judged: tuple[str, ...] = ()
     """Lines (``file:line``) that the rule which prescribes it judged."""
     judges_process: bool = False
@@ -278,7 +278,7 @@ def add_memory_candidates(
     rank_count: int,
     has_accelerator: bool,
 ) -> tuple[Candidate, ...]:
-    """What saves memory, after what findings ask for; under the goal memory in its place.
+    """Candidates that save memory, after those that findings ask for; under the goal memory, instead of them.
 
     Forecasts are of time: under the goal memory none prunes. A candidate that can change nothing here is reported
     without a process.
@@ -311,7 +311,7 @@ ADVICE = "compare two runs of your own, one with it: hotloop diff"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What trials have: ``steps`` in each process, which takes about ``process_s``, from ``now_s`` of the clock on."""
+    """The room of trials: ``steps`` in each process, which takes about ``process_s``, from ``now_s`` on."""
 
     steps: int
     process_s: float

@@ -1,4 +1,4 @@
-"""What a technique applied, and its form in the source -> edits of the script that do the same.
+"""A technique's change, and its form in the source -> edits of the script that do the same.
 
 Raises Refusal, with the reason, where the script has not the one form that is understood.
 """
@@ -197,7 +197,7 @@ def _plan_torch_call(script: Script, record: AppliedTechnique, source: TorchCall
 
 
 def _find_last_import(script: Script) -> ast.stmt:
-    """Of those at the top of the file, among which torch's is."""
+    """The last import at the top of the file, if torch is imported there."""
     last: ast.stmt | None = None
     seen = False
     for statement in script.tree.body:

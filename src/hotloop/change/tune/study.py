@@ -27,7 +27,7 @@ class TuneError(HotloopError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to tune. ``command`` is resolved; ``variables`` is the environment to start it in."""
+    """A tuning to do. ``command`` is resolved; ``variables`` is the environment to start it in."""
 
     command: tuple[str, ...]
     variables: Mapping[str, str]
@@ -38,9 +38,9 @@ class Request:
     techniques: Mapping[str, Technique] = field(default_factory=dict)
     """All that may be tried."""
     price_per_hour: float | None = None
-    """Of everything that the command runs on."""
+    """Hourly price of everything that the command runs on."""
     options: tuple[str, ...] = ()
-    """What else was asked for on the command line, to ask for it again."""
+    """Further options of the command line, to repeat them."""
     typed: tuple[str, ...] = ()
     """The command as it was typed, to ask for it again; ``command`` where that is not known."""
 
@@ -53,16 +53,16 @@ class Request:
 
 @dataclass(slots=True)
 class Progress:
-    """What there is to report so far; filled while tuning, read also after an interruption."""
+    """The results so far; filled while tuning, also read after an interruption."""
 
     report: Report | None = None
     campaign: Campaign | None = None
     warnings: tuple[str, ...] = ()
     patch: Patch | None = None
     check: PatchCheck | None = None
-    """What is known of the patch; None where it changes nothing."""
+    """The check of the patch; None where it changes nothing."""
     reference: str = "baseline"
-    """What everything is held against, by name."""
+    """The name of the reference for everything."""
     launches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """How candidates start the command, by id, where that differs."""
 
@@ -71,7 +71,7 @@ STEADY_S = 3.0
 STEPS = (30, 400)
 """Steps of a trial: at least and at most; between them as many as fill STEADY_S."""
 FACTS = ("python", "torch", "executable", "accelerator", "device_name", "torch_threads", "cores")
-"""What the process that leads the training says of itself, and a proof holds for."""
+"""Facts that the training's leading process reports, and that a proof holds for."""
 
 
 class CodeChanged(Exception):

@@ -121,7 +121,7 @@ def run_trial(bench: Bench, strategy: Strategy, limits: TrialLimits, name: str) 
 
 
 def _restore_place(one: AppliedTechnique, workspace: str, source: str) -> AppliedTechnique:
-    """What was applied, at its place in the user's own file, not in the working copy."""
+    """The applied techniques, each at its place in the user's own file, not in the working copy."""
     if one.where is None:
         return one
     return replace(one, where=replace(one.where, file=one.where.file.replace(workspace, source, 1)))
@@ -227,7 +227,7 @@ def _judge_end(answer: Mapping[str, Any], run_folder: Path, measure: Callable[[P
 
 
 def read_left(run_folder: Path, pid: int) -> Mapping[str, Any]:
-    """What a process of a trial wrote of its losses, gradient norms and pace; empty where it wrote nothing."""
+    """The losses, gradient norms and pace that a trial's process wrote; empty where it wrote nothing."""
     try:
         left = json.loads((run_folder / f"trial-{pid}.json").read_text())
     except (OSError, ValueError):

@@ -103,7 +103,7 @@ class Arm:
 
     @property
     def quality(self) -> Quality | None:
-        """What its last process said of its numbers."""
+        """The verdict on the numbers of its last process."""
         return None if self.guarded is None else self.guarded.quality
 
 
@@ -128,7 +128,7 @@ class Campaign:
     price_ratios: Mapping[str, float | None] = field(default_factory=dict)
     """Price of an hour of a candidate over the baseline's, where it is another one; None where it has no price."""
     process_s: float = 0.0
-    """What the baseline's next process may need: at first the observed run's time."""
+    """Time that the baseline's next process may need: at first the observed run's time."""
     why_ended: str = ""
 
 
@@ -278,7 +278,7 @@ def run_rounds(campaign: Campaign, active: list[Arm], until_s: float, *, others_
 
 
 def _needs_s(campaign: Campaign, arm: Arm | None) -> float:
-    """What the next process of an arm (None: of the baseline) may take."""
+    """Time that the next process of an arm (None: of the baseline) may take."""
     return campaign.process_s if arm is None or arm.process_s is None else arm.process_s
 
 
@@ -319,7 +319,7 @@ def _leaves_time(campaign: Campaign, until_s: float) -> bool:
 
 
 def _more_time(campaign: Campaign, arm: Arm) -> str:
-    """What would prove a difference as large as it seems, in words; empty where nothing is known of that."""
+    """How to prove a difference as large as it seems, in words; empty where that is unknown."""
     left = _pairs_left(campaign, arm)
     if left is None:
         return ""
@@ -509,7 +509,7 @@ def judge(campaign: Campaign, arm: Arm) -> statistics.PairComparison:
 
 
 def _level(campaign: Campaign, arm: Arm) -> float:
-    """Of one comparison: with pareto there are two of each arm."""
+    """Error level of one comparison: with pareto there are two per arm."""
     return campaign.level * arm.weight * (0.5 if campaign.goal == goals.PARETO else 1.0)
 
 
@@ -561,7 +561,7 @@ def _promise(campaign: Campaign, arm: Arm) -> float:
 
 
 def _hope(campaign: Campaign, arm: Arm) -> float:
-    """What decides who continues when time is short: for speed, the median of the pairs' ratios, and the forecast's
+    """The criterion for continuing when time is short: for speed, the median of the pairs' ratios, and the forecast's
     together with them where that rests on evidence, so that one disturbed pair decides nothing.
     """
     if campaign.goal != goals.SPEED or not arm.own:
@@ -579,7 +579,7 @@ def unit_of(arm: Arm) -> str:
 
 
 def time_of(arm: Arm, one: Measurement) -> float:
-    """What an arm's pairs compare of a process, in ns: the mean time per unit of work, or that of all its steps."""
+    """The time that an arm's pairs compare, in ns: a process's mean time per unit of work, or that of all its steps."""
     return goals.whole_time(one) if arm.candidate.is_one_time else time_per_unit(one, unit_of(arm))
 
 
@@ -676,7 +676,7 @@ def _describe_arm(campaign: Campaign, arm: Arm) -> Trial:
 
 
 def describe_start(campaign: Campaign, arm: Arm) -> str:
-    """What a candidate for the start saves of it, and what it does to the steady steps; empty for every other one."""
+    """How much of the start a candidate for it saves, and its effect on steady steps; empty for all others."""
     if not arm.candidate.is_one_time or not arm.own or any(one.whole_ns is None for one in (*arm.baseline, *arm.own)):
         return ""
     saved_ns = math.fsum(goals.whole_time(one) for one in arm.baseline) - math.fsum(map(goals.whole_time, arm.own))
@@ -688,7 +688,7 @@ def describe_start(campaign: Campaign, arm: Arm) -> str:
 
 
 def _batch_note(arm: Arm) -> str:
-    """What a changed batch means for the training: said, never changed silently."""
+    """The consequence of a changed batch for the training: reported, never applied silently."""
     before = [one.samples_per_step for one in arm.baseline if one.samples_per_step]
     after = [one.samples_per_step for one in arm.own if one.samples_per_step]
     if not before or not after or abs(after[0] / before[0] - 1) < 0.02:
@@ -740,7 +740,7 @@ def _rejected_ratio(campaign: Campaign, arm: Arm) -> float | None:
 
 
 def _summarize_cost(campaign: Campaign, arm: Arm, measured: Mapping[str, Value]) -> Mapping[str, Value]:
-    """What the arm's work costs, and the saving with its interval; empty without a price."""
+    """The cost of the arm's work, and the saving with its interval; empty without a price."""
     ratio = campaign.price_ratios.get(arm.candidate.id, 1.0)
     if campaign.price_per_hour is None or ratio is None or not arm.own:
         return {}
@@ -750,7 +750,7 @@ def _summarize_cost(campaign: Campaign, arm: Arm, measured: Mapping[str, Value])
 
 
 def describe_reference(campaign: Campaign, name: str) -> Trial | None:
-    """What everything is held against, with what all of its own processes measured."""
+    """The reference for everything, with the measurements of all its processes."""
     if not campaign.baseline:
         return None
     measured = goals.describe_measured(campaign.baseline)
@@ -769,7 +769,7 @@ def describe_reference(campaign: Campaign, name: str) -> Trial | None:
 
 
 def _one_time_ns(arm: Arm) -> int | None:
-    """What the candidate's slowest start (with cold caches) took beyond the baseline's usual one."""
+    """The time of the candidate's slowest start (with cold caches) beyond the baseline's usual one."""
     own = [one.one_time_ns for one in arm.own if one.one_time_ns is not None]
     base = sorted(one.one_time_ns for one in arm.baseline if one.one_time_ns is not None)
     if not own or not base:

@@ -67,7 +67,7 @@ class WatchedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspacePlan:
-    """What a working copy holds, and what has to be said of it."""
+    """The content of a working copy, with notes for the reader."""
 
     source: Path
     entries: tuple[Entry, ...]
@@ -92,7 +92,7 @@ class _Allowance:
 
 
 class _Planner:
-    """What becomes of each file, and what has to be said of it."""
+    """The treatment of each file, with notes for the reader."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
@@ -377,7 +377,7 @@ def _look_at(child: os.DirEntry[str]) -> _Found | None:
 
 
 def _list_folder(folder: Path, most: int | None) -> list[os.DirEntry[str]] | None:
-    """What a folder holds, by name; None where that is more than ``most`` or cannot be read."""
+    """The entries of a folder, by name; None where there are more than ``most`` or cannot be read."""
     try:
         with os.scandir(folder) as found:
             children = list(found if most is None else itertools.islice(found, most + 1))

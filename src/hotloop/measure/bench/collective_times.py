@@ -1,4 +1,4 @@
-"""What the ranks of ``bench comm`` measured -> its tables, its verdict, and the fit of their link."""
+"""Measurements of the ranks of ``bench comm`` -> its tables, its verdict, and the fit of their link."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def tabulate_gradients(answer: Mapping[str, Any]) -> list[Row]:
 
 
 def tabulate_ways_to_send(choice: WayChoice) -> list[Row]:
-    """What every way of sending leaves exposed per step."""
+    """The exposed time per step of every way of sending."""
     return [
         {
             "send": way.way,
@@ -255,7 +255,7 @@ def describe_choice(choice: WayChoice) -> str:
 
 
 def collect_notes(answer: Mapping[str, Any], fits: Mapping[str, LinkFit | None]) -> list[str]:
-    """What the reader of the tables must know."""
+    """Notes for the reader of the tables."""
     notes = []
     unsupported = {one["collective"]: one["why"] for one in answer["left_out"] if one["why"] != "budget"}
     notes += [f"{name} was not timed: {why}" for name, why in unsupported.items()]

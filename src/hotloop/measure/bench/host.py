@@ -41,7 +41,7 @@ GPU_FIELDS = ("index", "name", "memory.total", "memory.used", "pcie.link.width.c
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """What was read from a data folder, within a second; a thread fills it, until it is done or given up.
+    """The reading of a data folder, within a second; a thread fills it until it is done or given up.
 
     Bytes and their times are counted by kind: ``storage`` where the pages had left the page cache, ``cached`` where
     they could not be dropped, ``unknown`` where the kernel does not say.
@@ -193,7 +193,7 @@ def ask_probe(
 
 
 def _ask_tool(tool: str | None, *words: str) -> str | None:
-    """What a tool prints; None when there is none, or when it fails or hangs."""
+    """The output of a tool; None when there is none, or when it fails or hangs."""
     if tool is None:
         return None
     try:

@@ -70,7 +70,7 @@ def make_request(
     budget_s: float = BUDGET_S,
     memory_bytes: int = GIB,
 ) -> dict[str, Any] | None:
-    """What the probe is to measure, from one process's facts in their order; None when there is nothing to measure.
+    """The probe's tasks, from one process's facts in their order; None when there is nothing to measure.
 
     Only trainings on a CPU are replayed: host times of an accelerator's operators say nothing of the accelerator.
     """
@@ -476,7 +476,7 @@ def _forecast_buckets(buckets: Mapping[str, Any], step: StepTimes) -> Forecast |
 
 
 def run_probe(request: Mapping[str, Any], python: str, timeout_s: float) -> dict[str, Any]:
-    """What the probe of opportunities measured. Raises BenchmarkError."""
+    """The measurements of the probe of opportunities. Raises BenchmarkError."""
     dropped = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH")
     kept = {k: v for k, v in os.environ.items() if k not in dropped and not k.startswith(("HOTLOOP", "TORCHELASTIC"))}
     bare = {**kept, "OMP_NUM_THREADS": str(request.get("threads") or 1), "CUDA_VISIBLE_DEVICES": ""}

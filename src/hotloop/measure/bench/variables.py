@@ -40,7 +40,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What one variable of this environment does. ``level`` is None when it has no effect."""
+    """The effect of one variable of this environment. ``level`` is None when it has no effect."""
 
     name: str
     value: str
@@ -231,7 +231,7 @@ CONDITIONS: dict[str, Callable[[str, Host], bool]] = {
     "spins-while-crowded": spins_while_crowded,
     "splits-blocks-small": splits_blocks_small,
 }
-"""What ``bad`` may name: whether a value is bad on this machine."""
+"""Names for ``bad``: whether a value is bad on this machine."""
 
 READERS: dict[str, Callable[[Host], bool | None]] = {
     "always": lambda host: True,
@@ -248,7 +248,7 @@ READERS: dict[str, Callable[[Host], bool | None]] = {
     "intel-openmp": lambda host: with_openmp(host, "libiomp5", "libomp"),
     "gnu-openmp": lambda host: with_openmp(host, "libgomp"),
 }
-"""What ``read_by`` may name: whether something on this machine reads the variable; None when that is unknown."""
+"""Names for ``read_by``: whether something on this machine reads the variable; None when that is unknown."""
 
 
 @machine_check("variables", "variables", "environment variables")

@@ -1,4 +1,4 @@
-"""What the user's model, loader, gradients and products take on this machine, part by part; in the user's Python.
+"""Times of the user's model, loader, gradients and products on this machine, part by part; in the user's Python.
 
 Arms take turns in blocks, so that a machine that gets slower meanwhile slows all of them; every figure is a minimum and
 a median of n timings.
@@ -334,7 +334,7 @@ def _time_crowded(loader: Any, fetch: Callable[[], Any], cores: int, share_s: fl
 
 
 def _time_handover(loader: Any, batch: Any, share_s: float) -> dict[str, float | None]:
-    """What a worker that does nothing else takes for a batch, what this process computes for it, and the start."""
+    """The time of an otherwise idle worker for a batch, this process's computation for it, and the start."""
     settings: dict[str, Any] = {"num_workers": 1, "batch_size": None, "pin_memory": loader.pin_memory}
     if loader.multiprocessing_context is not None:
         settings["multiprocessing_context"] = loader.multiprocessing_context

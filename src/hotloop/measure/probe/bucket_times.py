@@ -22,7 +22,7 @@ FEWEST_ROUNDS, MOST_ROUNDS = 3, 9
 FIRST_BYTES, DEFAULT_BYTES = 1 << 20, 25 << 20
 """DDP's default buckets: a small first one, so that sending begins early."""
 WIDTH = 128
-"""Of the square matrices whose product represents a piece of backward: some tens of microseconds."""
+"""Size of the square matrices whose product represents a piece of backward: some tens of microseconds."""
 
 
 def measure(plan: Mapping[str, Any]) -> dict[str, int]:

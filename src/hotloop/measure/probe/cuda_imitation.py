@@ -1,4 +1,4 @@
-"""What training on a CUDA device keeps in memory otherwise than on the CPU, for tensors that are traced on the CPU.
+"""Differences between the memory of training on a CUDA device and on the CPU, for tensors that are traced on the CPU.
 
 Each is an operator of the CPU that gets CUDA's rule.
 """

@@ -58,7 +58,7 @@ class LinkGroup:
         return float(found)
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """What every rank gives, by rank."""
+        """The values of all ranks, by rank."""
         own = torch.tensor(values, dtype=torch.float64)
         found = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(found, own, group=self.control)

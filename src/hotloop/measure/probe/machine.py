@@ -93,7 +93,7 @@ def torch_facts(torch: Any) -> dict[str, Any]:
 
 
 def accelerator_facts(torch: Any) -> dict[str, Any]:
-    """What torch can compute on: {"kind": null | "cuda" | "xpu" | "mps", "devices": [...], "warning": null | text}."""
+    """Devices that torch can use: {"kind": null | "cuda" | "xpu" | "mps", "devices": [...], "warning": null | text}."""
     captured = io.StringIO()
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(captured):
         warnings.simplefilter("always")

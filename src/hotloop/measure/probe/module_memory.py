@@ -87,7 +87,7 @@ def plain_conversion() -> Iterator[None]:
 
 
 def trace_steps(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What was held while the model was built and trained."""
+    """The memory held while the model was built and trained."""
     build = load_function(request["file"], request["function"])
     batch = request["batch"]
     make_batch = load_function(batch["file"], batch["function"]) if "function" in batch else None
@@ -183,7 +183,7 @@ def train(
 
 
 def find_loss(output: Any) -> tuple[torch.Tensor, str]:
-    """What backward starts from, and how it was found."""
+    """The tensor that backward starts from, and how it was found."""
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, torch.Tensor) and own.requires_grad:
         if own.dim() == 0:
@@ -284,7 +284,7 @@ KEPT: Mapping[str, Callable[[Sequence[Any]], tuple[int, int]]] = {"mkldnn_rnn_la
 
 @contextlib.contextmanager
 def explain(function: str) -> Iterator[None]:
-    """What the user's code raises -> one BadRequest with its line."""
+    """An error of the user's code -> one BadRequest with its line."""
     try:
         yield
     except BadRequest:

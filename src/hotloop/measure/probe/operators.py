@@ -101,7 +101,7 @@ class NotReplayable(Exception):
 
 
 NOT_TIMED = (NotReplayable, RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
-"""What an operator raises whose recorded inputs were not enough to run it."""
+"""Errors of an operator whose recorded inputs were not enough to run it."""
 
 
 def find_overload(op: Operator) -> Any:

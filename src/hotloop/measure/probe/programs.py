@@ -13,7 +13,7 @@ from typing import Any
 
 
 class BadRequest(Exception):
-    """What the user gave does not work: the text is for the user."""
+    """The user's input does not work: the text is for the user."""
 
 
 def main(program: str, given: str, result: str) -> int:

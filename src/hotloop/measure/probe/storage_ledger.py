@@ -177,7 +177,7 @@ class StorageLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.mark(tensors, category)
 
     def peaks(self, least_step: int = 0) -> list[dict[str, Any]]:
-        """What was held at the peak of every moment from this step on, as plain values for JSON."""
+        """The memory held at the peak of every moment from this step on, as plain values for JSON."""
         self._write_sum()
         highest: dict[Moment, tuple[int, int]] = {}
         total = 0

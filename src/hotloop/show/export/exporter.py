@@ -22,7 +22,7 @@ from .points import Snapshot
 from .target import Sender, SendFailed
 
 NAME = "exports.json"
-"""What became of the exported points, from the end of a run to its report (docs/formats.md)."""
+"""The fate of the exported points, from the end of a run to its report (docs/formats.md)."""
 SCHEMA = "hotloop.exports/1"
 _MOST_BYTES = 1 << 20
 Count = Annotated[int, Meta(ge=0)]
@@ -30,7 +30,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What became of the points of one target. ``reason`` is that of the last failure, None without one."""
+    """The fate of the points of one target. ``reason`` is that of the last failure, None without one."""
 
     target: str
     sent_count: Count

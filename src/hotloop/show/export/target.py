@@ -47,7 +47,7 @@ class Target:
     id: str
     summary: str
     where: str
-    """What follows ``TARGET=``, for the help."""
+    """The text after ``TARGET=``, for the help."""
     open: Callable[[str, Mapping[str, str]], Sender]
     is_asked: Callable[[Mapping[str, str]], bool] = lambda _: False
 
@@ -127,7 +127,7 @@ def _split_login(url: str) -> tuple[dict[str, str], str]:
 
 
 def _describe(error: BaseException) -> str:
-    """What went wrong, in words that reveal nothing of the URL or the response."""
+    """The failure, in words that reveal nothing of the URL or the response."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, TimeoutError):
         return "timed out"

@@ -209,7 +209,7 @@ class LinePlot:
 
     title: str
     alt: str
-    """What the plot shows, for those who do not see it."""
+    """A description of the plot, for those who cannot see it."""
     x: Sequence[float]
     lines: tuple[PlotLine, ...]
     x_name: str
@@ -252,7 +252,7 @@ class Document:
     intro: tuple[Paragraph, ...] = ()
     """Comes before the title in a terminal, after it on a page."""
     command: str | None = None
-    """What ran, where that is shown; empty where it was not recorded."""
+    """The command that ran, where it is shown; empty where it was not recorded."""
     outcome: Span | None = None
     names_tool: bool = False
     """Whether a terminal shows the version, the command and the outcome as well."""
@@ -281,7 +281,7 @@ def select(blocks: Sequence[Any], detail: Detail) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surface:
-    """What is known apart from the report. The caller reads terminal and environment, never a view or a renderer."""
+    """Facts apart from the report. The caller reads terminal and environment, never a view or a renderer."""
 
     width: int = 80
     """Columns of the terminal."""

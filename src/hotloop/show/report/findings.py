@@ -106,7 +106,7 @@ def describe_forecast(finding: Finding) -> str | None:
 
 
 def describe_stake(findings: Sequence[Finding]) -> str | None:
-    """What the first finding worth acting on costs and what its fix is forecast to save; None without one.
+    """The cost of the first finding worth acting on and the forecast saving of its fix; None without one.
 
     It follows the verdict, which names serious findings only: a lesser finding is named here.
     """
@@ -132,7 +132,7 @@ def _format_stake(saving: Saving, base: str = "") -> str:
 
 
 def describe_kind(finding: Finding) -> str:
-    """What a finding is, with its severity.
+    """The kind of a finding, with its severity.
 
     >>> describe_kind(Finding(rule="gc-pause", kind=Kind.FAULT, title="", phase=None, cost_ns=None, cost_ratio=None,
     ...                       saving=None, evidence={}, severity_override=Severity.HIGH))
@@ -144,7 +144,7 @@ def describe_kind(finding: Finding) -> str:
 
 
 def cost_base(finding: Finding) -> tuple[str, str]:
-    """What a finding's cost in time and its share are of."""
+    """The basis of a finding's cost in time and of its share."""
     if finding.base == "run":
         return "in this run, once", "of the run"
     return "per step", f"of the time per {clean(finding.unit)}"
@@ -229,7 +229,7 @@ def _format_setting(value: Value) -> str:
 
 
 def describe_act(finding: Finding, manuals: Mapping[str, str]) -> str | None:
-    """What the fix of this very finding asks for; without one, the first advice of the rule's manual."""
+    """The instructions of this finding's own fix; without one, the first advice of the rule's manual."""
     if finding.fix is not None and finding.fix.act:
         return finding.fix.act.replace("`", "")
     return first_advice(manuals.get(finding.rule, ""))

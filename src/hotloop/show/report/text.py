@@ -80,7 +80,7 @@ def format_duration(value_ns: float | None) -> str:
 
 
 def format_utilization(used: Utilization, *, with_peak: bool = True) -> str:
-    """What is known of it in one line, with what MFU's peak is of; empty where nothing is known.
+    """The known facts in one line, with the basis of MFU's peak; empty where nothing is known.
 
     >>> format_utilization(Utilization(utilization_ratio=0.43, mfu_ratio=0.117, peak="bfloat16 of H100"))
     'GPU utilization 43%, MFU 12% (bfloat16 of H100)'

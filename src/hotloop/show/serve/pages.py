@@ -1,4 +1,4 @@
-"""What was read of runs -> HTML. Every name of a user's program is escaped here, or put as text by page.js."""
+"""Data of runs -> HTML. Every name of a user's program is escaped here, or inserted as text by page.js."""
 
 from __future__ import annotations
 

@@ -51,10 +51,10 @@ HEADERS = {
 }
 TOKEN_FIELD = "token"
 LOCAL_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")
-"""What a browser calls this machine, also through a tunnel from another port. Any other name is a foreign page's, whose
-name server now points here."""
+"""Names of this machine in a browser, also through a tunnel from another port. Any other name is a foreign page's,
+whose name server now points here."""
 OWN_SITES = frozenset({None, "none", "same-origin"})
-"""What Sec-Fetch-Site says of the page's own requests, and of an address that a person typed."""
+"""Values of Sec-Fetch-Site for the page's own requests, and of an address that a person typed."""
 HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 
 
@@ -124,7 +124,7 @@ class PageServer(BoundedThreads, HTTPServer):
 
     @property
     def address(self) -> str:
-        """What a browser opens."""
+        """The address to open in a browser."""
         return f"http://{ADDRESS}:{self.server_address[1]}/?{TOKEN_FIELD}={self.gate.token}"
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = PATIENCE_S
 
     def log_message(self, format: str, *args: Any) -> None:
-        """What foreign programs ask for does not reach the terminal."""
+        """Requests of foreign programs are not printed on the terminal."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """A request that is not a GET or cannot be read: an empty response."""

@@ -1,4 +1,4 @@
-"""What no strategy can apply: how the reader does it, one act each; the catalogue finds every one."""
+"""Fixes that no strategy can apply: how the reader does it, one act each; the catalogue finds every one."""
 
 from hotloop.core.acts import act_by_hand
 from hotloop.core.findings import Numerics

@@ -19,7 +19,7 @@ BITS = (2, 4, 8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedTensor:
-    """What both forms report. The tensors are on the device of the tensor that was compressed."""
+    """Figures that both forms report. The tensors are on the device of the tensor that was compressed."""
 
     shape: torch.Size
     dtype: torch.dtype

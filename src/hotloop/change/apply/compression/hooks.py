@@ -22,13 +22,13 @@ from .selection import select_largest
 _RELEASE_S = 0.005
 _MOST_RELEASE_S = 1.0
 _unreleased: set[weakref.ref[Any]] = set()
-"""What the backend's threads still hold of exchanges that are done."""
+"""References that the backend's threads still hold to finished exchanges."""
 
 all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
 
 
 class Bucket(Protocol):
-    """What a hook reads of torch.distributed.GradBucket."""
+    """The part of torch.distributed.GradBucket that a hook reads."""
 
     def index(self) -> int: ...
     def buffer(self) -> torch.Tensor: ...
@@ -132,11 +132,11 @@ class GradientHook:
         raise NotImplementedError
 
     def describe(self) -> str:
-        """What of float32's bytes is sent, for a reader."""
+        """The share of float32's bytes that is sent, in words."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank's checkpoint must hold to resume bit for bit; empty for a hook that keeps nothing."""
+        """The state that this rank's checkpoint needs to resume bit for bit; empty for a hook that keeps nothing."""
         kept = self.kept_state()
         return {"hook": type(self).__name__, **kept} if kept else {}
 
@@ -153,7 +153,7 @@ class GradientHook:
         return {}
 
     def load_kept_state(self, state: Mapping[str, Any]) -> None:
-        """Of the same kind of hook."""
+        """Load the state of the same kind of hook."""
 
     def forget(self) -> None:
         """Keep nothing, as at the beginning."""

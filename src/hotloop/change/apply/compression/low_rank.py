@@ -11,7 +11,7 @@ import torch.distributed as dist
 from .hooks import Bucket, GradientHook, Residuals, new_future, pieces_of, state_by_name
 
 ALIKE_SEED = 20_260_101
-"""Of whatever ranks must draw alike."""
+"""Seed of all draws that must be the same on every rank."""
 
 
 class LowRankHook(GradientHook):

@@ -73,7 +73,7 @@ def _shifts(num_bits: int, device: torch.device) -> torch.Tensor:
 
 
 def _pieces(values: torch.Tensor) -> Iterator[tuple[slice, slice, tuple[int, int]]]:
-    """Of a vector, part by part: its elements, their blocks, and both as a shape. A last, short block comes alone."""
+    """A vector part by part: its elements, their blocks, and both as a shape. A last, short block comes alone."""
     count = values.numel()
     whole = count // BLOCK_COUNT * BLOCK_COUNT
     size = PIECE_COUNT if values.device.type == "cpu" else max(1, whole)

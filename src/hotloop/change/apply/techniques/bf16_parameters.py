@@ -294,7 +294,7 @@ def _is_plain(settings: Mapping[str, Any]) -> bool:
 
 
 def _saved_bytes(settings: Mapping[str, Any]) -> int:
-    """Of each weight and its gradient, without optimizer state: 8 bytes in float32."""
+    """Saving for each weight and its gradient, without optimizer state: 8 bytes in float32."""
     return 2 if settings["weights"] == "compensated" else 4
 
 

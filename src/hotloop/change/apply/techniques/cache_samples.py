@@ -147,7 +147,7 @@ def _keep(loader: Any, settings: Mapping[str, Value], context: Context, memory: 
 
 
 def _kind_of(dataset: Any) -> tuple[str, int | None]:
-    """What the datasets of one kind share: a script that makes one for each epoch loses each cache in the same way."""
+    """State that datasets of one kind share: a script that makes one per epoch loses each cache in the same way."""
     kind = type(dataset)
     return f"{kind.__module__}.{kind.__qualname__}", len(dataset) if hasattr(dataset, "__len__") else None
 

@@ -156,7 +156,7 @@ class LoaderWorkers(Technique):
 
 
 def _reads_of(loader: Any, memory: dict[str, Any]) -> Any:
-    """What reading samples does; already known for a loader that is rebuilt for every pass over the same data."""
+    """The effects of reading samples; already known for a loader that is rebuilt for every pass over the same data."""
     import weakref
 
     from hotloop.change.apply.loader_samples import fingerprint, read_samples
@@ -383,7 +383,7 @@ def _allow_open_files() -> None:
 
 
 def _add_niceness(values: dict[str, Value], niceness: int) -> str:
-    """What to say of the workers' priority, empty where it is the usual one."""
+    """The workers' priority in words; empty where it is the usual one."""
     if niceness:
         values["niceness"] = niceness
     return f", {_LOWER}" if niceness else ""

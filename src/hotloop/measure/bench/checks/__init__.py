@@ -49,7 +49,7 @@ class ResultMaker:
         return self._make("unknown", "unknown", why, fix, {})
 
     def without_torch(self) -> MachineCheck:
-        """What cannot be found out without torch's own facts."""
+        """The result for a question that needs torch's own facts."""
         return self.unknown("torch could not be queried")
 
     def _make(self, status: Status, measured: str, why: str, fix: str, values: Mapping[str, Value]) -> MachineCheck:

@@ -228,7 +228,7 @@ def time_threads(request: ProbeRequest, budget_s: float) -> dict[str, Any] | Non
 
 
 def _pieces_for_threads(request: ProbeRequest) -> dict[str, Callable[[], object]]:
-    """What a step calls, by name; empty where its forward and backward cannot be passed through."""
+    """The calls of a step, by name; empty where its forward and backward cannot be passed through."""
     forward = [op for op in request.ops if not op.backward and op.computes]
     fits = sum(op.count * op.size_bytes for op in forward) * (PASS_COPIES // 2) <= request.memory_bytes
     count = sum(op.count for op in forward)

@@ -107,7 +107,7 @@ def _group_sections(sections: Sequence[Section]) -> list[tuple[str, str, list[Se
 
 
 def _find_answers(document: Document) -> list[Row]:
-    """What the first finding says about the place, the fix and the forecast, to show next to the verdict."""
+    """The first finding's place, fix and forecast, to show next to the verdict."""
     blocks = (block for section in select(document.sections, Detail.BRIEF) for block in section.blocks)
     first = next((block for block in blocks if isinstance(block, Card)), None)
     return [] if first is None else [row for row in first.rows if row.leads]

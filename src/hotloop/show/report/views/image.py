@@ -7,7 +7,7 @@ from hotloop.show.report.document import Block, Cell, Document, Paragraph, Secti
 from hotloop.show.report.text import clean, format_bytes, format_counted, format_duration, format_number
 
 BUDGET_S = 600
-"""What tuning guides allow a build."""
+"""The time that tuning guides allow a build."""
 VERDICTS = {
     "proven": ("proven", "good"),
     "no-gain": ("no gain", "dim"),

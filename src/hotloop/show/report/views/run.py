@@ -109,7 +109,7 @@ def format_band_verdict(row: ScorecardRow) -> str:
 
 
 def describe_shared_memory(report: Report) -> str | None:
-    """What a peak of host memory is the sum of; None where it is that of one process or of an accelerator."""
+    """What a peak of host memory sums over; None where it is of one process or of an accelerator."""
     memory, hosts = report.memory, [rank.host for rank in report.ranks]
     if (
         memory is None
@@ -122,7 +122,7 @@ def describe_shared_memory(report: Report) -> str | None:
 
 
 def excluded_parts(left_out: Excluded) -> list[tuple[str, int]]:
-    """What the steady steps leave out of the run as (name, ns), in order of time; parts that took no time are left out.
+    """The parts of the run outside of steady steps as (name, ns), in order of time, without parts that took no time.
 
     What is neither warm-up nor tail belongs to steps that were recorded operator by operator, or to lost rows.
     """
@@ -142,7 +142,7 @@ def excluded_parts(left_out: Excluded) -> list[tuple[str, int]]:
 
 
 def describe_excluded(left_out: Excluded | None) -> str | None:
-    """What the steady steps leave out of the run; None where it is not known.
+    """The parts of the run outside of steady steps; None where they are unknown.
 
     >>> describe_excluded(Excluded(
     ...     count=3, total_ns=3_000_000_000, ratio=0.75, warmup_count=3, warmup_ns=2_000_000_000, later_count=0,
@@ -164,7 +164,7 @@ def describe_excluded(left_out: Excluded | None) -> str | None:
 
 
 def describe_restarts(attempts: Sequence[Attempt]) -> str | None:
-    """What the attempts before the last one took of the run; None without any.
+    """The share of the run in attempts before the last one; None without any.
 
     >>> first = Attempt(restart=0, world_size=2, ranks_count=2, hosts=("a",), steps=40, first_step=0,
     ...     trained_ns=4_000_000_000)
@@ -252,7 +252,7 @@ def describe_skipped(skipped: Sequence[Skipped]) -> list[tuple[str, str]]:
 
 
 def describe_run(report: Report, surface: Surface) -> Document:
-    """What a run waited for, why, where, and what to do; then the figures, and how far to trust them."""
+    """The waits of a run, their reasons and places, and what to do; then the figures, and how far to trust them."""
     faults = (f for f in report.findings if f.kind is Kind.FAULT and f.severity is not Severity.INFO)
     worst = next(faults, None)
     stake = describe_stake(report.findings)
@@ -343,7 +343,7 @@ def _describe_sections(report: Report, surface: Surface) -> tuple[Section, ...]:
 
 
 def _name_span(trace: TraceAnalysis | None) -> str:
-    """What the utilization is of: the steps without a mark in the table Steps, where a file shows any."""
+    """The steps that the utilization is of: those without a mark in the table Steps, where a file shows any."""
     if trace is None:
         return "the steady steps"
     with_device = [rank.timeline.steps for rank in trace.ranks if rank.timeline.devices]

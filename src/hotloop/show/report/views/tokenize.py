@@ -7,7 +7,7 @@ from hotloop.show.report.document import Document, Paragraph, Section, Surface, 
 from hotloop.show.report.text import clean, format_bytes, format_counted
 
 SEQUENCE_TOKENS = 1024
-"""Of the sequences in the line that shows how to read the tokens."""
+"""Length of the sequences in the line that shows how to read the tokens."""
 
 
 def describe_tokenize(report: TokenizeReport, surface: Surface) -> Document:

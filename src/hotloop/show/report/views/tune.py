@@ -232,7 +232,7 @@ def _number(held: Mapping[str, Value], key: str) -> float | None:
 
 
 def describe_notes(tuning: Tuning) -> list[str]:
-    """What a reader has to know about the figures, one sentence each."""
+    """Notes on the figures, one sentence each."""
     notes = []
     spread, count = tuning.baseline.get("spread_ratio"), tuning.baseline.get("n")
     if isinstance(spread, float) and count:
