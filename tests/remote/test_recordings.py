@@ -155,7 +155,7 @@ def test_a_store_that_forgets_what_it_took_is_found_out(
             put(name, content)
 
     monkeypatch.setattr(uploader._store, "put", forget_one)
-    with pytest.raises(StoreError, match="lacks 1 blocks that it took"):
+    with pytest.raises(StoreError, match="lacks 1 blocks that it accepted"):
         uploader.upload(ended=True)
     assert "lacks 1 of" in lines_of(fetch_run(url, cache))[0]
     uploader.upload(ended=True)

@@ -216,7 +216,7 @@ def _describe_node(node: NodeManifest) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(node.updated_wall_s))
     rows = sum(state.rows_count or 0 for state in node.files.values())
     return (
-        f"node {node.node} has not finished its upload: rows after {at} ({rows:,}) are not here; if it "
+        f"node {node.node} has not finished its upload: anything after {at} ({rows:,} rows) is not here; if it "
         "has ended, `hotloop upload RUN URL` on that node sends the rest"
     )
 
